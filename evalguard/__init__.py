@@ -3,7 +3,8 @@
 ``evalguard.compare(base, candidate, ...)`` is the Python API; the command is ``evalguard compare``.
 ``evalguard.compare_several`` compares several candidates with one base.
 ``evalguard.bisect_settings`` names the settings that make a candidate drift (the pure search is
-``evalguard.bisect.find_culprits``). ``evalguard.plan`` tells beforehand what a comparison would
+``evalguard.bisect.find_culprits``). ``evalguard.trace`` names the module at which error is
+introduced. ``evalguard.plan`` tells beforehand what a comparison would
 show and cost, ``evalguard.floor`` what an unchanged model shows. ``evalguard.nightly`` compares
 every pair of a guard file.
 Importing this package loads neither torch nor lm_eval: what needs them is imported on first use.
@@ -21,6 +22,7 @@ __all__ = [
     "NightlyResult",
     "PlanResult",
     "SeveralResult",
+    "TraceResult",
     "__version__",
     "bisect_settings",
     "compare",
@@ -29,6 +31,7 @@ __all__ = [
     "nightly",
     "plan",
     "resume_bisection",
+    "trace",
 ]
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from evalguard.run.result import CompareResult
     from evalguard.run.sample_size.planning import PlanResult, plan
     from evalguard.run.several import SeveralResult, compare_several
+    from evalguard.run.tracing.result import TraceResult
+    from evalguard.run.tracing.trace import trace
 
 _HOMES = {
     "bisect_settings": "evalguard.run.bisection.command",
@@ -56,6 +61,8 @@ _HOMES = {
     "CompareResult": "evalguard.run.result",
     "compare_several": "evalguard.run.several",
     "SeveralResult": "evalguard.run.several",
+    "TraceResult": "evalguard.run.tracing.result",
+    "trace": "evalguard.run.tracing.trace",
 }
 
 

@@ -185,12 +185,18 @@ class Components:
 
 
 @lru_cache(maxsize=8)
-def components_of(n: int, suspects: tuple[int, ...], drifting: tuple[int, ...]) -> Components:
+def components_of(
+    n: int,
+    suspects: tuple[int, ...],
+    drifting: tuple[int, ...],
+    weights: tuple[float, ...] | None = None,
+) -> Components:
     """All singles and pairs of n settings, and threes of the suspects.
 
     Whoever is suspected, a three's prior is that of one among all threes of n settings.
     ``drifting``: settings that drift alone. Interactions are likelier among them than anywhere else
-    (effect heredity; Hamada and Wu 1992).
+    (effect heredity; Hamada and Wu 1992). ``weights``: (n,), above 0, how likely each setting is to
+    be a member beside the others; None: all alike.
     """
     few = _singles_and_pairs(n)
     threes = np.array(list(combinations(suspects, 3)), dtype=np.intp).reshape(-1, 3)
@@ -200,12 +206,27 @@ def components_of(n: int, suspects: tuple[int, ...], drifting: tuple[int, ...]) 
     shared = [n, pairs, pairs, comb(n, 3)]
     log_odds = [np.log(share / max(among, 1)) for share, among in zip(odds, shared, strict=True)]
     members, log_prior = np.concatenate([few, threes]), np.repeat(log_odds, sizes)
+    if weights is not None:
+        log_prior = log_prior + _tilt(np.log(np.array(weights))[members], sizes)
     redundant = np.repeat([False, False, True, False], sizes)
     beside = np.isin(members, drifting).all(axis=1) & ~redundant
     beside[:n] = False
     if beside.any():
         log_prior[beside] = np.log(_BESIDE / np.sum(beside))
     return Components(members=members, redundant=redundant, log_prior=log_prior)
+
+
+def _tilt(log_weights: Floats, sizes: Sequence[int]) -> Floats:
+    """What weights add to log priors, (J,): of each kind the chances stay the same in all.
+
+    A component weighs as its members do on (geometric) average; ``log_weights``: (J, 3).
+    """
+    first, middle, last = log_weights.T
+    members = np.where(middle == last, 0.5 * (first + last), log_weights.mean(axis=1))
+    kinds = np.split(members, np.cumsum(sizes)[:-1])
+    return np.concatenate(
+        [one - np.log(np.mean(np.exp(one))) if one.size else one for one in kinds]
+    )
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import isfinite, log2, nan
 
@@ -34,6 +34,7 @@ def find_culprits(
     unit: Unit | None = None,
     may_be_chance: bool = True,
     base_scores: Floats | None = None,
+    prior: Mapping[str, float] | None = None,
 ) -> BisectResult:
     """Name the settings that make the drift between base and candidate, and prove it.
 
@@ -59,6 +60,9 @@ def find_culprits(
             the base's: it is about these documents.
         base_scores: of the base, shape (n,), where the model with every setting at reference need
             not be it. What lies between the two uses up the margin: the settings may do the rest.
+        prior: setting -> how likely it is to be a culprit beside the others (a trace's ratio);
+            1 where it is not named. It decides what is measured first, and so the cost; what
+            names a culprit, and what clears a setting, is the same evidence as without it.
 
     Raises:
         UsageError: for arguments that make no sense, or fewer than 8 documents.
@@ -98,10 +102,27 @@ def find_culprits(
         rng=rng,
         listen=listen,
         may_be_chance=may_be_chance,
+        weights=_prior_weights(names, prior),
     )
     with suppress(KeyboardInterrupt, OutOfBudget):  # "stopped" until it ends by itself
         search.run()
     return conclude_search(search)
+
+
+_MOST_WEIGHT = 30.0  # a trace may be a thousand times beyond its floor, and yet cost nothing
+
+
+def _prior_weights(
+    names: tuple[str, ...], prior: Mapping[str, float] | None
+) -> tuple[float, ...] | None:
+    """Weights of the settings, one each, within bounds; None where nothing is known of any."""
+    if not prior:
+        return None
+    weights = np.array([float(prior.get(name, 1.0)) for name in names])
+    if not np.all(weights > 0.0):  # NaN too
+        raise UsageError(f"a prior is above 0 for every setting, got {dict(prior)}")
+    weights = np.clip(weights, 1.0 / _MOST_WEIGHT, _MOST_WEIGHT)
+    return None if np.all(weights == weights[0]) else tuple(weights.tolist())
 
 
 _LEAST_MARGIN = 0.25  # of the margin: what is left of it to be searched for

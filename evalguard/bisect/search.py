@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evalguard.bisect.belief import Belief, belief_of
-from evalguard.bisect.choice import MOST_IN_THREES, Effort, components_of, next_measurement
+from evalguard.bisect.choice import (
+    MOST_IN_THREES,
+    Choice,
+    Effort,
+    components_of,
+    next_measurement,
+)
 from evalguard.bisect.measurement import Measurements, Rows
 from evalguard.bisect.oracle import Accepted, Buildable, Cleared, Expected, Listener, Mask
 from evalguard.bisect.posterior import Posterior
@@ -56,13 +62,20 @@ class CulpritSearch:
         rng: np.random.Generator,
         listen: Listener,
         may_be_chance: bool = True,
+        weights: tuple[float, ...] | None = None,
     ) -> None:
+        """Begin.
+
+        Args:
+            weights: (n,), how likely each setting is to be a culprit beside the others, by what is
+                known without a measurement. They decide what is measured next, and nothing else.
+        """
         self.measured = measured
         self._may_be_chance = may_be_chance
         self.status: Status = "stopped"
         self._buildable, self._margin, self._effort = buildable, margin, effort
         self._rng, self._progress = rng, Progress(listen)
-        self._n = len(measured.settings)
+        self._n, self._weights = len(measured.settings), weights
         self._inclusion = np.zeros(self._n)
         self.consider()
 
@@ -82,14 +95,8 @@ class CulpritSearch:
     def consider(self) -> None:
         """Form the belief that the rows support, and what would prove it."""
         rows = self.measured.rows()
-        suspects = np.argsort(-self._inclusion, kind="stable")[:MOST_IN_THREES]
         drifting = self._drifting(rows)
-        self.posterior = Posterior(
-            rows,
-            components_of(self._n, tuple(sorted(suspects.tolist())), drifting),
-            margin=self._margin,
-            total=self.measured.total,
-        )
+        self.posterior = self._posterior(rows)
         belief = belief_of(self.posterior, margin=self._margin, n=self._n)
         everything, plan = self._planned(belief, rows, drifting)
         if self._remaining_cost(plan) > self._margin:  # what was left out as small is not
@@ -149,8 +156,7 @@ class CulpritSearch:
         if probable and case.belief.structure.components and case.open:
             self._verify(case)
         else:
-            draws = self.posterior.draw(self._effort.draws, self._rng)
-            choice = next_measurement(self.measured, draws, self._buildable, self._rng)
+            choice = self._choose()
             if choice is not None and choice.rate >= self._worth():
                 self.measured.measure(choice.mask, choice.share)
             elif case.belief.structure.components and case.open:
@@ -161,6 +167,27 @@ class CulpritSearch:
             return self._given_up()
         self.consider()
         return None
+
+    def _choose(self) -> Choice | None:
+        """What to measure next: by the weights, unless that would tell too little."""
+        if self._weights is not None:
+            choice = self._most_told(self._posterior(self.measured.rows(), self._weights))
+            if choice is not None and choice.rate >= self._worth():
+                return choice
+        return self._most_told(self.posterior)
+
+    def _most_told(self, posterior: Posterior) -> Choice | None:
+        draws = posterior.draw(self._effort.draws, self._rng)
+        return next_measurement(self.measured, draws, self._buildable, self._rng)
+
+    def _posterior(self, rows: Rows, weights: tuple[float, ...] | None = None) -> Posterior:
+        suspects = np.argsort(-self._inclusion, kind="stable")[:MOST_IN_THREES]
+        return Posterior(
+            rows,
+            components_of(self._n, tuple(sorted(suspects.tolist())), self._drifting(rows), weights),
+            margin=self._margin,
+            total=self.measured.total,
+        )
 
     def _eliminates(self) -> bool:
         """Measure all but one setting, if that one alone was seen to change any score."""

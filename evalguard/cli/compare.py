@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _BUDGET_HELP = "Most full evaluations that the search may spend. Default: no limit."
 _THOROUGH_HELP = "Also prove small effects; costs more evaluations."
 _JOBS_HELP = "Models that are evaluated at the same time. Default 1."
+_OVER_HELP = "What to search: settings, layers or modules."
+_OVER = click.Choice(["settings", "layers", "modules"])
 
 BISECT = (
     bisect_option(
@@ -57,6 +59,7 @@ BISECT = (
     ),
     bisect_option("--bisect-thorough/--no-bisect-thorough", default=None, help=_THOROUGH_HELP),
     bisect_option("--bisect-jobs", type=click.IntRange(min=1), metavar="N", help=_JOBS_HELP),
+    bisect_option("--bisect-over", type=_OVER, metavar="WHAT", help=_OVER_HELP),
 )
 SEARCH = (
     bisect_option(
@@ -70,6 +73,7 @@ SEARCH = (
     bisect_option(
         "--jobs", "bisect_jobs", type=click.IntRange(min=1), metavar="N", help=_JOBS_HELP
     ),
+    bisect_option("--over", "bisect_over", type=_OVER, metavar="WHAT", help=_OVER_HELP),
 )
 
 
@@ -92,6 +96,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
         "bisect_budget",
         "bisect_thorough",
         "bisect_jobs",
+        "bisect_over",
         "output_path",
         "output",
         "output_format",
@@ -279,6 +284,7 @@ _FIRST_OF_BISECT = (
     "config",
     "cand_set",
     "margin",
+    "bisect_over",
     "bisect_budget",
     "bisect_thorough",
     "bisect_jobs",
@@ -323,7 +329,8 @@ def bisect_command(
     """Compare a candidate with its base, and name the settings that make it drift.
 
     These are settings that the candidate declares in a guard file, else differences of the two
-    models. A setting is named once all documents prove it. Ctrl-C keeps what was found.
+    models, or (--over) its layers. A setting is named once all documents prove it. Ctrl-C keeps
+    what was found.
     """
     if resume is not None:
         unused = list_ignored_options(context, _COUNT_FOR_RESUME)

@@ -56,17 +56,21 @@ def _check(files: tuple[Path, ...]) -> CommandResult:
     return CommandResult(partial("\n".join, check_guards(files)))
 
 
-@click.command("schema", short_help="Print the JSON Schema of guard files.")
+@click.command("schema", short_help="Print the JSON Schema of guard files, or of a document.")
+@click.argument("name", default="guard")
 @DEBUG
-def schema_command() -> Job:
-    """Print the JSON Schema of guard files."""
-    return _schema
+def schema_command(name: str) -> Job:
+    """Print the JSON Schema of guard files, or of what a command prints under --json.
+
+    NAME is guard (the default), compare, floor, nightly or trace.
+    """
+    return partial(_schema, name)
 
 
-def _schema() -> CommandResult:
-    from evalguard.run.listing import read_guard_schema
+def _schema(name: str) -> CommandResult:
+    from evalguard.run.listing import read_schema
 
-    return CommandResult(partial(_as_json, read_guard_schema()))
+    return CommandResult(partial(_as_json, read_schema(name)))
 
 
 @click.command("models", short_help="List the models, settings and pairs of the guard file.")

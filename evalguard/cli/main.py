@@ -28,7 +28,6 @@ from evalguard.cli.guard import (
     tasks_command,
 )
 from evalguard.cli.nightly import history_command, nightly_command
-from evalguard.cli.options import EPILOG
 from evalguard.cli.output import (
     NOT_ARRIVED,
     FailureStyle,
@@ -42,12 +41,13 @@ from evalguard.cli.output import (
 from evalguard.cli.parameters import HELP_OPTIONS, Group
 from evalguard.cli.plan import floor_command, plan_command
 from evalguard.cli.report import github_command, gitlab_command, report_command, track_command
+from evalguard.cli.trace import trace_command
 from evalguard.core.redaction import redacted_command, redacted_text
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 
 # The commands as --help shows them.
 _COMMANDS = {
-    "Start here": (demo_command, compare_command, bisect_command, report_command),
+    "Start here": (demo_command, compare_command, bisect_command, trace_command, report_command),
     "Prepare": (init_command, check_command, plan_command, floor_command),
     "Run in CI and every night": (nightly_command, history_command, github_command, gitlab_command),
     "Look up": (
@@ -59,6 +59,11 @@ _COMMANDS = {
         track_command,
     ),
 }
+
+
+_EPILOG = """\b
+Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
+failed, 4 undecided under --strict, 130 interrupted, 143 terminated."""
 
 
 class _Program(Group):
@@ -84,7 +89,7 @@ class _Program(Group):
 
 @click.group(
     cls=_Program,
-    epilog=EPILOG,
+    epilog=_EPILOG,
     context_settings={
         "help_option_names": HELP_OPTIONS,
         "max_content_width": 100,

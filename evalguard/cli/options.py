@@ -66,7 +66,7 @@ NIGHT_HISTORY = _history_options("history.sqlite beside the nights")
 
 MODEL_ARGS = "NAME=VALUE,...|JSON"
 
-TASKS = (
+TASK_NAMES = (
     task_option(
         "--tasks",
         default="",
@@ -80,11 +80,8 @@ TASKS = (
         metavar="FOLDER",
         help="Folder with more task files. Repeatable.",
     ),
-    task_option(
-        "--limit",
-        type=LimitValue(),
-        help="First N documents per task, or a share of them (0.1).",
-    ),
+)
+PROMPTS = (
     task_option(
         "--num-fewshot",
         type=click.IntRange(min=0),
@@ -112,6 +109,15 @@ TASKS = (
         default=None,
         help="Write few-shot examples as turns of a conversation.",
     ),
+)
+TASKS = (
+    *TASK_NAMES,
+    task_option(
+        "--limit",
+        type=LimitValue(),
+        help="First N documents per task, or a share of them (0.1).",
+    ),
+    *PROMPTS,
     task_option(
         "--gen-kwargs",
         default="",
@@ -260,6 +266,25 @@ ONE_MODEL = (
     ),
     *CODE,
 )
+DEVICE = speed_option(
+    "--device",
+    default="",
+    metavar="NAME",
+    help="cpu, cuda, cuda:1, mps. Default: cuda if any.",
+)
+THREADS = speed_option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="CPU threads. Default 0: chosen automatically.",
+)
+CACHE_DIR = cache_option(
+    "--cache-dir",
+    type=PATH,
+    metavar="FOLDER",
+    help="Folder of the score cache. Default: in the user's cache.",
+)
 SCORING = (
     speed_option(
         "--batch-size",
@@ -290,19 +315,8 @@ SCORING = (
         help="Whole texts whose tokenizer adds BOS: count BOS given BOS as lm-eval does (default), "
         "or read BOS once.",
     ),
-    speed_option(
-        "--device",
-        default="",
-        metavar="NAME",
-        help="cpu, cuda, cuda:1, mps. Default: cuda if any.",
-    ),
-    speed_option(
-        "--threads",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="CPU threads. Default 0: chosen automatically.",
-    ),
+    DEVICE,
+    THREADS,
     speed_option(
         "--worker",
         type=click.Choice(["auto", "always"]),
@@ -315,12 +329,7 @@ SCORING = (
         metavar="SECONDS",
         help="Longest time that one request to a worker may take.",
     ),
-    cache_option(
-        "--cache-dir",
-        type=PATH,
-        metavar="FOLDER",
-        help="Folder of the score cache. Default: in the user's cache.",
-    ),
+    CACHE_DIR,
     cache_option(
         "--cache-max-size",
         type=Size(),
@@ -468,13 +477,14 @@ SHOWING = (
     output_option("--quiet", "-q", is_flag=True, help="Show no progress."),
     DEBUG,
 )
+OUTPUT_PATH = output_option(
+    "--output-path",
+    type=PATH,
+    metavar="FOLDER",
+    help="Folder of run folders. Default: ./reports.",
+)
 OUTPUT = (
-    output_option(
-        "--output-path",
-        type=PATH,
-        metavar="FOLDER",
-        help="Folder of run folders. Default: ./reports.",
-    ),
+    OUTPUT_PATH,
     *REPORT_FILES,
     *SHOWING,
 )

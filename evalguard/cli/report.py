@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from evalguard.run.publishing.forges import CommentMode
     from evalguard.run.result import CompareResult
     from evalguard.run.several import SeveralResult
+    from evalguard.run.tracing.result import TraceResult
 
 
 @click.command("report", cls=Command, epilog=EPILOG, short_help="Show a finished run again.")
@@ -42,10 +43,11 @@ def report_command(
     as_json: bool,
     width: int | None,
 ) -> Job:
-    """Show the comparison in a run folder again, bisection and all; no model is run.
+    """Show the comparison in a run folder again, bisection, trace and all; no model is run.
 
-    RUN is a folder of `evalguard compare`, or its result.json. With -o FILE it is written there,
-    and nothing is printed. The exit code is 0 whatever the verdict was.
+    RUN is a folder of `evalguard compare`, or its result.json, or a folder of `evalguard trace`.
+    With -o FILE it is written there, and nothing is printed. The exit code is 0 whatever the
+    verdict was.
     """
     return partial(_report, run, output, output_format, as_json, width)
 
@@ -99,8 +101,12 @@ def _report(
     from evalguard.run.meter import write_files
     from evalguard.run.result import CompareResult
     from evalguard.run.stored_run import read_stored_run
+    from evalguard.run.tracing.result import read_trace_folder
 
     check_stdout_formats(output, output_format, as_json=as_json)
+    trace = read_trace_folder(run)
+    if trace is not None:
+        return _report_trace(trace, output, as_json=as_json, width=width)
     result = CompareResult(read_stored_run(run).report)
     write_files(result.report, output, output_format)
     if output and not as_json:
@@ -108,6 +114,18 @@ def _report(
     return CommandResult(
         partial(render_for_stdout, result, output_format, as_json=as_json, width=width)
     )
+
+
+def _report_trace(
+    trace: TraceResult, output: tuple[Path, ...], *, as_json: bool, width: int | None
+) -> CommandResult:
+    for path in output:
+        trace.save(path)
+    if as_json:
+        return CommandResult(trace.to_json)
+    columns, color = width or terminal_width(), wants_color(sys.stdout)
+    shown = partial(trace.render, width=columns, color=color, verbose=True)
+    return CommandResult(str if output else shown)
 
 
 # What ``evalguard github`` and ``evalguard gitlab`` take.

@@ -142,9 +142,12 @@ def _named(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:
     for key, setting in entry.settings.items():
         target = setting_target(key, setting)
         of_path = target.kind == "model_args" and target.path in PATH_ARGS
-        if of_path or target.kind == "weights":
+        if of_path or target.kind in ("weights", "module"):
             loc = model.place("settings", key)
             for value in (setting.reference, setting.candidate, *setting.alternatives):
+                if target.kind == "module" and isinstance(value, dict):
+                    arguments = value.get("model_args")
+                    value = arguments.get("pretrained") if isinstance(arguments, dict) else None
                 yield loc, f"setting '{key}' of '{model.name}'", value
 
 

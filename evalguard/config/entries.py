@@ -388,6 +388,11 @@ class RunEntry(GuardEntry):
         default=None, description="Be surer of small effects, and spend more."
     )
     bisect_jobs: int | None = Field(default=None, ge=1, description="Probes at the same time.")
+    bisect_over: Literal["settings", "layers", "modules"] | None = Field(
+        default=None,
+        description="What is searched: settings (the default), or which layers or modules of the "
+        "candidate's model make the drift.",
+    )
     execution: Text | None = Field(
         default=None,
         description="Where models run: here (the default), ray (a local Ray), ray://HOST:PORT or "

@@ -312,8 +312,10 @@ def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant
 
     def resolved(name: str, value: Value) -> Value:
         target = targets[name]
-        if target.kind == "weights" and isinstance(value, str):
+        if target.kind in ("weights", "module") and isinstance(value, str):
             return resolve_model(value, folder)
+        if target.kind == "module" and isinstance(value, dict):
+            return _resolve_module_source(value, folder)
         is_argument = target.kind == "model_args"
         return resolve_value(target.path, value, folder) if is_argument else value
 
@@ -374,6 +376,22 @@ def _server(serve: ServeEntry, folder: Path) -> ServeRecipe:
         start_limit=float(serve.start_limit),
         folder=str(folder),
     )
+
+
+def _resolve_module_source(value: dict[str, Value], folder: Path) -> Value:
+    """A model that modules are taken from, with local paths resolved; what is odd stays."""
+    arguments, edits = value.get("model_args"), value.get("settings")
+    found = dict(value)
+    if isinstance(arguments, dict):
+        found["model_args"] = resolve_model_args(arguments, folder)
+    if isinstance(edits, dict):
+        found["settings"] = {
+            target: resolve_model(one, folder)
+            if target.startswith("weights:") and isinstance(one, str)
+            else one
+            for target, one in edits.items()
+        }
+    return found
 
 
 def _recipe(build: BuildEntry, folder: Path) -> BuildRecipe:

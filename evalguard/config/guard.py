@@ -79,6 +79,7 @@ class RunOptions:
     bisect_budget: float | None = None
     bisect_thorough: bool | None = None
     bisect_jobs: int | None = None
+    bisect_over: Literal["settings", "layers", "modules"] | None = None
     execution: str | None = None
     actors: int | None = None
     num_gpus: float | None = None

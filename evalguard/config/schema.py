@@ -129,7 +129,7 @@ class GateEntry(GuardEntry):
 TARGET_PATTERN = (
     r"^(model_args\.[\s\S]+|config\.[\s\S]+|generation\.[\s\S]+|env\.[\s\S]+|build\.[\s\S]+"
     r"|package\.[\s\S]+|serve\.[\s\S]+"
-    r"|attr:[\s\S]+\.[^.]+|dtype:[\s\S]+|weights:[\s\S]+|call:[\s\S]+:[^\W\d]\w*)$"
+    r"|attr:[\s\S]+\.[^.]+|dtype:[\s\S]+|weights:[\s\S]+|module:[\s\S]+|call:[\s\S]+:[^\W\d]\w*)$"
 )
 
 
@@ -144,8 +144,8 @@ class SettingEntry(GuardEntry):
     target: str = Field(
         default="",
         description="Where it is applied: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, "
-        "weights:GLOB, generation.X, env.X, build.X, package.X, serve.FLAG, serve.env.X or "
-        "call:pkg.mod:function. Default: what the setting's name says.",
+        "weights:GLOB, module:GLOB, generation.X, env.X, build.X, package.X, serve.FLAG, "
+        "serve.env.X or call:pkg.mod:function. Default: what the setting's name says.",
         json_schema_extra={"pattern": f"{TARGET_PATTERN}|^$"},
     )
     alternatives: list[JsonValue] = Field(

@@ -47,6 +47,19 @@ class WeightsEdit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleEdit:
+    """``module:GLOB``: take the modules that ``glob`` names, code and all, from ``source``.
+
+    A model as it is to be loaded, with its own settings; None: the modules stay.
+    """
+
+    setting: str
+    glob: str
+    value: Value
+    source: Variant | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
     """``call:WHERE``: call the user's function with the loaded model and ``value``."""
 
@@ -62,7 +75,8 @@ class ConversionPlan:
     Attributes:
         model_args: the variant's model_args with its ``model_args.X`` settings laid over them.
         config_overrides: dotted path in the Hugging Face config -> value.
-        weights, attributes, dtypes, calls: edits of the loaded model, in the order of declaration.
+        weights, attributes, dtypes, calls, modules: edits of the loaded model, in the order of
+            declaration.
         generation: setting name -> (attribute of the generation config, value).
         env: environment variables that must be set before any import; None means "must be unset".
         build_inputs: inputs of the build recipe, the ``build.X`` settings laid over the fixed ones.
@@ -78,6 +92,7 @@ class ConversionPlan:
     attributes: tuple[AttributeEdit, ...] = ()
     dtypes: tuple[DtypeEdit, ...] = ()
     calls: tuple[HookCall, ...] = ()
+    modules: tuple[ModuleEdit, ...] = ()
     generation: Mapping[str, tuple[str, Value]] = field(default_factory=dict)
     env: Mapping[str, str | None] = field(default_factory=dict)
     build_inputs: Mapping[str, Value] = field(default_factory=dict)
@@ -98,13 +113,23 @@ class ConversionPlan:
     @property
     def edits_model(self) -> bool:
         """Whether the loaded torch model has to be edited."""
-        return bool(self.weights or self.attributes or self.dtypes or self.calls or self.generation)
+        edits = (self.weights, self.attributes, self.dtypes, self.calls, self.modules)
+        return any(edits) or bool(self.generation)
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
-        """The other checkpoints that weights are taken from, each once."""
-        taken = (edit.checkpoint for edit in self.weights)
-        return tuple(sorted({one for one in taken if one is not None}))
+        """The other checkpoints that weights and modules are taken from, each once."""
+        taken = {edit.checkpoint for edit in self.weights if edit.checkpoint is not None}
+        for source in self.module_sources:
+            inner = plan_conversion(source)
+            taken |= {_checkpoint_of(inner.model_args), *inner.checkpoints}
+        return tuple(sorted(taken))
+
+    @property
+    def module_sources(self) -> tuple[Variant, ...]:
+        """The models that modules are taken from, each once."""
+        sources = (edit.source for edit in self.modules)
+        return tuple({one.digest: one for one in sources if one is not None}.values())
 
 
 def plan_conversion(variant: Variant) -> ConversionPlan:
@@ -140,6 +165,11 @@ def plan_conversion(variant: Variant) -> ConversionPlan:
             DtypeEdit(setting=name, glob=t.path, dtype=_dtype_name(name, v))
             for name, (t, v) in targets.items()
             if t.kind == "dtype"
+        ),
+        modules=tuple(
+            ModuleEdit(setting=name, glob=t.path, value=v, source=read_module_source(name, v))
+            for name, (t, v) in targets.items()
+            if t.kind == "module"
         ),
         generation={n: (t.path, v) for n, (t, v) in targets.items() if t.kind == "generation"},
         calls=tuple(
@@ -212,6 +242,82 @@ def _checkpoint_name(setting: str, value: Value) -> str | None:
             hint="write a model folder or a hub id, or null for the weights as they were loaded",
         )
     return value
+
+
+# Targets of a model that modules are taken from: what loading and editing it in place needs. What
+# needs a process, a recipe or code of its own is not taken along.
+MODULE_SOURCE_KINDS = ("model_args", "config", "attr", "dtype", "weights")
+_NOT_PLAIN = ("peft", "delta", "autogptq", "gptqmodel")
+
+
+def read_module_source(setting: str, value: Value) -> Variant | None:
+    """Read the value of a ``module:`` setting as the model that it names.
+
+    Args:
+        value: a folder, hub id or ``owner/name@revision``; or ``{"model_args": {...}, "settings":
+            {TARGET: VALUE}}``, a model with settings of its own; None: no other model.
+
+    Raises:
+        SettingError: it is none of these, or its settings cannot be taken along.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) and value:
+        name, _, revision = (
+            value.partition("@") if not value.startswith(_PATHS) else (value, "", "")
+        )
+        value = {"model_args": {"pretrained": name, **({"revision": revision} if revision else {})}}
+    arguments = value.get("model_args") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(arguments, dict):
+        raise _no_model(setting, value)
+    edits = value.get("settings", {})
+    pretrained = arguments.get("pretrained")
+    if value.keys() - {"model_args", "settings"} or not isinstance(edits, dict):
+        raise _no_model(setting, value)
+    if not isinstance(pretrained, str) or not pretrained:
+        raise _no_model(setting, value)
+    settings = tuple(
+        Setting(name=text, reference=one, candidate=one, target=_source_target(setting, text))
+        for text, one in edits.items()
+    )
+    for name in _NOT_PLAIN:
+        if arguments.get(name):
+            raise SettingError(
+                f"setting '{setting}': modules cannot be taken from a model with model_args.{name}",
+                hint="save the model that it makes, and name that",
+            )
+    return Variant(name=pretrained, model="hf", model_args=arguments, settings=settings)
+
+
+_PATHS = ("/", "./", "../", "~")
+
+
+def _source_target(setting: str, text: str) -> Target:
+    target = Target.parse(text)
+    if target.kind not in MODULE_SOURCE_KINDS:
+        raise SettingError(
+            f"setting '{setting}': {text} of the model that modules are taken from cannot be taken "
+            "along",
+            hint=f"its settings may be {', '.join(MODULE_SOURCE_KINDS)}",
+        )
+    return target
+
+
+def _no_model(setting: str, value: Value) -> SettingError:
+    return SettingError(
+        f"setting '{setting}': {value!r} is not a model",
+        hint="write a model folder or a hub id; {model_args: {pretrained: ...}, settings: "
+        "{TARGET: VALUE}} for a model with settings; or null for the modules as they were loaded",
+    )
+
+
+def _checkpoint_of(model_args: Mapping[str, Value]) -> str:
+    """A model's checkpoint under the name by which its files are found."""
+    source, subfolder = str(model_args["pretrained"]), str(model_args.get("subfolder") or "")
+    revision = str(model_args.get("revision") or "")
+    if subfolder:
+        return f"{source}/{subfolder}"
+    return f"{source}@{revision}" if revision and revision != "main" else source
 
 
 def _environment_text(setting: str, value: Value) -> str | None:

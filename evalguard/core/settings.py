@@ -19,6 +19,7 @@ TargetKind = Literal[
     "attr",
     "dtype",
     "weights",
+    "module",
     "generation",
     "env",
     "build",
@@ -28,10 +29,10 @@ TargetKind = Literal[
 ]
 TARGET_KINDS: tuple[str, ...] = get_args(TargetKind)
 _DOTTED = ("model_args", "config", "generation", "env", "build", "package", "serve")
-_GLOBBED = ("dtype", "weights")
+_GLOBBED = ("dtype", "weights", "module")
 TARGETS_HINT = (
-    "targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, generation.X, env.X, "
-    "build.X, package.X, serve.FLAG, serve.env.X, call:pkg.mod:function"
+    "targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, module:GLOB, "
+    "generation.X, env.X, build.X, package.X, serve.FLAG, serve.env.X, call:pkg.mod:function"
 )
 
 # model_args that change what a tokenizer emits: a setting on one of them declares that base and
@@ -60,7 +61,7 @@ class Target:
     version of a package in the model's own environment) have ``path`` X, as have ``serve.X`` (a
     flag of the server that evalguard starts) and ``serve.env.Y`` (of its environment, X is env.Y);
     ``attr:GLOB.X`` has
-    ``path`` GLOB and ``attribute`` X; ``dtype:GLOB``, ``weights:GLOB`` and
+    ``path`` GLOB and ``attribute`` X; ``dtype:GLOB``, ``weights:GLOB``, ``module:GLOB`` and
     ``call:pkg.mod:function`` have ``path`` only.
     """
 

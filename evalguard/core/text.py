@@ -19,13 +19,26 @@ _OF_BASE = (
 )  # fmt: skip
 
 # They are about a search, and no comparison has them under these names.
-_OF_SEARCH = ("--budget", "--jobs")
+_OF_SEARCH = ("--budget", "--jobs", "--over")
 _SEARCH_FLAGS = ("--thorough", "--no-thorough")
+
+# What a trace of the same two models is asked with, too.
+_OF_TRACE = frozenset(
+    {
+        "--base", "--cand", "--candidate", "--config", "--tasks", "--include-path", "--model",
+        "--base-model-args", "--cand-model-args", "--set", "--base-set", "--num-fewshot", "--seed",
+        "--system-instruction", "--device", "--threads", "--cache-dir", "--output-path",
+    }
+)  # fmt: skip
+_TRACE_FLAGS = frozenset(
+    {"--trust-remote-code", "--trust_remote_code", "--allow-code", "--allow_code"}
+)
 
 # A search's options under the names that a comparison has for them.
 _AS_COMPARED = {
     "--bisect-budget": "--budget",
     "--bisect-jobs": "--jobs",
+    "--bisect-over": "--over",
     "--bisect-thorough": "--thorough",
     "--no-bisect-thorough": "--no-thorough",
 }
@@ -100,6 +113,43 @@ def as_bisection(command: str) -> str:
         return ""
     kept = without_options(words[2:], with_value=("--bisect",))
     return shlex.join(["evalguard", "bisect", *map(_of_bisect, kept)])
+
+
+def as_trace(command: str) -> str:
+    """Return a comparison or a bisection to be typed once more as a trace of its two models.
+
+    "" where it was no such question, or one about several candidates.
+
+    >>> as_trace("evalguard compare --base a --cand b --limit 9 --device cpu --margin 2")
+    'evalguard trace --base a --cand b --device cpu'
+    """
+    return _about_models(command, "trace", of=("compare", "bisect"))
+
+
+def traced_as_comparison(command: str) -> str:
+    """Return a trace to be typed once more as a comparison of its two models; "" likewise."""
+    return _about_models(command, "compare", of=("trace",))
+
+
+def _about_models(command: str, job: str, *, of: Collection[str]) -> str:
+    """A command with what a trace and a comparison share of another one's words."""
+    try:
+        words = shell_words(command_to_repeat(command))
+    except ValueError:  # nobody typed this
+        return ""
+    if words[:1] != ["evalguard"] or len(words) < 2 or words[1] not in of:
+        return ""
+    kept: list[str] = []
+    following = iter(words[2:])
+    for word in following:
+        name, equals, _ = word.partition("=")
+        if name.replace("_", "-") in _OF_TRACE:
+            kept += [word] if equals else [word, *[one for one in [next(following, "")] if one]]
+        elif word in _TRACE_FLAGS:
+            kept.append(word)
+    names = [word.partition("=")[0] for word in kept]
+    both = "--base" in names and sum(one in ("--cand", "--candidate") for one in names) == 1
+    return shlex.join(["evalguard", job, *kept]) if both else ""
 
 
 def _of_bisect(word: str) -> str:

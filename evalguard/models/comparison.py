@@ -138,6 +138,15 @@ _OTHER_SETTINGS = frozenset(
 _ABSENT = object()
 
 
+def is_computed_with(path: str) -> bool:
+    """Whether a dotted path of a config may change what is computed, and is no other setting."""
+    names = path.split(".")
+    return not any(
+        name in _NOT_COMPUTED_WITH or name in _OTHER_SETTINGS or _TRAINING.fullmatch(name)
+        for name in names
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDifference:
     """One dotted path with both values; ``known``: whether the config class knows it."""
@@ -180,7 +189,7 @@ def _find_differences(
     base: Mapping[str, Any], candidate: Mapping[str, Any], prefix: str
 ) -> Iterator[tuple[str, Value, Value]]:
     for name in dict.fromkeys((*base, *candidate)):
-        if name in _NOT_COMPUTED_WITH or name in _OTHER_SETTINGS or _TRAINING.fullmatch(name):
+        if not is_computed_with(name):
             continue
         one, other = base.get(name, _ABSENT), candidate.get(name, _ABSENT)
         if _is_nested(one) and _is_nested(other):

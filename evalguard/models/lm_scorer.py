@@ -34,6 +34,7 @@ from evalguard.models.hf.scored_tokens import (
     encode_request,
     record_input_tokens,
 )
+from evalguard.models.identity import torch_model
 from evalguard.models.load_failures import (
     AssignedModel,
     Reassigner,
@@ -214,6 +215,16 @@ class LMScorer:
             with explain_failures("answering a probe", ()), silence_libraries():
                 probe_server(lm, new)
             self._probed |= kinds
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """The torch module inside; None for a model type that has none in this process."""
+        return torch_model(self._open_lm())
+
+    @property
+    def tokenizer(self) -> Any:
+        """The library's own tokenizer; None where there is none."""
+        return getattr(self._open_lm(), "tokenizer", None)
 
     @property
     def gave_up(self) -> FallbackError | None:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evalguard.core.reports.compare import CompareReport, Format, RunDocuments
+from evalguard.core.reports.trace import TraceReport
 from evalguard.errors import UsageError, nearest
 from evalguard.report import ci, markdown
 from evalguard.report.ci import render_annotations as annotated
 from evalguard.report.contract.compare import compare_document
 from evalguard.report.terminal import render_terminal
+from evalguard.report.trace.view import build_trace_view
 from evalguard.report.view.report import build_report_view
 
 # What was asked and answered in a task; None where that is not there.
@@ -29,18 +31,26 @@ class Rendering:
         render: makes the file's text. Heavy libraries are imported when it is called.
         suffixes: of files that are in this format.
         run_file: its name in a run folder; "" where none is written there unasked.
+        render_traced: the same with a trace of the two models; None: such a file shows none.
     """
 
     render: Callable[[CompareReport, DocumentSource], str]
     suffixes: tuple[str, ...] = ()
     run_file: str = ""
+    render_traced: Callable[[CompareReport, DocumentSource, TraceReport], str] | None = None
 
 
 def render_report(
-    report: CompareReport, chosen: Format, documents: DocumentSource = lambda _task: None
+    report: CompareReport,
+    chosen: Format,
+    documents: DocumentSource = lambda _task: None,
+    trace: TraceReport | None = None,
 ) -> str:
     """Return a report in a format, as the text of a file."""
-    return RENDERINGS[chosen].render(report, documents)
+    rendering = RENDERINGS[chosen]
+    if trace is not None and rendering.render_traced is not None:
+        return rendering.render_traced(report, documents, trace)
+    return rendering.render(report, documents)
 
 
 def choose_format(path: Path, chosen: Format | None = None) -> Format:
@@ -104,14 +114,19 @@ def _annotations(report: CompareReport, _documents: DocumentSource) -> str:
     return annotated(build_report_view(report))
 
 
-def _html(report: CompareReport, documents: DocumentSource) -> str:
+def _html(
+    report: CompareReport, documents: DocumentSource, trace: TraceReport | None = None
+) -> str:
     from evalguard.report.html.report import render_html as page
 
     tasks = dict.fromkeys(
         [*(one.task for one in report.comparisons), *(one.task for one in report.distributions)]
     )
     found = [documents(task) for task in tasks]
-    return page(build_report_view(report), [one for one in found if one is not None])
+    there = [one for one in found if one is not None]
+    return page(
+        build_report_view(report), there, None if trace is None else build_trace_view(trace)
+    )
 
 
 RENDERINGS: dict[Format, Rendering] = {
@@ -120,5 +135,10 @@ RENDERINGS: dict[Format, Rendering] = {
     "markdown": Rendering(render=_markdown, suffixes=(".md",)),
     "junit": Rendering(render=_junit, suffixes=(".xml",), run_file="junit.xml"),
     "annotations": Rendering(render=_annotations),
-    "html": Rendering(render=_html, suffixes=(".html", ".htm"), run_file="report.html"),
+    "html": Rendering(
+        render=_html,
+        suffixes=(".html", ".htm"),
+        run_file="report.html",
+        render_traced=_html,
+    ),
 }

@@ -107,7 +107,10 @@ def open_sections(view: ReportView, room: int) -> Iterator[MarkdownSection]:
         yield "the floor", inline(view.floor)
     if view.next_step:
         command = [code_block([view.next_command], "console")] if view.next_command else []
-        yield "the next step", join_paragraphs(f"**Next:** {inline(view.next_step)}", *command)
+        inside = [code_block([view.trace_command], "console")] if view.trace_command else []
+        where = ["Where in the model:", *inside] if inside else []
+        step = f"**Next:** {inline(view.next_step)}"
+        yield "the next step", join_paragraphs(step, *command, *where)
 
 
 def folded_sections(view: ReportView) -> Iterator[MarkdownSection]:

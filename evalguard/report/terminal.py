@@ -205,6 +205,7 @@ def _next_lines(view: ReportView, width: int, *, everything: bool = False) -> li
     command = view.next_command
     step = f"Next, {view.next_step}:" if command else f"Next: {view.next_step}."
     lines = [*wrap_prose(step, width, style="bold"), *command_lines(command, width)]
+    lines += trace_lines(view.trace_command, width)
     if view.run_folder:
         lines += _paragraph_lines([f"Saved in {view.run_folder}"], width, rest="  ")
     for tracked in view.tracked:
@@ -224,6 +225,16 @@ def _next_lines(view: ReportView, width: int, *, everything: bool = False) -> li
     for caveat in view.touching:
         lines += [Text(line) for line in wrap_text(caveat.line, width, first="  ", rest="    ")]
     return lines
+
+
+def trace_lines(command: str, width: int) -> list[Text]:
+    """Return the command that looks inside the model, on one line where there is room."""
+    if not command:
+        return []
+    head = "Where in the model: "
+    if not is_wider(head + command, width):
+        return [Text.assemble((head, "bold"), (command, "cyan"))]
+    return [Text(fit_text(head.rstrip(), width), style="bold"), *command_lines(command, width)]
 
 
 def _generations(view: ReportView, width: int) -> list[Text]:

@@ -22,7 +22,7 @@ from evalguard.harness.surroundings import TaskOptions
 from evalguard.run.bisection.model_differences import why_not_derivable
 from evalguard.run.groups import ClusterChoice
 from evalguard.run.history.location import choose_history_file
-from evalguard.run.options import BisectUse, CompareOptions, MemoryUse
+from evalguard.run.options import BisectOver, BisectUse, CompareOptions, MemoryUse
 from evalguard.run.publishing.tracking import choose_sinks
 from evalguard.run.scoring.divergences import (
     DistributionChoice,
@@ -44,6 +44,7 @@ class BisectChoice:
         budget: full evaluations that may be spent; None: no limit but the search's own.
         thorough: be surer of small effects, and spend more.
         jobs: probes at the same time.
+        over: what is searched: settings, or parts of the candidate's model.
         instead: of "never": what is searched in its place.
     """
 
@@ -51,6 +52,7 @@ class BisectChoice:
     budget: float | None = None
     thorough: bool = False
     jobs: int = 1
+    over: BisectOver = "settings"
     instead: str = ""
 
 
@@ -67,6 +69,7 @@ def choose_bisect(run: RunOptions, options: CompareOptions) -> BisectChoice:
         budget=run.bisect_budget if options.bisect_budget is None else options.bisect_budget,
         thorough=bool(thorough),
         jobs=options.bisect_jobs or run.bisect_jobs or 1,
+        over=options.bisect_over or run.bisect_over or "settings",
     )
 
 

@@ -23,6 +23,10 @@ from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
 from evalguard.harness.tasks import task_names
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 from evalguard.report.cache import cache_document, cache_text
+from evalguard.report.contract.compare import compare_schema
+from evalguard.report.floor import floor_schema
+from evalguard.report.night import night_schema
+from evalguard.report.trace.document import trace_schema
 from evalguard.report.words.plain_text import printable
 from evalguard.run.floor.stored_floors import read_floor
 from evalguard.run.options import CompareOptions
@@ -50,7 +54,7 @@ __all__ = [
     "describe_models",
     "describe_types",
     "list_tasks",
-    "read_guard_schema",
+    "read_schema",
     "render_models",
     "render_tasks",
     "render_types",
@@ -61,9 +65,28 @@ __all__ = [
 _OWN_PREFIX = "evalguard_"
 
 
-def read_guard_schema() -> dict[str, Value]:
-    """Return the JSON Schema of guard files."""
-    return build_guard_schema()
+# Of guard files, and of the documents that commands print under --json.
+_SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "guard": build_guard_schema,
+    "compare": compare_schema,
+    "floor": floor_schema,
+    "nightly": night_schema,
+    "trace": trace_schema,
+}
+
+
+def read_schema(name: str) -> dict[str, Any]:
+    """Return a JSON Schema by its name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in _SCHEMAS:
+        raise UsageError(
+            f"there is no schema '{name}'{nearest(name, _SCHEMAS)}",
+            hint=f"schemas: {', '.join(_SCHEMAS)}",
+        )
+    return _SCHEMAS[name]()
 
 
 def describe_models(config: Path | None) -> list[dict[str, Value]]:

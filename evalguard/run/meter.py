@@ -25,7 +25,7 @@ from evalguard.models.machine import peak_device_memory
 from evalguard.report.formats import RENDERINGS, choose_format, render_report
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.cached_blocks import ScoredBlocks
-from evalguard.run.stored_run import open_documents
+from evalguard.run.stored_run import open_documents, read_run_trace, read_stored_run
 from evalguard.store.files import check_output, write_output
 from evalguard.worker.process import peak_memory
 
@@ -266,7 +266,19 @@ def write_files(report: CompareReport, paths: Iterable[Path], chosen: Format | N
 
 
 def _write_file(report: CompareReport, file: ReportFile) -> None:
-    write_output(file.path, render_report(report, file.format, open_documents(report)))
+    trace = read_run_trace(report.run_folder)
+    write_output(file.path, render_report(report, file.format, open_documents(report), trace))
+
+
+def write_run_page(folder: Path) -> None:
+    """Write the page of a finished run once more: a trace of its models has come.
+
+    Raises:
+        StoreError: it cannot be written, or a file of the run folder is damaged.
+    """
+    report = read_stored_run(folder).report
+    name = RENDERINGS["html"].run_file
+    _write_file(report, ReportFile(path=folder / name, format="html"))
 
 
 def write_report_files(report: CompareReport, asked: tuple[ReportFile, ...]) -> CompareReport:

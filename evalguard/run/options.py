@@ -24,6 +24,7 @@ WorkerUse = Literal["auto", "always"]
 DistributionMode = Literal["auto", "lockstep", "reference", "off"]
 MemoryUse = Literal["auto", "lockstep", "sequential"]
 BisectUse = Literal["auto", "never", "always"]
+BisectOver = Literal["settings", "layers", "modules"]
 # What a user may declare to differ; settings under test excuse their own differences.
 MAY_DIFFER = frozenset({"prompt", "tokens"})
 # What is compared with numbers, so that a text would fail there, without its name.
@@ -98,6 +99,8 @@ class CompareOptions:
             candidate declares settings; "always" also where it passes, and with settings derived
             from the two models; "never". bisect_budget: full evaluations that may be spent;
             bisect_thorough: be surer of small effects; bisect_jobs: probes at the same time.
+            bisect_over: "layers" or "modules" searches which part of the candidate makes the
+            drift, in place of its settings.
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
         output_path: where run folders go; None: ./reports.
         output: files that the report is written to, each in the format that its suffix says, or
@@ -163,6 +166,7 @@ class CompareOptions:
     bisect_budget: float | None = None
     bisect_thorough: bool | None = None
     bisect_jobs: int | None = None
+    bisect_over: BisectOver | None = None
     strict: bool = False
     git_bisect: bool = False
     output_path: Path | None = None
@@ -230,6 +234,10 @@ class CompareOptions:
     def _check_bisect(self) -> None:
         if self.bisect not in (None, *get_args(BisectUse)):
             raise _refuse("bisect", self.bisect, f"one of {', '.join(get_args(BisectUse))}")
+        if self.bisect_over not in (None, *get_args(BisectOver)):
+            raise _refuse(
+                "bisect_over", self.bisect_over, f"one of {', '.join(get_args(BisectOver))}"
+            )
         if self.bisect_jobs is not None and not _is_count(self.bisect_jobs, 1):
             raise _refuse("bisect_jobs", self.bisect_jobs, "a number of probes")
         if self.bisect_budget is not None and not 0.0 <= self.bisect_budget < math.inf:

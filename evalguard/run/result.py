@@ -22,7 +22,7 @@ from evalguard.run.history.storage import store_in_history
 from evalguard.run.meter import interruptible, requested_files, write_files, write_report_files
 from evalguard.run.publishing.tracking import track_run
 from evalguard.run.record import compute_document_drifts, name_tokens, write_run_folder
-from evalguard.run.stored_run import open_documents
+from evalguard.run.stored_run import open_documents, read_run_trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +121,8 @@ class CompareResult:
         Raises:
             StoreError: a file of the run folder is damaged.
         """
-        return render_report(self.report, chosen, open_documents(self.report))
+        trace = read_run_trace(self.report.run_folder)
+        return render_report(self.report, chosen, open_documents(self.report), trace)
 
     def to_markdown(self) -> str:
         """Return the report as Markdown, for a pull request or a notebook."""

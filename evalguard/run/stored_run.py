@@ -9,14 +9,17 @@ from typing import Any
 
 from evalguard.core import settings
 from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity
+from evalguard.core.reports.trace import TraceReport
 from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
 from evalguard.report.contract.compare import COMPARE_SCHEMA
 from evalguard.report.contract.reading import read_report
 from evalguard.report.formats import DocumentSource
+from evalguard.report.trace.document import TRACE_SCHEMA, read_trace
 from evalguard.store.run_tables import (
     check_run_file,
+    read_document,
     read_result,
     read_samples,
     read_tokens,
@@ -132,6 +135,25 @@ def open_documents(report: CompareReport) -> DocumentSource:
     return lambda task: (
         None if folder is None else _read_documents(Path(folder), task, report.files)
     )
+
+
+TRACE_FILE = "trace.json"  # of a trace of the two models, in a run folder or in its own
+
+
+def read_run_trace(folder: Path | str | None) -> TraceReport | None:
+    """Read the trace that lies in a folder; None where there is none.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    if folder is None or not (Path(folder) / TRACE_FILE).is_file():
+        return None
+    file = Path(folder) / TRACE_FILE
+    document = read_document(file, schemas=(TRACE_SCHEMA,), hint="trace again, or remove the file")
+    try:
+        return read_trace(document)
+    except StoreError as error:
+        raise StoreError(f"{file}: {error}", hint=error.hint) from error
 
 
 def _read_documents(

@@ -46,6 +46,18 @@ def test_init_takes_another_name_and_says_how_to_use_it(run: Any) -> None:
     assert "evalguard models --config guard/mine.yaml" in ran.err
 
 
+@pytest.mark.parametrize("name", ["compare", "floor", "nightly", "trace"])
+def test_the_schemas_of_documents_are_printed_by_name(run: Any, name: str) -> None:
+    schema = run("schema", name).document
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["properties"]["schema"]["const"] == f"evalguard.{name}/1"
+
+
+def test_a_schema_that_is_none_is_named(refused: Any) -> None:
+    found = refused(2, "schema", "trance")
+    assert "there is no schema 'trance'; did you mean 'trace'" in found.err
+
+
 def test_the_schema_describes_the_file_that_init_writes(run: Any) -> None:
     run("init")
     schema = run("schema").document

@@ -58,6 +58,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "bisect_budget": (("--bisect_budget", "2.5"), 2.5),
     "bisect_thorough": (("--no_bisect_thorough",), False),
     "bisect_jobs": (("--bisect_jobs", "3"), 3),
+    "bisect_over": (("--bisect_over", "layers"), "layers"),
     "strict": (("--strict",), True),
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),

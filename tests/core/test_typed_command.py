@@ -8,7 +8,15 @@ import click
 import pytest
 
 from evalguard.cli.compare import bisect_command, compare_command
-from evalguard.core.text import as_bisection, as_comparison, command_to_repeat, without_options
+from evalguard.cli.trace import trace_command
+from evalguard.core.text import (
+    as_bisection,
+    as_comparison,
+    as_trace,
+    command_to_repeat,
+    traced_as_comparison,
+    without_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +95,42 @@ def test_every_option_of_a_comparison_is_one_of_a_bisection() -> None:
     }  # --aa judges nothing
     anew = as_bisection(shlex.join(["evalguard", "compare", *sorted(words)]))
     assert set(shlex.split(anew)[2:]) <= typed(bisect_command)
+
+
+@pytest.mark.parametrize(
+    ("typed", "trace"),
+    [
+        (
+            "evalguard compare --base a --cand b --limit 9 --margin 2 --set x=1 --device cpu",
+            "evalguard trace --base a --cand b --set x=1 --device cpu",
+        ),
+        (
+            "evalguard bisect --base=a --candidate 'b c' --budget 3 --trust-remote-code --json",
+            "evalguard trace --base=a --candidate 'b c' --trust-remote-code",
+        ),
+        ("evalguard compare --base a --cand b --cand c", ""),
+        ("evalguard compare --cand b --baseline run", ""),
+        ("evalguard demo", ""),
+        ("evalguard trace --base a --cand b", ""),
+        ("evalguard compare --base 'a", ""),
+        ("", ""),
+    ],
+)
+def test_a_comparison_becomes_a_trace_of_its_two_models(typed: str, trace: str) -> None:
+    assert as_trace(typed) == trace
+
+
+def test_a_trace_becomes_a_comparison_without_its_own_documents() -> None:
+    typed = "evalguard trace --base a --cand b --text x.txt --detail --tasks t --swap 2 -o a.html"
+    assert traced_as_comparison(typed) == "evalguard compare --base a --cand b --tasks t"
+    assert traced_as_comparison("evalguard compare --base a --cand b") == ""
+
+
+def test_what_a_trace_is_typed_with_are_options_of_a_trace() -> None:
+    def typed(command: click.Command) -> set[str]:
+        return {word for one in command.params for word in (*one.opts, *one.secondary_opts)}
+
+    sides = {"--base", "--cand", "--candidate"}
+    words = [f"{word}=x" for word in sorted(typed(compare_command) - sides)]
+    anew = as_trace(shlex.join(["evalguard", "compare", "--base=a", "--cand=b", *words]))
+    assert {word.partition("=")[0] for word in shlex.split(anew)[2:]} <= typed(trace_command)

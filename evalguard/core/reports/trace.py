@@ -186,24 +186,62 @@ class Trace:
     caveats: tuple[str, ...] = ()
 
 
+HyperparameterVerdict = Literal["differs", "one side only", "equal as float32", "equal"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HyperparameterDelta:
-    """One hyper-parameter of both sides as the runtime holds it; None: that side has none.
+    """One hyper-parameter of both sides as the runtime holds it.
 
-    ``verdict``: "equal", "equal as float32" (9.99999975e-06 is 1e-5), "differs", "one side only".
+    Attributes:
+        name: of the common vocabulary ("norm_eps"), or as the library calls it.
+        base, candidate: values; a list where a side's modules hold several. None: no value.
+        verdict: "equal as float32": the same number once both are rounded, as 9.99999975e-06 and
+            1e-5.
+        where: the modules that hold it, as globs; "" for the whole model.
+        base_source, candidate_source: as each side writes it; "" for a side that does not show it.
     """
 
     name: str
     base: Value
     candidate: Value
-    verdict: Literal["equal", "equal as float32", "differs", "one side only"]
+    verdict: HyperparameterVerdict
+    where: str = ""
+    base_source: str = ""
+    candidate_source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedDocument:
+    """One sequence that both models read.
+
+    Attributes:
+        name: "lastword 17", or the file that it comes from.
+        tokens: positions; samples of an encoder that reads a signal.
+        task, doc_id, request: of an lm-eval task; "" and None for the user's own.
+        drift: what it adds to sigma in the comparison that it was chosen from.
+        token_texts: what each position says, where a tokenizer is at hand.
+    """
+
+    name: str
+    tokens: int
+    task: str = ""
+    doc_id: int | None = None
+    request: int | None = None
+    drift: float | None = None
+    token_texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReport:
     """The finished trace; the one input of every report about it.
 
-    ``exit_code``: 0 nothing beyond the floor, 1 a location is named, 3 nothing known.
+    Attributes:
+        documents: in the order in which ``trace`` counts its sequences; ``chosen`` says why these.
+        run: folder of the comparison that they were chosen from; None: of none.
+        swap_task: task and metric on which ``swap_sigma`` of the suspects was measured; "" if not.
+        folder: where this was written; None: nowhere.
+        exit_code: 0 nothing beyond the floor, 1 a location is named, 3 nothing known.
     """
 
     created: str
@@ -212,7 +250,12 @@ class TraceReport:
     candidate: RunIdentity
     trace: Trace
     hyperparameters: tuple[HyperparameterDelta, ...] = ()
+    documents: tuple[TracedDocument, ...] = ()
+    chosen: str = ""
+    run: str | None = None
+    swap_task: str = ""
     environment: Mapping[str, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    folder: str | None = None
     exit_code: int
     version: str = ""

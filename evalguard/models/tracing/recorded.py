@@ -151,7 +151,9 @@ def record_activations(
     traced = TracedSequences(sequences=sequences, report_step=report_step)
     with ActivationSpool(memory) as spool:
         traced.run("recording", model, ComparedPass(reference=None, spool=spool))
-        yield _ModelRecording(computing_dtype(model), spool)
+        recording = _ModelRecording(computing_dtype(model), spool)
+        del model  # so that closing it gives its memory back while this is in use
+        yield recording
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from evalguard.report.html.documents import pack_documents
 from evalguard.report.html.drift import drift_section
 from evalguard.report.html.metrics import metric_rows
 from evalguard.report.html.page import html_page, make_tag
+from evalguard.report.html.trace import TRACE_SCRIPTS, draw_growth
+from evalguard.report.trace.view import TraceView
 from evalguard.report.view.bisection import (
     BisectionView,
     CulpritView,
@@ -27,10 +29,13 @@ from evalguard.report.view.report import ReportView
 _SCRIPTS = ("blocks.js", "rows.js", "grid.js", "tokens.js", "drilldown.js", "report.js")
 
 
-def render_html(view: ReportView, documents: Sequence[RunDocuments] = ()) -> str:
+def render_html(
+    view: ReportView, documents: Sequence[RunDocuments] = (), trace: TraceView | None = None
+) -> str:
     """Return the page of a comparison.
 
     Args:
+        trace: of the two models; None: there is none.
         documents: what was asked and answered, one per task; without them there is neither a table
             of documents nor a picture of their differences.
     """
@@ -38,8 +43,13 @@ def render_html(view: ReportView, documents: Sequence[RunDocuments] = ()) -> str
     drift = drift_section(view, documents)
     return html_page(
         "report.html",
-        scripts=_SCRIPTS if tables.blocks else (),
+        scripts=(
+            *(_SCRIPTS if tables.blocks else ()),
+            *(() if trace is None else TRACE_SCRIPTS),
+        ),
         view=view,
+        trace=trace,
+        growth=None if trace is None else draw_growth(trace),
         forest=metric_rows(view),
         influence=drift.influence,
         shapes=drift.shapes,

@@ -31,7 +31,7 @@ from evalguard.report.words.bisection import (
 from evalguard.report.words.plain_text import printable
 
 # Targets whose null is what comes with the checkpoint itself.
-_TARGETS_OF_MODEL = ("weights:", "model_args.tokenizer")
+_TARGETS_OF_MODEL = ("weights:", "module:", "model_args.tokenizer")
 _LEGEND = " of each alone, beside the other culprits, and as its share (Shapley)."
 
 
@@ -238,6 +238,10 @@ def _culprit_view(culprit: GuiltySetting, search: MetricSearch) -> CulpritView:
 
 def _value(value: Value, culprit: GuiltySetting) -> str:
     """A value in words, where null stands for what a model has by itself."""
+    if isinstance(value, dict) and culprit.target.startswith("module:"):
+        arguments = value.get("model_args")
+        where = arguments.get("pretrained") if isinstance(arguments, dict) else None
+        return f"{value_text(where)} with its settings"
     if value is not None:
         return value_text(value)
     if culprit.target.startswith(_TARGETS_OF_MODEL):

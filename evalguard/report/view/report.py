@@ -102,6 +102,7 @@ def build_report_view(report: CompareReport) -> ReportView:
         because=said.answers,
         next_step=said.next_step,
         next_command=said.command,
+        trace_command=said.trace,
         base=side_view(report.base),
         candidate=side_view(report.candidate),
         tasks=task_views(report, visible, {caveat.text: caveat.number for caveat in numbered}),
@@ -237,7 +238,8 @@ class ReportView:
         spread: how far the distributions are apart, in a line.
         touching: those of the caveats that bear on the verdict.
         sentence: what it all means, ``lead`` without what a bisection adds to it, which is
-            ``because``; ``next_step`` without a full stop, and its ``next_command``.
+            ``because``; ``next_step`` without a full stop, and its ``next_command``;
+            ``trace_command`` looks inside the model.
         tasks: with all their metrics; ``legend`` of their table; ``interval_header`` says what
             interval sigma has; ``hidden`` about subtasks that ``shown`` is False of.
         distributions: one per task, with ``distributions_legend``. ``kl_estimates``: a sentence
@@ -271,6 +273,7 @@ class ReportView:
     because: tuple[str, ...]
     next_step: str
     next_command: str
+    trace_command: str
     base: SideView
     candidate: SideView
     tasks: tuple[TaskView, ...]

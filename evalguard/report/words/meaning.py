@@ -14,7 +14,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.limits import LimitVerdict
 from evalguard.core.reports.bisection import BisectReport
 from evalguard.core.reports.compare import CompareReport
-from evalguard.core.text import as_bisection, as_comparison
+from evalguard.core.text import as_bisection, as_comparison, as_trace
 from evalguard.report.words import rounding
 from evalguard.report.words.bisection import list_names, search_answer
 from evalguard.report.words.drift import distributions_moved_clause
@@ -37,6 +37,8 @@ from evalguard.report.words.plain_text import printable
 # sentence answers both and never lets one stand for the other.
 
 
+# Targets that are a place in the model: more than one module may be at fault there.
+_INSIDE = ("attr:", "dtype:", "module:", "weights:")
 _SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
 
 
@@ -44,13 +46,15 @@ _SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
 class Meaning:
     """What a report means: a sentence, what to do next, and the command for it ("" if none).
 
-    ``answers``: what a bisection adds to the sentence, one for each of its searches.
+    ``answers``: what a bisection adds to the sentence, one for each of its searches. ``trace``:
+    the command that looks inside the model, where that may say more.
     """
 
     lead: str
     next_step: str
     command: str = ""
     answers: tuple[str, ...] = ()
+    trace: str = ""
 
     @property
     def sentence(self) -> str:
@@ -236,6 +240,9 @@ def _undo(report: CompareReport) -> tuple[str, str]:
             if command
             else f"compare again with setting {printable(suspects[0])} at reference"
         ), command
+    inside = _trace(report)
+    if inside:
+        return "to see where in the model it comes from", inside
     if report.run_folder:
         return f"look at the documents that moved, in {printable(report.run_folder)}", ""
     return "compare again with one change of the conversion undone", ""
@@ -272,6 +279,23 @@ def _bisection(report: CompareReport) -> str:
     if report.command:
         return printable(as_bisection(report.command))
     return _command_by_names(report, "bisect")
+
+
+# Model types whose activations can be seen: of the base, which has to be a torch model, and of the
+# candidate.
+_TRACED_BASE = ("hf", "hf-auto", "huggingface")
+_TRACED = (*_TRACED_BASE, "transformers", "transformer_lens", "llama_cpp", "fla", "onnx")
+
+
+def _trace(report: CompareReport) -> str:
+    """Return the command that traces the two models, likewise; "" where one cannot be traced."""
+    sides = (report.base, _TRACED_BASE), (report.candidate, _TRACED)
+    if any(
+        side.kind != "model" or side.description.partition(",")[0] not in kinds
+        for side, kinds in sides
+    ):
+        return ""
+    return printable(as_trace(report.command)) or _command_by_names(report, "trace")
 
 
 def _command_by_names(report: CompareReport, job: str) -> str:
@@ -334,7 +358,20 @@ def meaning_with_bisection(report: CompareReport) -> Meaning:
         return said
     told = tuple(f"{search_answer(search)}." for search in report.bisect.answers)
     step, command = _bisection_next_step(report.bisect, said)
-    return Meaning(lead=said.lead, answers=told, next_step=step, command=command)
+    inside = _trace(report) if _is_inside(report.bisect) else ""
+    return Meaning(
+        lead=said.lead,
+        answers=told,
+        next_step=step,
+        command=command,
+        trace="" if inside == command else inside,
+    )
+
+
+def _is_inside(found: BisectReport) -> bool:
+    """Whether a culprit has a place in the model, or what makes the drift was not found."""
+    placed = any(one.target.startswith(_INSIDE) for one in found.culprits)
+    return placed or found.status in ("unexplained", "diffuse", "not_reproduced")
 
 
 def culprits_text(report: CompareReport) -> str:

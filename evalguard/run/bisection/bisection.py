@@ -54,6 +54,7 @@ from evalguard.run.bisection.subject import (
 )
 from evalguard.run.judging import GateJudgement, build_report
 from evalguard.run.meter import error_text
+from evalguard.run.modules.trace_prior import find_trace, weigh_settings
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import ModelSource
 from evalguard.store.run_folder import write_document
@@ -159,10 +160,16 @@ def _reason_against(finished: FinishedComparison) -> str | None:
         if use == "never" or gate.state != "undecided" or not declared:
             return ""
         return next(iter(explain_chance(finished.report.comparisons, gate)), "")
-    refusal = why_unsearchable(*finished.sources)
+    over = finished.choices.bisect.over
+    refusal = why_unsearchable(*finished.sources, over=over)
     if refusal is not None:
         return error_text(refusal) if use == "always" or candidate is not None else ""
-    if use == "auto" and candidate is not None and not candidate.variant.settings:
+    if (
+        over == "settings"
+        and use == "auto"
+        and candidate is not None
+        and not candidate.variant.settings
+    ):
         return (
             "the candidate declares no settings (evalguard bisect derives them from the two models)"
         )
@@ -343,6 +350,8 @@ class BisectFindings:
         values: of the settings that were put right.
         judged: the repaired candidate as the gate last judged it; ``repaired`` as it is reported.
         unfinished: whether something that was still to be asked was not.
+        ratios: by module, how far a trace of the two models found it beyond the floor; {}: nobody
+            traced them.
     """
 
     finished: FinishedComparison
@@ -354,11 +363,24 @@ class BisectFindings:
     repaired: Repaired | None = None
     unfinished: bool = False
     notes: list[str] = field(default_factory=list)
+    ratios: Mapping[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with the candidate as it was scored."""
+        """Begin with the candidate as it was scored, and with what a trace has shown of it."""
         self.candidate = self.searchable.candidate
         self.notes += self.searchable.notes
+        self.ratios = self._read_trace()
+
+    def _read_trace(self) -> Mapping[str, float]:
+        """What the newest trace of the two models suspects, where runs are written to."""
+        report, folder = self.finished.report, self.finished.folder
+        root = self.finished.options.output_path if folder is None else folder.parent
+        found = None if root is None else find_trace(root, report.base.name, report.candidate.name)
+        settings = self.candidate.variant.settings
+        if found is None or not weigh_settings(found[1], settings):
+            return {}
+        self.notes.append(f"what the trace in {found[0].parent} suspects was measured first")
+        return found[1]
 
     @property
     def passes(self) -> bool:
@@ -388,6 +410,7 @@ class BisectFindings:
             thorough=choices.bisect.thorough,
             repaired_before=tuple(self.values),
             inside=inside,
+            ratios=self.ratios,
         )
 
     def put_right(self, reset: tuple[str, ...], values: Mapping[str, Value] | None) -> None:

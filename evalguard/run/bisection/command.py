@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,11 @@ def bisect_settings(
     request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
     with keep_servers():
         finished = compare_sides(
-            str(base), str(candidate), options, cwd=cwd, refusal=why_unsearchable
+            str(base),
+            str(candidate),
+            options,
+            cwd=cwd,
+            refusal=partial(why_unsearchable, over=options.bisect_over or "settings"),
         )
         return finish_run(finished, request)
 

@@ -40,6 +40,7 @@ from evalguard.run.bisection.subject import (
     why_unsearchable,
 )
 from evalguard.run.meter import error_text
+from evalguard.run.modules.module_settings import derive_module_settings
 from evalguard.run.sources import ModelSource
 
 
@@ -63,6 +64,8 @@ class SearchableCandidate:
     def of(cls, finished: FinishedComparison) -> SearchableCandidate | str:
         """The candidate with the settings that it declares, or else with derived ones.
 
+        Where layers or modules are searched, with one for each of them.
+
         Returns:
             What is searched, or why there is nothing.
 
@@ -71,9 +74,19 @@ class SearchableCandidate:
         """
         base, candidate = finished.sources[0], finished.candidate
         assert candidate is not None
-        refusal = why_unsearchable(base, candidate)
+        over = finished.choices.bisect.over
+        refusal = why_unsearchable(base, candidate, over=over)
         if refusal is not None:
             return error_text(refusal)
+        if over != "settings":
+            assert isinstance(base, ModelSource)
+            parts = derive_module_settings(base.variant, candidate.variant, over)
+            return cls(
+                candidate=replace(candidate, variant=parts.variant),
+                derived=True,
+                groups=parts.groups,
+                notes=parts.notes,
+            )
         if names_off_reference(candidate.variant):
             return cls(candidate=candidate)
         assert isinstance(base, ModelSource)

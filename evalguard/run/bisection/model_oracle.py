@@ -416,16 +416,20 @@ def inert_by_readback(
 ) -> tuple[str, ...]:
     """The settings whose two values were one in the loaded model.
 
-    A dtype of the whole model is read back as that of most weights: that proves too little.
+    A dtype of the whole model is read back as that of most weights: that proves too little. A
+    module that was asked of the base is read back as the candidate's own where both are one.
     """
-    return tuple(
-        setting.name
-        for setting in settings
-        if setting.name in reference.effective
-        and setting.name in candidate.effective
-        and _same_value(reference.effective[setting.name], candidate.effective[setting.name])
-        and not (setting.target.kind == "model_args" and setting.target.path == "dtype")
-    )
+
+    def is_inert(setting: Setting) -> bool:
+        name, target = setting.name, setting.target
+        if name not in reference.effective or str(target) == "model_args.dtype":
+            return False
+        if target.kind == "module" and name not in candidate.effective:
+            return setting.candidate is None and reference.effective[name] is None
+        known = name in candidate.effective
+        return known and _same_value(reference.effective[name], candidate.effective[name])
+
+    return tuple(setting.name for setting in settings if is_inert(setting))
 
 
 def same_model(ours: ModelDescription | None, theirs: ModelDescription | None) -> bool:

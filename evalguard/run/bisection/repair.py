@@ -23,6 +23,7 @@ from evalguard.errors import StoreError
 from evalguard.run.bisection.subject import FinishedComparison, Subject
 from evalguard.run.choices import Choices
 from evalguard.run.judging import GateJudgement, judge_scores
+from evalguard.run.modules.module_settings import drop_idle_modules
 from evalguard.run.options import CompareOptions, option_words, typed_text
 from evalguard.run.scoring.divergences import DistributionChoice
 from evalguard.run.scoring.scoring import ScoredSide, score_models, side_of_model
@@ -325,7 +326,10 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
             },
         },
     }
-    models = {"base": base.variant, "repaired": repaired.variant}
+    variant = repaired.variant
+    if choices.bisect.over != "settings" and finished.candidate is not None:
+        variant = drop_idle_modules(variant, finished.candidate.variant)
+    models = {"base": base.variant, "repaired": variant}
     return guard_text(models, more, head=_HEAD)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from evalguard.run.bisection.oracle import (
 )
 from evalguard.run.bisection.subject import FinishedComparison, Subject
 from evalguard.run.meter import error_text
+from evalguard.run.modules.trace_prior import weigh_settings
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
 
@@ -55,6 +56,7 @@ class SearchPlan:
         thorough: whether to be surer of small effects.
         repaired_before: settings found guilty before, put right in this candidate.
         inside: guilty settings whose finer ones are searched.
+        ratios: by module, how far a trace found it beyond the floor: what is measured first.
     """
 
     subject: Subject
@@ -65,6 +67,7 @@ class SearchPlan:
     thorough: bool
     repaired_before: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
+    ratios: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -229,6 +232,7 @@ def _run_search(
         unit=scale.sigma,
         may_be_chance=isinstance(scale, DocumentScale),
         base_scores=plan.subject.base,
+        prior=weigh_settings(plan.ratios, plan.settings.values()),
     )
 
 

@@ -23,11 +23,12 @@ from evalguard.core.redaction import redact_value
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Variant, checksum_fault, with_checksum
-from evalguard.errors import StoreError, UsageError
+from evalguard.errors import SettingError, StoreError, UsageError
 from evalguard.report.words import rounding
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter
-from evalguard.run.options import CompareOptions, describe_options, make_options
+from evalguard.run.modules.module_settings import describe_module_source
+from evalguard.run.options import BisectOver, CompareOptions, describe_options, make_options
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import BaselineSource, ModelSource, Source
@@ -428,10 +429,12 @@ def _check_checksum(file: Path, document: Mapping[str, Any]) -> None:
 # Unsearchable: why there are no settings to search, as the two sides show before they run.
 
 
-def why_unsearchable(base: Source, candidate: Source) -> UsageError | None:
+def why_unsearchable(
+    base: Source, candidate: Source, *, over: BisectOver = "settings"
+) -> UsageError | None:
     """Say why no settings of a candidate can be searched, and what to do; None where some may be.
 
-    Declared settings need the candidate's model alone, derived ones both.
+    Declared settings need the candidate's model alone, derived ones and parts of the model both.
     """
     if not isinstance(candidate, ModelSource):
         return UsageError(
@@ -439,6 +442,8 @@ def why_unsearchable(base: Source, candidate: Source) -> UsageError | None:
             "settings",
             hint="name the candidate's model in place of its run",
         )
+    if over != "settings":
+        return _why_no_modules(base, candidate, over)
     if names_off_reference(candidate.variant):
         return None
     if candidate.variant.settings:
@@ -456,6 +461,21 @@ def why_unsearchable(base: Source, candidate: Source) -> UsageError | None:
         hint="declare the candidate's settings in a guard file, or name the base's model with "
         "--base alone",
     )
+
+
+def _why_no_modules(base: Source, candidate: ModelSource, over: str) -> UsageError | None:
+    if not isinstance(base, ModelSource):
+        return UsageError(
+            f"{over} are searched by taking them from the base's model, and {base.name} is a "
+            "finished run",
+            hint="name the base's model with --base, or search the settings that the candidate "
+            "declares",
+        )
+    try:
+        describe_module_source(base.variant, candidate.variant)
+    except (UsageError, SettingError) as error:
+        return UsageError(str(error), hint=error.hint)
+    return None
 
 
 def names_off_reference(variant: Variant) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from evalguard.conversion.building import build, unknown_in_build
 from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
 from evalguard.conversion.readback import check_environment, read_arguments, read_edits
+from evalguard.conversion.taken_modules import take_modules
 from evalguard.conversion.taken_weights import ReadTensors, take_weights
 from evalguard.core.scorer import ReassignableScorer, ScoringPolicy
 from evalguard.core.settings import Value, Variant, digest_of
@@ -30,13 +31,21 @@ from evalguard.run.loading.loading_facts import (
     digest_weights,
     list_unknown_dependencies,
 )
+from evalguard.run.loading.module_sources import HostModel, ModuleSources
 from evalguard.store.fact_cache import BudgetStore
 
 if TYPE_CHECKING:
     import torch
 
 
-_EDIT_KINDS = ("weights", "generation", "attr", "dtype", "call")  # targets inside the loaded model
+_EDIT_KINDS = (
+    "weights",
+    "module",
+    "generation",
+    "attr",
+    "dtype",
+    "call",
+)  # targets inside the loaded model
 _TINY_PARAMETERS = 20_000_000
 
 
@@ -46,6 +55,7 @@ class EditedModel:
 
     Attributes:
         as_loaded: what it was before its settings edited it; None: nobody noted that.
+        sources: other models, whose modules its settings take.
     """
 
     lm: Any
@@ -54,6 +64,11 @@ class EditedModel:
     cache_dir: Path
     known: KnownDigests | None
     as_loaded: AsLoaded | None = None
+    sources: ModuleSources = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Load other models as this one is loaded."""
+        self.sources = ModuleSources(load=self._load_source)
 
     def note(self) -> None:
         """Note what was loaded, so that settings can be assigned anew without loading.
@@ -76,6 +91,7 @@ class EditedModel:
         self._check_revision(variant)
         effective = read_arguments(self.lm, plan, wanted.model_args)
         model = _editable_model(self.lm, wanted)
+        sources = self._module_sources(model, wanted)
         code: dict[str, Any] = {
             "code_folder": variant.code_folder,
             "allow_code": variant.allow_code,
@@ -84,6 +100,8 @@ class EditedModel:
             take_weights(model, plan.weights, tensor_reader(variant))
             apply(model, plan, **code)
         effective |= read_edits(model, plan, **code)
+        if model is not None and plan.modules:
+            effective |= take_modules(model, plan.modules, sources)
         if self.as_loaded is not None:
             self.as_loaded.set_aside(_fits_in_memory)
         threads = _thread_count(self.policy, self.lm)
@@ -99,6 +117,39 @@ class EditedModel:
             ),
             on_smaller_budget=lower,
         )
+
+    def _module_sources(
+        self, model: torch.nn.Module | None, wanted: LoadPlan
+    ) -> Callable[[Variant], torch.nn.Module]:
+        """What loads the models that modules are taken from, to fit into this one as it is now."""
+        self.sources.renew(None if wanted.proofs is None else _taken(wanted.proofs["weights"]))
+        taking = [edit.setting for edit in wanted.plan.modules if edit.source is not None]
+        if not taking:
+            return self._load_source
+        into = HostModel.of(model, wanted.variant, taking[0])
+        return functools.partial(self.sources.model, into=into)
+
+    def _load_source(self, source: Variant) -> torch.nn.Module:
+        """Load a model that modules are taken from, with its own settings.
+
+        Its settings are read back as any other's. What reads files of it proves them by the digest
+        of its checkpoint, which stands in this model's identity.
+        """
+        plan = plan_conversion(source)
+        lm: Any = load_lm(
+            source.model,
+            plan.model_args,
+            plan.config_overrides,
+            self.policy,
+            trust_remote_code=source.trust_remote_code,
+            allow_pickle=source.allow_pickle,
+        )
+        read_arguments(lm, plan, plan.model_args)
+        model: torch.nn.Module = lm.model
+        take_weights(model, plan.weights, tensor_reader(source))
+        apply(model, plan, code_folder="", allow_code=False)
+        read_edits(model, plan, code_folder="", allow_code=False)
+        return model
 
     def _check_revision(self, variant: Variant) -> None:
         if variant.revision and not is_served(self.lm):
@@ -212,7 +263,8 @@ def _editable_model(lm: Any, wanted: LoadPlan) -> torch.nn.Module | None:
         raise SettingError(
             f"setting '{names[0]}' edits a torch model, and model type "
             f"'{wanted.variant.model}' has none in this process",
-            hint="weights:, generation., attr:, dtype: and call: settings work with model: hf",
+            hint="weights:, module:, generation., attr:, dtype: and call: settings work with "
+            "model: hf",
         )
     return model
 
@@ -350,6 +402,12 @@ def prove_files(
 def _without_taken(weights: Value) -> dict[str, Value]:
     assert isinstance(weights, dict)
     return {name: digest for name, digest in weights.items() if not name.startswith(_TAKEN_PREFIX)}
+
+
+def _taken(weights: Value) -> dict[str, Value]:
+    """Digests of the other checkpoints that settings take weights and modules from."""
+    assert isinstance(weights, dict)
+    return {name: digest for name, digest in weights.items() if name.startswith(_TAKEN_PREFIX)}
 
 
 # Load a variant in this process: plan, build, load, edit, read back.

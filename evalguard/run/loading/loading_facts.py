@@ -365,7 +365,7 @@ def digest_code(
         for call in wanted.calls
     }
     readings = [*_read_hooks(variant, wanted)]
-    for place, reading in _remote_code(variant, model_args):
+    for place, reading in _remote_code(variant, model_args, wanted.checkpoints):
         digests[f"remote code {place}"] = "" if reading is None else reading.digest
         readings += [] if reading is None else [reading]
     imported = {name for reading in readings for name in reading.packages}
@@ -387,7 +387,7 @@ def list_unknown_dependencies(
     found: dict[str, None] = {}
     for reading in _read_hooks(variant, wanted):
         found |= dict.fromkeys((*reading.unknown, *reading.reads))
-    for place, code in _remote_code(variant, model_args):
+    for place, code in _remote_code(variant, model_args, wanted.checkpoints):
         if code is None:
             found[f"its config names the code {place}, which is not here"] = None
         else:
@@ -406,21 +406,20 @@ def _read_hooks(variant: Variant, wanted: ConversionPlan) -> Iterator[Reading]:
 
 
 def _remote_code(
-    variant: Variant, model_args: Mapping[str, Value]
+    variant: Variant, model_args: Mapping[str, Value], taken_from: Sequence[str] = ()
 ) -> Iterator[tuple[str, Reading | None]]:
     """Python files that a checkpoint's configs name; None for what is not on this machine.
+
+    ``taken_from``: other checkpoints, whose modules run here too.
 
     ``OTHER--module.Class`` is code of another folder, or of another model of the hub.
     """
     if not variant.trust_remote_code:
         return
-    for name in ("pretrained", "tokenizer"):
-        source = str(model_args.get(name) or "")
-        folder = (
-            _checkpoint_folder(source, str(model_args.get("revision") or "main"))
-            if source
-            else None
-        )
+    revision = str(model_args.get("revision") or "main")
+    named = [(str(model_args.get(name) or ""), revision) for name in ("pretrained", "tokenizer")]
+    for source, at in (*named, *map(split_revision, taken_from)):
+        folder = _checkpoint_folder(source, at) if source else None
         if folder is None:
             continue
         references = {one for config in _CONFIG_FILES for one in _auto_map(folder / config)}
@@ -428,8 +427,8 @@ def _remote_code(
             references.add("custom_generate/generate.")
         for reference in sorted(references):
             place, _, module = reference.rpartition("--")
-            revision = str(model_args.get("code_revision") or "main")
-            home = _checkpoint_folder(place, revision) if place else folder
+            code_at = str(model_args.get("code_revision") or "main")
+            home = _checkpoint_folder(place, code_at) if place else folder
             file = None if home is None else home / f"{module.partition('.')[0]}.py"
             if file is None or not file.is_file():
                 yield reference, None

@@ -24,7 +24,7 @@ from evalguard.models.runtimes.scorer import RuntimeScorer
 from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType, load_runtime
 
 _EDIT_KINDS = ("attr", "dtype", "call")
-_UNSUPPORTED = ("weights", "generation", "config")
+_UNSUPPORTED = ("weights", "module", "generation", "config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,203 @@
+"""Hyper-parameters of two models as their runtimes hold them: which differ, and which do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import get_args
+
+import numpy as np
+
+from evalguard.core.reports.trace import HyperparameterDelta, HyperparameterVerdict
+from evalguard.core.settings import Value
+
+_ORDER: tuple[str, ...] = get_args(HyperparameterVerdict)
+# Two models have modules of the same names where at least this share of the smaller one's is in
+# both; below that their libraries name modules in their own ways.
+_SHARED_NAMES = 0.5
+_MOST_MODULES = 3
+EVERY_MODULE = "every module that has it"
+ABSENT = "none"  # a cap, window or scaling that is switched off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldValue:
+    """One value that a runtime computes with.
+
+    Attributes:
+        name: of the common vocabulary ("norm_eps"), or as the library calls it.
+        module: that holds it; "" for the whole model.
+        source: as it is written there: "variance_epsilon", "config.rms_norm_eps".
+        common: whether the name is of the common vocabulary.
+    """
+
+    name: str
+    value: Value
+    module: str = ""
+    source: str = ""
+    common: bool = True
+
+
+def compare_hyperparameters(
+    base: Sequence[HeldValue], candidate: Sequence[HeldValue]
+) -> tuple[HyperparameterDelta, ...]:
+    """Compare what two runtimes hold, what differs first.
+
+    Where both have modules of the same names, module by module, modules with the same answer in one
+    row; else by name alone, over all modules of a side. Names outside of the common vocabulary are
+    left out where they are equal, and where the modules have other names.
+    """
+    sides = list(base), list(candidate)
+    if _share_modules(*sides):
+        rows = _compare_by_module(*sides)
+    else:
+        rows = _compare_by_name(*([one for one in side if one.common] for side in sides))
+    return tuple(sorted(rows, key=lambda row: _ORDER.index(row.verdict)))
+
+
+def _share_modules(base: Iterable[HeldValue], candidate: Iterable[HeldValue]) -> bool:
+    first, second = ({one.module for one in side} - {""} for side in (base, candidate))
+    least = min(len(first), len(second))
+    return len(first & second) >= _SHARED_NAMES * least if least else first == second
+
+
+def _compare_by_module(
+    base: Sequence[HeldValue], candidate: Sequence[HeldValue]
+) -> list[HyperparameterDelta]:
+    sides = [{(one.name, one.module): one for one in side} for side in (base, candidate)]
+    holders: dict[str, set[str]] = {}
+    for name, module in (*sides[0], *sides[1]):
+        holders.setdefault(name, set()).add(module)
+    groups: dict[tuple[str, ...], list[tuple[HeldValue | None, HeldValue | None]]] = {}
+    for key in dict.fromkeys((*sides[0], *sides[1])):
+        found = sides[0].get(key), sides[1].get(key)
+        shown = [repr(None if one is None else one.value) for one in found]
+        groups.setdefault((key[0], compare_values(*found), *shown), []).append(found)
+    rows = []
+    for (name, *_), pairs in groups.items():
+        row = _build_row(*pairs[0])
+        known = next(one for one in pairs[0] if one is not None)
+        if row.verdict == "equal" and not known.common:
+            continue
+        own = [(one or other).module for one, other in pairs]  # type: ignore[union-attr]
+        where = shorten_modules(own, holders[name])
+        rows.append(_with_place(row, where))
+    return rows
+
+
+def _compare_by_name(
+    base: Sequence[HeldValue], candidate: Sequence[HeldValue]
+) -> list[HyperparameterDelta]:
+    sides = [_merge_modules(side) for side in (base, candidate)]
+    names = dict.fromkeys((*sides[0], *sides[1]))
+    found = ((sides[0].get(name), sides[1].get(name)) for name in names)
+    return [_build_row(*_without_absent(*pair)) for pair in found]
+
+
+def _without_absent(
+    base: HeldValue | None, candidate: HeldValue | None
+) -> tuple[HeldValue | None, HeldValue | None]:
+    """Where one side has one value, let "none" of some of the other's modules not count.
+
+    A config names the window that only some layers have.
+    """
+    if base is None or candidate is None:
+        return base, candidate
+    return _drop_absent(base, candidate.value), _drop_absent(candidate, base.value)
+
+
+def _drop_absent(one: HeldValue, other: Value) -> HeldValue:
+    if not isinstance(one.value, list) or isinstance(other, list) or other == ABSENT:
+        return one
+    rest = [value for value in one.value if value != ABSENT]
+    return replace(one, value=rest[0]) if len(rest) == 1 else one
+
+
+def _merge_modules(side: Sequence[HeldValue]) -> dict[str, HeldValue]:
+    """One value a name; a list of the distinct ones, in their order, where modules disagree."""
+    merged: dict[str, HeldValue] = {}
+    by_name = sorted(side, key=lambda one: one.name)
+    for name, group in groupby(by_name, key=lambda one: one.name):
+        own = list(group)
+        values = list({repr(one.value): one.value for one in own}.values())
+        merged[name] = HeldValue(
+            name=name, value=values[0] if len(values) == 1 else values, source=own[0].source
+        )
+    return merged
+
+
+def _build_row(base: HeldValue | None, candidate: HeldValue | None) -> HyperparameterDelta:
+    known = base or candidate
+    assert known is not None
+    return HyperparameterDelta(
+        name=known.name,
+        verdict=compare_values(base, candidate),
+        base=None if base is None else base.value,
+        candidate=None if candidate is None else candidate.value,
+        base_source="" if base is None else base.source,
+        candidate_source="" if candidate is None else candidate.source,
+    )
+
+
+def _with_place(row: HyperparameterDelta, where: str) -> HyperparameterDelta:
+    return replace(row, where=where)
+
+
+def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> HyperparameterVerdict:
+    """Say how one hyper-parameter of both sides compares; None: a side does not show it."""
+    if base is None or candidate is None:
+        return "one side only"
+    if _equal(base.value, candidate.value, rounded=False):
+        return "equal"
+    return "equal as float32" if _equal(base.value, candidate.value, rounded=True) else "differs"
+
+
+def _equal(one: Value, other: Value, *, rounded: bool) -> bool:
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        with np.errstate(over="ignore"):
+            return one == other or (rounded and bool(np.float32(one) == np.float32(other)))
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(
+            _equal(a, b, rounded=rounded) for a, b in zip(one, other, strict=True)
+        )
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(
+            _equal(one[key], other[key], rounded=rounded) for key in one
+        )
+    return one == other
+
+
+# Modules of one answer, in few words.
+
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def shorten_modules(modules: Sequence[str], among: Iterable[str] = ()) -> str:
+    """Name modules as globs, ``model.layers.*.self_attn``, where that names no other one.
+
+    Args:
+        modules: in order; "" stands for the whole model.
+        among: all modules that a glob must not name by mistake.
+
+    Returns:
+        "" for the whole model; at most three names, then how many more there are; "every module
+        that has it" in place of more names where these are all.
+    """
+    own = [module for module in modules if module]
+    others = set(among) - set(own)
+    forbidden = {_NUMBER.sub("*", module) for module in others}
+    named: dict[str, None] = {}
+    for module in own:
+        pattern = _NUMBER.sub("*", module)
+        shared = sum(_NUMBER.sub("*", one) == pattern for one in own) > 1
+        named[pattern if shared and pattern not in forbidden else module] = None
+    if len(named) > _MOST_MODULES and not others:
+        return EVERY_MODULE
+    shown = list(named)[:_MOST_MODULES]
+    more = len(named) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

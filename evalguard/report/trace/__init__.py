@@ -1,0 +1,1 @@
+"""A finished trace: its words, its page for a terminal, and the JSON contract."""

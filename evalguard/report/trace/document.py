@@ -1,0 +1,91 @@
+"""The JSON contract ``evalguard.trace/1``: one trace as one strict JSON document, and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from evalguard.core.reports.trace import Trace, TraceReport
+from evalguard.core.settings import with_checksum
+from evalguard.errors import StoreError
+from evalguard.report.contract.json_values import (
+    damaged_error,
+    in_schema_order,
+    nulls_told,
+    read_list,
+    read_record,
+    record_fields,
+    restore_non_finite,
+)
+
+TRACE_SCHEMA = "evalguard.trace/1"
+# Fields of Trace that stand at the top of the document; its counts of documents and tokens are
+# told by the documents themselves.
+_OF_TRACE = (
+    "first", "suspects", "localised", "layers", "unaligned", "never_run", "nonfinite", "details",
+    "twin", "tokens",
+)  # fmt: skip
+
+
+def trace_document(report: TraceReport) -> dict[str, Any]:
+    """Return ``report`` as plain JSON values; a number that JSON cannot hold is null, and told."""
+    fields = record_fields(report)
+    trace = fields.pop("trace")
+    if not report.trace.details:
+        fields["documents"] = [{**one, "token_texts": []} for one in fields["documents"]]
+    content = {
+        "schema": TRACE_SCHEMA,
+        "evalguard": fields.pop("version"),
+        "caveats": [*trace["caveats"], *fields.pop("notes")],
+        **fields,
+        **{name: trace[name] for name in _OF_TRACE},
+    }
+    return with_checksum(nulls_told(in_schema_order(content, trace_schema()), "caveats"))
+
+
+def render_trace_json(report: TraceReport) -> str:
+    """Return the document as text."""
+    return json.dumps(trace_document(report), indent=2, allow_nan=False)
+
+
+def trace_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that every document satisfies."""
+    file = resources.files("evalguard.report").joinpath("trace.schema.json")
+    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return loaded
+
+
+def read_trace(document: Mapping[str, Any]) -> TraceReport:
+    """Return the report that a stored document was made of.
+
+    Raises:
+        StoreError: it follows another contract, or is damaged; the message names the key.
+    """
+    if document.get("schema") != TRACE_SCHEMA:
+        raise StoreError(
+            f"the stored trace follows {document.get('schema')!r}, and this evalguard reads "
+            f"{TRACE_SCHEMA}",
+            hint="use the evalguard that wrote it, or trace again",
+        )
+    try:
+        caveats = [str(one) for one in read_list(document.get("caveats"), "caveats")]
+        fields, told = restore_non_finite(document, caveats)
+        trace = {
+            **{name: fields.get(name) for name in _OF_TRACE if name in fields},
+            "documents": len(read_list(fields.get("documents"), "documents")),
+            "caveats": list(told),
+        }
+        own = {name: value for name, value in fields.items() if name not in _OF_TRACE}
+        report: TraceReport = read_record(
+            TraceReport,
+            {
+                **own,
+                "trace": read_record(Trace, trace),
+                "version": fields.get("evalguard", ""),
+            },
+        )
+    except RecursionError as error:
+        raise damaged_error("the document", "is nested too deeply") from error
+    return report

@@ -1,0 +1,283 @@
+"""A trace in a terminal: the answer first, suspects, growth over depth, the configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import isinf, log10
+
+from rich.text import Text
+
+from evalguard.core.reports.trace import TraceReport
+from evalguard.report.page import (
+    NARROWEST,
+    column_widths,
+    command_lines,
+    prose_width,
+    render_page,
+    row_text,
+    wrap_prose,
+)
+from evalguard.report.trace.view import (
+    DepthPoint,
+    SuspectView,
+    TraceView,
+    build_trace_view,
+)
+from evalguard.report.trace.words import TraceState, format_ratio
+from evalguard.report.words.plain_text import fit_text, pad_text, wrap_text
+
+STATE_STYLES: dict[TraceState, str] = {
+    "located": "bold red",
+    "clear": "bold green",
+    "unknown": "bold magenta",
+}
+_MOST_SUSPECTS, _MOST_DEPTHS, _MOST_LAYERS = 6, 10, 400
+_MOST_UNALIGNED = 8
+_LEAST_MODULE, _LEAST_WORDS = 16, 14
+_CLASS = re.compile(r"^[A-Z]\w*[:,] ")  # the module's, before what it does otherwise
+
+
+def render_trace(
+    report: TraceReport, *, width: int, color: bool = False, verbose: bool = False
+) -> str:
+    """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
+
+    One screen; with ``verbose`` every measured point, all hyper-parameters and what could not be
+    aligned follow. No name can act on the terminal; without ``color`` there is no escape character.
+    """
+    width = max(width, NARROWEST)
+    view = build_trace_view(report)
+    blocks = [
+        _answer(view, width),
+        _suspects(view, width, len(view.suspects) if verbose else _MOST_SUSPECTS),
+        _growth(view, width),
+        *(_details(view, width)),
+        *(_everything(view, width) if verbose else []),
+        _next(view, width, everything=verbose),
+    ]
+    return render_page(blocks, width, color=color)
+
+
+def _answer(view: TraceView, width: int) -> list[Text]:
+    head = f"{view.headline}; exit code {view.exit_code}"
+    lines = [Text(line, style="bold") for line in wrap_text(head, width)]
+    lines[0].stylize(STATE_STYLES[view.state], 0, len(view.state) + 1)
+    for text in view.because:
+        lines += wrap_prose(f"Likely why: {text}", width)
+    lines += wrap_prose(view.numbers, width)
+    if not view.because:
+        lines += wrap_prose(view.configuration, width)
+    sides = f"base {view.base.name}, candidate {view.candidate.name}"
+    return [*lines, *wrap_prose(f"{sides}: {view.documents} ({view.chosen})", width, style="dim")]
+
+
+def _suspects(view: TraceView, width: int, most: int) -> list[Text]:
+    shown = list(view.suspects[:most])
+    first = next((one for one in view.suspects if one.is_first), None)
+    if first is not None and first not in shown:
+        shown[-1:] = [first]
+    if not shown:
+        return []
+    swap = any(one.swap for one in shown)
+    header = ["", "local", *(["swap-in"] if swap else []), "what differs"]
+    rows = [_suspect_row(one, swap=swap) for one in shown]
+    widths = column_widths([header, *rows], 10_000)
+    figures = sum(widths[1:-1]) + 2 * (len(widths) - 1)
+    widths[0] = max(_LEAST_MODULE, min(widths[0], 3 * (width - figures) // 5))
+    widths[-1] = width - widths[0] - figures
+    if widths[-1] < _LEAST_WORDS:  # too narrow for words: the names alone
+        widths[0] = max(width - sum(widths[1:-1]) - 2 * (len(widths) - 2), 1)
+        header[-1], widths[-1], rows = "", 0, [[*row[:-1], ""] for row in rows]
+    lines = [Text(fit_text(_row(header, widths).rstrip(), width), style="dim")]
+    for one, row in zip(shown, rows, strict=True):
+        style = "bold" if one.is_first else ""
+        said, *more = wrap_text(row[-1], widths[-1])
+        texts = [
+            _row([*row[:-1], said], widths),
+            *(_row([""] * (len(row) - 1) + [text], widths) for text in more),
+        ]
+        lines += [Text(fit_text(text.rstrip(), width), style=style) for text in texts]
+    rest = len(view.suspects) - len(shown)
+    if rest:
+        lines += wrap_prose(f"and {rest} more", width, style="dim")
+    legend = view.legend
+    if swap:
+        legend += (
+            f" Swap-in: sigma that goes away on {view.swap_task} with this module from the base."
+        )
+    return [*lines, *wrap_prose(legend, width, style="dim")]
+
+
+def _suspect_row(one: SuspectView, *, swap: bool) -> list[str]:
+    name = f"{'> ' if one.is_first else '  '}{one.module}"
+    sigma = [one.swap or "-"] if swap else []
+    return [name, one.local, *sigma, _CLASS.sub("", one.operation)]
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(pad_text(text, room) for text, room in zip(cells, widths, strict=True))
+
+
+# Growth over depth as bars on a scale of powers of ten.
+
+
+def _growth(view: TraceView, width: int) -> list[Text]:
+    points = _merge_depths(view.growth, _MOST_DEPTHS)
+    if len(points) < 2:
+        return []
+    label = min(max(len(one.label) for one in points) + 2, width // 3)
+    room = max(width - label - 22, 4)
+    top = max(_power(one.accumulated) for one in points)
+    scale = room / top if top > 0 else 0.0
+    title = "Growth over depth: error over the floor, bars in powers of ten"
+    lines = wrap_prose(title, width, style="dim")
+    header = [pad_text("", label), pad_text("local", 8), pad_text("accumulated", 11)]
+    lines.append(Text(fit_text("  ".join(header).rstrip(), width), style="dim"))
+    for one in points:
+        bar = "#" * round(_power(one.accumulated) * scale)
+        name = pad_text(f"{'> ' if one.first else '  '}{one.label}", label)
+        figures = (
+            f"{pad_text(format_ratio(one.local), 8)}  {pad_text(format_ratio(one.accumulated), 9)}"
+        )
+        text = f"{name}  {figures}{bar}"
+        lines.append(Text(fit_text(text.rstrip(), width), style="bold" if one.first else ""))
+    return lines
+
+
+def _power(ratio: float | None) -> float:
+    """Powers of ten above the floor; an infinite one as a large one."""
+    if ratio is None or ratio <= 1.0:
+        return 0.0
+    return 15.0 if isinf(ratio) else log10(ratio)
+
+
+def _merge_depths(points: Sequence[DepthPoint], most: int) -> list[DepthPoint]:
+    """Join neighbouring layers until there are about so many rows; the first suspect's stays."""
+    if len(points) <= most:
+        return list(points)
+    plain = [one for one in points if _is_plain_layer(one)]
+    step = -(-len(plain) // max(most - (len(points) - len(plain)), 1))
+    merged: list[DepthPoint] = []
+    group: list[DepthPoint] = []
+    for one in points:
+        if group and (not _is_plain_layer(one) or len(group) == step):
+            merged.append(_joined(group))
+            group = []
+        if _is_plain_layer(one):
+            group.append(one)
+        else:
+            merged.append(one)
+    return [*merged, *([_joined(group)] if group else [])]
+
+
+def _is_plain_layer(one: DepthPoint) -> bool:
+    return one.label.startswith("layer ") and not one.first
+
+
+def _joined(group: Sequence[DepthPoint]) -> DepthPoint:
+    if len(group) == 1:
+        return group[0]
+    local = [one.local for one in group if one.local is not None]
+    far = [one.accumulated for one in group if one.accumulated is not None]
+    numbers = [one.label.removeprefix("layer ") for one in (group[0], group[-1])]
+    return DepthPoint(
+        label=f"layers {'-'.join(numbers)}", local=max(local, default=None),
+        accumulated=max(far, default=None), first=False,
+    )  # fmt: skip
+
+
+def _details(view: TraceView, width: int) -> list[list[Text]]:
+    blocks = []
+    for one in view.details:
+        lines = [Text(fit_text(f"In detail: {one.point}", width), style="dim")]
+        if one.heads:
+            heads = ", ".join(f"{head}: {error}" for head, error in one.heads)
+            lines += wrap_prose(f"relative L2 by head: {heads}", width)
+        if one.tokens:
+            rows = [["document", "token", "text", "relative L2"], *map(list, one.tokens)]
+            widths = column_widths(rows, width)
+            lines += [row_text(rows[0], widths, width, style="dim")]
+            lines += [row_text(row, widths, width) for row in rows[1:]]
+        blocks.append(lines)
+    return blocks
+
+
+# With -v.
+
+
+def _everything(view: TraceView, width: int) -> list[list[Text]]:
+    return [
+        _hyperparameters(view, width),
+        _layers(view, width),
+        _unaligned(view, width),
+        [line for name, value in view.twin for line in wrap_prose(f"{name}: {value}", width)],
+    ]
+
+
+def _hyperparameters(view: TraceView, width: int) -> list[Text]:
+    told = [one for one in view.hyperparameters if one.verdict != "equal"]
+    header = ["", "base", "candidate", "", "where"]
+    rows = [[one.name, one.base, one.candidate, one.verdict, one.where] for one in told]
+    if not rows:
+        return wrap_prose(view.configuration, width)
+    widths = column_widths([header, *rows], 10_000)
+    widths[-1] = max(min(widths[-1], width - sum(widths[:-1]) - 2 * (len(widths) - 1)), 0)
+    lines = [row_text(header, widths, width, style="dim")]
+    lines += [row_text(row, widths, width) for row in rows]
+    return [*lines, *wrap_prose(f"{view.equal} more are equal", width, style="dim")]
+
+
+def _layers(view: TraceView, width: int) -> list[Text]:
+    header = ["", "x floor", "local L2", "floor", "x acc.", "accum. L2", "cosine", "max abs"]
+    rows = [
+        [
+            one.point, one.local_ratio, one.local, one.floor, one.accumulated_ratio,
+            one.accumulated, one.cosine, one.max_abs,
+        ]
+        for one in view.layers[:_MOST_LAYERS]
+    ]  # fmt: skip
+    if not rows:
+        return []
+    figures = sum(max(len(row[at]) for row in (header, *rows)) + 2 for at in range(1, 4))
+    room = max(width - figures, _LEAST_MODULE)
+    cut = [[fit_text(row[0], room), *row[1:]] for row in rows]
+    widths = column_widths([header, *cut], width)
+    lines = [row_text(header, widths, width, style="dim")]
+    for one, row in zip(view.layers, cut, strict=False):
+        lines.append(row_text(row, widths, width, style="red" if one.beyond else ""))
+    more = len(view.layers) - len(rows)
+    return [*lines, *(wrap_prose(f"and {more} more: --json", width) if more else [])]
+
+
+def _unaligned(view: TraceView, width: int) -> list[Text]:
+    lines: list[Text] = []
+    for side, name, reason in view.unaligned[:_MOST_UNALIGNED]:
+        text = f"Not aligned: {name} ({side}): {reason}"
+        lines += [Text(line) for line in wrap_text(text, prose_width(width), rest="  ")]
+    more = len(view.unaligned) - _MOST_UNALIGNED
+    if more > 0:
+        lines += wrap_prose(f"and {more} more that are not aligned: --json", width)
+    if view.never_run:
+        lines += wrap_prose(f"Never run: {', '.join(view.never_run)}", width)
+    return lines
+
+
+def _next(view: TraceView, width: int, *, everything: bool) -> list[Text]:
+    step = f"Next, to {view.next_step}:" if view.next_command else f"Next: {view.next_step}."
+    lines = [*wrap_prose(step, width, style="bold"), *command_lines(view.next_command, width)]
+    if view.folder:
+        lines += wrap_prose(f"Saved in {view.folder}", width)
+    told = view.caveats if everything else view.caveats[:2]
+    for text in told:
+        lines += [
+            Text(line) for line in wrap_text(f"Caveat: {text}", prose_width(width), rest="  ")
+        ]
+    if everything:
+        return lines
+    there = "trace.html there, or " if view.folder else ""
+    rest = len(view.caveats) - len(told)
+    more = f"More: {there}-v" + (f"; {rest} more caveat{'s' if rest > 1 else ''}" if rest else "")
+    if view.unaligned:
+        more += f"; {len(view.unaligned)} not aligned"
+    return [*lines, *wrap_prose(more, width, style="dim")]

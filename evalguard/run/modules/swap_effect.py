@@ -1,0 +1,258 @@
+"""The swap-in effect of single modules: the drift that is gone with this one from the base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from evalguard.bisect.oracle import Floats, Untestable
+from evalguard.core.limits import Key
+from evalguard.core.scores import ScoreTable
+from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
+from evalguard.run.bisection.opening import open_model_oracle
+from evalguard.run.bisection.oracle import (
+    OpenOracle,
+    OracleContext,
+    OracleRequest,
+    SearchScale,
+    SettingsOracle,
+)
+from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
+from evalguard.run.meter import error_text
+from evalguard.run.modules.module_settings import hold_settings, take_modules_from
+from evalguard.run.sources import ModelSource
+from evalguard.stats.few_units import cluster_stderr, cluster_sums
+from evalguard.stats.probability import moments, t_estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapEffect:
+    """What one module of the base does in the candidate's place, in the comparison's sigma.
+
+    Attributes:
+        module: its name.
+        task, filter, metric: whose drift it is.
+        sigma: of the drift, how much is gone with the base's module; below 0 where there is more.
+            None where it could not be measured.
+        interval: paired, two-sided, at ``confidence``.
+        p_value: one-sided, that it repairs nothing.
+        n: documents.
+        drift: of the candidate; ``left``: with the base's module.
+        same: the two modules are one, to the bit and attribute: nothing was put in place.
+        failure: why it could not be measured.
+    """
+
+    module: str
+    task: str
+    filter: str
+    metric: str
+    sigma: float | None = None
+    interval: tuple[float, float] | None = None
+    p_value: float | None = None
+    n: int = 0
+    drift: float | None = None
+    left: float | None = None
+    confidence: float = 0.95
+    same: bool = False
+    failure: str = ""
+
+
+def measure_swap_effects(
+    finished: FinishedComparison,
+    modules: Sequence[str],
+    *,
+    key: Key | None = None,
+    confidence: float = 0.95,
+    say: Callable[[str], None] = lambda _: None,
+    open_oracle: OpenOracle = open_model_oracle,
+) -> tuple[SwapEffect, ...]:
+    """Score the candidate with each of some modules taken from the base, one at a time.
+
+    Scores come from the ordinary path: the comparison's documents, batches and score cache, in
+    worker processes (``bisect_jobs`` at a time), each model loaded as few times as is safe. A
+    module that does not fit is told in its effect and stops no other.
+
+    Args:
+        finished: base and candidate are models, and were scored.
+        modules: names in both models ("model.layers.3.self_attn").
+        key: (task, filter, metric) of the drift; None: of the worst metric that the gate judges.
+        say: takes what a person is to know.
+
+    Returns:
+        An effect for each module, in their order.
+
+    Raises:
+        UsageError: one of the sides is no model whose modules can be taken, or the metric is not a
+            sum over documents.
+        EvaluationError, Interrupted: nothing could be scored.
+    """
+    names = tuple(dict.fromkeys(modules))
+    if not names:
+        return ()
+    base, candidate = finished.sources[0], finished.candidate
+    if candidate is None or not isinstance(base, ModelSource):
+        raise UsageError(
+            "the effect of a module is measured with the models of both sides, and one of them is "
+            "a finished run",
+            hint="name the models in place of their runs",
+        )
+    chosen = key or _worst_metric(finished)
+    measuring = _Measuring(
+        finished=finished,
+        base=base,
+        candidate=candidate,
+        key=chosen,
+        confidence=confidence,
+        say=say,
+        open_oracle=open_oracle,
+    )
+    found: dict[str, SwapEffect] = {}
+    for group in _without_nesting(names):
+        found |= measuring.effects(group)
+    return tuple(found[name] for name in modules)
+
+
+def _without_nesting(names: Sequence[str]) -> list[list[str]]:
+    """Groups in which no module is inside another: what is inside would follow its own setting."""
+    groups: list[list[str]] = []
+    for name in names:
+        for group in groups:
+            if not any(_nested(name, other) or _nested(other, name) for other in group):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
+
+
+def _nested(name: str, outer: str) -> bool:
+    return name.startswith(f"{outer}.")
+
+
+def _worst_metric(finished: FinishedComparison) -> Key:
+    found = choose_subject(
+        finished.report.comparisons,
+        finished.report.gate,
+        finished.scored[0].tables,
+        failing_only=False,
+    )
+    if not isinstance(found, Subject):
+        raise UsageError(found, hint="name a metric that is a mean or a sum over documents")
+    return found.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measuring:
+    finished: FinishedComparison
+    base: ModelSource
+    candidate: ModelSource
+    key: Key
+    confidence: float
+    say: Callable[[str], None]
+    open_oracle: OpenOracle
+
+    def effects(self, names: Sequence[str]) -> dict[str, SwapEffect]:
+        """Of all together; where they do not fit together, of each by itself."""
+        try:
+            with self._opened(names) as oracle:
+                return self._measured(oracle, names)
+        except (SettingError, EvaluationError) as error:
+            if len(names) == 1:
+                return {names[0]: self._failed(names[0], error)}
+        return {name: self.effects([name])[name] for name in names}
+
+    def _opened(self, names: Sequence[str]) -> AbstractContextManager[SettingsOracle]:
+        held = hold_settings(self.candidate.variant)
+        variant = take_modules_from(self.base.variant, held, {name: name for name in names})
+        inquiry = OracleRequest(
+            candidate=replace(self.candidate, variant=variant),
+            scored=self.finished.scored,
+            key=self.key,
+        )
+        surroundings = OracleContext(
+            choices=self.finished.choices,
+            options=self.finished.options,
+            journal=None,
+            say=self.say,
+            jobs=self.finished.choices.bisect.jobs,
+            meter=self.finished.meter,
+        )
+        return self.open_oracle(inquiry, surroundings)
+
+    def _measured(self, oracle: SettingsOracle, names: Sequence[str]) -> dict[str, SwapEffect]:
+        documents, everything = np.arange(oracle.n_documents), frozenset(oracle.settings)
+        asked = [name for name in names if name in everything]
+        questions = [(everything - {name}, documents) for name in asked]
+        own, *answers = oracle.measure_all([(everything, documents), *questions])
+        if isinstance(own, Untestable):
+            raise own
+        found: dict[str, SwapEffect] = {}
+        for name, taken in zip(asked, answers, strict=True):
+            if isinstance(taken, Untestable):
+                found[name] = self._failed(name, taken)
+            else:
+                found[name] = self._compared(oracle, name, own, taken)
+        for name in names:
+            if name not in found:  # its two values are one in the loaded model
+                found[name] = replace(self._compared(oracle, name, own, own), same=True)
+        return found
+
+    def _failed(self, name: str, error: EvalguardError | Untestable) -> SwapEffect:
+        task, filter_name, metric = self.key
+        cause = error.__cause__ if isinstance(error.__cause__, EvalguardError) else error
+        text = error.reason if isinstance(error, Untestable) else error_text(cause)
+        return SwapEffect(
+            module=name,
+            task=task,
+            filter=filter_name,
+            metric=metric,
+            confidence=self.confidence,
+            failure=text,
+        )
+
+    def _compared(
+        self, oracle: SettingsOracle, name: str, own: Floats, taken: Floats
+    ) -> SwapEffect:
+        table = next(one for one in self.finished.scored[0].tables if one.key == self.key)
+        scale = oracle.scale
+        drift = float(np.mean(scale_values(scale, table) - own)) / scale.yardstick
+        gone, stderr, units = _paired_mean((taken - own) / scale.yardstick, table)
+        estimate = t_estimate(
+            gone, stderr, df=units - 1, confidence=self.confidence, method="paired-t"
+        )
+
+        def repaired(amount: float) -> float:
+            """From yardsticks of the mean score to what the metric's sigma changes by."""
+            return scale.sigma(drift) - scale.sigma(drift - amount)
+
+        task, filter_name, metric = self.key
+        return SwapEffect(
+            module=name,
+            task=task,
+            filter=filter_name,
+            metric=metric,
+            sigma=repaired(gone),
+            interval=(repaired(estimate.low), repaired(estimate.high)),
+            p_value=estimate.p_value,
+            n=int(own.size),
+            drift=scale.sigma(drift),
+            left=scale.sigma(drift - gone),
+            confidence=self.confidence,
+        )
+
+
+def scale_values(scale: SearchScale, table: ScoreTable) -> Floats:
+    """The base's scores on a metric's scale, shape (n,)."""
+    return scale.scores(table.values)
+
+
+def _paired_mean(differences: Floats, table: ScoreTable) -> tuple[float, float, int]:
+    """Mean, standard error and units; documents that belong together are one unit."""
+    if table.clusters:
+        sums = cluster_sums(differences, None, table.clusters)
+        return float(np.mean(differences)), cluster_stderr(sums), sums.count
+    found = moments(differences, None)
+    return found.point, found.stderr, int(differences.size)

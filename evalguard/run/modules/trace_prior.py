@@ -1,0 +1,87 @@
+"""A trace of the two models as the prior of a search: what to measure first."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from evalguard.conversion.planning import compile_glob
+from evalguard.core.settings import Setting
+from evalguard.run.modules.module_settings import OWN
+
+TRACE_FILE = "trace.json"  # in the folder of a trace, and of the comparison that it explains
+TRACE_SCHEMA = "evalguard.trace/1"
+_OF_MODULES = ("module", "weights", "attr", "dtype")
+_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+def find_trace(root: Path, base: str, candidate: str) -> tuple[Path, dict[str, float]] | None:
+    """Find the newest trace of two models in the run folders below a folder.
+
+    One of older files of theirs will do: a prior is no evidence.
+
+    Returns:
+        Its file, and by module how many times its error is beyond the floor; None where there is
+        none, or none that can be read.
+    """
+    try:
+        folders = sorted((one for one in root.iterdir() if one.is_dir()), reverse=True)
+    except OSError:
+        return None
+    for folder in folders:
+        file = folder / TRACE_FILE
+        ratios = _read_ratios(file, base, candidate) if file.is_file() else None
+        if ratios is not None:
+            return file, ratios
+    return None
+
+
+def _read_ratios(file: Path, base: str, candidate: str) -> dict[str, float] | None:
+    """Module -> local ratio, of those beyond the floor; None where it is of other models."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        names = (found["base"]["name"], found["candidate"]["name"])
+        if found["schema"] != TRACE_SCHEMA or names != (base, candidate):
+            return None
+        ratios: dict[str, float] = {}
+        for suspect in found["suspects"]:
+            ratio = suspect["local_ratio"]
+            # infinite is null in JSON: beyond any floor
+            number = math.inf if ratio is None else float(ratio)
+            module = str(suspect["module"])
+            ratios[module] = max(number, ratios.get(module, 0.0))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return ratios
+
+
+def weigh_settings(ratios: Mapping[str, float], settings: Iterable[Setting]) -> dict[str, float]:
+    """How likely settings are to be culprits, by the modules of a trace that lie in their targets.
+
+    Args:
+        ratios: module -> how many times its error is beyond the floor, above 0.
+
+    Returns:
+        Setting -> the largest ratio of the modules that it changes; only those with one.
+    """
+    found: dict[str, float] = {}
+    for setting in settings:
+        if setting.target.kind not in _OF_MODULES:
+            continue
+        patterns = [compile_glob(one.strip()) for one in _COMMA.split(setting.target.path)]
+        own = setting.name.endswith(OWN)
+        for module, ratio in ratios.items():
+            names = (module,) if own else tuple(_upwards(module))
+            if ratio > 0.0 and any(one.fullmatch(name) for one in patterns for name in names):
+                found[setting.name] = max(ratio, found.get(setting.name, 0.0))
+    return found
+
+
+def _upwards(name: str) -> Iterator[str]:
+    """A dotted name and those of all that it is in."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]

@@ -1,0 +1,160 @@
+"""Both sides of a trace, loaded: side by side, or one after the other where memory is short."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalguard.models.machine import checkpoint_bytes, fits_in_memory
+from evalguard.run.choices import Choices
+from evalguard.run.options import CompareOptions
+from evalguard.run.sources import ModelSource, with_location
+from evalguard.run.tracing.documents import MovedDocuments
+from evalguard.run.tracing.encoding import EncodedSequences, check_same_inputs, encode_sequences
+from evalguard.run.tracing.recorded import ReportStep
+from evalguard.run.tracing.request import TraceRequest, choose_documents
+from evalguard.run.tracing.sides import (
+    TracedSide,
+    is_torch_here,
+    open_dumped_side,
+    open_torch_side,
+    open_worker_side,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSides:
+    """Both sides and what they read; ``classes``: names of their torch classes."""
+
+    base: TracedSide
+    candidate: TracedSide
+    documents: MovedDocuments
+    sequences: EncodedSequences
+    classes: tuple[str, ...]
+
+
+def load_sides(
+    request: TraceRequest,
+    options: CompareOptions,
+    cache_dir: Path,
+    step: ReportStep,
+    stack: ExitStack,
+) -> LoadedSides:
+    """Load both sides, which the stack closes, and encode the documents.
+
+    Both at the same time where they fit; else, or where that is asked for, the candidate is
+    recorded and closed before the base is loaded.
+
+    Args:
+        step: is told what is recorded.
+
+    Raises:
+        UsageError, MisalignedRunsError, EvaluationError: as loading and encoding do.
+    """
+    if _loads_in_turn(request, options):
+        return _load_in_turn(request, options, cache_dir, step, stack)
+    return _load_both(request, options, cache_dir, stack)
+
+
+def _load_both(
+    request: TraceRequest,
+    options: CompareOptions,
+    cache_dir: Path,
+    stack: ExitStack,
+) -> LoadedSides:
+    base = stack.enter_context(
+        closing(_open_model(request.base, request.choices, options, cache_dir))
+    )
+    documents = choose_documents(request, base)
+    candidate = stack.enter_context(closing(_open_candidate(request, base, options, cache_dir)))
+    return LoadedSides(
+        base=base,
+        candidate=candidate,
+        documents=documents,
+        sequences=encode_sequences(documents.sequences, base, candidate),
+        classes=_classes(base, candidate),
+    )
+
+
+def _load_in_turn(
+    request: TraceRequest,
+    options: CompareOptions,
+    cache_dir: Path,
+    step: ReportStep,
+    stack: ExitStack,
+) -> LoadedSides:
+    """Record the candidate and close it, and only then load the base."""
+    from evalguard.models.tracing.recorded import record_activations
+    from evalguard.models.tracing.trace import DEFAULT_MEMORY
+
+    assert isinstance(request.candidate, ModelSource)
+    with closing(_open_model(request.candidate, request.choices, options, cache_dir)) as candidate:
+        documents = choose_documents(request, candidate)
+        read = encode_sequences(documents.sequences, candidate, candidate)
+        assert candidate.module is not None
+        recorded = stack.enter_context(
+            record_activations(
+                candidate.module, read.inputs, memory=DEFAULT_MEMORY, report_step=step
+            )
+        )
+        held, classes = candidate.held(), _classes(candidate)
+        closed = dataclasses.replace(
+            candidate, module=None, recorded=recorded, held=lambda: held, encode=None,
+            tokenizer=None, render_chat=None, close=_do_nothing,
+        )  # fmt: skip
+    del candidate
+    base = stack.enter_context(
+        closing(_open_model(request.base, request.choices, options, cache_dir))
+    )
+    sequences = encode_sequences(documents.sequences, base, closed)
+    check_same_inputs(read, sequences, base.name, closed.name)
+    return LoadedSides(
+        base=base,
+        candidate=closed,
+        documents=documents,
+        sequences=sequences,
+        classes=(*_classes(base), *classes),
+    )
+
+
+def _do_nothing() -> None:
+    """What was closed is not closed again."""
+
+
+def _classes(*sides: TracedSide) -> tuple[str, ...]:
+    return tuple(type(one.module).__name__ for one in sides if one.module is not None)
+
+
+def _loads_in_turn(request: TraceRequest, options: CompareOptions) -> bool:
+    """Whether the two models are loaded one after the other: as asked, or as memory allows."""
+    base, candidate = request.base, request.candidate
+    if not isinstance(candidate, ModelSource):
+        return False
+    if not (is_torch_here(base) and is_torch_here(candidate)):
+        return False
+    if options.memory != "auto" and options.memory is not None:
+        return options.memory == "sequential"
+    needed = sum(
+        checkpoint_bytes(one.variant.model_args.get("pretrained")) for one in (base, candidate)
+    )
+    return not fits_in_memory(needed, request.choices.policy.device or "cpu")
+
+
+def _open_model(
+    source: ModelSource, choices: Choices, options: CompareOptions, cache_dir: Path
+) -> TracedSide:
+    with with_location(source):
+        if is_torch_here(source):
+            return open_torch_side(source, choices.policy, cache_dir=cache_dir)
+        return open_worker_side(source, choices.policy, options, cache_dir=cache_dir)
+
+
+def _open_candidate(
+    request: TraceRequest, base: TracedSide, options: CompareOptions, cache_dir: Path
+) -> TracedSide:
+    source = request.candidate
+    if isinstance(source, Path):
+        return open_dumped_side(source, request.name_map, base)
+    return _open_model(source, request.choices, options, cache_dir)

@@ -1,0 +1,139 @@
+"""TraceRequest: the two sides, the documents, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalguard.config.entries import resolve_path
+from evalguard.config.guard import GuardSet
+from evalguard.errors import UsageError
+from evalguard.run.choices import Choices, resolve_choices
+from evalguard.run.options import CompareOptions
+from evalguard.run.preflight import check_models, find_guards
+from evalguard.run.result import DEFAULT_OUTPUT
+from evalguard.run.sources import (
+    ModelSource,
+    SideSpec,
+    Source,
+    resolve_side,
+    with_base_settings,
+    with_distinct_names,
+)
+from evalguard.run.stored_run import StoredRun
+from evalguard.run.tracing.documents import (
+    DocumentChoice,
+    MovedDocuments,
+    choose_first,
+    choose_moved,
+    find_last_comparison,
+    read_own_documents,
+)
+from evalguard.run.tracing.sides import (
+    TracedSide,
+    is_recording,
+    refuse_untraceable,
+    refuse_worker_base,
+)
+
+# Where the documents are the user's own, no task is asked for; nothing loads one of this name.
+_NO_TASK = "(own documents)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """``own``: the user's documents; ``last``: the comparison that others are chosen from.
+
+    ``candidate`` is a folder where activations were recorded, by names that ``name_map`` tells.
+    """
+
+    base: ModelSource
+    candidate: ModelSource | Path
+    name_map: Path | None
+    choices: Choices
+    choice: DocumentChoice
+    own: MovedDocuments | None
+    last: StoredRun | None
+    notes: tuple[str, ...]
+
+
+def resolve_trace_request(
+    base: str,
+    candidate: str,
+    options: CompareOptions,
+    choice: DocumentChoice,
+    name_map: Path | None,
+) -> TraceRequest:
+    """Settle names, tasks and documents; refuse what can be seen to be wrong by now."""
+    cwd = Path.cwd()
+    guards, notes = find_guards((base, candidate), options, cwd=cwd)
+    first = refuse_untraceable(_side("base", base, guards, options, cwd), "base")
+    folder = resolve_path(candidate, cwd)
+    second: ModelSource | Path = folder
+    if name_map is None and (candidate in guards.names or not is_recording(folder)):
+        other = _side("cand", candidate, guards, options, cwd)
+        named = with_distinct_names(first, with_base_settings(first, other))
+        first, second = (
+            refuse_untraceable(named[0], "base"), refuse_untraceable(named[1], "cand"),
+        )  # fmt: skip
+    refuse_worker_base(first, second)
+    own = last = None
+    if choice.own:
+        found = tuple(read_own_documents(choice))
+        own = MovedDocuments(sequences=found, chosen="documents of your own")
+    elif isinstance(second, ModelSource):
+        root = options.output_path or DEFAULT_OUTPUT
+        last = find_last_comparison(root, first.name, second.name, options.tasks)
+    tasks = options.tasks or (() if last is None else last.tasks) or ((_NO_TASK,) if own else ())
+    sides = [one for one in (first, second) if isinstance(one, ModelSource)]
+    if not tasks and not _tasks_of_guards(sides):
+        raise UsageError(
+            "no documents to trace: no task is named, and there is no comparison of the two in "
+            f"{options.output_path or DEFAULT_OUTPUT}",
+            hint="--text FILE traces a document of your own, --tasks NAME those of a task",
+        )
+    # the documents' number is the trace's own matter
+    of_tasks = dataclasses.replace(options, tasks=tasks, limit=None, track=("none",))
+    choices = resolve_choices(first, sides[-1], guards, of_tasks)
+    check_models(sides)
+    return TraceRequest(
+        base=first,
+        candidate=second,
+        name_map=name_map,
+        choices=choices,
+        choice=choice,
+        own=own,
+        last=last,
+        notes=(*notes, *choices.notes),
+    )
+
+
+def _tasks_of_guards(sides: Sequence[ModelSource]) -> tuple[str, ...]:
+    names = [side.name for side in sides]
+    guards = (side.guard for side in sides if side.guard is not None)
+    return next((guard.tasks_of(names[0], names[-1]) for guard in guards), ())
+
+
+def _side(role: str, spec: str, guards: GuardSet, options: CompareOptions, cwd: Path) -> Source:
+    model_args, assignment = (
+        (options.base_model_args, options.base_set)
+        if role == "base"
+        else (options.cand_model_args, options.cand_set)
+    )
+    side = SideSpec(role=role, spec=spec, model_args=model_args, assignment=assignment)
+    return resolve_side(side, guards, options, cwd=cwd)
+
+
+def choose_documents(request: TraceRequest, base: TracedSide) -> MovedDocuments:
+    """The documents that are read: the user's, else those that moved, else the first ones."""
+    if request.own is not None:
+        return request.own
+    tasks = request.choices.tasks
+    if request.last is not None:
+        moved = choose_moved(request.last, request.choice, tasks)
+        if moved is not None:
+            return moved
+    options = request.choices.task_options
+    return choose_first(tasks, options, request.choice, render_chat=base.render_chat)

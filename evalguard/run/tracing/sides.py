@@ -1,0 +1,348 @@
+"""The two sides of a trace: torch models with their settings applied, or activations of others."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from evalguard.conversion.attributes import apply
+from evalguard.conversion.planning import plan_conversion
+from evalguard.conversion.readback import check_environment, read_edits
+from evalguard.conversion.taken_weights import take_weights
+from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.trace import Trace
+from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
+from evalguard.core.settings import Variant
+from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.comparison import load_tokenizer
+from evalguard.models.loading import load_declared_class, loads_as_language_model
+from evalguard.run.loading.edited_model import LoadPlan, load_scorer, tensor_reader
+from evalguard.run.loading.lazy_scorer import worker_starter
+from evalguard.run.loading.own_environment import is_runtime
+from evalguard.run.options import CompareOptions
+from evalguard.run.sources import ModelSource, Source, identify_model
+from evalguard.run.tracing.recorded import ReportStep, open_dump, open_runtime_side
+from evalguard.store.activation_dumps import SUFFIXES, DumpedActivations, SpooledActivations
+from evalguard.store.name_map import read_name_map
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedSide:
+    """One side of a trace, loaded.
+
+    Attributes:
+        module: of a torch model in this process; None: activations are recorded, or were.
+        record: of any other side: its activations for inputs, in their order.
+        trace: of a base in a worker: traces recorded activations with itself as the base.
+        recorded: activations that are there already: in files, or of a model that was closed.
+        held: reads the hyper-parameters, as far as it shows them.
+        encode: a request's token ids, and whether they were cut to the context; None where it
+            reads no text, or cannot be asked.
+        max_length: tokens that it may read; 0 where unknown.
+        vocabulary: digest of it; "" where unknown.
+        tokenizer: the library's own, None where it is not at hand.
+        render_chat: its chat template; None where it has none.
+        close: releases it.
+    """
+
+    identity: RunIdentity
+    module: torch.nn.Module | None = None
+    record: Callable[[Sequence[ModelInputs], ReportStep], SpooledActivations] | None = None
+    trace: Callable[..., Trace] | None = None
+    recorded: RecordedActivations | None = None
+    held: Callable[[], list[HeldValue]]
+    encode: Callable[[Request], tuple[ModelInputs, bool]] | None = None
+    max_length: int = 0
+    vocabulary: str = ""
+    tokenizer: Any = field(default=None, repr=False)
+    render_chat: Callable[..., str] | None = None
+    close: Callable[[], None] = lambda: None
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self.identity.name
+
+    def token_texts(self, inputs: ModelInputs) -> tuple[str, ...]:
+        """What each position of a sequence says; () where nothing knows that."""
+        ids = inputs.get("input_ids")
+        if self.tokenizer is None or ids is None:
+            return ()
+        return tuple(self.tokenizer.decode([int(one)]) for one in np.ravel(ids))
+
+
+def _read_module(module: torch.nn.Module, tokenizer: Any) -> list[HeldValue]:
+    """What a model computes with, and the special token that its tokenizer puts first."""
+    from evalguard.models.tracing.hyperparameters import read_model
+
+    found = read_model(module)
+    if tokenizer is not None:
+        bos = getattr(tokenizer, "bos_token_id", None)
+        puts = bos is not None and list(tokenizer.encode("a"))[:1] == [bos]
+        found = [one for one in found if one.name != "puts_bos_first"]
+        found.append(HeldValue(name="puts_bos_first", value=puts, source="the tokenizer"))
+    return found
+
+
+def is_torch_here(source: ModelSource) -> bool:
+    """Whether a model is a torch module of this process."""
+    variant = source.variant
+    return variant.model in HF_TYPES and not is_runtime(variant) and variant.serve is None
+
+
+def refuse_untraceable(source: Source, role: Literal["base", "cand"]) -> ModelSource:
+    """Return a side whose activations can be seen.
+
+    Raises:
+        UsageError: a finished run, a served model, or one of another library.
+    """
+    if not isinstance(source, ModelSource):
+        raise UsageError(
+            f"--{role} '{source.name}' is a finished run: it has scores, and no activations",
+            hint="name the model itself",
+        )
+    variant = source.variant
+    if variant.serve is not None or not (is_torch_here(source) or is_runtime(variant)):
+        raise UsageError(
+            f"--{role} '{source.name}' is of model type '{variant.model}', which shows no "
+            "activations",
+            hint="name the model itself (model: hf), or record its activations, and give their "
+            "folder to --cand",
+        )
+    return source
+
+
+def refuse_worker_base(base: ModelSource, candidate: ModelSource | Path) -> None:
+    """Refuse a base in a worker beside a candidate that is no model in a worker.
+
+    Raises:
+        UsageError: naming both.
+    """
+    runs_there = isinstance(candidate, ModelSource) and not is_torch_here(candidate)
+    if not is_torch_here(base) and not runs_there:
+        raise UsageError(
+            f"--base '{base.name}' runs in a worker (model type '{base.variant.model}'), and the "
+            "candidate does not",
+            hint="name the Hugging Face model as --base, and this one as --cand",
+        )
+
+
+def open_torch_side(source: ModelSource, policy: ScoringPolicy, *, cache_dir: Path) -> TracedSide:
+    """Load a model with the settings of its assignment, each proven to have taken.
+
+    A checkpoint of a class that is no language model (an encoder) is loaded as that class.
+
+    Raises:
+        UsageError, SettingError, BuildError, EvaluationError: as loading it to score it does.
+    """
+    variant = source.variant
+    with contextlib.redirect_stdout(sys.stderr):
+        check_environment(plan_conversion(variant).env)
+        plan = LoadPlan.of(variant, cache_dir=cache_dir)
+        trusted = {"trust_remote_code": variant.trust_remote_code}
+        language = variant.build is None and loads_as_language_model(
+            plan.model_args, plan.plan.config_overrides, **trusted
+        )
+        if language or variant.build is not None:
+            return _open_language_model(source, policy, cache_dir=cache_dir)
+        return _open_declared_class(source, plan, policy)
+
+
+def _open_language_model(
+    source: ModelSource, policy: ScoringPolicy, *, cache_dir: Path
+) -> TracedSide:
+    from evalguard.models.lm_scorer import LMScorer
+
+    scorer = load_scorer(source.variant, policy, cache_dir=cache_dir)
+    assert isinstance(scorer, LMScorer)
+    if scorer.module is None:
+        scorer.close()
+        raise EvaluationError(f"'{source.name}' has no torch module in this process")
+    description = scorer.describe()
+
+    def encode(request: Request) -> tuple[ModelInputs, bool]:
+        ids, was_cut = _cut_ids(scorer.encode([request])[0], request, description.max_length)
+        return token_inputs(ids), was_cut
+
+    return TracedSide(
+        identity=identify_model(source, description),
+        module=scorer.module,
+        held=partial(_read_module, scorer.module, scorer.tokenizer),
+        encode=encode,
+        max_length=description.max_length,
+        vocabulary=description.vocabulary_digest,
+        tokenizer=scorer.tokenizer,
+        render_chat=scorer.render_chat,
+        close=scorer.close,
+    )
+
+
+def _cut_ids(ids: Sequence[int], request: Request, longest: int) -> tuple[Sequence[int], bool]:
+    """The ids that a model is fed to score a request: without the last one, cut as lm-eval does.
+
+    Of a whole text the first window. A text of the user's own is not cut here.
+    """
+    if request.kind == "generate_until" and not request.task:
+        return ids, False
+    fed = ids if request.kind == "generate_until" else ids[:-1]
+    if not longest or len(fed) <= longest:
+        return fed, False
+    return fed[:longest] if request.kind == "loglikelihood_rolling" else fed[-longest:], True
+
+
+def _open_declared_class(
+    source: ModelSource, wanted: LoadPlan, policy: ScoringPolicy
+) -> TracedSide:
+    variant = source.variant
+    module = load_declared_class(
+        wanted.model_args,
+        wanted.plan.config_overrides,
+        device=policy.device,
+        trust_remote_code=variant.trust_remote_code,
+        allow_pickle=variant.allow_pickle,
+    )
+    code: dict[str, Any] = {
+        "code_folder": variant.code_folder,
+        "allow_code": variant.allow_code,
+    }
+    take_weights(module, wanted.plan.weights, tensor_reader(variant))
+    apply(module, wanted.plan, **code)
+    effective = {**wanted.plan.config_overrides, **read_edits(module, wanted.plan, **code)}
+    tokenizer = _find_tokenizer(variant, wanted)
+
+    def encode(request: Request) -> tuple[ModelInputs, bool]:
+        given = tokenizer(str(request.arguments[0]), return_tensors="np")
+        return {name: np.asarray(value) for name, value in given.items()}, False
+
+    parameters = list(module.parameters())
+    description = ModelDescription(
+        model_type=type(module).__name__,
+        effective={one.name: effective.get(one.name) for one in variant.settings},
+        parameters=sum(one.numel() for one in parameters),
+        dtype=str(parameters[0].dtype).removeprefix("torch.") if parameters else "",
+        device=str(parameters[0].device) if parameters else "",
+    )
+    return TracedSide(
+        identity=identify_model(source, description),
+        module=module,
+        held=partial(_read_module, module, tokenizer),
+        encode=None if tokenizer is None else encode,
+        max_length=int(getattr(module.config, "max_position_embeddings", 0) or 0),
+        tokenizer=tokenizer,
+    )
+
+
+def _find_tokenizer(variant: Variant, wanted: LoadPlan) -> Any:
+    try:
+        return load_tokenizer(wanted.model_args, trust_remote_code=variant.trust_remote_code)
+    except EvaluationError:
+        return None  # a model of signals has none
+
+
+# A candidate that runs in a worker, or ran elsewhere.
+
+
+def open_worker_side(
+    source: ModelSource, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+) -> TracedSide:
+    """Start the worker of a model that another library runs, or another environment.
+
+    Raises:
+        UsageError, SettingError, BuildError, EvaluationError: as loading it to score it does.
+    """
+    side = open_runtime_side(
+        source,
+        policy,
+        cache_dir=cache_dir,
+        timeout=options.timeout,
+        start=worker_starter(options),
+    )
+
+    def encode(request: Request) -> tuple[ModelInputs, bool]:
+        ids, was_cut = _cut_ids(side.encode(request), request, side.max_length)
+        return token_inputs(ids), was_cut
+
+    def record(inputs: Sequence[ModelInputs], step: ReportStep) -> SpooledActivations:
+        return side.record(inputs, report_step=step)
+
+    return TracedSide(
+        identity=side.identity,
+        record=record,
+        trace=side.trace,
+        held=lambda: list(_declared_hyperparameters(source.variant)),
+        encode=encode,
+        max_length=side.max_length,
+        vocabulary=side.vocabulary,
+        close=side.close,
+    )
+
+
+def _declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
+    """What a model's files and arguments say: a worker does not show what its library holds."""
+    from evalguard.models.tracing.hyperparameters import read_hyperparameter_file, read_named_values
+
+    plan = plan_conversion(variant)
+    lens = variant.model == "transformer_lens"
+    given = {name: value for name, value in plan.model_args.items() if value is not None}
+    own = read_named_values(given, prefix="model_args", lens=lens)
+    yield from own
+    pretrained = Path(str(plan.model_args.get("pretrained") or "")).expanduser()
+    file = pretrained / "config.json" if pretrained.is_dir() else pretrained
+    if file.is_file() and file.suffix in (".json", ".gguf"):
+        named = {one.name for one in own}
+        yield from (one for one in read_hyperparameter_file(file) if one.name not in named)
+
+
+def open_dumped_side(folder: Path, name_map: Path | None, base: TracedSide) -> TracedSide:
+    """Open a folder of activations that another runtime has written.
+
+    Raises:
+        UsageError: there is none, none of the base's modules, or the name map cannot be used.
+        EvaluationError: a file is damaged.
+    """
+    from evalguard.models.tracing.hyperparameters import read_named_values
+
+    names = None if name_map is None else read_name_map(name_map)
+    modules = [] if base.module is None else [name for name, _ in base.module.named_modules()]
+    dump = open_dump(folder, names, modules=[name for name in modules if name])
+    lens = "d_vocab" in dump.hyperparameters
+    return TracedSide(
+        identity=RunIdentity(name=folder.name, digest="", description=f"activations in {folder}"),
+        recorded=dump,
+        held=lambda: read_named_values(dump.hyperparameters, lens=lens),
+    )
+
+
+def check_dump(dump: RecordedActivations, sequences: int) -> None:
+    """Refuse a dump of another number of sequences than are traced.
+
+    Raises:
+        UsageError: with both numbers.
+    """
+    if isinstance(dump, DumpedActivations) and len(dump) != sequences:
+        raise UsageError(
+            f"{dump.folder} holds activations of {len(dump)} sequences, and {sequences} are traced",
+            hint="give the documents that were recorded, in the order of the folders: --text or "
+            "--inputs for each, or --documents",
+        )
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a folder holds activations, and no model: tensors in it or one below, no weights."""
+    if not path.is_dir() or (path / "config.json").is_file():
+        return False
+    folders = [path, *sorted(one for one in path.iterdir() if one.is_dir())[:1]]
+    return any(one.suffix in SUFFIXES for folder in folders for one in folder.iterdir())

@@ -1,0 +1,111 @@
+"""Hyper-parameters of two runtimes: what differs, what is equal once rounded, what is hidden."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalguard.core.tracing.hyperparameters import (
+    ABSENT,
+    EVERY_MODULE,
+    HeldValue,
+    compare_hyperparameters,
+    compare_values,
+    shorten_modules,
+)
+
+LAYERS = [f"layers.{number}.norm" for number in range(4)]
+
+
+def held(name: str, value: object, module: str = "", **more: object) -> HeldValue:
+    return HeldValue(name=name, value=value, module=module, source=name, **more)  # type: ignore[arg-type]
+
+
+def test_an_eps_in_float32_is_the_eps_that_was_written() -> None:
+    """ggml #915: 9.99999975e-06 was suspected, and is float32(1e-5)."""
+    (row,) = compare_hyperparameters([held("norm_eps", 1e-5)], [held("norm_eps", 9.99999975e-06)])
+    assert row.verdict == "equal as float32"
+    (row,) = compare_hyperparameters([held("norm_eps", 1e-5)], [held("norm_eps", 1e-6)])
+    assert row.verdict == "differs"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_a_number_is_equal_to_itself_in_float32_and_no_other_is(number: float) -> None:
+    assert compare_values(held("a", number), held("a", float(np.float32(number)))) == "equal"
+    neighbour = float(np.nextafter(np.float32(number), np.float32(np.inf)))
+    if np.isfinite(neighbour):
+        assert compare_values(held("a", number), held("a", neighbour)) == "differs"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "verdict"),
+    [
+        (10000, 10000.0, "equal"),
+        (1, True, "differs"),
+        (None, None, "equal"),
+        (None, 0, "differs"),
+        ([1e-5, "a"], [9.99999975e-06, "a"], "equal as float32"),
+        ([1.0], [1.0, 1.0], "differs"),
+        ({"factor": 8.0}, {"factor": 8}, "equal"),
+        ("silu", "gelu (erf)", "differs"),
+    ],
+)
+def test_values_compare_by_what_they_mean(one: object, other: object, verdict: str) -> None:
+    assert compare_values(held("a", one), held("a", other)) == verdict
+
+
+def test_a_value_that_one_side_does_not_show_is_no_difference() -> None:
+    (row,) = compare_hyperparameters([held("norm_eps", 1e-5)], [])
+    assert (row.verdict, row.base_source, row.candidate_source) == (
+        "one side only", "norm_eps", "",
+    )  # fmt: skip
+
+
+def test_of_modules_with_the_same_names_the_one_that_differs_is_named() -> None:
+    base = [held("norm_eps", 1e-6, module) for module in LAYERS]
+    candidate = [held("norm_eps", 1e-5 if "2" in one else 1e-6, one) for one in LAYERS]
+    rows = compare_hyperparameters(base, candidate)
+    assert [(row.verdict, row.where) for row in rows] == [
+        ("differs", "layers.2.norm"), ("equal", "layers.0.norm, layers.1.norm, layers.3.norm"),
+    ]  # fmt: skip
+
+
+def test_of_modules_with_other_names_values_are_compared_over_all() -> None:
+    base = [held("norm_eps", 1e-6, module) for module in LAYERS]
+    (row,) = compare_hyperparameters(base, [held("norm_eps", 1e-6, "blk.0.attn_norm")])
+    assert (row.verdict, row.where) == ("equal", "")
+    mixed = [*base, held("norm_eps", 1e-5, "norm")]
+    (row,) = compare_hyperparameters(mixed, [held("norm_eps", 1e-6)])
+    assert (row.verdict, row.base) == ("differs", [1e-6, 1e-5])
+
+
+def test_a_window_of_some_layers_is_the_window_of_the_config() -> None:
+    windows = [held("attention_window", 16 if n % 2 else ABSENT, f"l.{n}") for n in range(4)]
+    (row,) = compare_hyperparameters(windows, [held("attention_window", 16)])
+    assert row.verdict == "equal"
+
+
+def test_names_of_a_library_are_left_out_where_they_are_equal_or_the_modules_others() -> None:
+    own = held("sinks", 4, "layers.0.norm", common=False)
+    assert compare_hyperparameters([own], [own]) == ()
+    (row,) = compare_hyperparameters([own], [held("sinks", 5, "layers.0.norm", common=False)])
+    assert row.verdict == "differs"
+    assert compare_hyperparameters([own], [held("norm_eps", 1.0, "blk.0")])[0].name == "norm_eps"
+
+
+def test_what_differs_comes_first() -> None:
+    base = [held("a", 1), held("b", 1e-5), held("c", 1), held("d", 2)]
+    candidate = [held("a", 1), held("b", 9.99999975e-06), held("d", 3)]
+    verdicts = [row.verdict for row in compare_hyperparameters(base, candidate)]
+    assert verdicts == ["differs", "one side only", "equal as float32", "equal"]
+
+
+def test_modules_are_named_by_globs_that_name_no_other() -> None:
+    assert shorten_modules(LAYERS, LAYERS) == "layers.*.norm"
+    assert shorten_modules(LAYERS[:2], LAYERS) == "layers.0.norm, layers.1.norm"
+    assert shorten_modules([""], ["", *LAYERS]) == ""
+    kinds = [f"layers.{n}.{kind}" for n in range(2) for kind in ("q", "k", "v", "o")]
+    assert shorten_modules(kinds, kinds) == EVERY_MODULE
+    assert shorten_modules(kinds, [*kinds, "head"]).endswith("layers.*.v and 1 more")

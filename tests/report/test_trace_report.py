@@ -1,0 +1,257 @@
+"""A trace as document, on the screen, and as a page; and as the next step of a comparison."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+from example_bisections import BY_STATUS
+from example_reports import DEMO, comparison, report
+from example_traces import (
+    CLEAR,
+    DETAILED,
+    EXAMPLES,
+    HYPERPARAMETERS,
+    LOCATED,
+    NAMED_BY_OTHERS,
+    UNKNOWN,
+    suspect,
+    trace_of,
+    trace_report,
+)
+from rich.cells import cell_len
+
+from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.trace import TraceReport
+from evalguard.errors import StoreError
+from evalguard.report.formats import render_report
+from evalguard.report.html.trace import render_trace_page
+from evalguard.report.terminal import render_terminal
+from evalguard.report.trace.document import (
+    read_trace,
+    render_trace_json,
+    trace_document,
+    trace_schema,
+)
+from evalguard.report.trace.terminal import render_trace
+from evalguard.report.trace.view import build_trace_view
+from evalguard.report.view.report import build_report_view
+
+VALIDATOR = jsonschema.Draft202012Validator(trace_schema())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_trace_document_validates_and_is_strict_json(name: str) -> None:
+    written = trace_document(EXAMPLES[name])
+    VALIDATOR.validate(written)
+    assert json.loads(json.dumps(written, allow_nan=False)) == written
+
+
+def test_the_schema_is_a_schema_and_asks_for_every_key() -> None:
+    jsonschema.Draft202012Validator.check_schema(trace_schema())
+    assert set(trace_schema()["required"]) == set(trace_document(LOCATED))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_stored_trace_is_read_back_as_it_was(name: str) -> None:
+    shown = EXAMPLES[name]
+    again = read_trace(json.loads(render_trace_json(shown)))
+    assert trace_document(again) == trace_document(shown)
+    assert render_trace(again, width=80, verbose=True) == render_trace(
+        shown, width=80, verbose=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: one.update(schema="evalguard.trace/9"), "evalguard.trace/9"),
+        (lambda one: one.pop("layers"), "layers is missing"),
+        (lambda one: one["suspects"][0].update(fault="luck"), "fault is 'luck'"),
+        (lambda one: one.update(caveats=3), "caveats is 3"),
+    ],
+)
+def test_a_damaged_document_is_refused_with_the_key(change: Any, words: str) -> None:
+    written = json.loads(render_trace_json(LOCATED))
+    change(written)
+    with pytest.raises(StoreError, match=words):
+        read_trace(written)
+
+
+def test_the_answer_stands_first() -> None:
+    text = render_trace(LOCATED, width=80)
+    assert text.startswith("LOCATED: model.layers.1.self_attn is the first module beyond the floor")
+    assert "340x what rounding makes there as both run; exit code 1" in " ".join(text.split())
+    assert "Likely why: attention_scale 0.0625 in the base, 0.0668 in the candidate" in text
+    said = " ".join(text.split())
+    assert "1 more module beyond the floor, the largest model.layers.3.self_attn" in said
+    table = next(line for line in text.splitlines() if line.startswith("> model.layers.1"))
+    assert "340x" in table
+    assert "+1.3" in table
+    assert "Next: give the candidate the base's attention_scale there, and trace again." in text
+
+
+def test_where_nothing_is_beyond_the_floor_the_screen_says_how_far_it_is() -> None:
+    text = render_trace(CLEAR, width=80)
+    assert text.startswith("CLEAR: no module introduces more error than rounding does")
+    assert "evalguard compare --base ./orig --cand ./port --device cpu" in text
+    assert "what differs" not in text
+
+
+def test_where_nothing_is_known_the_screen_says_why() -> None:
+    text = render_trace(UNKNOWN, width=80)
+    assert text.startswith("UNKNOWN: where the error comes from is not known: nothing could be")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_no_line_is_wider_than_the_terminal(name: str, width: int, verbose: bool) -> None:
+    text = render_trace(EXAMPLES[name], width=width, verbose=verbose)
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_many_layers_are_joined_and_the_first_suspect_stands_alone() -> None:
+    text = render_trace(EXAMPLES["deep"], width=80)
+    growth = text[text.index("Growth over depth") :].split("\n\n")[0].splitlines()
+    assert 8 <= len(growth) <= 16
+    assert any(line.startswith("> layer 41 ") for line in growth)
+    assert any(line.startswith("  layers ") for line in growth)
+
+
+def test_errors_by_token_and_head_are_shown_where_they_were_measured() -> None:
+    text = render_trace(DETAILED, width=80)
+    assert "relative L2 by head: 0: 0.5, 1: 1e-07, 2: 2e-07, 3: 0.25" in text
+    rows = text[text.index("In detail") :].splitlines()
+    assert [row.split()[:3] for row in rows[3:5]] == [["a.txt", "1", "b"], ["b.txt", "0", "0.4"]]
+
+
+def test_what_the_configuration_says_is_told_in_a_sentence() -> None:
+    unexplained = replace(LOCATED, hyperparameters=HYPERPARAMETERS[1:])
+    sentence = build_trace_view(unexplained).configuration
+    assert sentence == (
+        "Configuration: nothing differs (equal once in float32: norm_eps, 1 shown by one side "
+        "only, 1 equal)"
+    )
+    view = build_trace_view(LOCATED)
+    assert view.configuration.startswith("Configuration: attention_scale 0.0625 in the base")
+    assert [one.why for one in view.suspects] == ["", "attention_scale"]
+
+
+@pytest.mark.parametrize(
+    ("where", "explains"),
+    [
+        ("model.layers.1.self_attn", True),
+        ("model.layers.*.self_attn", True),
+        ("model.layers.1", True),
+        ("model.layers.2.self_attn", False),
+        ("model.layers.1.self_attn.q_proj", False),
+        ("", True),
+    ],
+)
+def test_a_difference_explains_a_suspect_that_holds_it(where: str, explains: bool) -> None:
+    one = replace(HYPERPARAMETERS[0], where=where)
+    view = build_trace_view(replace(LOCATED, hyperparameters=(one,)))
+    assert bool(view.because) is explains
+
+
+def test_a_suspect_by_its_weights_leads_to_its_weights() -> None:
+    guilty = suspect(3, "model.layers.1.self_attn", 9.0, fault="weights", check="weights")
+    view = build_trace_view(
+        trace_report(trace_of(suspects=(guilty,), first=guilty), hyperparameters=())
+    )
+    assert "evalguard tensors" in view.next_step
+    assert "in its weights" in view.headline
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_page_holds_what_the_screen_says_and_nothing_in_it_acts(name: str) -> None:
+    page = render_trace_page(EXAMPLES[name])
+    assert "<script>alert" not in page
+    assert build_trace_view(EXAMPLES[name]).state.upper() in page
+    assert page.count("<tbody>") == page.count("</tbody>")
+
+
+def test_the_page_has_every_point_with_numbers_to_sort_by() -> None:
+    page = render_trace_page(LOCATED)
+    assert page.count('data-key="') == 8 * len(LOCATED.trace.layers)
+    assert page.count("beyond regressed") == 1
+    assert 'class="chart growth"' in page
+
+
+def test_a_comparisons_page_shows_the_trace_of_its_models() -> None:
+    plain, traced = render_report(DEMO, "html"), render_report(DEMO, "html", trace=LOCATED)
+    assert 'id="trace"' not in plain
+    assert '<a href="#trace">Trace</a>' in traced
+    assert "340x what rounding makes there" in traced
+    assert render_report(DEMO, "markdown", trace=LOCATED) == render_report(DEMO, "markdown")
+
+
+# A comparison's next step.
+
+
+def models(shown: Any, **more: Any) -> Any:
+    sides = {
+        role: RunIdentity(name=name, digest="", description="hf, 8 parameters, float32 on cpu")
+        for role, name in (("base", "orig"), ("candidate", "port"))
+    }
+    return replace(shown, **{**sides, **more})
+
+
+REGRESSED = comparison(task="lambada", metric="perplexity")
+TRACE = "evalguard trace --base orig --cand fla-port"
+
+
+def test_where_nothing_can_be_searched_the_trace_is_the_next_step() -> None:
+    view = build_report_view(models(report(REGRESSED)))
+    assert view.next_step == "to see where in the model it comes from"
+    assert view.next_command == TRACE
+    typed = "evalguard compare --base ./a --cand ./b --tasks t --limit 9 --margin 2 --device cpu"
+    view = build_report_view(models(report(REGRESSED), command=typed))
+    assert view.next_command == "evalguard trace --base ./a --cand ./b --tasks t --device cpu"
+
+
+@pytest.mark.parametrize(
+    "side",
+    [
+        {"kind": "lm-eval run"},
+        {"description": "local-completions, on cuda"},
+        {"kind": "stored run"},
+    ],
+)
+def test_what_shows_no_activations_is_not_sent_to_a_trace(side: dict[str, Any]) -> None:
+    shown = models(report(REGRESSED))
+    view = build_report_view(replace(shown, base=replace(shown.base, **side)))
+    assert "trace" not in view.next_command
+
+
+@pytest.mark.parametrize("target", ["attr:a.b", "dtype:a", "weights:a", "module:a"])
+def test_a_culprit_with_a_place_in_the_model_names_the_trace(target: str) -> None:
+    found = BY_STATUS["minimal"]
+
+    def placed(to: str) -> Any:
+        searches = tuple(
+            replace(one, culprits=tuple(replace(c, target=to) for c in one.culprits))
+            for one in found.searches
+        )
+        return models(report(REGRESSED, bisect=replace(found, searches=searches)))
+
+    shown = placed(target)
+    assert build_report_view(shown).trace_command == TRACE
+    assert f"Where in the model: {TRACE}" in render_terminal(shown, width=80, color=False)
+    assert TRACE in render_report(shown, "markdown")
+    assert "Where in the model:" in render_report(shown, "html")
+    assert build_report_view(placed("config.a")).trace_command == ""
+
+
+def test_a_report_of_hostile_names_is_one_line_a_name() -> None:
+    shown: TraceReport = NAMED_BY_OTHERS
+    view = build_trace_view(shown)
+    for text in (view.headline, view.chosen, view.base.name, *view.caveats):
+        assert "\n" not in text
+        assert "\x1b" not in text
