@@ -69,7 +69,7 @@ _COMMANDS = {
 }
 
 
-_EPILOG = "Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided (--strict)."
+_EPILOG = "Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided."
 
 
 class _Program(Group):

