@@ -25,7 +25,7 @@ from evalguard.store.tensor_files.stored import LoadedBytes, StoredTensor
 
 Array = NDArray[Any]
 
-_PIECE = 1 << 20  # elements; with two threads about 50 MB are in memory
+_PIECE = 1 << 18  # elements: half a megabyte of bfloat16, which malloc gives out again and again
 _BLOCK = 1 << 15  # elements; a whole number of every format's blocks
 _AHEAD = 3  # pieces per thread that wait or are summed
 # Whole tensors, of other layouts or with scales, are in memory one at a time: several threads with
