@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ _PRECISIONS = ("f32", "bf16", "f16")
 _OUTPUT = "logits"
 _PAST = "past_key_values"  # optimum's name for the cache's inputs
 
-# Tensors that are asked for at once: more take memory, fewer another run of the graph.
+# Tensors that a run gives: more take memory, fewer another run of the graph.
 _AT_ONCE = 8
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -165,21 +165,20 @@ class _GraphRuntime(TokenizedRuntime):
         """Logits of one text, shape (1, n, V)."""
 
     @abstractmethod
-    def _run_for(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> list[Array]:
-        """Tensors of the graph by their names; one that it does not keep is missing."""
+    def _read_tensors(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> Iterator[Array]:
+        """Yield tensors of the graph by their names, all from one and the same compiled graph.
+
+        Which operations a library fuses depends on what it has to give.
+        """
 
     def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
-        """Read a text several times, each time for some tensors that the graph then gives."""
+        """Read a text, and show the tensors that modules of the model see or give."""
         points = self._points()
         feed = {one.name: self._fill(one, ids) for one in self._inputs}
-        wanted = list(points.items())
-        for start in range(0, len(wanted), _AT_ONCE):
-            part = wanted[start : start + _AT_ONCE]
-            found = self._run_for(feed, [tensor for _, tensor in part])
-            for point, _ in part:
-                value = found.pop(0)
-                if value.dtype.kind == "f" and visit(point, partial(_keep, value)) is not None:
-                    raise UsageError("nothing can be forced into an exported graph")
+        found = self._read_tensors(feed, list(points.values()))
+        for point, value in zip(points, found, strict=True):
+            if value.dtype.kind == "f" and visit(point, partial(_keep, value)) is not None:
+                raise UsageError("nothing can be forced into an exported graph")
 
     def _points(self) -> Mapping[str, str]:
         """Tensors of the graph by point."""
@@ -269,7 +268,8 @@ class _ONNXRuntime(_GraphRuntime):
         found: Array = self._session.run([self._output], dict(feed))[0]
         return found
 
-    def _run_for(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> list[Array]:
+    def _read_tensors(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> Iterator[Array]:
+        """Run the graph several times, each time for a few tensors."""
         import onnx
         import onnxruntime
 
@@ -287,7 +287,8 @@ class _ONNXRuntime(_GraphRuntime):
         session: Any = onnxruntime.InferenceSession(
             model.SerializeToString(), sess_options=options, providers=self._session.get_providers()
         )
-        return list(session.run(list(tensors), dict(feed)))
+        for start in range(0, len(tensors), _AT_ONCE):
+            yield from session.run(list(tensors[start : start + _AT_ONCE]), dict(feed))
 
     @property
     def effective(self) -> Mapping[str, Value]:
@@ -349,7 +350,8 @@ class _OpenVINORuntime(_GraphRuntime):
         found: Array = self._compiled.create_infer_request().infer(dict(feed))[self._output]
         return found
 
-    def _run_for(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> list[Array]:
+    def _read_tensors(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> Iterator[Array]:
+        """Run the graph once; OpenVINO holds all that it has to give."""
         import openvino
 
         core = openvino.Core()
@@ -357,7 +359,8 @@ class _OpenVINORuntime(_GraphRuntime):
         model.add_outputs(list(dict.fromkeys(tensors)))
         compiled: Any = core.compile_model(model, str(self._effective["target"]), self._told)
         given = compiled.create_infer_request().infer(dict(feed))
-        return [np.array(given[name]) for name in tensors]
+        for name in tensors:
+            yield np.asarray(given[name])
 
     @property
     def effective(self) -> Mapping[str, Value]:
