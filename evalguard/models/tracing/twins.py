@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +42,7 @@ class WeightsCompared:
         dtype: of most of the candidate's weights: in which it computes.
         matrices, vectors: class of most of them. votes: of the matrices.
         findings: weights that are not of their class.
+        policies: class of the matrices of one role, where all layers have it and others have not.
         identical: whether all weights are the base's. exact: whether most are, or are a cast.
         uncompared: parameters of the base without a comparable counterpart, and why.
     """
@@ -51,8 +53,15 @@ class WeightsCompared:
     votes: Mapping[str, int]
     identical: bool
     exact: bool
+    policies: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[WeightFinding, ...] = ()
     uncompared: tuple[str, ...] = ()
+
+    def rule_of(self, key: tuple[str, str], weights: NDArray[np.float32]) -> str:
+        """Give the class that a weight should have, by its module's name and its own."""
+        if _count_axes(weights) < 2:
+            return self.vectors
+        return self.policies.get(_role(key), self.matrices)
 
 
 def compare_weights(
@@ -83,6 +92,9 @@ def compare_weights(
         exact=matrices in (SAME, *EPSILON),
         uncompared=tuple(uncompared),
     )
+    if matrices in (SAME, *EPSILON):
+        policies = _find_policies({key: c for key, c in found.items() if axes[key] > 1})
+        compared = replace(compared, policies=policies, exact=not policies)
     if matrices == OTHER:  # a model of its own: every weight differs
         return compared
     findings = []
@@ -90,7 +102,7 @@ def compare_weights(
         own, other = plain_weights(ours), _weights_beside(key, ours, theirs)
         if key not in found or own is None or other is None:
             continue
-        rule = matrices if axes[key] > 1 else compared.vectors
+        rule = compared.rule_of(key, own)
         rules = {rule, dtype} & set(CLASSES)  # a weight may be left in the candidate's dtype
         errors = (relative_error(own, round_weights(own, each)) for each in rules)
         allowed = max(0.25 * EPSILON["float32"], *errors)
@@ -99,6 +111,28 @@ def compare_weights(
             looks = f"{key[1]} {describe_weight(own, other, found[key])}"
             findings.append(WeightFinding(module=key[0], ratio=ratio, looks=looks))
     return replace(compared, findings=tuple(findings))
+
+
+def _role(key: tuple[str, str]) -> str:
+    """Name a weight without the number of its layer."""
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", f"{key[0]}.{key[1]}")
+
+
+def _find_policies(found: Mapping[tuple[str, str], WeightClass]) -> Mapping[str, str]:
+    """Find roles whose weights are quantised alike in all layers, of two at least.
+
+    A converter may leave most matrices as they are (a convolution, an output layer); that is a
+    choice. One layer that differs from the others is not.
+    """
+    roles: dict[str, list[WeightClass]] = {}
+    for key, each in found.items():
+        roles.setdefault(_role(key), []).append(each)
+    policies = {}
+    for role, members in roles.items():
+        common = set.intersection(*({*each.fitting} for each in members)) - {SAME, OTHER, *EPSILON}
+        if len(members) > 1 and common:
+            policies[role] = next(name for name in CLASSES if name in common)
+    return policies
 
 
 def _count_axes(weights: NDArray[np.float32]) -> int:
@@ -216,7 +250,7 @@ def rounded_as_candidate(
             own, theirs = slot.values(), plain_weights(matched.get(slot.key))
             if own is None:
                 continue
-            rule = compared.matrices if _count_axes(own) > 1 else compared.vectors
+            rule = compared.rule_of(slot.key, own)
             if theirs is not None and theirs.shape != own.shape:
                 theirs = None
             if theirs is not None and (rule == OTHER or np.array_equal(theirs, own)):
