@@ -184,8 +184,8 @@ def render(rows: list[list[str]], *, warm: bool, times: int) -> Iterator[str]:
     cache = "with the files in the page cache" if warm else "with the files out of the page cache"
     yield (
         f"`{COMMAND}`; Python {platform.python_version()}, numpy {np.__version__}, "
-        f"{platform.machine()}, {os.cpu_count()} cores which did other work beside it, {cache}; "
-        f"best of {times}, greatest memory."
+        f"{platform.machine()}, {os.cpu_count()} cores at a load of "
+        f"{os.getloadavg()[0]:.0f}, {cache}; best of {times}, greatest memory."
     )
     yield ""
     columns = ("pair", "both files", "plain reading", "evalguard tensors", "ratio")
