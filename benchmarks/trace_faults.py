@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -334,6 +335,20 @@ def quantise(model: nn.Module, dtype: str) -> Any:
     return port(candidate, dtype)
 
 
+def quantise_with_torchao(model: nn.Module, dtype: str) -> Any:
+    """Copy a model whose linear layers have torchao's int8 weights, but for the output layer."""
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    candidate = port(model, dtype)
+    head = getattr(candidate, "get_output_embeddings", lambda: None)()
+    quantize_(
+        candidate,
+        Int8WeightOnlyConfig(),
+        filter_fn=lambda module, _name: isinstance(module, nn.Linear) and module is not head,
+    )
+    return candidate
+
+
 def with_other_attention(model: nn.Module, dtype: str) -> Any:
     """Copy a model with eager attention in place of sdpa, or the other way round."""
     candidate = port(model, dtype)
@@ -386,6 +401,11 @@ def _in_halves(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
 HEALTHY: Mapping[str, tuple[Callable[[nn.Module, str], Any], tuple[str, ...]]] = {
     "port": (port, ("float32", "bfloat16", "float16")),
     "int8 weights": (quantise, ("float32", "bfloat16")),
+    **(
+        {"torchao int8 weights": (quantise_with_torchao, ("float32", "bfloat16"))}
+        if find_spec("torchao")
+        else {}
+    ),
     "other attention": (with_other_attention, ("float32", "bfloat16", "float16")),
     "other batch shape": (with_other_shapes, ("float32", "bfloat16")),
     "sums in two halves": (with_split_sums, ("float32", "bfloat16", "float16")),

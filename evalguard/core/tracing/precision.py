@@ -54,11 +54,13 @@ class WeightClass:
     Attributes:
         name: of CLASSES, or OTHER. error: relative L2 from the base's weight.
         exact: whether the class's rule gives just this weight.
+        fitting: all classes whose rule has an error of this size; only the name, where exact.
     """
 
     name: str
     error: float
     exact: bool
+    fitting: tuple[str, ...]
 
 
 def classify_weight(base: Weights, candidate: Weights) -> WeightClass:
@@ -66,33 +68,34 @@ def classify_weight(base: Weights, candidate: Weights) -> WeightClass:
     error = relative_error(base, candidate)
     for name in (SAME, *_CAST):
         if np.array_equal(round_weights(base, name), candidate, equal_nan=True):
-            return WeightClass(name, error, exact=True)
-    if base.ndim < 2 or not np.isfinite(error):
-        return WeightClass(OTHER, error, exact=False)
-    found, distance = WeightClass(OTHER, error, exact=False), _LEVEL
-    for name in _RULES:
-        rounded = round_weights(base, name)
-        own = relative_error(base, rounded)
-        if own and relative_error(rounded, candidate) <= _SAME_GRID * own:
-            return WeightClass(name, error, exact=True)
-        if own and error and abs(log(error / own)) < distance:
-            found, distance = WeightClass(name, error, exact=False), abs(log(error / own))
-    return found
+            return WeightClass(name, error, exact=True, fitting=(name,))
+    distances: dict[str, float] = {}
+    if base.ndim > 1 and 0.0 < error < inf:
+        for name in _RULES:
+            rounded = round_weights(base, name)
+            own = relative_error(base, rounded)
+            if own and relative_error(rounded, candidate) <= _SAME_GRID * own:
+                return WeightClass(name, error, exact=True, fitting=(name,))
+            if own and abs(log(error / own)) < _LEVEL:
+                distances[name] = abs(log(error / own))
+    nearest = min(distances, key=lambda name: distances[name], default=OTHER)
+    return WeightClass(nearest, error, exact=False, fitting=tuple(distances) or (OTHER,))
 
 
 def vote_class(found: Iterable[WeightClass]) -> tuple[str, Mapping[str, int]]:
-    """Give the class that most weights have, and the votes; SAME where there are none.
+    """Give the class that fits most weights, and how many it or others are; SAME without any.
 
-    A class that a rule met exactly wins over one that only has its size.
+    Of two that fit as many, the one that made more weights exactly, or the plainer one.
     """
-    votes: Counter[str] = Counter()
-    exact: Counter[str] = Counter()
-    for each in found:
-        votes[each.name] += 1
-        exact[each.name] += each.exact
-    if not votes:
+    weights = list(found)
+    fitting = Counter(name for each in weights for name in each.fitting)
+    exact = Counter(each.name for each in weights if each.exact)
+    if not weights:
         return SAME, {}
-    return max(votes, key=lambda name: (votes[name], exact[name])), dict(votes)
+    in_order = [name for name in (*CLASSES, OTHER) if name in fitting]
+    winner = max(in_order, key=lambda name: (fitting[name], exact[name]))
+    votes = Counter(winner if winner in each.fitting else each.name for each in weights)
+    return winner, dict(votes)
 
 
 def relative_error(base: NDArray[np.float32], other: NDArray[np.float32]) -> float:

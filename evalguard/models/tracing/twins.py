@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+# Modules that compute with any float weight that is put in place of a quantised one.
+_PLAIN_MODULES = ("Linear", "Embedding")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsCompared:
@@ -174,9 +177,13 @@ def computing_dtype(model: torch.nn.Module) -> str:
 
 def why_not_upcast(candidate: torch.nn.Module) -> str:
     """Say why a model cannot be run in float32 with its weights as they are; "" if it can."""
-    for name, parameter in candidate.named_parameters():
-        if not _is_plain(parameter) or not parameter.is_floating_point():
-            return f"{name} is held as {type(parameter.data).__name__} of {parameter.dtype}"
+    for slot in _weight_slots(candidate):
+        known = _is_plain(slot.parameter) and slot.parameter.is_floating_point()
+        if not known and (
+            type(slot.module).__name__ not in _PLAIN_MODULES or slot.values() is None
+        ):
+            kind = type(slot.parameter.data).__name__
+            return f"{'.'.join(slot.key)} is held as {kind} of {slot.parameter.dtype}"
     return ""
 
 
@@ -205,8 +212,8 @@ def rounded_as_candidate(
 
     matched = {key: theirs for key, _, theirs in _pairs(base, candidate, names)}
     with _left_as_it_was(base):
-        for key, parameter in _parameters(base):
-            own, theirs = plain_weights(parameter), plain_weights(matched.get(key))
+        for slot in _weight_slots(base):
+            own, theirs = slot.values(), plain_weights(matched.get(slot.key))
             if own is None:
                 continue
             rule = compared.matrices if _count_axes(own) > 1 else compared.vectors
@@ -216,7 +223,7 @@ def rounded_as_candidate(
                 values = theirs
             else:
                 values = own if rule == OTHER else round_weights(own, rule)
-            parameter.data = torch.from_numpy(np.array(values)).to(parameter.device)
+            slot.fill(values)
         _cast(base, getattr(torch, compared.dtype))
         if buffers:
             _cast_buffers_alike(base, candidate, names)
@@ -229,11 +236,10 @@ def rounded_as(base: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
     import torch
 
     with _left_as_it_was(base):
-        for _, parameter in _parameters(base):
-            own = plain_weights(parameter)
+        for slot in _weight_slots(base):
+            own = slot.values()
             if own is not None and _count_axes(own) > 1:
-                values = np.array(round_weights(own, name))
-                parameter.data = torch.from_numpy(values).to(parameter.device, parameter.dtype)
+                slot.fill(round_weights(own, name))
         if name in EPSILON:
             _cast(base, getattr(torch, name))
         yield base
@@ -259,14 +265,12 @@ def with_weights_of(
         if buffers:
             _cast_buffers_alike(base, candidate, names)
         _cast_all(base, torch.float32)
-        for key, parameter in _parameters(base):
-            if key not in matched:
+        for slot in _weight_slots(base):
+            if slot.key not in matched:
                 continue
-            theirs = plain_weights(matched[key])
-            if matched[key] is None and key[1] == "bias":
-                parameter.data = torch.zeros_like(parameter.data)
-            elif theirs is not None and theirs.shape == parameter.shape:
-                parameter.data = torch.from_numpy(np.array(theirs)).to(parameter.device)
+            theirs = _weights_beside(slot.key, slot.parameter, matched[slot.key])
+            if theirs is not None and theirs.shape == slot.parameter.shape:
+                slot.fill(theirs)
         yield base
 
 
@@ -299,23 +303,63 @@ def attention_of(model: torch.nn.Module) -> str:
     return str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "")
 
 
+@dataclass(frozen=True, slots=True)
+class _WeightSlot:
+    """A parameter as one module holds it; one that several hold is parted where it must be."""
+
+    key: tuple[str, str]
+    module: torch.nn.Module
+    parameter: torch.nn.Parameter
+    first: bool
+    before: torch.Tensor
+
+    def values(self) -> NDArray[np.float32] | None:
+        return plain_weights(self.before)
+
+    def fill(self, values: NDArray[np.float32]) -> None:
+        import torch
+
+        like = self.parameter
+        data = torch.from_numpy(np.array(values)).to(like.device, self.before.dtype)
+        if self.first:
+            like.data = data
+        elif not torch.equal(like.data, data):
+            self.module._parameters[self.key[1]] = torch.nn.Parameter(data, requires_grad=False)
+
+
+def _weight_slots(model: torch.nn.Module) -> list[_WeightSlot]:
+    """Give every place of every parameter, with what it holds now."""
+    seen: set[int] = set()
+    slots = []
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                first = id(parameter) not in seen
+                seen.add(id(parameter))
+                where = (name or ROOT, key)
+                slots.append(_WeightSlot(where, module, parameter, first, parameter.data))
+    return slots
+
+
 @contextmanager
 def _left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
     """Put all parameters and buffers back in the end."""
-    parameters = [(parameter, parameter.data) for _, parameter in _parameters(model)]
+    slots = _weight_slots(model)
     buffers = [(module, dict(module._buffers)) for module in model.modules()]
     try:
         yield
     finally:
-        for parameter, data in parameters:
-            parameter.data = data
+        for slot in slots:
+            slot.module._parameters[slot.key[1]] = slot.parameter
+            if _is_plain(slot.parameter):
+                slot.parameter.data = slot.before
         for module, held in buffers:
             module._buffers.update(held)
 
 
 def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
     """Cast parameters and stored buffers; what is computed at construction stays as it is."""
-    for _, parameter in _parameters(model):
+    for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
     for module in model.modules():
@@ -326,7 +370,14 @@ def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def _cast_all(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Cast parameters and all buffers."""
+    """Cast parameters, dequantised where they are quantised, and all buffers."""
+    import torch
+
+    for slot in _weight_slots(model):
+        values = None if _is_plain(slot.parameter) else slot.values()
+        if values is not None:
+            data = torch.from_numpy(values).to(slot.parameter.device)
+            slot.module._parameters[slot.key[1]] = torch.nn.Parameter(data, requires_grad=False)
     _cast(model, dtype)
     for module in model.modules():
         for name, buffer in module._buffers.items():
@@ -350,16 +401,6 @@ def _is_plain(weight: torch.Tensor) -> bool:
     import torch
 
     return type(weight.data) is torch.Tensor and not weight.is_quantized
-
-
-def _parameters(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], torch.nn.Parameter]]:
-    """Give every parameter once, under the first module that has it."""
-    seen: set[int] = set()
-    for name, module in model.named_modules():
-        for key, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield (name or ROOT, key), parameter
 
 
 def _pairs(
