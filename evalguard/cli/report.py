@@ -106,6 +106,10 @@ def _report(
     check_stdout_formats(output, output_format, as_json=as_json)
     trace = read_trace_folder(run)
     if trace is not None:
+        if output_format not in (None, "text", "json", "html"):
+            raise UsageError(
+                f"a trace has no format '{output_format}'", hint="-o FILE.html, FILE.json, FILE.txt"
+            )
         return _report_trace(trace, output, as_json=as_json, width=width)
     result = CompareResult(read_stored_run(run).report)
     write_files(result.report, output, output_format)

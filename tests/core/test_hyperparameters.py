@@ -39,6 +39,27 @@ def test_a_number_is_equal_to_itself_in_float32_and_no_other_is(number: float) -
         assert compare_values(held("a", number), held("a", neighbour)) == "differs"
 
 
+def test_a_number_in_a_narrow_tensor_is_the_number_that_it_was_rounded_from() -> None:
+    """sqrt(2048) of the first Gemma ports, 45.25 in bfloat16."""
+    scale = 2048.0**0.5
+    narrow = held("embedding_scale", 45.25, dtype="bfloat16")
+    assert compare_values(held("embedding_scale", scale), narrow) == "equal as bfloat16"
+    assert compare_values(held("embedding_scale", scale), held("a", 45.25)) == "differs"
+    assert compare_values(held("a", 45.75), narrow) == "differs"
+    half = held("a", float(np.float16(scale)), dtype="float16")
+    assert compare_values(held("a", scale), half) == "equal as float16"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_rounding_to_bfloat16_is_torchs(number: float) -> None:
+    import torch
+
+    rounded = float(torch.tensor(number, dtype=torch.float32).to(torch.bfloat16))
+    if np.isfinite(rounded):
+        narrow = held("a", rounded, dtype="bfloat16")
+        assert compare_values(held("a", number), narrow).startswith("equal")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "verdict"),
     [

@@ -186,7 +186,9 @@ class Trace:
     caveats: tuple[str, ...] = ()
 
 
-HyperparameterVerdict = Literal["differs", "one side only", "equal as float32", "equal"]
+HyperparameterVerdict = Literal[
+    "differs", "one side only", "equal as bfloat16", "equal as float16", "equal as float32", "equal"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +199,7 @@ class HyperparameterDelta:
         name: of the common vocabulary ("norm_eps"), or as the library calls it.
         base, candidate: values; a list where a side's modules hold several. None: no value.
         verdict: "equal as float32": the same number once both are rounded, as 9.99999975e-06 and
-            1e-5.
+            1e-5; as bfloat16 or float16 where a side holds it in a tensor of that dtype.
         where: the modules that hold it, as globs; "" for the whole model.
         base_source, candidate_source: as each side writes it; "" for a side that does not show it.
     """

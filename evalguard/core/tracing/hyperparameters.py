@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import get_args
@@ -31,6 +31,7 @@ class HeldValue:
         module: that holds it; "" for the whole model.
         source: as it is written there: "variance_epsilon", "config.rms_norm_eps".
         common: whether the name is of the common vocabulary.
+        dtype: of the tensor that holds it; "" for a number of Python's.
     """
 
     name: str
@@ -38,6 +39,7 @@ class HeldValue:
     module: str = ""
     source: str = ""
     common: bool = True
+    dtype: str = ""
 
 
 def compare_hyperparameters(
@@ -149,26 +151,55 @@ def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> Hyper
     """Say how one hyper-parameter of both sides compares; None: a side does not show it."""
     if base is None or candidate is None:
         return "one side only"
-    if _equal(base.value, candidate.value, rounded=False):
+    if _equal(base.value, candidate.value, _as_it_is):
         return "equal"
-    return "equal as float32" if _equal(base.value, candidate.value, rounded=True) else "differs"
+    if _equal(base.value, candidate.value, _as_float32):
+        return "equal as float32"
+    held_in = {base.dtype, candidate.dtype}
+    if "float16" in held_in and _equal(base.value, candidate.value, _as_float16):
+        return "equal as float16"
+    if "bfloat16" in held_in and _equal(base.value, candidate.value, _as_bfloat16):
+        return "equal as bfloat16"
+    return "differs"
 
 
-def _equal(one: Value, other: Value, *, rounded: bool) -> bool:
+def _equal(one: Value, other: Value, round_number: Callable[[float], float]) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        with np.errstate(over="ignore"):
-            return one == other or (rounded and bool(np.float32(one) == np.float32(other)))
+        return one == other or round_number(one) == round_number(other)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(
-            _equal(a, b, rounded=rounded) for a, b in zip(one, other, strict=True)
+            _equal(a, b, round_number) for a, b in zip(one, other, strict=True)
         )
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(
-            _equal(one[key], other[key], rounded=rounded) for key in one
+            _equal(one[key], other[key], round_number) for key in one
         )
     return one == other
+
+
+def _as_it_is(number: float) -> float:
+    return number
+
+
+def _as_float32(number: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
+
+
+def _as_float16(number: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float16(number))
+
+
+def _as_bfloat16(number: float) -> float:
+    """The upper half of a float32, rounded to the nearest, ties to even."""
+    with np.errstate(over="ignore"):
+        (bits,) = np.array([number], dtype=np.float32).view(np.uint32).tolist()
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    (found,) = np.array([rounded & 0xFFFFFFFF], dtype=np.uint32).view(np.float32).tolist()
+    return float(found)
 
 
 # Modules of one answer, in few words.

@@ -366,7 +366,10 @@ def _read_buffers(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
     for buffer, value in module._buffers.items():
         common = _ATTRIBUTE_NAMES.get(buffer)
         if value is not None and value.numel() == 1 and common is not None:
-            yield HeldValue(name=common, value=float(value), module=name, source=buffer)
+            dtype = str(value.dtype).removeprefix("torch.")
+            yield HeldValue(
+                name=common, value=float(value), module=name, source=buffer, dtype=dtype
+            )
         if value is not None and _FREQUENCIES.fullmatch(buffer) and value.numel() > 1:
             frequencies = value.detach().double().cpu().numpy()
             theta = rope_base(frequencies)

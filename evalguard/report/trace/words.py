@@ -6,11 +6,12 @@ import json
 import shlex
 from collections.abc import Sequence
 from math import isinf
-from typing import Literal
+from typing import Literal, get_args
 
 from evalguard.core.reports.trace import (
     Check,
     HyperparameterDelta,
+    HyperparameterVerdict,
     LayerDelta,
     SuspectModule,
     TraceReport,
@@ -143,7 +144,7 @@ def configuration_text(found: Sequence[HyperparameterDelta]) -> str:
         return ""
     counts = {
         verdict: [one for one in found if one.verdict == verdict]
-        for verdict in ("differs", "one side only", "equal as float32", "equal")
+        for verdict in get_args(HyperparameterVerdict)
     }
     differing = counts["differs"]
     shown = "; ".join(map(difference_text, differing))
@@ -151,8 +152,11 @@ def configuration_text(found: Sequence[HyperparameterDelta]) -> str:
         names = list(dict.fromkeys(one.name for one in differing))
         shown = f"{len(names)} differ: {list_names(names, most=_MOST_NAMED)}"
     head = f"Configuration: {shown}" if differing else "Configuration: nothing differs"
-    rounded = list_names([one.name for one in counts["equal as float32"]], most=3)
-    tail = [f"equal once in float32: {rounded}"] if rounded else []
+    tail = []
+    for dtype in ("float32", "float16", "bfloat16"):
+        rounded = list_names([one.name for one in counts[f"equal as {dtype}"]], most=3)
+        if rounded:
+            tail.append(f"equal once in {dtype}: {rounded}")
     alone = len(counts["one side only"])
     if alone:
         tail.append(f"{alone} shown by one side only")

@@ -30,9 +30,13 @@ def choose_swaps(asked: int | None, last: StoredRun | None) -> int:
     """
     if asked is not None:
         return asked
-    if last is None or last.report.resources is None or decisive_comparison(last.report) is None:
+    resources = None if last is None else last.report.resources
+    if last is None or resources is None or decisive_comparison(last.report) is None:
         return 0
-    return _UNASKED if last.report.resources.seconds("scoring") <= _CHEAP_SECONDS else 0
+    fresh = 1.0 - resources.kept_share  # what came from the cache says nothing of the time
+    if fresh <= 0.0:
+        return 0
+    return _UNASKED if resources.seconds("scoring") / fresh <= _CHEAP_SECONDS else 0
 
 
 def with_swap_effects(
