@@ -13,6 +13,7 @@ from torch import nn
 from traced_models import Recording, changed, make_llama, make_sequences
 
 from evalguard.core.reports.trace import LayerDelta, Trace
+from evalguard.core.tracing.precision import round_weights
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.tracing.recorded import record_activations
 from evalguard.models.tracing.trace import trace_models
@@ -134,6 +135,30 @@ def test_a_wrong_weight_is_named_with_what_it_looks_like(
     assert trace.suspects[0].module == name
     assert trace.suspects[0].fault == "weights"
     assert looks in trace.suspects[0].operation
+
+
+def quantise(*names: str) -> Any:
+    def change(model: Any) -> None:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear) and any(part in name for part in names):
+                weight = module.weight.data
+                values = round_weights(weight.float().numpy(), "int8 per channel")
+                module.weight.data = torch.from_numpy(np.array(values)).to(weight.dtype)
+
+    return change
+
+
+@pytest.mark.parametrize("dtype", HALF[:2])
+def test_what_is_quantised_alike_in_all_layers_is_a_choice_and_one_layer_is_not(
+    dtype: torch.dtype,
+) -> None:
+    base = make_llama()
+    for choice in ((".",), ("q_proj",)):
+        assert trace_models(base, changed(base, quantise(*choice), dtype), DOCUMENTS).suspects == ()
+    trace = trace_models(base, changed(base, quantise("layers.1.mlp"), dtype), DOCUMENTS)
+    named = {suspect.module for suspect in trace.suspects}
+    assert named == {f"model.layers.1.mlp.{part}_proj" for part in ("gate", "up", "down")}
+    assert all("rounded to int8" in suspect.operation for suspect in trace.suspects)
 
 
 def test_a_norm_in_bfloat16_is_a_fault_of_precision() -> None:

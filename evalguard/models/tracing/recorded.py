@@ -38,7 +38,8 @@ from evalguard.models.tracing.passes import (
     as_array,
 )
 from evalguard.models.tracing.spool import ActivationSpool
-from evalguard.models.tracing.twins import computing_dtype, rounded_as
+from evalguard.models.tracing.twins import rounded_as
+from evalguard.models.tracing.weights import computing_dtype
 
 if TYPE_CHECKING:
     import torch

@@ -43,16 +43,14 @@ from evalguard.models.tracing.passes import (
 from evalguard.models.tracing.recorded import trace_recorded
 from evalguard.models.tracing.spool import ActivationSpool
 from evalguard.models.tracing.twins import (
-    WeightsCompared,
     attention_of,
-    compare_weights,
-    computing_dtype,
     in_float32,
     rounded_as_candidate,
     why_not_upcast,
     with_attention,
     with_weights_of,
 )
+from evalguard.models.tracing.weights import WeightsCompared, compare_weights, computing_dtype
 
 if TYPE_CHECKING:
     import torch

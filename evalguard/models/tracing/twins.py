@@ -1,29 +1,24 @@
-"""Benign twins of a base, and its weights compared with a candidate's."""
+"""Benign twins of a base: in another precision, with other weights, with other attention."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evalguard.core.tracing.points import ROOT
-from evalguard.core.tracing.precision import (
-    CLASSES,
-    EPSILON,
-    OTHER,
-    SAME,
-    WeightClass,
-    classify_weight,
-    relative_error,
-    round_weights,
-    vote_class,
+from evalguard.core.tracing.precision import EPSILON, OTHER, round_weights
+from evalguard.models.tracing.weights import (
+    WeightsCompared,
+    count_axes,
+    is_plain,
+    pair_weights,
+    plain_weights,
+    weights_beside,
 )
-from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD, WeightFinding
-from evalguard.models.tracing.passes import as_array
 
 if TYPE_CHECKING:
     import torch
@@ -31,161 +26,6 @@ if TYPE_CHECKING:
 
 # Modules that compute with any float weight that is put in place of a quantised one.
 _PLAIN_MODULES = ("Linear", "Embedding")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsCompared:
-    """The candidate's weights beside the base's.
-
-    Attributes:
-        dtype: of most of the candidate's weights: in which it computes.
-        matrices, vectors: class of most of them. votes: of the matrices.
-        findings: weights that are not of their class.
-        identical: whether all weights are the base's. exact: whether most are, or are a cast.
-        uncompared: parameters of the base without a comparable counterpart, and why.
-    """
-
-    dtype: str
-    matrices: str
-    vectors: str
-    votes: Mapping[str, int]
-    identical: bool
-    exact: bool
-    findings: tuple[WeightFinding, ...] = ()
-    uncompared: tuple[str, ...] = ()
-
-
-def compare_weights(
-    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
-) -> WeightsCompared:
-    """Say how the candidate's weights were made from the base's, and which ones were not.
-
-    Args:
-        names: the base's name of each module of the candidate.
-    """
-    found: dict[tuple[str, str], WeightClass] = {}
-    axes: dict[tuple[str, str], int] = {}
-    uncompared: list[str] = []
-    for key, ours, theirs in _pairs(base, candidate, names):
-        own, other = plain_weights(ours), _weights_beside(key, ours, theirs)
-        if own is None or other is None or own.shape != other.shape:
-            uncompared.append(f"{key[0]}.{key[1]}")
-            continue
-        found[key], axes[key] = classify_weight(own, other), _count_axes(own)
-    dtype = computing_dtype(candidate)
-    matrices, votes = vote_class(c for key, c in found.items() if axes[key] > 1)
-    compared = WeightsCompared(
-        dtype=dtype,
-        matrices=matrices,
-        vectors=_vote_vectors(c for key, c in found.items() if axes[key] < 2),
-        votes=votes,
-        identical=all(c.name == SAME for c in found.values()) and not uncompared,
-        exact=matrices in (SAME, *EPSILON),
-        uncompared=tuple(uncompared),
-    )
-    if matrices == OTHER:  # a model of its own: every weight differs
-        return compared
-    findings = []
-    for key, ours, theirs in _pairs(base, candidate, names):
-        own, other = plain_weights(ours), _weights_beside(key, ours, theirs)
-        if key not in found or own is None or other is None:
-            continue
-        rule = matrices if axes[key] > 1 else compared.vectors
-        rules = {rule, dtype} & set(CLASSES)  # a weight may be left in the candidate's dtype
-        errors = (relative_error(own, round_weights(own, each)) for each in rules)
-        allowed = max(0.25 * EPSILON["float32"], *errors)
-        ratio = min(found[key].error, 1e6) / allowed
-        if ratio > WEIGHTS_THRESHOLD:
-            looks = f"{key[1]} {describe_weight(own, other, found[key])}"
-            findings.append(WeightFinding(module=key[0], ratio=ratio, looks=looks))
-    return replace(compared, findings=tuple(findings))
-
-
-def _count_axes(weights: NDArray[np.float32]) -> int:
-    """Count axes of more than one element: a weight with one such axis is a vector."""
-    return sum(size > 1 for size in weights.shape)
-
-
-def _vote_vectors(found: Iterable[WeightClass]) -> str:
-    """Vote over norms and biases; those that any dtype holds exactly (ones, zeros) have no say."""
-    return vote_class(c for c in found if c.name != OTHER and c.error > 0.0)[0]
-
-
-def _weights_beside(
-    key: tuple[str, str], ours: torch.Tensor, theirs: torch.Tensor | None
-) -> NDArray[np.float32] | None:
-    """Give the candidate's values; a bias that it does not have is zero."""
-    if theirs is None and key[1] == "bias":
-        return np.zeros(tuple(ours.shape), dtype=np.float32)
-    return plain_weights(theirs)
-
-
-def describe_weight(
-    base: NDArray[np.float32], candidate: NDArray[np.float32], seen: WeightClass
-) -> str:
-    """Say what a weight that differs looks like: rounded, transposed, permuted, scaled."""
-    if not np.all(np.isfinite(candidate)):
-        return "holds nan or infinite values"
-    if not np.any(candidate):
-        return "is all zeros"
-    if seen.name != OTHER:
-        return f"is rounded to {seen.name}" if seen.name != SAME else "differs"
-    close = max(0.05 * seen.error, 0.01)
-    if base.ndim == 2:
-        turned = np.ascontiguousarray(base.T).reshape(candidate.shape)
-        if relative_error(turned, candidate) < close:
-            return "looks transposed"
-    scale = float(np.vdot(base, candidate) / max(float(np.vdot(base, base)), 1e-30))
-    if abs(scale) > 1e-6 and relative_error(base * np.float32(scale), candidate) < close:
-        return f"looks scaled by {scale:.4g}"
-    for axis, word in enumerate(("rows", "columns")[: base.ndim]):
-        if _is_permuted(base, candidate, axis):
-            return f"has its {word} in another order"
-    return f"differs by {100 * seen.error:.2g}%"
-
-
-def _is_permuted(base: NDArray[np.float32], candidate: NDArray[np.float32], axis: int) -> bool:
-    """Whether both have the same norms along an axis, in another order."""
-    ours, theirs = (
-        np.linalg.norm(np.moveaxis(w, axis, 0).reshape(base.shape[axis], -1), axis=1)
-        for w in (base, candidate)
-    )
-    in_order = np.allclose(ours, theirs, rtol=0.01)
-    return not in_order and bool(np.allclose(np.sort(ours), np.sort(theirs), rtol=0.01))
-
-
-def plain_weights(weight: torch.Tensor | None) -> NDArray[np.float32] | None:
-    """Give a weight's values in float32, dequantised; None where that cannot be done."""
-    if weight is None:
-        return None
-    if hasattr(weight, "dequantize") and not _is_plain(weight):
-        weight = weight.dequantize()
-    if not weight.is_floating_point():
-        return None
-    values: NDArray[np.float32] = as_array(weight).astype(np.float32)
-    return values
-
-
-def computing_dtype(model: torch.nn.Module) -> str:
-    """Name the dtype of most of a model's weights, by their number of elements."""
-    counts: Counter[str] = Counter()
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
-    return counts.most_common(1)[0][0] if counts else SAME
-
-
-def why_not_upcast(candidate: torch.nn.Module) -> str:
-    """Say why a model cannot be run in float32 with its weights as they are; "" if it can."""
-    for slot in _weight_slots(candidate):
-        known = _is_plain(slot.parameter) and slot.parameter.is_floating_point()
-        if not known and (
-            type(slot.module).__name__ not in _PLAIN_MODULES or slot.values() is None
-        ):
-            kind = type(slot.parameter.data).__name__
-            return f"{'.'.join(slot.key)} is held as {kind} of {slot.parameter.dtype}"
-    return ""
-
 
 # Twins are made in place and undone: a copy of a module whose forward was replaced on the instance
 # (by hooks, by patches) would still run the original's weights.
@@ -210,13 +50,13 @@ def rounded_as_candidate(
     """
     import torch
 
-    matched = {key: theirs for key, _, theirs in _pairs(base, candidate, names)}
+    matched = {key: theirs for key, _, theirs in pair_weights(base, candidate, names)}
     with _left_as_it_was(base):
         for slot in _weight_slots(base):
             own, theirs = slot.values(), plain_weights(matched.get(slot.key))
             if own is None:
                 continue
-            rule = compared.matrices if _count_axes(own) > 1 else compared.vectors
+            rule = compared.rule_of(slot.key, own)
             if theirs is not None and theirs.shape != own.shape:
                 theirs = None
             if theirs is not None and (rule == OTHER or np.array_equal(theirs, own)):
@@ -238,7 +78,7 @@ def rounded_as(base: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
     with _left_as_it_was(base):
         for slot in _weight_slots(base):
             own = slot.values()
-            if own is not None and _count_axes(own) > 1:
+            if own is not None and count_axes(own) > 1:
                 slot.fill(round_weights(own, name))
         if name in EPSILON:
             _cast(base, getattr(torch, name))
@@ -260,7 +100,7 @@ def with_weights_of(
     """
     import torch
 
-    matched = {key: theirs for key, _, theirs in _pairs(base, candidate, names)}
+    matched = {key: theirs for key, _, theirs in pair_weights(base, candidate, names)}
     with _left_as_it_was(base):
         if buffers:
             _cast_buffers_alike(base, candidate, names)
@@ -268,7 +108,7 @@ def with_weights_of(
         for slot in _weight_slots(base):
             if slot.key not in matched:
                 continue
-            theirs = _weights_beside(slot.key, slot.parameter, matched[slot.key])
+            theirs = weights_beside(slot.key, slot.parameter, matched[slot.key])
             if theirs is not None and theirs.shape == slot.parameter.shape:
                 slot.fill(theirs)
         yield base
@@ -351,7 +191,7 @@ def _left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for slot in slots:
             slot.module._parameters[slot.key[1]] = slot.parameter
-            if _is_plain(slot.parameter):
+            if is_plain(slot.parameter):
                 slot.parameter.data = slot.before
         for module, held in buffers:
             module._buffers.update(held)
@@ -374,7 +214,7 @@ def _cast_all(model: torch.nn.Module, dtype: torch.dtype) -> None:
     import torch
 
     for slot in _weight_slots(model):
-        values = None if _is_plain(slot.parameter) else slot.values()
+        values = None if is_plain(slot.parameter) else slot.values()
         if values is not None:
             data = torch.from_numpy(values).to(slot.parameter.device)
             slot.module._parameters[slot.key[1]] = torch.nn.Parameter(data, requires_grad=False)
@@ -397,23 +237,13 @@ def _cast_buffers_alike(
                 ours._buffers[key] = held.to(buffer.dtype)
 
 
-def _is_plain(weight: torch.Tensor) -> bool:
-    import torch
-
-    return type(weight.data) is torch.Tensor and not weight.is_quantized
-
-
-def _pairs(
-    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
-) -> Iterator[tuple[tuple[str, str], torch.Tensor, torch.Tensor | None]]:
-    """Pair the base's parameters with the candidate's; None where that module lacks it."""
-    modules = {name or ROOT: module for name, module in candidate.named_modules()}
-    counterparts = {ours: modules[theirs] for theirs, ours in names.items()}
-    for name, module in base.named_modules():
-        other = counterparts.get(name or ROOT)
-        if other is None:
-            continue
-        for key, parameter in module._parameters.items():
-            if parameter is not None:
-                theirs = getattr(other, key, None)
-                yield (name or ROOT, key), parameter, theirs
+def why_not_upcast(candidate: torch.nn.Module) -> str:
+    """Say why a model cannot be run in float32 with its weights as they are; "" if it can."""
+    for slot in _weight_slots(candidate):
+        known = is_plain(slot.parameter) and slot.parameter.is_floating_point()
+        if not known and (
+            type(slot.module).__name__ not in _PLAIN_MODULES or slot.values() is None
+        ):
+            kind = type(slot.parameter.data).__name__
+            return f"{'.'.join(slot.key)} is held as {kind} of {slot.parameter.dtype}"
+    return ""

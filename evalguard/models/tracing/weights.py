@@ -1,0 +1,227 @@
+"""A candidate's weights beside the base's: how they were rounded, and which differ otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evalguard.core.tracing.points import ROOT
+from evalguard.core.tracing.precision import (
+    CLASSES,
+    EPSILON,
+    OTHER,
+    SAME,
+    WeightClass,
+    classify_weight,
+    relative_error,
+    round_weights,
+    vote_class,
+)
+from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD, WeightFinding
+from evalguard.models.tracing.passes import as_array
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsCompared:
+    """The candidate's weights beside the base's.
+
+    Attributes:
+        dtype: of most of the candidate's weights: in which it computes.
+        matrices, vectors: class of most of them. votes: of the matrices.
+        findings: weights that are not of their class.
+        policies: class of the matrices of one role, where all layers have it and others have not.
+        identical: whether all weights are the base's. exact: whether most are, or are a cast.
+        uncompared: parameters of the base without a comparable counterpart, and why.
+    """
+
+    dtype: str
+    matrices: str
+    vectors: str
+    votes: Mapping[str, int]
+    identical: bool
+    exact: bool
+    policies: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[WeightFinding, ...] = ()
+    uncompared: tuple[str, ...] = ()
+
+    def rule_of(self, key: tuple[str, str], weights: NDArray[np.float32]) -> str:
+        """Give the class that a weight should have, by its module's name and its own."""
+        if count_axes(weights) < 2:
+            return self.vectors
+        return self.policies.get(_role(key), self.matrices)
+
+
+def compare_weights(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+) -> WeightsCompared:
+    """Say how the candidate's weights were made from the base's, and which ones were not.
+
+    Args:
+        names: the base's name of each module of the candidate.
+    """
+    found: dict[tuple[str, str], WeightClass] = {}
+    axes: dict[tuple[str, str], int] = {}
+    uncompared: list[str] = []
+    for key, ours, theirs in pair_weights(base, candidate, names):
+        own, other = plain_weights(ours), weights_beside(key, ours, theirs)
+        if own is None or other is None or own.shape != other.shape:
+            uncompared.append(f"{key[0]}.{key[1]}")
+            continue
+        found[key], axes[key] = classify_weight(own, other), count_axes(own)
+    dtype = computing_dtype(candidate)
+    matrices, votes = vote_class(c for key, c in found.items() if axes[key] > 1)
+    compared = WeightsCompared(
+        dtype=dtype,
+        matrices=matrices,
+        vectors=_vote_vectors(c for key, c in found.items() if axes[key] < 2),
+        votes=votes,
+        identical=all(c.name == SAME for c in found.values()) and not uncompared,
+        exact=matrices in (SAME, *EPSILON),
+        uncompared=tuple(uncompared),
+    )
+    if matrices in (SAME, *EPSILON):
+        policies = _find_policies({key: c for key, c in found.items() if axes[key] > 1})
+        compared = replace(compared, policies=policies, exact=not policies)
+    if matrices == OTHER:  # a model of its own: every weight differs
+        return compared
+    findings = []
+    for key, ours, theirs in pair_weights(base, candidate, names):
+        own, other = plain_weights(ours), weights_beside(key, ours, theirs)
+        if key not in found or own is None or other is None:
+            continue
+        rule = compared.rule_of(key, own)
+        rules = {rule, dtype} & set(CLASSES)  # a weight may be left in the candidate's dtype
+        errors = (relative_error(own, round_weights(own, each)) for each in rules)
+        allowed = max(0.25 * EPSILON["float32"], *errors)
+        ratio = min(found[key].error, 1e6) / allowed
+        if ratio > WEIGHTS_THRESHOLD:
+            looks = f"{key[1]} {describe_weight(own, other, found[key])}"
+            findings.append(WeightFinding(module=key[0], ratio=ratio, looks=looks))
+    return replace(compared, findings=tuple(findings))
+
+
+def _role(key: tuple[str, str]) -> str:
+    """Name a weight without the number of its layer."""
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", f"{key[0]}.{key[1]}")
+
+
+def _find_policies(found: Mapping[tuple[str, str], WeightClass]) -> Mapping[str, str]:
+    """Find roles whose weights are quantised alike in all layers, of two at least.
+
+    A converter may leave most matrices as they are (a convolution, an output layer); that is a
+    choice. One layer that differs from the others is not.
+    """
+    roles: dict[str, list[WeightClass]] = {}
+    for key, each in found.items():
+        roles.setdefault(_role(key), []).append(each)
+    policies = {}
+    for role, members in roles.items():
+        common = set.intersection(*({*each.fitting} for each in members)) - {SAME, OTHER, *EPSILON}
+        if len(members) > 1 and common:
+            policies[role] = next(name for name in CLASSES if name in common)
+    return policies
+
+
+def count_axes(weights: NDArray[np.float32]) -> int:
+    """Count axes of more than one element: a weight with one such axis is a vector."""
+    return sum(size > 1 for size in weights.shape)
+
+
+def _vote_vectors(found: Iterable[WeightClass]) -> str:
+    """Vote over norms and biases; those that any dtype holds exactly (ones, zeros) have no say."""
+    return vote_class(c for c in found if c.name != OTHER and c.error > 0.0)[0]
+
+
+def weights_beside(
+    key: tuple[str, str], ours: torch.Tensor, theirs: torch.Tensor | None
+) -> NDArray[np.float32] | None:
+    """Give the candidate's values; a bias that it does not have is zero."""
+    if theirs is None and key[1] == "bias":
+        return np.zeros(tuple(ours.shape), dtype=np.float32)
+    return plain_weights(theirs)
+
+
+def describe_weight(
+    base: NDArray[np.float32], candidate: NDArray[np.float32], seen: WeightClass
+) -> str:
+    """Say what a weight that differs looks like: rounded, transposed, permuted, scaled."""
+    if not np.all(np.isfinite(candidate)):
+        return "holds nan or infinite values"
+    if not np.any(candidate):
+        return "is all zeros"
+    if seen.name != OTHER:
+        return f"is rounded to {seen.name}" if seen.name != SAME else "differs"
+    close = max(0.05 * seen.error, 0.01)
+    if base.ndim == 2:
+        turned = np.ascontiguousarray(base.T).reshape(candidate.shape)
+        if relative_error(turned, candidate) < close:
+            return "looks transposed"
+    scale = float(np.vdot(base, candidate) / max(float(np.vdot(base, base)), 1e-30))
+    if abs(scale) > 1e-6 and relative_error(base * np.float32(scale), candidate) < close:
+        return f"looks scaled by {scale:.4g}"
+    for axis, word in enumerate(("rows", "columns")[: base.ndim]):
+        if _is_permuted(base, candidate, axis):
+            return f"has its {word} in another order"
+    return f"differs by {100 * seen.error:.2g}%"
+
+
+def _is_permuted(base: NDArray[np.float32], candidate: NDArray[np.float32], axis: int) -> bool:
+    """Whether both have the same norms along an axis, in another order."""
+    ours, theirs = (
+        np.linalg.norm(np.moveaxis(w, axis, 0).reshape(base.shape[axis], -1), axis=1)
+        for w in (base, candidate)
+    )
+    in_order = np.allclose(ours, theirs, rtol=0.01)
+    return not in_order and bool(np.allclose(np.sort(ours), np.sort(theirs), rtol=0.01))
+
+
+def plain_weights(weight: torch.Tensor | None) -> NDArray[np.float32] | None:
+    """Give a weight's values in float32, dequantised; None where that cannot be done."""
+    if weight is None:
+        return None
+    if hasattr(weight, "dequantize") and not is_plain(weight):
+        weight = weight.dequantize()
+    if not weight.is_floating_point():
+        return None
+    values: NDArray[np.float32] = as_array(weight).astype(np.float32)
+    return values
+
+
+def computing_dtype(model: torch.nn.Module) -> str:
+    """Name the dtype of most of a model's weights, by their number of elements."""
+    counts: Counter[str] = Counter()
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    return counts.most_common(1)[0][0] if counts else SAME
+
+
+def is_plain(weight: torch.Tensor) -> bool:
+    import torch
+
+    return type(weight.data) is torch.Tensor and not weight.is_quantized
+
+
+def pair_weights(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, str], torch.Tensor, torch.Tensor | None]]:
+    """Pair the base's parameters with the candidate's; None where that module lacks it."""
+    modules = {name or ROOT: module for name, module in candidate.named_modules()}
+    counterparts = {ours: modules[theirs] for theirs, ours in names.items()}
+    for name, module in base.named_modules():
+        other = counterparts.get(name or ROOT)
+        if other is None:
+            continue
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                theirs = getattr(other, key, None)
+                yield (name or ROOT, key), parameter, theirs
