@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import isfinite, log2, nan
+from math import isfinite, log, log2, nan
 
 import numpy as np
 
@@ -102,7 +102,7 @@ def find_culprits(
         rng=rng,
         listen=listen,
         may_be_chance=may_be_chance,
-        weights=_prior_weights(names, prior),
+        weights=prior_weights(names, prior),
     )
     with suppress(KeyboardInterrupt, OutOfBudget):  # "stopped" until it ends by itself
         search.run()
@@ -112,17 +112,24 @@ def find_culprits(
 _MOST_WEIGHT = 30.0  # a trace may be a thousand times beyond its floor, and yet cost nothing
 
 
-def _prior_weights(
+def prior_weights(
     names: tuple[str, ...], prior: Mapping[str, float] | None
 ) -> tuple[float, ...] | None:
-    """Weights of the settings, one each, within bounds; None where nothing is known of any."""
+    """Weights of the settings, one each; None where nothing is known of any.
+
+    Where the largest is beyond what is believed, all are drawn nearer to 1 on a log scale: their
+    order stays.
+    """
     if not prior:
         return None
     weights = np.array([float(prior.get(name, 1.0)) for name in names])
     if not np.all(weights > 0.0):  # NaN too
         raise UsageError(f"a prior is above 0 for every setting, got {dict(prior)}")
-    weights = np.clip(weights, 1.0 / _MOST_WEIGHT, _MOST_WEIGHT)
-    return None if np.all(weights == weights[0]) else tuple(weights.tolist())
+    logs, most = np.log(weights), log(_MOST_WEIGHT)
+    finite = logs[np.isfinite(logs)]
+    logs = np.minimum(logs, max(float(finite.max(initial=most)), most))
+    logs *= min(1.0, most / max(float(np.abs(logs).max()), most))
+    return None if np.all(logs == logs[0]) else tuple(np.exp(logs).tolist())
 
 
 _LEAST_MARGIN = 0.25  # of the margin: what is left of it to be searched for

@@ -11,7 +11,7 @@ import pytest
 from planted_scores import YARDSTICK, PlantedScores, effects, named
 
 from evalguard.bisect.choice import components_of
-from evalguard.bisect.find import find_culprits
+from evalguard.bisect.find import find_culprits, prior_weights
 from evalguard.bisect.result import BisectResult
 from evalguard.errors import UsageError
 
@@ -82,6 +82,16 @@ def test_an_infinite_ratio_is_a_large_one_and_a_name_that_is_not_searched_is_ign
     guilty = LAYERS[5]
     result, _ = searched({guilty: 5.0}, {guilty: math.inf, "embeddings": 9.0}, seed=1)
     assert named(result) == {guilty}
+
+
+def test_ratios_far_beyond_any_floor_come_nearer_and_keep_their_order() -> None:
+    names = ("a", "b", "c")
+    assert prior_weights(names, {"a": 5.0, "b": 0.5}) == pytest.approx((5.0, 0.5, 1.0))
+    large = prior_weights(names, {"a": 1e9, "b": 1e3})
+    assert large == pytest.approx((30.0, 30.0 ** (1 / 3), 1.0))
+    assert prior_weights(names, {"a": math.inf, "b": 1e3}) == pytest.approx((30.0, 30.0, 1.0))
+    assert prior_weights(names, {"a": math.inf}) == pytest.approx((30.0, 1.0, 1.0))
+    assert prior_weights(names, {"d": 9.0}) is None
 
 
 @pytest.mark.parametrize("ratio", [0.0, -1.0, math.nan])
