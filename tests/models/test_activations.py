@@ -111,6 +111,19 @@ def test_a_module_that_runs_twice_has_points_of_both_calls_and_of_all_its_output
     assert np.array_equal(seen["inner#2:in"], seen["inner:out"])
 
 
+def test_a_cast_by_a_hook_of_the_module_is_its_own_doing() -> None:
+    model, seen = torch.nn.Sequential(torch.nn.Linear(3, 3)), {}
+    model[0].register_forward_pre_hook(lambda _, args: (args[0].bfloat16().float(),))
+    given = torch.full((1, 3), 1.0 + 2.0**-12)
+
+    def visit(point: str, value: Callable[[], Any]) -> None:
+        seen[point] = value().copy()
+
+    with torch.no_grad(), hook_modules(model, {"0": "linear"}, visit):
+        model(given)
+    assert np.array_equal(seen["linear:in"], given.numpy())
+
+
 def test_the_model_waits_until_a_value_is_taken_so_that_one_is_in_memory() -> None:
     made: list[int] = []
 

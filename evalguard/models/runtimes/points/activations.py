@@ -155,7 +155,10 @@ def hook_modules(root: Any, names: Mapping[str, str], visit: Visit) -> Iterator[
     try:
         for path, name in names.items():
             module = modules[path]
-            handles.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
+            # First, so that casts by hooks of the module's own are its own doing.
+            handles.append(
+                module.register_forward_pre_hook(before(name), prepend=True, with_kwargs=True)
+            )
             handles.append(module.register_forward_hook(after(name)))
         yield
     finally:
