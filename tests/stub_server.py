@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--with-child", action="store_true")
     parser.add_argument("--no-pace-alone", action="store_true")
+    parser.add_argument("--hang-pace-alone", action="store_true", help="never answer, then")
     asked = parser.parse_args()
     print(f"stub server with {sys.argv[1:]}", flush=True)
     if asked.ignore_term:
@@ -71,6 +72,8 @@ def main() -> None:
                 print("the stub runs out of memory", flush=True)
                 os._exit(9)
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if asked.hang_pace_alone and asked.pace > 1 and asked.sharpness == 1.0:
+                time.sleep(600)
             choices = []
             for index, ids in enumerate(body["prompt"]):
                 given = logprobs_of(ids, sharpness)

@@ -158,6 +158,7 @@ HEAVY = (
         RUN.format("'plan', '--help'"),
         RUN.format("'schema'"),
         RUN.format("'models'"),
+        RUN.format("'tensors', '--tolerances'"),
         RUN.format("'compare', '--base', 'no-such', '--cand', '/no/such/folder'"),
     ],
 )

@@ -56,21 +56,22 @@ def _check(files: tuple[Path, ...]) -> CommandResult:
     return CommandResult(partial("\n".join, check_guards(files)))
 
 
-@click.command("schema", short_help="Print the JSON Schema of guard files, or of a document.")
+@click.command("schema", short_help="Print the JSON Schema of guard files or of a report.")
 @click.argument("name", default="guard")
 @DEBUG
 def schema_command(name: str) -> Job:
-    """Print the JSON Schema of guard files, or of what a command prints under --json.
+    """Print the JSON Schema of guard files, or of what --json prints.
 
-    NAME is guard (the default), compare, floor, nightly or trace.
+    NAME is guard (the default), compare, floor, nightly, trace, tensors, ...: a name that is
+    not there lists them all.
     """
     return partial(_schema, name)
 
 
 def _schema(name: str) -> CommandResult:
-    from evalguard.run.listing import read_schema
+    from evalguard.run.listing import read_named_schema
 
-    return CommandResult(partial(_as_json, read_schema(name)))
+    return CommandResult(partial(_as_json, read_named_schema(name)))
 
 
 @click.command("models", short_help="List the models, settings and pairs of the guard file.")

@@ -41,13 +41,21 @@ from evalguard.cli.output import (
 from evalguard.cli.parameters import HELP_OPTIONS, Group
 from evalguard.cli.plan import floor_command, plan_command
 from evalguard.cli.report import github_command, gitlab_command, report_command, track_command
+from evalguard.cli.tensors import tensors_command
 from evalguard.cli.trace import trace_command
 from evalguard.core.redaction import redacted_command, redacted_text
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 
 # The commands as --help shows them.
 _COMMANDS = {
-    "Start here": (demo_command, compare_command, bisect_command, trace_command, report_command),
+    "Start here": (
+        demo_command,
+        compare_command,
+        bisect_command,
+        trace_command,
+        tensors_command,
+        report_command,
+    ),
     "Prepare": (init_command, check_command, plan_command, floor_command),
     "Run in CI and every night": (nightly_command, history_command, github_command, gitlab_command),
     "Look up": (
@@ -61,9 +69,7 @@ _COMMANDS = {
 }
 
 
-_EPILOG = """\b
-Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
-failed, 4 undecided under --strict, 130 interrupted, 143 terminated."""
+_EPILOG = "Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided."
 
 
 class _Program(Group):

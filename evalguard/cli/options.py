@@ -179,9 +179,8 @@ REFERENCE_FILE = distribution_option(
 
 
 EPILOG = """\b
-Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
-failed, 4 undecided under --strict, 130 interrupted, 143 terminated. The same
-command continues what was stopped. Underscores work as well: --num_fewshot."""
+Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided (--strict).
+The same command goes on with what was stopped. --num_fewshot works as well."""
 
 CONFIG = model_option(
     "--config",

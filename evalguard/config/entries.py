@@ -268,6 +268,15 @@ def _size(value: Any) -> Any:
     return value
 
 
+def _execution(value: Any) -> Any:
+    if value is None or (isinstance(value, str) and re.match(EXECUTION_PATTERN, value)):
+        return value
+    raise ValueError(
+        "here, ray, ray://HOST:PORT or ray://auto; how many actors, and what each takes, are keys "
+        "beside it"
+    )
+
+
 # The schema says in its words what the validators above say in theirs; a test compares them.
 _COUNT = {"type": "integer", "minimum": 1}
 _SHARE = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
@@ -286,6 +295,15 @@ ChatTemplate = Annotated[
     Any,
     BeforeValidator(_chat_template),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, TEXT_SCHEMA, _NULL]}),
+]
+_AMOUNT = r"(actors|num_gpus|num_cpus|memory)=[0-9]+(\.[0-9]+)?"
+EXECUTION_PATTERN = (
+    rf"^(here|ray(://(auto|[^\s?/]+:[1-9][0-9]{{0,4}}))?(\?{_AMOUNT}(&{_AMOUNT})*)?)$"
+)
+Execution = Annotated[
+    Any,
+    BeforeValidator(_execution),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": EXECUTION_PATTERN}, _NULL]}),
 ]
 Distributions = Annotated[
     Any,
@@ -393,7 +411,7 @@ class RunEntry(GuardEntry):
         description="What is searched: settings (the default), or which layers or modules of the "
         "candidate's model make the drift.",
     )
-    execution: Text | None = Field(
+    execution: Execution = Field(
         default=None,
         description="Where models run: here (the default), ray (a local Ray), ray://HOST:PORT or "
         "ray://auto (a Ray cluster).",

@@ -39,6 +39,9 @@ from evalguard.core.divergence import (
 )
 from evalguard.core.noise_floor import Figure
 
+# Draws from the tail at every position, from which KL is estimated without bias.
+SAMPLES = 8
+
 # What rounding in sums of V float64 terms may have moved a bound by; bounds are widened by it.
 _ROUNDING = 1e-11
 

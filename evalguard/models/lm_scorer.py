@@ -383,6 +383,13 @@ class LMScorer:
         """
         return format_chat(self._open_lm(), messages, add_generation_prompt=add_generation_prompt)
 
+    def interrupt(self) -> None:
+        """Give up what a server was asked, while another thread waits for it."""
+        if self._queue is not None:
+            self._queue.close()
+        elif hasattr(self._lm, "interrupt"):
+            self._lm.interrupt()
+
     def close(self) -> None:
         """Release the model. May be called twice."""
         if self._lm is None:

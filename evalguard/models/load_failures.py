@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -296,7 +297,32 @@ def _request_name(error: UnscorablePairError, requests: Sequence[Request]) -> st
 
 @contextlib.contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Send what libraries print to stderr, without their progress bars."""
+    """Send what libraries print to stderr, without their progress bars.
+
+    Several threads may ask for it at the same time: the last one to leave puts all back.
+    """
+    with _silencing:
+        if not _silent:
+            stack = contextlib.ExitStack()
+            stack.enter_context(_silence())
+        else:
+            stack = _silent[0]
+        _silent.append(stack)
+    try:
+        yield
+    finally:
+        with _silencing:
+            _silent.pop()
+            if not _silent:
+                stack.close()
+
+
+_silencing = threading.Lock()
+_silent: list[contextlib.ExitStack] = []  # once for each that wants it
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
     from tqdm import tqdm  # type: ignore[import-untyped]
     from transformers.utils import logging
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,6 @@ from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
 from evalguard.harness.tasks import task_names
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 from evalguard.report.cache import cache_document, cache_text
-from evalguard.report.contract.compare import compare_schema
-from evalguard.report.floor import floor_schema
-from evalguard.report.night import night_schema
-from evalguard.report.trace.document import trace_schema
 from evalguard.report.words.plain_text import printable
 from evalguard.run.floor.stored_floors import read_floor
 from evalguard.run.options import CompareOptions
@@ -54,7 +51,7 @@ __all__ = [
     "describe_models",
     "describe_types",
     "list_tasks",
-    "read_schema",
+    "read_named_schema",
     "render_models",
     "render_tasks",
     "render_types",
@@ -63,30 +60,29 @@ __all__ = [
 
 # lm-eval has no name that begins so: its thousands of files need not be read.
 _OWN_PREFIX = "evalguard_"
+_SCHEMA_SUFFIX = ".schema.json"
 
 
-# Of guard files, and of the documents that commands print under --json.
-_SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
-    "guard": build_guard_schema,
-    "compare": compare_schema,
-    "floor": floor_schema,
-    "nightly": night_schema,
-    "trace": trace_schema,
-}
-
-
-def read_schema(name: str) -> dict[str, Any]:
-    """Return a JSON Schema by its name.
+def read_named_schema(name: str) -> dict[str, Value]:
+    """Return the JSON Schema of guard files ("guard"), or of a report by the name of its contract.
 
     Raises:
         UsageError: there is none of that name.
     """
-    if name not in _SCHEMAS:
+    if name == "guard":
+        return build_guard_schema()
+    files = {
+        file.name.removesuffix(_SCHEMA_SUFFIX): file
+        for file in resources.files("evalguard.report").iterdir()
+        if file.name.endswith(_SCHEMA_SUFFIX)
+    }
+    if name not in files:
         raise UsageError(
-            f"there is no schema '{name}'{nearest(name, _SCHEMAS)}",
-            hint=f"schemas: {', '.join(_SCHEMAS)}",
+            f"there is no schema '{name}'{nearest(name, ['guard', *files])}",
+            hint=f"schemas: {', '.join(['guard', *sorted(files)])}",
         )
-    return _SCHEMAS[name]()
+    loaded: dict[str, Value] = json.loads(files[name].read_text(encoding="utf-8"))
+    return loaded
 
 
 def describe_models(config: Path | None) -> list[dict[str, Value]]:

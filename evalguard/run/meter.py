@@ -38,10 +38,15 @@ class _SpentTime:
     cpu: float = 0.0
 
 
+# In place of a task: several at the same time, whose time goes to each block's as that comes in.
+_AHEAD = "\0"
+
+
 @dataclass(slots=True)
 class _TaskWork:
     documents: int = 0
     kept: int = 0
+    ahead: int = 0
     tokens: int = 0
     hidden: bool = False
 
@@ -88,6 +93,12 @@ class Meter:
             self._charge()
             self._inside.pop()
 
+    @contextmanager
+    def ahead(self, model: str) -> Iterator[None]:
+        """Count the time spent inside as that of scoring the blocks that come in meanwhile."""
+        with self.phase("scoring", (model,), _AHEAD):
+            yield
+
     def loaded(self, scorer: Scorer) -> None:
         """Count a model that was loaded, and see what memory it takes in the end."""
         self.loads += 1
@@ -108,11 +119,30 @@ class Meter:
         """Count an answered block, each model's responses."""
         for model, told, kept in zip(models, answered.responses, answered.kept, strict=True):
             work = self._work.setdefault((model, task), _TaskWork())
-            work.documents += documents
+            again = min(work.ahead, documents)
+            work.ahead -= again
+            work.documents += documents - again
             if kept:
-                work.kept += documents
+                work.kept += documents - again
             else:
                 self._feed(work, told)
+
+    def count_ahead(
+        self, model: str, task: str, documents: int, responses: Sequence[Response]
+    ) -> None:
+        """Count a block that was scored before it is asked for: it will then come from the cache.
+
+        The time since the block before, inside ``ahead``, becomes that of this task.
+        """
+        self._charge()
+        waited = self._spent.pop(("scoring", (model,), _AHEAD), _SpentTime())
+        spent = self._spent.setdefault(("scoring", (model,), task), _SpentTime())
+        spent.wall += waited.wall
+        spent.cpu += waited.cpu
+        work = self._work.setdefault((model, task), _TaskWork())
+        work.documents += documents
+        work.ahead += documents
+        self._feed(work, responses)
 
     def seconds_per_document(self, model: str, task: str) -> float | None:
         """Wall-clock seconds that a model took for a document; None where all were kept."""

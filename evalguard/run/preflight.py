@@ -15,7 +15,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.limits import OF_ANSWERS
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, GuardFileError, MisalignedRunsError, UsageError
-from evalguard.models.arguments import HF_TYPES
+from evalguard.models.arguments import HF_TYPES, check_type
 from evalguard.models.checkpoint_files import check_model_folder, find_local_folder
 from evalguard.report.words.plain_text import printable
 from evalguard.run.choices import Choices
@@ -239,13 +239,15 @@ def check_models(sources: Iterable[ModelSource]) -> None:
     """Refuse models that can be seen to be none, before the first one is loaded and scored.
 
     Raises:
-        UsageError: for a folder or hub id that leads nowhere, or a folder that holds no model.
+        UsageError: for a folder or hub id that leads nowhere, a folder that holds no model, or a
+            model type whose numbers are wrong.
         EvaluationError: for weights that are damaged, or pickled and not allowed to be.
         SettingError: for settings that contradict each other.
     """
     for source in sources:
         with with_location(source):
             variant = source.variant
+            check_type(variant.model)
             arguments = plan_conversion(variant).model_args
             check_served(variant)
             check_runtime(variant)

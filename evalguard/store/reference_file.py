@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,7 @@ class ReferenceFile:
         import pyarrow.parquet as pq
 
         self.path, self.digest = path, _read_digest(path)
+        self._reading = threading.Lock()
         try:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             schema = self._file.schema_arrow
@@ -80,7 +82,9 @@ class ReferenceFile:
             return None
         group = self._groups[task, block]
         try:
-            return read_rows(self._group(group, None))
+            with self._reading:  # threads of several workers ask
+                rows = self._group(group, None)
+            return read_rows(rows)
         except DamagedBlockError as error:
             raise self._damaged(group, f": {error}") from error
 

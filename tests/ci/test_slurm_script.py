@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from small_world import N_LONG, make_world, run_here
 
 from evalguard.cli.compare import compare_command
 
@@ -59,3 +62,57 @@ def test_without_a_cache_folder_it_says_which_variable_names_one(tmp_path: Path)
     assert done.returncode != 0
     assert "EVALGUARD_CACHE_DIR: names the cache folder that all nodes see" in done.stderr
     assert not (tmp_path / "words").exists()
+
+
+@pytest.mark.slow
+def test_two_elements_share_a_comparison_and_the_job_after_them_judges_it(
+    tiny_llama: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "world").mkdir()
+    world = make_world(tmp_path / "world", tiny_llama)
+    program, history = tmp_path / "evalguard", tmp_path / "runs.sqlite"
+    program.write_text(f'#!/bin/bash\nexec "{sys.executable}" -m evalguard "$@"\n')
+    program.chmod(0o755)
+    named: list[object] = ["--config", world.guard, "--base", "orig", "--cand", "sharp"]
+    named += ["--tasks", "sw_long", "--token-budget", 512, "--json"]
+
+    def job(**slurm: str) -> subprocess.Popen[str]:
+        told = {
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "EVALGUARD_CACHE_DIR": str(tmp_path / "cache"),
+            "SLURM_CPUS_PER_TASK": "1",
+            **slurm,
+        }
+        more = ["--bisect", "auto", "--history", history, "--output-path", tmp_path / "out"]
+        return subprocess.Popen(
+            ["bash", str(SCRIPT), *map(str, [*named, *more])],
+            cwd=tmp_path,
+            env={**os.environ, **told},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    elements = [job(SLURM_ARRAY_TASK_ID=number) for number in ("1", "2")]
+    scored = 0
+    for element in elements:
+        out, err = element.communicate(timeout=600)
+        assert element.returncode == 0, err  # though the candidate regressed
+        found = json.loads(out)
+        assert (found["exit_code"], found["bisect"]) == (1, None)
+        scored += sum(one["documents"] - one["kept"] for one in found["resources"]["answers"])
+    assert scored >= 2 * N_LONG
+    assert not history.exists()
+    assert not (tmp_path / "out").exists()
+    last = job()
+    out, err = last.communicate(timeout=600)
+    assert last.returncode == 1, err
+    verdict = json.loads(out)
+    assert all(one["kept"] == one["documents"] for one in verdict["resources"]["answers"])
+    assert [one["setting"] for one in verdict["bisect"]["culprits"]] == ["gain"]
+    assert history.exists()
+    alone = run_here(
+        ["compare", *named, "--threads", 1, "--bisect", "never", "--output-path", tmp_path / "one"],
+        capfd,
+    )
+    assert verdict["comparisons"] == alone.document["comparisons"]

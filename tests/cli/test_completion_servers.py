@@ -137,22 +137,12 @@ def test_a_server_may_say_folder_and_release_of_the_model(
 
 
 class OtherAnswers(BaseHTTPRequestHandler):
-    """sglang's own endpoint and a gguf server, neither of which shows the prompt's tokens."""
+    """sglang's own endpoint, which does not show the prompt's tokens."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "input_ids" in asked:
-            about = {"input_token_logprobs": [], "input_top_logprobs": []}
-            answer: Any = [{"text": "", "meta_info": about} for _ in asked["input_ids"]]
-        else:
-            end = len(asked["prompt"])
-            logprobs = {
-                "tokens": ["x"],
-                "text_offset": [end],
-                "token_logprobs": [-0.5],
-                "top_logprobs": [{"x": -0.5}],
-            }
-            answer = {"choices": [{"index": 0, "text": "x", "logprobs": logprobs}]}
+        about = {"input_token_logprobs": [], "input_top_logprobs": []}
+        answer = [{"text": "", "meta_info": about} for _ in asked["input_ids"]]
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -164,17 +154,12 @@ class OtherAnswers(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("kind", ["sglang-generate", "gguf"])
-def test_a_server_of_another_type_that_scores_no_token_is_refused(
-    kind: str, tiny_llama: Path
-) -> None:
+def test_a_server_of_another_type_that_scores_no_token_is_refused(tiny_llama: Path) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), OtherAnswers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    arguments = {
-        "sglang-generate": {"base_url": url, "tokenizer": str(tiny_llama), "max_retries": 1},
-        "gguf": {"base_url": url},
-    }[kind]
+    arguments = {"base_url": url, "tokenizer": str(tiny_llama), "max_retries": 1}
+    kind = "sglang-generate"
     policy = ScoringPolicy(batch_size=1)
     request = Request(
         task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("the fog", " came")
@@ -204,29 +189,40 @@ def test_choices_that_all_have_the_same_log_likelihood_are_no_answers(
     assert "says nothing about the model" in done.document["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["local-completions", pytest.param("gguf", marks=pytest.mark.slow)]
-)
-def test_a_server_that_is_not_there_is_named_with_what_to_do(
-    kind: str, world: SmallWorld, capfd
-) -> None:
-    guard = world.folder / "nobody.yaml"
-    arguments = {
-        "local-completions": {
-            "base_url": "http://127.0.0.1:9/v1/completions",
-            "model": "served",
-            "tokenizer": str(world.models["llama"]),
-            "tokenizer_backend": "huggingface",
-            "max_retries": 1,
-        },
-        "gguf": {"base_url": "http://127.0.0.1:9"},
-    }[kind]
+def guard_of(world: SmallWorld, kind: str, arguments: dict[str, Any]) -> Path:
+    """A guard file with two models of one type."""
+    guard = world.folder / "two.yaml"
     models = {name: {"model": kind, "model_args": arguments} for name in ("a", "b")}
     content = {"models": models, "tasks": ["sw_word"], "include_path": [str(world.tasks)]}
     guard.write_text(json.dumps(content))
+    return guard
+
+
+def test_a_server_that_is_not_there_is_named_with_what_to_do(world: SmallWorld, capfd) -> None:
+    arguments = {
+        "base_url": "http://127.0.0.1:9/v1/completions",
+        "model": "served",
+        "tokenizer": str(world.models["llama"]),
+        "tokenizer_backend": "huggingface",
+        "max_retries": 1,
+    }
+    guard = guard_of(world, "local-completions", arguments)
     done = run_here(["compare", "--config", guard, "--base", "a", "--cand", "b", "--json"], capfd)
     assert done.code == 3
     assert "is the server running" in done.document["error"]["hint"]
+
+
+@pytest.mark.parametrize("kind", ["gguf", "ggml"])
+def test_a_client_whose_log_likelihoods_are_wrong_is_refused_before_anything_runs(
+    kind: str, world: SmallWorld, capfd
+) -> None:
+    guard = guard_of(world, kind, {"base_url": "http://127.0.0.1:9"})
+    done = run_here(["compare", "--config", guard, "--base", "a", "--cand", "b", "--json"], capfd)
+    assert done.code == 2
+    assert "log-likelihoods are wrong" in done.document["error"]["message"]
+    assert "llama_server" in done.document["error"]["hint"]
+    assert "llama_cpp" in done.document["error"]["hint"]
+    assert "loading" not in done.err
 
 
 def test_a_model_type_whose_package_is_absent_says_what_to_install(
@@ -326,6 +322,42 @@ def test_a_client_that_lacks_its_packages_says_how_to_install_them(
         )
     assert "tenacity" in str(error.value)
     assert error.value.hint == "pip install 'lm-evalguard[api]'"
+
+
+def test_scores_that_were_kept_without_shown_tokens_are_made_again_with_them(
+    world: SmallWorld, capfd
+) -> None:
+    guard, cache = world.folder / "again.yaml", world.folder / "again"
+    with serving(ModelStub(tokenizer=world.models["llama"])) as url:
+
+        def compare(**more: Any) -> dict[str, Any]:
+            served = {
+                "base_url": url,
+                "model": "served",
+                "tokenizer": str(world.models["llama"]),
+                "tokenizer_backend": "huggingface",
+                "max_length": 50,
+                "add_bos_token": True,
+                **more,
+            }
+            own = {"pretrained": str(world.models["llama"]), "dtype": "float32"}
+            models = {
+                "own": {"model_args": own},
+                "served": {"model": "local-completions", "model_args": served, "revision": "1"},
+            }
+            content = {"models": models, "tasks": ["sw_word"], "include_path": [str(world.tasks)]}
+            guard.write_text(json.dumps(content))
+            words = ["compare", "--config", guard, "--base", "own", "--cand", "served", "--json"]
+            words += ["--cache-dir", cache, "--output-path", world.folder / "reports", "--quiet"]
+            document: dict[str, Any] = run_here(words, capfd).document
+            return document
+
+        assert compare()["kl_estimates"] == []
+        first, again = (compare(top_logprobs=5) for _ in range(2))
+    assert first["kl_estimates"][0]["failure"] == ""
+    assert again["kl_estimates"] == first["kl_estimates"]
+    base = {one["model"]: one["kept"] for one in again["resources"]["answers"]}
+    assert base["own"] == again["comparisons"][0]["n"]  # kept with them this time
 
 
 @pytest.mark.parametrize("bos", [False, True])

@@ -96,6 +96,12 @@ def test_a_comparison_and_its_bisection_are_those_of_one_process_though_an_actor
     )
     assert run.code == alone.code == 1, run.err
     assert len(killed) == 1
+    for one, other in zip(
+        run.document["resources"]["answers"], alone.document["resources"]["answers"], strict=True
+    ):
+        assert one == other
+        assert (one["kept"], one["tokens"] > 0) == (0, True)
+    assert run.document["resources"]["tokens_per_second"] > 0.0
     mine, theirs = result(run.document), result(alone.document)
     found, expected = mine.pop("bisect"), theirs.pop("bisect")
     assert mine == theirs
@@ -166,3 +172,23 @@ def test_ctrl_c_ends_what_was_started_and_keeps_what_was_scored(
     assert alive == []
     if code == 130:
         assert "finished blocks of documents are kept" in text
+
+
+def test_distributions_are_scored_by_all_actors_and_are_those_of_one_process(
+    world: SmallWorld,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    limited = ["--distributions", "reference", "--bisect", "never"]
+    alone = run_here(command(world, tmp_path / "one", *limited), capfd)
+    run = run_here(command(world, tmp_path / "ray", "--execution", "ray?actors=2", *limited), capfd)
+    assert run.code == alone.code, run.err
+    assert run.document["distributions"][0]["kl"]["value"] > 0.0
+    assert result(run.document) == result(alone.document)
+    assert run.err.count("blocks on 2 Ray actors") == 2
+    assert run.document["resources"]["answers"] == alone.document["resources"]["answers"]
+    file = ["--reference", tmp_path / "base.parquet", *limited]
+    run_here(command(world, tmp_path / "ray", *file), capfd)
+    again = run_here(command(world, tmp_path / "file", "--execution", "ray?actors=2", *file), capfd)
+    assert again.err.count("blocks on 2 Ray actors") == 1, again.err
+    assert again.document["distributions"] == alone.document["distributions"]

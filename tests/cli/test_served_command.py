@@ -99,11 +99,29 @@ def test_two_models_with_equal_servers_share_one(guard: Guard, tmp_path: Path, c
     assert "stub server with" in log.read_text(encoding="utf-8")
 
 
+def workers(folder: Path) -> list[Path]:
+    """Logs of processes that a model had to itself."""
+    return list((folder / "cache" / "logs").glob("worker-*"))
+
+
+@pytest.mark.parametrize("place", [["--worker", "always"], ["--execution", "ray?actors=2"]])
+def test_what_asks_a_server_has_no_process_of_its_own(
+    place: list[str], guard: Guard, tmp_path: Path, capfd
+) -> None:
+    if "--execution" in place:
+        pytest.importorskip("ray")
+    done = run_here([*guard(), *place], capfd)
+    assert done.code == 0, done.out + done.err
+    assert not workers(tmp_path)
+    assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
+
+
 @pytest.mark.slow
 def test_a_flag_of_the_server_is_named_by_a_bisection(guard: Guard, tmp_path: Path, capfd) -> None:
     words = guard(candidate={"settings": SHARP})
-    done = run_here([*words, "--bisect", "auto"], capfd)
+    done = run_here([*words, "--bisect", "auto", "--bisect-jobs", "2"], capfd)
     assert done.code == 1, done.out + done.err
+    assert not workers(tmp_path)
     bisect = done.document["bisect"]
     assert [one["setting"] for one in bisect["culprits"]] == ["sharpness"], bisect
     assert all_gone(tmp_path)
@@ -249,6 +267,34 @@ def test_no_server_is_left_after(
     assert process.returncode == code
     if out:
         assert json.loads(out)["exit_code"] == code
+    wait_until(lambda: all_gone(tmp_path))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_probe_that_waits_for_its_server_and_keeps_the_verdict(
+    guard: Guard, tmp_path: Path
+) -> None:
+    settings = {
+        "sharpness": SHARP["sharpness"],
+        "pace": {"reference": 1, "candidate": 9, "target": "serve.pace"},
+    }
+    words = [*guard("--hang-pace-alone", candidate={"settings": settings}), "--bisect", "auto"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(evalguard.__file__).parent.parent)}
+    command = [sys.executable, "-m", "evalguard", *map(str, words)]
+
+    def waits() -> bool:
+        logs = (tmp_path / "cache" / "logs").glob("server-*.log")
+        told = [log.read_text(encoding="utf-8") for log in logs]
+        return any("'9'" in one and "=1.0" in one and "asked" in one for one in told)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        wait_until(waits)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, out
+    found = json.loads(out)
+    assert found["exit_code"] == 1
+    assert "interrupted" in str(found["bisect_reason"]) + str(found["bisect"])
     wait_until(lambda: all_gone(tmp_path))
 
 

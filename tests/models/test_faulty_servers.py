@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def ask(tiny_llama: Path) -> Iterator[Callable[..., list[Response]]]:
             model_type: str = "",
             batch_size: int = 2,
             arguments: dict[str, Any] | None = None,
+            before: str = "",
             **stub: Any,
         ) -> list[Response]:
             made = Stub(tokenizer=tiny_llama, **stub)
@@ -69,7 +71,10 @@ def ask(tiny_llama: Path) -> Iterator[Callable[..., list[Response]]]:
             policy = ScoringPolicy(batch_size=batch_size)
             lm = load_lm(model_type, given, {}, policy, trust_remote_code=False, allow_pickle=False)
             scorer = LMScorer(lm, policy, model_type=model_type)
-            requests = requests_of(kind)
+            requests = [
+                replace(one, arguments=(before + one.arguments[0], *one.arguments[1:]))
+                for one in requests_of(kind)
+            ]
             scorer.probe(requests)
             return scorer.score(requests)
 
@@ -357,6 +362,15 @@ def test_the_tokens_of_a_log_likelihood_come_with_it(shape: str, kind: str, ask:
             assert len(shown) in (3, 4)
             assert own in shown.values()
             assert sum(np.exp(list(shown.values()))) < 1.0
+
+
+@pytest.mark.parametrize("shape", ["openai", "vllm"])
+def test_a_special_token_that_is_echoed_as_text_is_no_other_prompt(shape: str, ask: Any) -> None:
+    # vLLM writes "<bos>", which the probe moves into the middle of a prompt
+    one = ask(shape=shape, before="<s>", arguments={"num_concurrent": 2}, batch_size=1)
+    assert [response.n_tokens for response in one] == [
+        response.n_tokens + 1 for response in ask(shape=shape)
+    ]
 
 
 def test_a_text_in_several_windows_has_all_its_tokens(ask: Any) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from evalguard.core.scorer import Request, RequestKind, ScoringPolicy
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 
@@ -71,8 +71,9 @@ class Stub(BaseHTTPRequestHandler):
             return
         ((wanted, _),) = asked["logit_bias"]
         row = logprobs_after(prompt)
-        top = {"id": int(row.argmax()), "logprob": float(row.max())}
-        one = {"id": wanted, "logprob": float(row[wanted]), "top_logprobs": [top]}
+        best = row.argsort()[::-1][: asked["n_probs"]]
+        top = [{"id": int(token), "logprob": float(row[token])} for token in best]
+        one = {"id": wanted, "logprob": float(row[wanted]), "top_logprobs": top}
         answer = {"completion_probabilities": [one], "tokens_evaluated": len(prompt)}
         self.say(type(self).fault(answer) if type(self).fault else answer)
 
@@ -168,6 +169,49 @@ def test_a_text_is_generated_and_cut_at_a_stop_sequence(serve: Callable[..., LMS
     assert answer.text == whole.split(whole[5])[0]
     with pytest.raises(EvaluationError, match="decodes greedily"):
         scorer.score([request("generate_until", "abc", {"do_sample": True, "temperature": 1.0})])
+
+
+def test_as_many_tokens_of_each_distribution_are_shown_as_were_asked_for(
+    serve: Callable[..., LMScorer],
+) -> None:
+    asked = [
+        request("loglikelihood", "the old man", " sea."),
+        request("loglikelihood_rolling", "a"),
+    ]
+    for one in asked:
+        (answer,) = serve(top_logprobs=5).score([one])
+        (without,) = serve().score([one])
+        assert without.top_logprobs is None
+        assert answer.token_logprobs is not None
+        assert answer.token_logprobs.tolist() == pytest.approx(without.token_logprobs.tolist())
+        assert answer.top_logprobs is not None
+        assert len(answer.top_logprobs) == len(answer.token_logprobs)
+        for shown, own in zip(answer.top_logprobs, answer.token_logprobs, strict=True):
+            assert len(shown) in (5, 6)  # the scored token is always among them
+            assert own in shown.values()
+    ids = [BOS, *encode("the old man", False)]
+    row = logprobs_after(ids)
+    (answer,) = serve(top_logprobs=5).score(asked[:1])
+    assert answer.top_logprobs is not None
+    best = {f"token_id:{token}": pytest.approx(row[token]) for token in row.argsort()[::-1][:5]}
+    assert {**answer.top_logprobs[0], **best} == answer.top_logprobs[0]
+
+
+@pytest.mark.parametrize("top", [[{"id": 3}], [{"id": 3, "logprob": 0.0}, {"id": 4, "logprob": 0}]])
+def test_shown_tokens_of_no_distribution_are_refused(
+    serve: Callable[..., LMScorer], top: list[dict[str, Any]]
+) -> None:
+    scorer = serve(changed(top_logprobs=top), top_logprobs=2)
+    with pytest.raises(EvaluationError, match="tokens of a distribution"):
+        scorer.score([request("loglikelihood", "the old man", " sea.")])
+
+
+@pytest.mark.parametrize("number", [0, -1, True, "5"])
+def test_a_number_of_shown_tokens_that_is_none_is_refused(
+    serve: Callable[..., LMScorer], number: Any
+) -> None:
+    with pytest.raises(UsageError, match="is not a number of tokens"):
+        serve(top_logprobs=number)
 
 
 def changed(**fields: Any) -> Fault:

@@ -49,6 +49,7 @@ def test_every_type_is_registered_and_takes_no_name_of_lm_evals(name: str) -> No
     assert not theirs or "evalguard" not in lm_eval.models.MODEL_MAPPING[name]
 
 
+@pytest.mark.slow
 def test_lm_evals_command_knows_the_types_and_says_what_is_missing(tmp_path: Path) -> None:
     kind = next((n for n in ("rwkv", "fla", "llama_cpp") if RUNTIME_TYPES[n].missing), None)
     if kind is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +332,20 @@ def test_closing_gives_up_what_is_in_flight(server, load) -> None:
     scorer.close()  # a hang would run into the limit of all tests
     with pytest.raises(EvaluationError, match="closed"):
         scorer.score(requests_of("generate_until"))
+
+
+def test_who_waits_for_a_server_can_be_ended_by_another_thread(server, load) -> None:
+    asked = threading.Event()
+
+    async def never(server: CompletionServer, *_: Any) -> None:
+        asked.set()
+        await server.until(lambda: False)
+
+    server.hook = never
+    scorer = load(server.url, num_concurrent=4)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(scorer.score, requests_of("generate_until"))
+        assert asked.wait(300)
+        scorer.interrupt()
+        with pytest.raises(EvaluationError, match="given up"):
+            waiting.result(timeout=300)

@@ -99,6 +99,35 @@ def test_a_healthy_port_has_no_suspect(dtype: torch.dtype) -> None:
     assert not beyond(trace)
 
 
+def cast_input(name: str, dtype: torch.dtype, stored: torch.dtype | None = None) -> Any:
+    """A module that is given its input in another precision, by a hook as conversions have it."""
+
+    def change(model: Any) -> None:
+        module = model.get_submodule(name)
+        module.to(dtype)
+
+        def cast(_module: Any, inputs: tuple[torch.Tensor, ...]) -> Any:
+            return tuple(one.to(dtype).to(stored or dtype) for one in inputs)
+
+        module.register_forward_pre_hook(cast)
+        module.register_forward_hook(lambda _module, _inputs, output: output.float())
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.input_layernorm", "model.norm"])
+def test_an_input_that_is_merely_rounded_is_the_doing_of_the_module_that_it_goes_into(
+    name: str,
+) -> None:
+    base = make_llama()
+    trace = trace_models(base, changed(base, cast_input(name, torch.bfloat16)), DOCUMENTS)
+    assert [suspect.module for suspect in trace.suspects] == [name]
+    assert trace.first is not None
+    assert trace.first.fault == "precision"
+    assert "computed in bfloat16" in trace.first.operation
+    assert at(trace, f"{name}:in").module == name
+
+
 @pytest.mark.slow
 def test_another_attention_implementation_is_healthy() -> None:
     base = make_llama()

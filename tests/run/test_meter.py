@@ -118,3 +118,20 @@ def test_models_that_start_over_keep_the_time_and_forget_the_answers(
     assert meter.resources().seconds("scoring") == 7.0
     assert [one.documents for one in meter.resources().answers] == [2]
     assert meter.seconds_per_document("a", "t") == 0.5
+
+
+def test_blocks_that_workers_score_ahead_are_scored_once_and_not_cached(
+    meter: Meter, clock: Clock
+) -> None:
+    with meter.ahead("a"):
+        clock.now += 3.0
+        meter.count_ahead("a", "t", 2, block(10, 20).responses[0])
+        clock.now += 1.0
+        meter.count_ahead("a", "u", 1, block(10).responses[0])
+    for task, documents in (("t", 2), ("u", 1), ("t", 6)):
+        meter.count(["a"], task, documents, block(10, kept=True))
+    (answers,) = meter.resources().answers
+    assert (answers.documents, answers.kept, answers.tokens) == (9, 6, 40)
+    assert meter.resources().tokens_per_second == 10.0
+    assert meter.seconds_per_document("a", "t") == 1.5
+    assert meter.seconds_per_document("a", "u") == 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -199,3 +199,52 @@ def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
             ]
         ) as free:
             assert free
+
+
+class AskedAhead(FakeScorer):
+    """Behind a server, which is asked for blocks before they are waited for."""
+
+    served = object()
+    answers_kept = None
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.ahead: list[tuple[int, ...]] = []
+
+    def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
+        for requests in blocks:
+            self.ahead.append(tuple(dict.fromkeys(one.doc_id for one in requests)))
+
+
+def test_a_server_is_asked_once_for_what_two_processes_want(tasks: TaskSet, tmp_path: Path) -> None:
+    one, other = AskedAhead(), AskedAhead()
+    first, second = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
+    first.ask_ahead([called_m(one)])
+    second.ask_ahead([called_m(other)])
+    assert len(one.ahead) == BLOCKS
+    assert other.ahead == []
+    evaluation = first.evaluate("m", one)
+    assert scores_of(second.evaluate("m", other)) == scores_of(evaluation)
+    assert len(one.scored) == BLOCKS
+    assert other.scored == []
+    assert other.ahead == []
+
+
+def test_what_a_process_gives_up_of_a_server_another_one_asks(
+    tasks: TaskSet, tmp_path: Path
+) -> None:
+    one, other = AskedAhead(fails={3: EvaluationError("the server died")}), AskedAhead()
+    first, second = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
+    with pytest.raises(EvaluationError, match="the server died"):
+        first.evaluate("m", one)
+    second.evaluate("m", other)
+    assert len(other.ahead) == len(other.scored) == BLOCKS - 3
+
+
+def test_a_run_that_ends_early_holds_no_block_of_a_server(tasks: TaskSet, tmp_path: Path) -> None:
+    one, other = AskedAhead(), AskedAhead()
+    first, second = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
+    first.ask_ahead([called_m(one)])
+    first.close()
+    second.ask_ahead([called_m(other)])
+    assert len(other.ahead) == BLOCKS

@@ -71,8 +71,10 @@ def test_int5_weights_cost_far_more_than_int8_and_none_costs_nothing(
         # drift in base standard errors: attention scale / 1.0695 costs 0.50, rope base 50,000
         # costs 2.06, norms in bfloat16 nothing (data/README.md); 0.09 nats are about one
         ("attr:model.layers.*.self_attn.scaling", 8**-0.5 / 1.0695, 0.02, 0.08),
-        ("config.rope_parameters.rope_theta", 50000.0, 0.1, 0.35),
-        ("dtype:**norm", "bfloat16", -0.01, 0.01),
+        pytest.param(
+            "config.rope_parameters.rope_theta", 50000.0, 0.1, 0.35, marks=pytest.mark.slow
+        ),
+        pytest.param("dtype:**norm", "bfloat16", -0.01, 0.01, marks=pytest.mark.slow),
     ],
 )
 def test_known_conversion_mistakes_cost_what_they_are_known_to_cost(

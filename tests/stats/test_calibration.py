@@ -138,6 +138,7 @@ def test_the_report_marks_an_interval_that_is_too_narrow():
     assert "1 rows, 1 with a bold figure" in text
 
 
+@pytest.mark.slow
 def test_what_is_printed_as_a_false_alarm_is_about_what_happens():
     for name, n, simulate in false_alarms():
         rng = np.random.default_rng(6)

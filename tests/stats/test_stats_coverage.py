@@ -79,7 +79,7 @@ def simulated(kind, n, truth):
     return estimates, scale_truth
 
 
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", [SIZES[0], pytest.param(SIZES[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_95_percent_intervals_hold_the_truth_in_95_percent_of_runs(kind, n):
     estimates, truth = simulated(kind, n, 0.03)

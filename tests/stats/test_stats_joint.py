@@ -208,6 +208,7 @@ def test_every_p_value_keeps_its_size_with_metrics_that_depend_on_each_other(kin
     assert np.all((p_values <= 0.05).mean(axis=0) <= 0.055 + MONTE_CARLO)
 
 
+@pytest.mark.slow
 def test_a_drift_in_all_tasks_and_one_in_a_single_task_are_both_seen():
     everywhere = (simulated(23, drifts=(0.2, 0.2, 0.2)) <= 0.05).mean(axis=0)
     single = (simulated(29, drifts=(0.6, 0.0, 0.0)) <= 0.05).mean(axis=0)

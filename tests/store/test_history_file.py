@@ -282,6 +282,7 @@ def writer(
         os._exit(code)
 
 
+@pytest.mark.slow
 def test_processes_that_start_a_history_in_the_same_moment_all_keep_their_nights(
     tmp_path: Path,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
-from system_models import MODEL, ORIGINAL, Compare, healthy, named, perplexity
+from system_models import MODEL, ORIGINAL, Compare, healthy, kl_mean, named, perplexity
 
 # One after the other: each looks whether a server is left.
 pytestmark = pytest.mark.systems
@@ -56,6 +56,31 @@ def test_a_served_gguf_with_every_flag_at_reference_is_the_model(
     assert drift["n"] == 48
     assert abs(drift["sigma"]) < 0.01
     assert not drift["bit_identical"]
+    assert not running(tmp_path)
+
+
+def test_its_shown_tokens_bound_the_kl_of_a_quantised_file_from_below(
+    compare: Compare, tmp_path: Path
+) -> None:
+    build = {**SERVER["build"], "inputs": {"source": str(MODEL), "type": "Q4_0"}}
+    served = {**SERVER, "build": build, "settings": {}, "model_args": {"top_logprobs": 40}}
+    whole = {
+        "model": "llama_cpp",
+        "model_args": {"type_k": "f32", "type_v": "f32"},
+        "requirements": SERVER["requirements"],
+        "build": build,
+    }
+    exact = compare({"original": ORIGINAL, "port": whole}, "--distributions", "reference")
+    found = compare({"original": ORIGINAL, "port": served})
+    (estimate,) = found["kl_estimates"]
+    assert estimate["failure"] == ""
+    assert estimate["mass_seen"]["value"] > 0.5
+    # The exact one is of the same file by the same library, in this process.
+    assert 0.3 * kl_mean(exact) < estimate["kl_at_least"]["value"] < 1.01 * kl_mean(exact)
+    assert perplexity(found)["candidate"] == pytest.approx(perplexity(exact)["candidate"], rel=1e-4)
+    sound = {**SERVER, "settings": {}, "model_args": {"top_logprobs": 40}}
+    (none,) = compare({"original": ORIGINAL, "port": sound})["kl_estimates"]
+    assert none["kl_at_least"]["value"] < 1e-5
     assert not running(tmp_path)
 
 

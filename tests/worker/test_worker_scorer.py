@@ -159,6 +159,7 @@ def bare(response: Response) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.slow
 def test_fifty_megabytes_travel_both_ways(open_worker: Open) -> None:
     scorer = open_worker()
     block = [request("x" * 5_000_000 + str(i), task="block", doc_id=i) for i in range(10)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.reference import TopLogprobs
 from evalguard.core.scorer import Request, Response
 from evalguard.errors import EvaluationError
 from evalguard.models.generated_texts import ending_of
@@ -85,11 +86,15 @@ class InputTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredTokens:
-    """A model's answer for one piece: natural log-probabilities, float64, shape (n_scored,)."""
+    """A model's answer for one piece: natural log-probabilities, float64, shape (n_scored,).
+
+    ``top_logprobs``: what a server shows of the same positions' distributions, where it was asked.
+    """
 
     fed: InputTokens
     logprobs: NDArray[np.float64]
     is_greedy: bool
+    top_logprobs: TopLogprobs | None = None
 
 
 def pair_answer(piece: ScoredTokens) -> tuple[float, bool]:
@@ -179,13 +184,17 @@ def _with_shown_tokens(response: Response, parts: Sequence[Any]) -> Response:
     """Add the tokens that a server's answers are the sums of, where all of them show these."""
     if not parts or not all(hasattr(part, "token_logprobs") for part in parts):
         return response
-    shown = [part.top_logprobs for part in parts]
-    whole = all(of is not None for of in shown)
     return replace(
         response,
         token_logprobs=np.concatenate([part.token_logprobs for part in parts]),
-        top_logprobs=tuple(one for of in shown for one in of) if whole else None,
+        top_logprobs=_join_shown([part.top_logprobs for part in parts]),
     )
+
+
+def _join_shown(parts: Sequence[TopLogprobs | None]) -> TopLogprobs | None:
+    """What a server showed of all windows of a text; None where it did not of any of them."""
+    shown = [of for of in parts if of is not None]
+    return tuple(one for of in shown for one in of) if len(shown) == len(parts) else None
 
 
 def build_likelihood_responses(
@@ -224,13 +233,15 @@ def _likelihood_response(
 ) -> Response:
     # (log-likelihood, is greedy) for a continuation, the bare log-likelihood for a whole text
     value, greedy = answer if isinstance(answer, (tuple, list)) else (answer, None)
-    logprobs = None
+    logprobs = shown = None
     if scored is not None:
         logprobs = np.concatenate([np.empty(0), *(piece.logprobs for piece in scored)])
+        shown = _join_shown([piece.top_logprobs for piece in scored])
     return Response(
         loglikelihood=float(value),
         is_greedy=None if greedy is None else bool(greedy),
         token_logprobs=logprobs,
+        top_logprobs=shown,
         token_hash="" if pieces is None else hash_input_tokens(pieces),
         n_tokens=sum(len(piece.ids) for piece in pieces or ()),
         truncated=any(piece.truncated for piece in pieces or ()),

@@ -15,7 +15,6 @@ from evalguard.models.served.prompt_logprobs import (
     PromptAnswer,
     TokenAnswer,
     check_fed,
-    check_numbers,
     check_prompt,
     read_choices,
     read_completions,
@@ -98,8 +97,8 @@ def check_answers(lm: Any) -> Iterator[None]:
     """Refuse a server's answers of another model, or that do not cover their prompts' tokens.
 
     lm-eval sums ``token_logprobs[ctxlen:-1]`` of an echoed prompt and one generated token: of a
-    server that does not echo, that is an empty sum, a log-likelihood of 0 over no tokens. Types
-    gguf and sglang-generate do the like. Log-likelihoods come as ``TokenAnswer``.
+    server that does not echo, that is an empty sum, a log-likelihood of 0 over no tokens. Type
+    sglang-generate does the like. Log-likelihoods come as ``TokenAnswer``.
 
     Raises:
         EvaluationError: while ``lm`` is asked.
@@ -113,8 +112,6 @@ def check_answers(lm: Any) -> Iterator[None]:
     if own:
         own["model_call"] = _noting_prompts(lm.model_call)
         own["amodel_call"] = _noting_prompts_async(lm.amodel_call)
-    if method_module(lm, "gguf_completion") == "gguf":
-        own["gguf_completion"] = _checked_gguf(lm.gguf_completion)
     for name, method in own.items():
         setattr(lm, name, method)
     try:
@@ -213,17 +210,22 @@ def check_prompts(
 def echoes(lm: Any, answer: PromptAnswer, ids: Sequence[int]) -> bool:
     """Whether an answer's text holds that of the prompt, spaces aside.
 
-    False as well where only the server could say what the text of a prompt is.
+    Servers write special tokens, as vLLM does, or leave them out. False as well where only the
+    server could say what the text of a prompt is.
     """
     tokenizer: Any = getattr(lm, "tokenizer", None)
     if not hasattr(tokenizer, "decode") or getattr(lm, "tokenizer_backend", None) == "remote":
         return False
-    try:
-        text = tokenizer.decode(list(ids), skip_special_tokens=True)
-    except TypeError:  # one that knows no such option
-        text = tokenizer.decode(list(ids))
-    wanted = "".join(str(text).split())
-    return bool(wanted) and wanted in "".join(answer.text.split())
+    told = "".join(answer.text.split())
+    for skips in (True, False):
+        try:
+            text = tokenizer.decode(list(ids), skip_special_tokens=skips)
+        except TypeError:  # one that knows no such option
+            text = tokenizer.decode(list(ids))
+        wanted = "".join(str(text).split())
+        if wanted and wanted in told:
+            return True
+    return False
 
 
 # The model that answers.
@@ -295,31 +297,3 @@ def check_generations(answers: Sequence[Any], sent: Sequence[Any]) -> None:
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, int)
-
-
-# llama.cpp's server by its own completions, which are asked for texts.
-
-
-def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
-    """A gguf server's completions, refused where no token of the continuation has a number."""
-
-    def checking(context: str, continuation: str | None = None, **more: Any) -> Any:
-        answer = complete(context=context, continuation=continuation, **more)
-        if not continuation:
-            return answer
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        logprobs = (choices[0].get("logprobs") if choices else None) or {}
-        given = list(logprobs.get("token_logprobs") or [])[:-1]
-        offsets = list(logprobs.get("text_offset") or [])
-        end = len(context) + len(continuation)
-        scored = [one for one, at in zip(given, offsets, strict=False) if len(context) <= at < end]
-        echoed = bool(offsets) and (offsets[0] < len(context) or not context)
-        if not (echoed and scored):
-            raise EvaluationError(
-                "the server gave no log-probabilities for the tokens of a continuation",
-                hint=LOGPROBS_HINT,
-            )
-        check_numbers(scored)
-        return answer
-
-    return checking

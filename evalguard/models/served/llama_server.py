@@ -19,6 +19,7 @@ import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
+from evalguard.core.reference import ID_LABEL
 from evalguard.errors import EvaluationError
 from evalguard.models.hf.scored_tokens import (
     InputTokens,
@@ -52,6 +53,8 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         max_length: tokens that are read at once; None: one fewer than the server's context.
         max_gen_toks: tokens that are generated where neither task nor run says.
         timeout: seconds that an answer may take.
+        top_logprobs: tokens of each scored position's distribution that the server is to show, for
+            an estimate of KL; 0: none.
 
     Attributes:
         scored: what each request of the last call was fed and answered, token by token.
@@ -70,6 +73,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         max_length: int | None = None,
         max_gen_toks: int = 256,
         timeout: float = 300.0,
+        top_logprobs: int = 0,
     ) -> None:
         super().__init__()
         import requests
@@ -77,8 +81,10 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         self.base_url = base_url.rstrip("/")
         self.num_concurrent = max(1, int(num_concurrent))
         self.max_gen_toks = max_gen_toks
+        self._n_shown = top_logprobs
         self.scored: list[list[ScoredTokens]] = []
         self._timeout = timeout
+        self._given_up = False
         self._session = requests.Session()
         pool = requests.adapters.HTTPAdapter(pool_maxsize=self.num_concurrent)
         self._session.mount("http://", pool)
@@ -100,6 +106,10 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         if not known:
             raise EvaluationError("the server's model names neither a BOS nor an EOS token")
         self.prefix_token_id, self.eot_token_id = known[0], known[-1]
+
+    def interrupt(self) -> None:
+        """Ask nothing any more, while another thread waits for answers."""
+        self._given_up = True
 
     @property
     def tokenizer_name(self) -> str:
@@ -186,12 +196,15 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         ]
         return ScoredTokens(
             fed=piece,
-            logprobs=np.array([logprob for logprob, _ in found], dtype=np.float64),
-            is_greedy=all(greedy for _, greedy in found),
+            logprobs=np.array([logprob for logprob, _, _ in found], dtype=np.float64),
+            is_greedy=all(greedy for _, greedy, _ in found),
+            top_logprobs=tuple(top for _, _, top in found) if self._n_shown else None,
         )
 
-    def _score_token(self, before: Sequence[int], wanted: int) -> tuple[float, bool]:
-        """Natural log-probability of a token, and whether it is the most probable one.
+    def _score_token(
+        self, before: Sequence[int], wanted: int
+    ) -> tuple[float, bool, dict[str, float]]:
+        """Score a token: natural log-probability, whether it is greedy, and the tokens shown.
 
         Raises:
             EvaluationError: the server scored another token, another prompt, or gives no number.
@@ -201,7 +214,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             {
                 "prompt": list(before),
                 "n_predict": 1,
-                "n_probs": 1,
+                "n_probs": max(1, self._n_shown),
                 "logit_bias": [[wanted, _BIAS]],
                 "samplers": [],
                 "temperature": 0.0,
@@ -227,7 +240,30 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             )
         if not math.isfinite(logprob) or logprob > _ROUNDING:
             raise EvaluationError(f"the server gave {logprob} as a log-probability")
-        return float(logprob), top[0].get("id") == wanted
+        shown = {f"{ID_LABEL}{wanted}": float(logprob)}
+        if self._n_shown:
+            shown = {**self._read_top(top), **shown}
+        return float(logprob), top[0].get("id") == wanted, shown
+
+    def _read_top(self, top: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Natural log-probabilities of the tokens that the server shows, by id.
+
+        Raises:
+            EvaluationError: it shows none, or no distribution's.
+        """
+        found = {
+            f"{ID_LABEL}{one['id']}": float(one["logprob"])
+            for one in top
+            if isinstance(one.get("id"), int) and isinstance(one.get("logprob"), (int, float))
+        }
+        mass = sum(math.exp(min(one, 1.0)) for one in found.values())
+        if len(found) != len(top) or not mass <= 1.0 + _ROUNDING:
+            raise EvaluationError(
+                f"the server shows {len(found)} tokens of a distribution where {self._n_shown} "
+                f"were asked for, with a probability of {mass:.4g} together",
+                hint="leave out model_args.top_logprobs: there is no estimate of KL then",
+            )
+        return found
 
     def _generation(self, context: str, options: Mapping[str, Any]) -> dict[str, Any]:
         sampled = options.get("do_sample") and float(options.get("temperature") or 1.0) > 0.0
@@ -275,6 +311,8 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return self._asked("POST", path, body)
 
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        if self._given_up:
+            raise EvaluationError("what was asked of the server was given up")
         answer = self._session.request(
             method, self.base_url + path, json=body, timeout=self._timeout
         )

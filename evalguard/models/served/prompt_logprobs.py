@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -258,23 +259,28 @@ _TOP_NAMES = {"openai_completions": "logprobs", "sglang_generate_API": "top_logp
 
 
 def take_top_argument(arguments: dict[str, Any], client: type) -> int:
-    """Take the number of tokens to show out of a model's arguments; 0 where none is given.
+    """Take the number of tokens to show out of a model's arguments.
+
+    0 where none is given, or the client itself takes it.
 
     Raises:
         UsageError: it is not a number of tokens, or no client of completions could ask for it.
     """
     if TOP_ARGUMENT not in arguments:
         return 0
-    number = arguments.pop(TOP_ARGUMENT)
+    number = arguments[TOP_ARGUMENT]
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UsageError(f"model_args.{TOP_ARGUMENT}: {number!r} is not a number of tokens")
+    if TOP_ARGUMENT in inspect.signature(client).parameters:  # llama_server asks for it itself
+        return 0
     parse = getattr(client, "parse_logprobs", None)
     if str(getattr(parse, "__module__", "")).rpartition(".")[2] not in _TOP_NAMES:
         raise UsageError(
             f"model_args.{TOP_ARGUMENT} has no use with this model type",
-            hint="local-completions, openai-completions and sglang-generate ask servers for it",
+            hint="local-completions, openai-completions, sglang-generate and llama_server ask "
+            "servers for it",
         )
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise UsageError(f"model_args.{TOP_ARGUMENT}: {number!r} is not a number of tokens")
-    return number
+    return int(arguments.pop(TOP_ARGUMENT))
 
 
 def ask_for_top_tokens(lm: Any, number: int) -> None:

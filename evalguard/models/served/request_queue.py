@@ -115,10 +115,14 @@ class RequestQueue:
         return found
 
     def close(self) -> None:
-        """Send nothing any more, and give up what is in flight. May be called twice."""
-        if self._sender is not None:
-            self._sender.stop()
-            self._sender = None
+        """Send nothing any more, and give up what is in flight. May be called twice.
+
+        Another thread may be waiting: it has no answer, then.
+        """
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.stop()
+        self.refuse_all(EvaluationError("what was asked of the server was given up"))
 
     def _find(self, key: str) -> Response | None:
         return None if self._journal is None else self._journal.find(key)

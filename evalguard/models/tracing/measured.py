@@ -62,6 +62,19 @@ def collect_points(
     return points
 
 
+def note_rounding(point: MeasuredPoint, local: ComparedPass, *, dtype: str) -> None:
+    """Note where a candidate computes in a coarser dtype than its own.
+
+    An input of a float32 candidate that is the base's, merely rounded, is the doing of the module
+    that it goes into: nothing else was computed before it.
+    """
+    point.rounded = local.rounded.get(point.name, "")
+    cast = local.cast.get(point.name) if dtype == SAME else ""
+    if cast:
+        point.rounded, point.place = cast, "its input"
+        point.code = PointName.parse(point.name).module
+
+
 def apply_floors(point: MeasuredPoint, floors: TwinFloors, dtype: str, *, exact: bool) -> None:
     """Set the floors of the first check.
 

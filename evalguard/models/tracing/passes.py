@@ -29,6 +29,8 @@ ReportStep = Callable[[str, int, int], None]
 
 _ROWS = 2  # of a twin in another batch shape: the sequence, and one with its last bits moved
 _PROBE = 4096  # elements that are looked at before all are
+_HALF = ("bfloat16", "float16")
+_MERELY_CAST = 0.1  # of a rounding's own error: that a float32 sum before it was done otherwise
 
 
 class ActivationSource(Protocol):
@@ -51,6 +53,7 @@ class ComparedPass:
         sums: per point, one for each row.
         shapes: points whose shapes differ, the reference's and the tensor's.
         rounded: points whose every value is a number of a coarser dtype, unlike the reference's.
+        cast: inputs that are the reference's values and nothing else, rounded to a coarser dtype.
         origin: the first point with nan or infinite values, how many, and of which sequence.
         events: every point once, in the order of execution of the first sequence that has it.
         spool: where the tensors are stored before they are replaced.
@@ -65,6 +68,7 @@ class ComparedPass:
     sums: dict[str, list[ErrorSums]] = field(default_factory=dict)
     shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     rounded: dict[str, str] = field(default_factory=dict)
+    cast: dict[str, str] = field(default_factory=dict)
     origin: tuple[PointEvent, int, int] | None = None
     events: dict[str, PointEvent] = field(default_factory=dict)
     details: PointDetails | None = None
@@ -116,8 +120,12 @@ class ComparedPass:
             ours, theirs = np.split(base, self.rows, axis), np.split(own, self.rows, axis)
             for each, one, other in zip(sums, ours, theirs, strict=True):
                 each.add(one, other)
-        if str(value.dtype) == "torch.float32":
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype == "float32":
             self._note_rounding(event.name, base, own)
+            dtype = self.rounded[event.name]
+        if event.code != event.module and axis is None:
+            self._note_cast(event.name, base, own, dtype)
         if self.details is not None:
             self.details.add(self.sequence, event.name, base, own)
 
@@ -127,6 +135,15 @@ class ComparedPass:
         name = _coarser_dtype(own)
         known = self.rounded.get(point, name)
         self.rounded[point] = name if name == known and name != _coarser_dtype(base) else ""
+
+    def _note_cast(self, point: str, base: NDArray[Any], own: NDArray[Any], dtype: str) -> None:
+        if self.cast.get(point) == "" or dtype not in _HALF:
+            self.cast[point] = ""
+            return
+        rounded = round_weights(base.astype(np.float32), dtype)
+        error = float(np.linalg.norm((rounded - base).reshape(-1)))
+        beside = float(np.linalg.norm((own.astype(np.float32) - rounded).reshape(-1)))
+        self.cast[point] = dtype if error > 0.0 and beside <= _MERELY_CAST * error else ""
 
     def _moved(self, point: str, value: torch.Tensor) -> torch.Tensor | None:
         """Move the last bits in the last row, where the tensor has rows of its own."""

@@ -28,6 +28,7 @@ from evalguard.models.tracing.measured import (
     find_origins,
     list_never_run,
     name_kinds,
+    note_rounding,
 )
 from evalguard.models.tracing.passes import (
     ComparedPass,
@@ -106,7 +107,8 @@ def trace_recorded(
     dtype = precision if precision in EPSILON else SAME
     coarser = max(computing_dtype(base), dtype, key=ulp_floor)
     for point in points:
-        point.rounded = local.rounded.get(point.name, "") if dtype == SAME else ""
+        if dtype == SAME:
+            note_rounding(point, local, dtype=dtype)
         apply_floors(point, floors, coarser, exact=candidate.precision == SAME)
     ranking = rank_suspects(points, kinds=name_kinds(base))
     return Trace(

@@ -32,6 +32,7 @@ from evalguard.models.tracing.measured import (
     find_origins,
     list_never_run,
     name_kinds,
+    note_rounding,
 )
 from evalguard.models.tracing.passes import (
     ComparedPass,
@@ -140,7 +141,7 @@ class _ModelTrace:
         points = collect_points(recorded.events.values(), _first_rows(local), _first_rows(own))
         dtype = max(computing_dtype(self.base), weights.dtype, key=ulp_floor)
         for point in points:
-            point.rounded = local.rounded.get(point.name, "")
+            note_rounding(point, local, dtype=weights.dtype)
             apply_floors(point, floors, dtype, exact=weights.exact)
         why_not = self._measure_operations(weights, {point.name: point for point in points})
         ranking = rank_suspects(points, weights.findings, kinds=name_kinds(self.base))

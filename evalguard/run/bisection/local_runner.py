@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, cast
 
 from evalguard.bisect.oracle import Untestable
+from evalguard.core.reference import SAMPLES, Reference
 from evalguard.core.reports.bisection import Loads
 from evalguard.core.scorer import ComparedAnswer, DistributionScorer, Response, Scorer
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
@@ -407,12 +408,13 @@ class WorkerSlot:
             scorer = self._at(work.source)
             loading = 0.0 if there else time.monotonic() - started
             loaded, self.documents, self.since = True, len(block.doc_ids), time.monotonic()
-            responses, compared = _score_block(scorer, work, block)
+            responses, compared, references = _score_block(scorer, work, block)
             return ScoredBlock(
                 work=work,
                 block=block,
                 responses=responses,
                 compared=compared,
+                references=references,
                 description=scorer.describe(),
                 seconds=time.monotonic() - self.since,
                 loading=loading,
@@ -457,12 +459,16 @@ class WorkerSlot:
 
 def _score_block(
     scorer: Scorer, work: ProbeWork, block: RequestBlock
-) -> tuple[Sequence[Response], ComparedAnswer | None]:
-    if work.beside is None:
-        return scorer.score(block.requests), None
+) -> tuple[Sequence[Response], ComparedAnswer | None, Sequence[Reference | None]]:
     # Whoever shows no distributions says so.
-    showing = cast(DistributionScorer, scorer)
-    return showing.score_against(block.requests, work.beside(block))
+    showing, asked = cast(DistributionScorer, scorer), block.requests
+    if work.top_k:
+        responses, left = showing.score_reference(asked, top_k=work.top_k, samples=SAMPLES)
+        return responses, None, left
+    if work.beside is not None:
+        responses, compared = showing.score_against(asked, work.beside(block))
+        return responses, compared, ()
+    return scorer.score(asked), None, ()
 
 
 def _unexpected_error(error: BaseException) -> EvaluationError:

@@ -16,7 +16,7 @@ from typing import cast
 import evalguard
 from evalguard.core.limit_scale import DocumentScale, LimitScale
 from evalguard.core.limits import Key
-from evalguard.core.reference import Reference
+from evalguard.core.reference import SAMPLES, Reference
 from evalguard.core.scorer import DistributionScorer, Scorer
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
@@ -38,10 +38,11 @@ from evalguard.run.bisection.probes import FailureStreak, ProbeRecords, Probes
 from evalguard.run.bisection.reused_model import ReusedModel
 from evalguard.run.bisection.runner import ProbeRunner
 from evalguard.run.choices import Choices, limit_cache
+from evalguard.run.loading.own_environment import asks_server
 from evalguard.run.meter import Meter
 from evalguard.run.sample_size.sequential import TURN_GROWTH
 from evalguard.run.scoring.cached_blocks import SafeBlockCache
-from evalguard.run.scoring.referencing import SAMPLES, BaseReferences
+from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
 from evalguard.stats.sequential.finding import FACTOR, document_order, planned_looks
@@ -163,7 +164,7 @@ def _local_runner(place: ProbeContext, jobs: int, say: Callable[[str], None]) ->
         return ReusedModel(place.policy, place.options, place.cache_dir)
 
     watch = place.options.timeout is None
-    if not place.options.execution:
+    if not place.options.execution or asks_server(place.candidate.variant):
         return LocalRunner(opened, jobs=jobs, watch=watch, say=say)
     actors = open_cluster(RayPlan.parse(place.options.execution)).actors
     return LocalRunner(opened, jobs=max(jobs, actors), watch=watch, recovers=True, say=say)

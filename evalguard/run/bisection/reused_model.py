@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,17 +17,19 @@ from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
 from evalguard.models.machine import fits_in_memory
-from evalguard.run.loading.edited_model import same_loading
+from evalguard.run.loading.edited_model import load_scorer, same_loading
 from evalguard.run.loading.lazy_scorer import worker_starter
 from evalguard.run.loading.loading_facts import PLACEMENT_ARGUMENTS
-from evalguard.run.loading.own_environment import prepare_worker, shares_prefixes
+from evalguard.run.loading.own_environment import asks_server, prepare_worker, shares_prefixes
 from evalguard.run.loading.serving import with_lease, with_server
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
+from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import WorkerConnection
 from evalguard.worker.messages import VARIANT
 from evalguard.worker.model_server import ServerLease
+from evalguard.worker.process import register_worker
 
 # What is wrong with an assignment itself, in whatever process.
 _OWN_FAULT = (SettingError, BuildError, WorkerError)
@@ -35,6 +38,8 @@ _Loaded = tuple[Variant, ScoringPolicy]
 
 class ReusedModel:
     """A model that becomes another one, in a worker process that stays where that is safe.
+
+    A client of a server is one of this process: there is nothing that it could leave behind.
 
     Whatever way a model came about, it is bit for bit what a fresh process would have loaded:
     values are assigned anew to settings of the loaded model that can be taken back exactly; another
@@ -57,6 +62,7 @@ class ReusedModel:
         self._cache_dir = cache_dir
         self._workers = StartedWorkers(cache_dir, options)
         self._scorer: WorkerScorer | None = None
+        self._client: _ServerClient | None = None
         self._env: Mapping[str, str | None] = {}
         self._used_by: Variant | None = None  # the last one that this process was to load
         self._loaded: _Loaded | None = None
@@ -72,6 +78,8 @@ class ReusedModel:
             EvalguardError: as loading does. The next call is not affected by that.
         """
         wanted = source.variant, source.policy or self._policy
+        if asks_server(source.variant):
+            return self._asking(*wanted)
         worker = self._worker_for(*wanted)
         if worker is None:
             return with_lease(self._started(*wanted), self._lease)
@@ -98,8 +106,26 @@ class ReusedModel:
         self._workers.close()
         self._release()
 
+    def _asking(self, variant: Variant, policy: ScoringPolicy) -> Scorer:
+        """A client of this process, and the server that it asks where that is to be started."""
+        running = self._lease is None or self._lease.server.is_running
+        if (
+            self._client is None
+            or not running
+            or not _declared_alike(self._loaded, (variant, policy))
+        ):
+            with contextlib.suppress(EvalguardError):
+                self._release()
+            asking, self._lease = with_server(variant, self._cache_dir)
+            known = FileDigests(open_facts(self._cache_dir)) if self._options.use_cache else None
+            scorer = load_scorer(asking, policy, cache_dir=self._cache_dir, known=known)
+            self._client, self._loaded = _ServerClient(scorer), (variant, policy)
+            self.loads += Loads(loaded=1)
+        return with_lease(self._client.scorer, self._lease)
+
     def _release(self) -> None:
-        scorer, self._scorer, self._loaded = self._scorer, None, None
+        scorer = self._scorer if self._client is None else self._client.scorer
+        self._scorer = self._client = self._loaded = None
         lease, self._lease = self._lease, None
         try:
             if scorer is not None:
@@ -172,6 +198,25 @@ class ReusedModel:
             reusable=True,
             remember=self._options.use_cache,
         )
+
+
+class _ServerClient:
+    """A scorer that asks a server; see ``InterruptibleWorker``."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self.thread = threading.current_thread()
+        self.is_open = True
+        register_worker(self)
+
+    def interrupt(self) -> None:
+        """Give up what the server was asked."""
+        self.is_open = False
+        getattr(self.scorer, "interrupt", self.scorer.close)()
+
+    def stuck_in(self) -> str:
+        """Waiting for a server is no function to name."""
+        return ""
 
 
 def _declared_alike(one: _Loaded | None, other: _Loaded) -> bool:

@@ -30,18 +30,21 @@ class ProbeWork:
     """Blocks that one assignment has to answer; ``source`` is the candidate under it.
 
     ``beside``: what its distributions are held against; None where its scores are asked for.
+    ``top_k``: tokens of its distributions that are to be left as references; 0: none are.
     """
 
     source: ModelSource
     blocks: tuple[RequestBlock, ...]
     beside: BlockReferences | None = None
+    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoredBlock:
     """One answered block, with the description of what answered it, and what that took.
 
-    ``compared``: with the base, where that was asked for. ``loading``: seconds that loading took, 0
+    ``compared``: with the base, where that was asked for; ``references``: what others are compared
+    with. ``loading``: seconds that loading took, 0
     where the model was there already.
     """
 
@@ -51,6 +54,7 @@ class ScoredBlock:
     description: ModelDescription
     seconds: float
     compared: ComparedAnswer | None = None
+    references: Sequence[Reference | None] = ()
     loading: float = 0.0
 
 

@@ -28,7 +28,12 @@ from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.choices import Choices
 from evalguard.run.loading.edited_model import load_scorer as open_here
 from evalguard.run.loading.loading_facts import KnownModel
-from evalguard.run.loading.own_environment import is_runtime, prepare_worker, shares_prefixes
+from evalguard.run.loading.own_environment import (
+    asks_server,
+    is_runtime,
+    prepare_worker,
+    shares_prefixes,
+)
 from evalguard.run.loading.serving import with_lease, with_server
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
@@ -353,4 +358,4 @@ def worker_starter(options: CompareOptions) -> StartWorker:
 def needs_worker(variant: Variant, options: CompareOptions) -> bool:
     """Whether a variant is to run in a process of its own."""
     own = is_runtime(variant) or plan_conversion(variant).needs_worker
-    return own or options.worker == "always"
+    return own or (options.worker == "always" and not asks_server(variant))

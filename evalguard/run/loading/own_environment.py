@@ -18,7 +18,7 @@ from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
 from evalguard.core.settings import Value, Variant, digest_of
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
-from evalguard.models.arguments import HF_TYPES
+from evalguard.models.arguments import CLIENT_TYPES, HF_TYPES
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.scorer import RuntimeScorer
 from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType, load_runtime
@@ -46,6 +46,11 @@ def is_runtime(variant: Variant) -> bool:
     """Whether a variant is loaded by one of evalguard's runtimes, in a worker."""
     own_environment = variant.environment is not None and variant.serve is None
     return variant.model in RUNTIME_TYPES or own_environment
+
+
+def asks_server(variant: Variant) -> bool:
+    """Whether a variant is a client of a server: it computes nothing, and needs no process."""
+    return variant.model in CLIENT_TYPES and not plan_conversion(variant).needs_worker
 
 
 def shares_prefixes(variant: Variant) -> bool:

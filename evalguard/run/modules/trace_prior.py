@@ -11,8 +11,8 @@ from pathlib import Path
 from evalguard.conversion.planning import compile_glob
 from evalguard.core.settings import Setting
 from evalguard.run.modules.module_settings import OWN
+from evalguard.run.stored_run import TRACE_FILE
 
-TRACE_FILE = "trace.json"  # in the folder of a trace, and of the comparison that it explains
 TRACE_SCHEMA = "evalguard.trace/1"
 _OF_MODULES = ("module", "weights", "attr", "dtype")
 _COMMA = re.compile(r",(?![^\[]*\])")

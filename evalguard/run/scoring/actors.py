@@ -24,8 +24,8 @@ from evalguard.run.choices import Choices
 from evalguard.run.loading.lazy_scorer import is_loaded
 from evalguard.run.meter import BLOCKS_CACHED, interruptible
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.cached_blocks import LoadedModel
-from evalguard.run.scoring.evaluate import Evaluator
+from evalguard.run.scoring.cached_blocks import AheadBlockScorer
+from evalguard.run.scoring.evaluate import Evaluator, served_scorer
 from evalguard.run.sources import ModelSource
 from evalguard.worker.ray_actors import RayPlan, check_ray, open_cluster
 
@@ -74,7 +74,7 @@ class ActorScoring:
         """Remember what a model was opened from, and with which policy (``source.policy``)."""
         self._sources.append((scorer, source))
 
-    def score(self, evaluator: Evaluator, model: LoadedModel) -> None:
+    def score(self, evaluator: Evaluator, block_scorer: AheadBlockScorer) -> None:
         """Score what is not kept of a model, and keep it.
 
         Raises:
@@ -82,20 +82,21 @@ class ActorScoring:
                 another identity than the one where it was loaded first.
             Interrupted: on Ctrl-C; finished blocks are kept.
         """
+        (model,) = block_scorer.models
         source = next((one for scorer, one in self._sources if scorer is model.scorer), None)
         key = evaluator.key(model.scorer)
-        if source is None:
-            return
+        if source is None or served_scorer(model.scorer) is not None:
+            return  # a server is asked from here, whoever shares its work out
         if key is None:
             if evaluator.cache is not None:
                 evaluator.note(f"{model.name} is scored by one actor: its scores cannot be kept")
             return
         with interruptible("building the requests"):
-            left = self._left(evaluator, model)
+            left = self._left(evaluator, block_scorer)
         if len(left) < 2:
             return
         with interruptible(f"scoring {model.name}", hint=BLOCKS_CACHED):
-            self._score(evaluator, model, source, left, key)
+            self._score(evaluator, block_scorer, source, left, key)
 
     def close(self) -> None:
         """End the actors. May be called twice."""
@@ -104,39 +105,45 @@ class ActorScoring:
             runner.close()
 
     @staticmethod
-    def _left(evaluator: Evaluator, model: LoadedModel) -> list[RequestBlock]:
+    def _left(evaluator: Evaluator, block_scorer: AheadBlockScorer) -> list[RequestBlock]:
         return [
             block
             for task in evaluator.tasks.names
-            for block in evaluator.blocks(evaluator.requests(task, model.scorer))
-            if not evaluator.entry(block, model).is_there
+            for block in evaluator.blocks(evaluator.requests(task, block_scorer.models[0].scorer))
+            if not all(entry.is_there for entry in block_scorer.entries([block]))
         ]
 
     def _score(
         self,
         evaluator: Evaluator,
-        model: LoadedModel,
+        block_scorer: AheadBlockScorer,
         source: ModelSource,
         left: Sequence[RequestBlock],
         key: str,
     ) -> None:
         assert source.policy is not None
+        (model,) = block_scorer.models
         ends = [model.scorer.describe()]
         policy = policy_for_ends(source.policy, ends, source.variant.model)
-        work = ProbeWork(source=replace(source, policy=policy), blocks=tuple(left))
+        source = replace(source, policy=policy)
+        works = [
+            ProbeWork(source=source, blocks=tuple(of.blocks), beside=of.beside, top_k=of.top_k)
+            for of in block_scorer.split_ahead(left)
+            if of.blocks
+        ]
         runner = self._runner = self._runner or self._open_runner(evaluator)
         evaluator.progress.note(f"{model.name}: {len(left):,} blocks on {runner.jobs} Ray actors")
         tasks = ", ".join(evaluator.tasks.names)
         evaluator.progress.start(model.name, tasks, sum(len(block.doc_ids) for block in left))
         self._first.start(model.scorer if is_loaded(model.scorer) else None)
         try:
-            with closing(runner.run([work])) as events:
+            with evaluator.meter.ahead(model.name), closing(runner.run(works)) as events:
                 for event in events:
                     if isinstance(event, FailedWork):
                         raise event.error
                     _check_alike(model.name, event.description, policy, key)
-                    evaluator.store_answers(event.block, model.scorer, event.responses)
-                    evaluator.progress.advance(len(event.block.doc_ids))
+                    block_scorer.store_ahead(event.block, event)
+                    evaluator.count_ahead(event.block, model.name, event.responses)
         except BaseException:
             self.close()
             raise

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from evalguard.core.reference import SAMPLES
 from evalguard.core.scorer import ComparedAnswer
 from evalguard.errors import FallbackError, StoreError, UsageError
 from evalguard.run.scoring.cached_blocks import LoadedModel, SafeBlockCache
@@ -16,7 +17,6 @@ from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.fairness import check_vocabularies
 from evalguard.run.scoring.referencing import (
-    SAMPLES,
     BaseReferences,
     FileBase,
     ReferencedCandidate,

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from evalguard.core.scorer import ModelDescription, Response, Scorer
+from evalguard.core.reference import Reference
+from evalguard.core.scorer import ComparedAnswer, ModelDescription, Response, Scorer
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
 from evalguard.harness.blocks import RequestBlock
@@ -16,6 +17,10 @@ from evalguard.harness.requests import TaskRequests
 from evalguard.store.block_cache import BlockCache
 
 BlockContent = TypeVar("BlockContent")
+
+
+# Each is an open file; more blocks than these may be asked for by two processes.
+_MOST_RESERVED = 256
 
 
 class LoadedModel(NamedTuple):
@@ -37,6 +42,7 @@ class SafeBlockCache(Generic[BlockContent]):
     note: Callable[[str], None]
     lost: bool = False
     _said: int = 0
+    _reserved: dict[tuple[str, str], ExitStack] = field(default_factory=dict)
     _described: set[tuple[str, str, str]] = field(default_factory=set)
 
     def get(self, key: str | None, block: str) -> BlockContent | None:
@@ -72,6 +78,29 @@ class SafeBlockCache(Generic[BlockContent]):
         with self.cache.locked(key, block) as ours:
             self._tell(self.cache.problems)
             yield ours
+
+    def reserve(self, key: str | None, block: str) -> bool:
+        """Hold a block until it is released; False where another process holds it."""
+        if self.cache is None or key is None or (key, block) in self._reserved:
+            return True
+        if len(self._reserved) == _MOST_RESERVED:
+            return True
+        with ExitStack() as stack:
+            ours = stack.enter_context(self.cache.locked(key, block))
+            if ours:
+                self._reserved[key, block] = stack.pop_all()
+        self._tell(self.cache.problems)
+        return ours
+
+    def release(self, key: str | None, block: str = "") -> None:
+        """Let go of a block that was reserved, or of all of a key."""
+        for place in [of for of in self._reserved if of[0] == key and block in ("", of[1])]:
+            self._reserved.pop(place).close()
+
+    def release_all(self) -> None:
+        """Let go of all blocks that were reserved."""
+        for key in {key for key, _ in self._reserved}:
+            self.release(key)
 
     def describe(self, key: str | None, *, name: str, task: str, model: ModelDescription) -> None:
         """Write down for people what a key stands for, once."""
@@ -124,6 +153,61 @@ def lock_blocks(entries: Sequence[BlockEntry]) -> Iterator[bool]:
         )
 
 
+# Ahead: blocks that several workers can score before they are asked for.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksAhead:
+    """Blocks of one model that workers can score side by side, all in one way.
+
+    ``top_k``: tokens of its distributions that are left as references; 0: none. ``beside``: the
+    base's references, which its distributions are compared with; None: its scores are asked for.
+    """
+
+    blocks: Sequence[RequestBlock]
+    top_k: int = 0
+    beside: Callable[[RequestBlock], Sequence[Reference | None]] | None = None
+
+
+class AnswerAhead(Protocol):
+    """What a worker answered to a block, as ``ScoredBlock`` of the runner of probes."""
+
+    @property
+    def responses(self) -> Sequence[Response]: ...
+
+    @property
+    def references(self) -> Sequence[Reference | None]: ...
+
+    @property
+    def compared(self) -> ComparedAnswer | None: ...
+
+
+@runtime_checkable
+class AheadBlockScorer(Protocol):
+    """One model's way of answering blocks, which workers can take ahead of it."""
+
+    @property
+    def models(self) -> Sequence[LoadedModel]:
+        """The one model."""
+
+    def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
+        """Where all that is found of a block is kept."""
+
+    def split_ahead(self, blocks: Sequence[RequestBlock]) -> Sequence[BlocksAhead]:
+        """How blocks are to be scored; they are without anything that is kept of them."""
+
+    def store_ahead(self, block: RequestBlock, found: AnswerAhead) -> None:
+        """Keep what a worker answered, for when the block is asked for."""
+
+
+def split_by(
+    blocks: Sequence[RequestBlock], holds: Callable[[RequestBlock], bool]
+) -> tuple[list[RequestBlock], list[RequestBlock]]:
+    """Return the blocks for which something holds, and the others."""
+    told = [(block, holds(block)) for block in blocks]
+    return [block for block, one in told if one], [block for block, one in told if not one]
+
+
 # Alone: one model answers by itself, from the score cache where it can.
 
 
@@ -137,6 +221,10 @@ class BlockCaching(Protocol):
     def score_block(
         self, block: RequestBlock, scorer: Scorer
     ) -> tuple[Sequence[Response], bool]: ...
+
+    def store_answers(
+        self, block: RequestBlock, scorer: Scorer, responses: Sequence[Response]
+    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -164,6 +252,14 @@ class SingleModelScorer:
         """Answer a block, from the cache where it is there."""
         responses, cached = self.evaluator.score_block(blocks[0], self.model.scorer)
         return ScoredBlocks(responses=(responses,), kept=(cached,))
+
+    def split_ahead(self, blocks: Sequence[RequestBlock]) -> Sequence[BlocksAhead]:
+        """Scores of all; see ``AheadBlockScorer``."""
+        return (BlocksAhead(blocks=blocks),)
+
+    def store_ahead(self, block: RequestBlock, found: AnswerAhead) -> None:
+        """Keep answers."""
+        self.evaluator.store_answers(block, self.model.scorer, found.responses)
 
 
 # Answering: how a block of documents is answered, by one model or by several side by side.

@@ -244,7 +244,7 @@ def estimate_task_kl(
 
 _ONE_SIDE = (
     "the {side} shows no tokens beside the scored ones (a server: model_args.top_logprobs; a "
-    "model in this process does beside such a server, but for answers that were kept: --no-cache)"
+    "Hugging Face model of this process does beside such a server)"
 )
 
 

@@ -27,7 +27,7 @@ from evalguard.harness.requests import TaskRequests, documents_of, random_subset
 from evalguard.harness.tables import TaskScores, score_tables
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
-from evalguard.run.loading.lazy_scorer import LazyScorer
+from evalguard.run.loading.lazy_scorer import LazyScorer, runs_here
 from evalguard.run.meter import (
     ANSWERS_KEPT,
     BLOCKS_CACHED,
@@ -36,6 +36,7 @@ from evalguard.run.meter import (
     interruptible,
 )
 from evalguard.run.scoring.cached_blocks import (
+    AheadBlockScorer,
     BlockEntry,
     BlockScorer,
     LoadedModel,
@@ -177,14 +178,16 @@ class Evaluator:
     """Scores one model after the other on the same tasks.
 
     ``cache`` is None where finished scores are neither read nor kept. ``score_ahead`` puts a
-    model's scores into it before they are asked for, where several workers can.
+    model's scores into it before they are asked for, where several workers can. ``show_tokens``:
+    whether a model of this process is to show its most probable tokens, as a server beside it does.
     """
 
     tasks: TaskSet
     cache: ScoreCache | None
     progress: ProgressLine
     chat: bool = False
-    score_ahead: Callable[[Evaluator, LoadedModel], None] | None = None
+    score_ahead: Callable[[Evaluator, AheadBlockScorer], None] | None = None
+    show_tokens: bool = False
     meter: Meter = field(default_factory=Meter)
     scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
@@ -201,10 +204,7 @@ class Evaluator:
             EvaluationError: if the model cannot answer; finished blocks stay in the cache.
             Interrupted: on Ctrl-C, with what was kept and how to go on.
         """
-        model = LoadedModel(name, scorer)
-        if self.score_ahead is not None:
-            self.score_ahead(self, model)
-        return self.evaluate_with(SingleModelScorer(model, self))[0]
+        return self.evaluate_with(SingleModelScorer(LoadedModel(name, scorer), self))[0]
 
     def evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         """Let models answer every task, each task's documents side by side.
@@ -212,9 +212,17 @@ class Evaluator:
         Raises:
             EvaluationError, Interrupted: as ``evaluate``.
         """
+        try:
+            return self._evaluate_with(block_scorer)
+        finally:
+            self._release(block_scorer.models)
+
+    def _evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         self.notes.clear()
         self._kept.lost = False
         models = block_scorer.models
+        if self.score_ahead is not None and isinstance(block_scorer, AheadBlockScorer):
+            self.score_ahead(self, block_scorer)
         self.ask_ahead(models)
         scores: dict[str, list[TaskScores]] = {}
         put_off: list[TaskProgress] = []
@@ -257,10 +265,13 @@ class Evaluator:
             EvaluationError, Interrupted: as ``evaluate``.
         """
         task_progress = self._task_progress(requests)
-        for number, model in enumerate(block_scorer.models):
-            self._ask_ahead(model, [blocks[number] for blocks in task_progress.left])
-        self._score_task(task_progress, block_scorer)
-        self._wait([task_progress], block_scorer)
+        try:
+            for number, model in enumerate(block_scorer.models):
+                self._ask_ahead(model, [blocks[number] for blocks in task_progress.left])
+            self._score_task(task_progress, block_scorer)
+            self._wait([task_progress], block_scorer)
+        finally:
+            self._release(block_scorer.models)
         return task_progress.answers
 
     def ask_ahead(self, models: Sequence[LoadedModel]) -> None:
@@ -292,9 +303,20 @@ class Evaluator:
         return [block for block in blocks if not self.entry(block, model).is_there]
 
     def _ask_ahead(self, model: LoadedModel, blocks: Sequence[RequestBlock]) -> None:
+        """Ask for blocks that are not cached, but for those that another process is at."""
         scorer = served_scorer(model.scorer)
         if scorer is not None:
-            scorer.ask_ahead(block.requests for block in self._left(blocks, model))
+            key = self.key(model.scorer)
+            left = self._left(blocks, model)
+            scorer.ask_ahead(of.requests for of in left if self._kept.reserve(key, of.digest))
+
+    def _release(self, models: Sequence[LoadedModel]) -> None:
+        for _, scorer in models:
+            self._kept.release(self.key(scorer))
+
+    def close(self) -> None:
+        """Let other processes have the blocks that were asked for and are not scored."""
+        self._kept.release_all()
 
     def blocks(self, requests: TaskRequests) -> list[RequestBlock]:
         """Cut a task's requests into the blocks in which they are answered and kept."""
@@ -317,10 +339,15 @@ class Evaluator:
         return None if identity is None or self.cache is None else digest_of(dict(identity))
 
     def find_cached(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None:
-        """Return a model's answers to a block where they are kept."""
+        """Return a model's answers to a block where they are kept, with all that is wanted."""
         found = self._kept.get(self.key(scorer), block.digest)
         if found is None or len(found) != len(block.requests):
             return None
+        if self.show_tokens and runs_here(scorer) and scorer.describe().gives_rows:
+            # Kept by a run without such a server beside it: scored once more, and kept with them.
+            likely = (one for one in found if one.loglikelihood is not None)
+            if any(one.top_logprobs is None for one in likely):
+                return None
         if isinstance(scorer, LazyScorer):
             scorer.from_cache.add(block.digest)
         return found
@@ -339,6 +366,13 @@ class Evaluator:
                 f"requests were asked, {len(responses)} answers came back"
             )
         self._kept.put(self.key(scorer), block.digest, responses)
+        self._kept.release(self.key(scorer), block.digest)
+
+    def count_ahead(self, block: RequestBlock, model: str, responses: Sequence[Response]) -> None:
+        """Show and count a block that ``score_ahead`` has put into the cache."""
+        documents = len(block.doc_ids)
+        self.progress.advance(documents)
+        self.meter.count_ahead(model, block.requests[0].task, documents, responses)
 
     def score_block(self, block: RequestBlock, scorer: Scorer) -> tuple[Sequence[Response], bool]:
         """Answer a block by one model; and whether the answers were kept."""

@@ -94,7 +94,7 @@ class ScoringPlan:
         """
         memory = self.context.choices.memory
         separate = memory == "auto" and are_separate_servers(sources)
-        if self.context.actors is None and (memory == "lockstep" or separate):
+        if separate or (self.context.actors is None and memory == "lockstep"):
             with self.context.open_models(sources) as models:
                 self._evaluator.ask_ahead(models)
                 return [self._scores(model) for model in models]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import evalguard
 from evalguard.conversion.planning import plan_conversion
-from evalguard.core.reference import Reference
+from evalguard.core.reference import SAMPLES, Reference
 from evalguard.core.scorer import (
     ComparedAnswer,
     DistributionScorer,
@@ -29,10 +29,13 @@ from evalguard.models.identity import (
 )
 from evalguard.run.loading.loading_facts import digest_weights
 from evalguard.run.scoring.cached_blocks import (
+    AnswerAhead,
     BlockEntry,
+    BlocksAhead,
     LoadedModel,
     SafeBlockCache,
     ScoredBlocks,
+    split_by,
 )
 from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluator
@@ -41,8 +44,6 @@ from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
 from evalguard.worker.codec import WireError
 from evalguard.worker.messages import DESCRIPTION
 
-# Draws from the tail at every position, from which KL is estimated without bias.
-SAMPLES = 8
 # Names what is kept of a model whose weights are not proven, for as long as this run lasts.
 _UNPROVEN = "unproven"
 
@@ -117,7 +118,21 @@ class ReferencingBase:
     def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
         """Its answers and its references."""
         answers = self.evaluator.entry(blocks[0], self.base)
+        if blocks[0].kind == "generate_until":
+            return (answers,)
         return (answers, *self.references.entries(blocks[0], self.models))
+
+    def split_ahead(self, blocks: Sequence[RequestBlock]) -> Sequence[BlocksAhead]:
+        """References of all but generations; see ``AheadBlockScorer``."""
+        generated, others = split_by(blocks, lambda block: block.kind == "generate_until")
+        top_k = self.references.top_k
+        return (BlocksAhead(blocks=generated), BlocksAhead(blocks=others, top_k=top_k))
+
+    def store_ahead(self, block: RequestBlock, found: AnswerAhead) -> None:
+        """Keep answers, and references where there are any."""
+        self.evaluator.store_answers(block, self.base.scorer, found.responses)
+        if found.references:
+            self.references.put(block, found.references)
 
     def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Return the answers where they and the references are kept."""
@@ -247,6 +262,20 @@ class ReferencedCandidate:
         self.divergences_kept.put(self._key(), self._name(block), compared)
         self.divergences.add(block.requests, compared)
         return ScoredBlocks(responses=(scored,), kept=(False,))
+
+    def split_ahead(self, blocks: Sequence[RequestBlock]) -> Sequence[BlocksAhead]:
+        """Those that are compared, and others; see ``AheadBlockScorer``."""
+        compared, others = split_by(blocks, self._compares)
+        return (BlocksAhead(blocks=others), BlocksAhead(blocks=compared, beside=self._beside))
+
+    def _beside(self, block: RequestBlock) -> Sequence[Reference | None]:
+        return self.references.beside(block) or [None] * len(block.requests)
+
+    def store_ahead(self, block: RequestBlock, found: AnswerAhead) -> None:
+        """Keep answers, and how they diverge where that was found."""
+        self.evaluator.store_answers(block, self.candidate.scorer, found.responses)
+        if found.compared is not None and not found.compared.reason:
+            self.divergences_kept.put(self._key(), self._name(block), found.compared)
 
     def _compares(self, block: RequestBlock) -> bool:
         given_up = _task_of_block(block) in self.divergences.reasons

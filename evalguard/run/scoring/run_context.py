@@ -133,10 +133,7 @@ class RunContext:
         self._descriptions.append(description)
 
     def _probe(self, model: LoadedModel) -> None:
-        """Refuse a server that cannot do what the tasks need, and of which not all is cached.
-
-        One in a worker is looked at when the first requests of each kind reach it.
-        """
+        """Refuse a server that cannot do what the tasks need, and of which not all is cached."""
         served = served_scorer(model.scorer)
         if served is None:
             return
@@ -327,7 +324,9 @@ def open_run_context(
             meter=meter,
             scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
             score_ahead=None if actors is None else actors.score,
+            show_tokens=shown_tokens > 0,
         )
+        stack.callback(evaluator.close)
         context = RunContext(
             evaluator=evaluator,
             choices=choices,

@@ -1,0 +1,207 @@
+"""How fast ``evalguard tensors`` is beside plain reading of the same bytes, and in what memory.
+
+    python -m benchmarks.tensors --gigabytes 2 --output benchmarks/results/tensors.md
+
+Two safetensors files of random weights in the shapes of a Llama are written, read from one end to
+the other with nothing done to the bytes, and compared by the command line in a process of its own.
+Before each run the files are put out of the page cache (``--warm`` leaves them in). The files are
+removed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.output import deliver
+from evalguard.core.tensors.precision import round_mantissa
+
+COMMAND = "python -m benchmarks.tensors --gigabytes 2 --output benchmarks/results/tensors.md"
+WIDTH, INNER, VOCABULARY = 2048, 5632, 32000
+READ = 1 << 24  # bytes at a time of the plain reading
+CHILD = (
+    "import resource, sys; from evalguard.cli import main\n"
+    "try: main(sys.argv[1:])\n"
+    "except SystemExit: pass\n"
+    "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+    # not ru_maxrss, which begins with that of the process that started this one
+    "peak = next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]\n"
+    "print(peak, used.ru_utime + used.ru_stime, file=sys.stderr)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A pair of files; ``noise``: standard deviation of what is added to the candidate."""
+
+    name: str
+    base: str
+    candidate: str
+    noise: float
+
+
+CASES = (
+    Case(name="bfloat16, bit-identical", base="BF16", candidate="BF16", noise=0.0),
+    Case(name="bfloat16, every element changed", base="BF16", candidate="BF16", noise=5e-4),
+    Case(name="float32 and bfloat16", base="F32", candidate="BF16", noise=0.0),
+    Case(name="float32, every element changed", base="F32", candidate="F32", noise=5e-4),
+)
+
+
+def main() -> None:
+    """Measure all cases and deliver the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="of both files together")
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for case in CASES:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            files = [Path(folder) / f"{side}.safetensors" for side in ("base", "candidate")]
+            size = write_pair(case, files, int(options.gigabytes * 1e9))
+            rows.append(measure(case, files, size, options.times, warm=options.warm))
+    deliver(render(rows, warm=options.warm, times=options.times), options.output)
+
+
+def write_pair(case: Case, files: list[Path], wanted: int) -> int:
+    """Write both files; return the bytes of their tensors."""
+    width = sum({"BF16": 2, "F32": 4}[kind] for kind in (case.base, case.candidate))
+    shapes = dict(shapes_of(wanted // width))
+    generator = np.random.default_rng(0)
+    outputs = [file.open("wb") for file in files]
+    for output, kind in zip(outputs, (case.base, case.candidate), strict=True):
+        output.write(header(shapes, kind))
+    for shape in shapes.values():
+        values = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+        outputs[0].write(encode(values, case.base))
+        if case.noise:
+            values += generator.standard_normal(shape, dtype=np.float32) * np.float32(case.noise)
+        outputs[1].write(encode(values, case.candidate))
+    for output in outputs:
+        output.flush()
+        os.fsync(output.fileno())
+        output.close()
+    return sum(file.stat().st_size for file in files)
+
+
+def shapes_of(elements: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield names and shapes of a Llama, layer after layer, until there are enough elements."""
+    yield "model.embed_tokens.weight", (VOCABULARY, WIDTH)
+    left, layer = elements - VOCABULARY * WIDTH, 0
+    parts = [("q_proj", WIDTH, WIDTH), ("o_proj", WIDTH, WIDTH)]
+    parts += [("gate_proj", INNER, WIDTH), ("up_proj", INNER, WIDTH), ("down_proj", WIDTH, INNER)]
+    while left > 0:
+        for name, rows, columns in parts:
+            yield f"model.layers.{layer}.{name}.weight", (rows, columns)
+            left -= rows * columns
+        layer += 1
+
+
+def header(shapes: dict[str, tuple[int, int]], kind: str) -> bytes:
+    """Return the head of a safetensors file."""
+    width, at, entries = {"BF16": 2, "F32": 4}[kind], 0, {}
+    for name, shape in shapes.items():
+        end = at + shape[0] * shape[1] * width
+        entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def encode(values: np.ndarray, kind: str) -> bytes:
+    """Return the values as they are stored."""
+    if kind == "F32":
+        return values.tobytes()
+    upper: np.ndarray = round_mantissa(values, 7).view(np.uint32) >> np.uint32(16)
+    return upper.astype(np.uint16).tobytes()
+
+
+def measure(case: Case, files: list[Path], size: int, times: int, *, warm: bool) -> list[str]:
+    """Return a row: the best of several readings, and of several comparisons."""
+    readings, walls, processors, memories = [], [], [], []
+    for _ in range(times):
+        forget(files, warm=warm)
+        begun = time.perf_counter()
+        for file in files:
+            with file.open("rb", buffering=0) as stream:
+                buffer = bytearray(READ)
+                while stream.readinto(buffer):
+                    pass
+        readings.append(time.perf_counter() - begun)
+        forget(files, warm=warm)
+        begun = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, "tensors", *map(str, files), "--json", "-q"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        walls.append(time.perf_counter() - begun)
+        kilobytes, seconds = done.stderr.split()[-2:]
+        memories.append(int(kilobytes) / 1e6)
+        processors.append(float(seconds))
+    best, reading = min(walls), min(readings)
+    return [
+        case.name,
+        f"{size / 1e9:.1f} GB",
+        f"{size / reading / 1e9:.2f} GB/s",
+        f"{size / best / 1e9:.2f} GB/s",
+        f"{best / reading:.2f}",
+        f"{size / min(processors) / 1e9:.2f} GB",
+        f"{max(memories):.2f} GB",
+    ]
+
+
+def forget(files: list[Path], *, warm: bool) -> None:
+    """Put files out of the page cache."""
+    if warm:
+        return
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def render(rows: list[list[str]], *, warm: bool, times: int) -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield "# Comparing tensor files, beside reading them"
+    yield ""
+    cache = "with the files in the page cache" if warm else "with the files out of the page cache"
+    yield (
+        f"`{COMMAND}`; Python {platform.python_version()}, numpy {np.__version__}, "
+        f"{platform.machine()}, {os.cpu_count()} cores at a load of "
+        f"{os.getloadavg()[0]:.0f}, {cache}; best of {times}, greatest memory."
+    )
+    yield ""
+    columns = ("pair", "both files", "plain reading", "evalguard tensors", "ratio")
+    yield f"| {' | '.join((*columns, 'per CPU second', 'peak memory'))} |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+    yield (
+        "- ratio: time of the whole command, start-up and its naming of differences included, over "
+        "that of reading the same bytes from one end to the other. Reading waits for the disk, and "
+        "comparing for the processor: where other work has most of it, the ratio says little, and "
+        "what a second of one core compares says more. Memory does not grow with the "
+        "files: tensors are read in pieces of 262,144 elements."
+    )
+
+
+if __name__ == "__main__":
+    main()

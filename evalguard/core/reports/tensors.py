@@ -1,0 +1,225 @@
+"""TensorsReport: what ``evalguard tensors`` found, as plain data for the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evalguard.core.settings import Value
+from evalguard.core.tensors.tolerances import Tolerance
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED
+
+# identical: bit for bit; equal: the same numbers in another dtype; within, beyond the tolerance.
+TensorState = Literal["identical", "equal", "within", "beyond", "shape", "unreadable"]
+LikenessKind = Literal["precision", "level", "structure", "noise"]
+Role = Literal["tensor", "scale", "zero point"]
+
+# The gravest first.
+STATES: tuple[TensorState, ...] = (
+    "unreadable", "shape", "beyond", "within", "equal", "identical",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSource:
+    """One side: what was read, and from where."""
+
+    name: str
+    kind: str
+    files: tuple[str, ...]
+    tensors: int
+    nbytes: int
+    architecture: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideCounts:
+    """What one side holds in a tensor; ``total`` is the sum of its finite elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    zeros: int = 0
+    nans: int = 0
+    infs: int = 0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreatestDifference:
+    """The greatest difference, and the element that has it; ``value`` may be infinite."""
+
+    value: float
+    index: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """What a difference looks like.
+
+    Attributes:
+        kind: "precision": the rounding itself was recognised; "level": as large as that precision's
+            errors are; "noise": in the range that a noise table has for it; "structure": a fault of
+            layout.
+        name: "bf16", "transposed".
+        detail: "groups of 32", "by 1.02".
+        rule: keys of a name map's rule that undo it, in YAML; "" where there are none.
+        left: relative L2 error that is left once a structure is undone.
+    """
+
+    kind: LikenessKind
+    name: str
+    detail: str = ""
+    rule: str = ""
+    left: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Name and detail."""
+        return f"{self.name} ({self.detail})" if self.detail else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorDelta:
+    """Divergence of one tensor.
+
+    Attributes:
+        name, candidate_name: its names on the two sides.
+        unequal: elements that are not the same number on both sides; NaN never is.
+        mismatched: elements beyond the tolerance; ``mismatched_absolute`` and
+            ``mismatched_relative`` are the greatest differences among these.
+        sign_disagreements: elements that are above zero on one side and below on the other;
+            ``zero_on_one_side``: zero here or there only.
+        relative_l2: norm of the difference over the base's; inf where the base is zero.
+        snr: signal to noise ratio in dB; None without any difference.
+    """
+
+    name: str
+    candidate_name: str
+    state: TensorState
+    base: SideCounts
+    candidate: SideCounts
+    tolerance: Tolerance
+    role: Role = "tensor"
+    elements: int = 0
+    unequal: int = 0
+    mismatched: int = 0
+    sign_disagreements: int = 0
+    zero_on_one_side: int = 0
+    greatest_absolute: GreatestDifference | None = None
+    greatest_relative: GreatestDifference | None = None
+    mismatched_absolute: GreatestDifference | None = None
+    mismatched_relative: GreatestDifference | None = None
+    relative_l2: float | None = None
+    cosine: float | None = None
+    snr: float | None = None
+    likeness: Likeness | None = None
+    layout: str = ""
+    fault: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is equal within its tolerance."""
+        return self.state in ("identical", "equal", "within")
+
+    @property
+    def mismatched_share(self) -> float:
+        """Share of its elements beyond the tolerance."""
+        return self.mismatched / self.elements if self.elements else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicateTensors:
+    """Tensors of one side that are bit for bit the same under different names."""
+
+    side: Literal["base", "candidate"]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvariantTensor:
+    """What an invariant found in one tensor: ``violations`` of ``elements``."""
+
+    name: str
+    elements: int
+    violations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvariantResult:
+    """An invariant by name, over all tensors that it is about; ``words`` say what it demands."""
+
+    name: str
+    words: str
+    tensors: tuple[InvariantTensor, ...]
+
+    @property
+    def elements(self) -> int:
+        """Elements that were checked."""
+        return sum(one.elements for one in self.tensors)
+
+    @property
+    def violations(self) -> int:
+        """Elements that break it."""
+        return sum(one.violations for one in self.tensors)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no element breaks it."""
+        return self.violations == 0
+
+    @property
+    def share(self) -> float:
+        """Share of elements that break it."""
+        return self.violations / self.elements if self.elements else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorsReport:
+    """What ``evalguard tensors`` found.
+
+    Attributes:
+        deltas: of all pairs, in the base's order.
+        base_only, candidate_only: names without a partner; ``tied``: of these, name -> the tensor
+            of its own side with the same values, which has one.
+        ignored: names that the map leaves out.
+        invariants: where any were asked for, they alone decide.
+    """
+
+    base: TensorSource
+    candidate: TensorSource
+    deltas: tuple[TensorDelta, ...]
+    base_only: tuple[str, ...] = ()
+    candidate_only: tuple[str, ...] = ()
+    tied: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    duplicates: tuple[DuplicateTensors, ...] = ()
+    invariants: tuple[InvariantResult, ...] = ()
+    caveats: tuple[str, ...] = ()
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    command: str = ""
+    created: str = ""
+    version: str = ""
+
+    def count(self, state: TensorState) -> int:
+        """Count the pairs of a state."""
+        return sum(delta.state == state for delta in self.deltas)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names on one side only that are not tied to another tensor of it."""
+        return tuple(n for n in (*self.base_only, *self.candidate_only) if n not in self.tied)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all invariants hold; without any, whether all tensors are within tolerance."""
+        if self.invariants:
+            return all(one.holds for one in self.invariants)
+        return not self.missing and all(delta.passed for delta in self.deltas)
+
+    @property
+    def exit_code(self) -> int:
+        """0 equal within tolerance, 1 not, 3 where a tensor could not be read."""
+        if self.count("unreadable"):
+            return EXIT_FAILED
+        return EXIT_PASSED if self.passed else EXIT_REGRESSED

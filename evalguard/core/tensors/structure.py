@@ -1,0 +1,272 @@
+"""Faults of layout: a tensor that is another one transposed, permuted, scaled or shifted.
+
+Each is proposed by something cheap and then proven: undone, the candidate has to agree with the
+base far better than before. A rounding on top (a transposed tensor in bfloat16) is allowed for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.tensors.name_map import Permutation
+
+Array = NDArray[Any]
+Fault = Literal[
+    "transposed", "reshaped", "rows permuted", "columns permuted", "heads permuted",
+    "rotary pairs", "scaled", "plus a constant", "shifted", "swapped",
+]  # fmt: skip
+
+# Undone, the error has to fall to a tenth, and below what a rounding to int4 leaves: chance never
+# does that in a matrix. What is left after a factor of 1.0005 is far less than that too, as long as
+# no rounding hides it.
+_GAIN = 0.1
+_ROUNDED = 0.25
+_PROJECTIONS = 8
+_MOST_HEADS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructureFault:
+    """What was done to a tensor beside rounding.
+
+    Attributes:
+        detail: for people: "by 1.02", "by one along axis 0".
+        left: relative L2 error that is left once it is undone.
+        rule: what a rule of a name map would need to undo it, as YAML; "" where none can.
+    """
+
+    fault: Fault
+    detail: str = ""
+    left: float
+    rule: str = ""
+
+
+def find_structure(base: Array, candidate: Array) -> StructureFault | None:
+    """Say which fault of layout makes the candidate differ from the base, None if none does.
+
+    Args:
+        base, candidate: whole tensors in float32, finite; their shapes may differ.
+    """
+    if base.size != candidate.size or not base.size:
+        return None
+    if base.shape != candidate.shape:
+        return _find_reshaped(base, candidate)
+    return find_factor(base, candidate) or _first_proven(
+        _rearrangements(base, candidate), base, candidate
+    )
+
+
+def find_factor(base: Array, candidate: Array) -> StructureFault | None:
+    """Say whether the candidate is the base times or plus a constant; a part of both will do."""
+    return _first_proven(_factors(base, candidate), base, candidate)
+
+
+def _first_proven(
+    proposals: Iterator[StructureFault], base: Array, candidate: Array
+) -> StructureFault | None:
+    before = _relative(candidate - base, base)
+    if before == 0.0 or not math.isfinite(before):
+        return None
+    enough = min(_GAIN * before, _ROUNDED)
+    return next((found for found in proposals if found.left <= enough), None)
+
+
+def _rearrangements(base: Array, candidate: Array) -> Iterator[StructureFault]:
+    if base.ndim < 1 or base.size < 4:
+        return
+    yield from _shifts(base, candidate)
+    if base.ndim >= 2:
+        rows, others = (one.reshape(one.shape[0], -1) for one in (base, candidate))
+        if rows.shape[0] == rows.shape[1]:
+            yield StructureFault(
+                fault="transposed", left=_relative(others.T - rows, rows), rule="transpose: [1, 0]"
+            )
+        yield from _rotary(rows, others)
+        yield from _permutations(rows, others)
+    else:
+        yield from _rotary(base[:, None], candidate[:, None])
+
+
+def _find_reshaped(base: Array, candidate: Array) -> StructureFault | None:
+    """Say how two tensors of one size and other shapes belong together."""
+    shape = f"[{', '.join(map(str, base.shape))}]"
+    left = _relative(candidate.reshape(-1) - base.reshape(-1), base)
+    if left <= _ROUNDED:
+        return StructureFault(fault="reshaped", left=left, rule=f"reshape: {shape}")
+    if candidate.ndim == base.ndim == 2 and candidate.T.shape == base.shape:
+        left = _relative(candidate.T - base, base)
+        if left <= _ROUNDED:
+            return StructureFault(fault="transposed", left=left, rule="transpose: [1, 0]")
+    if candidate.ndim == base.ndim > 2 and candidate.ndim <= 4:
+        for axes in _axis_orders(candidate.shape, base.shape):
+            left = _relative(candidate.transpose(axes) - base, base)
+            if left <= _ROUNDED:
+                return StructureFault(
+                    fault="transposed",
+                    detail=f"axes {list(axes)}",
+                    left=left,
+                    rule=f"transpose: {list(axes)}",
+                )
+    return None
+
+
+def _axis_orders(shape: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    from itertools import permutations
+
+    for axes in permutations(range(len(shape))):
+        if tuple(shape[axis] for axis in axes) == wanted:
+            yield axes
+
+
+def _factors(base: Array, candidate: Array) -> Iterator[StructureFault]:
+    here, there = (one.ravel().astype(np.float64) for one in (base, candidate))
+    squares = float(here @ here)
+    factor = float(there @ here) / squares if squares else 0.0
+    if factor and math.isfinite(factor):
+        left = float(np.linalg.norm(there / factor - here)) / math.sqrt(squares)
+        words = "by -1 (other sign)" if abs(factor + 1) < 1e-6 else f"by {factor:.6g}"
+        yield StructureFault(
+            fault="scaled", detail=words, left=left, rule=f"scale: {1 / factor:.9g}"
+        )
+    constant = float(np.median(there - here))
+    if constant and squares:
+        left = float(np.linalg.norm(there - constant - here)) / math.sqrt(squares)
+        yield StructureFault(
+            fault="plus a constant",
+            detail=f"{constant:+.6g}",
+            left=left,
+            rule=f"add: {-constant:.9g}",
+        )
+
+
+def _shifts(base: Array, candidate: Array) -> Iterator[StructureFault]:
+    """Propose a shift by one to either side, what is pushed out lost or at the other end."""
+    for axis in range(min(base.ndim, 2)):
+        if base.shape[axis] < 4:
+            continue
+        for step in (1, -1):
+            part = slice(step, None) if step > 0 else slice(None, step)
+            other = slice(None, -step) if step > 0 else slice(-step, None)
+            moved = np.moveaxis(candidate, axis, 0)[part]
+            first = np.moveaxis(base, axis, 0)[other]
+            yield StructureFault(
+                fault="shifted",
+                detail=f"by {'one' if step > 0 else 'minus one'} along axis {axis}",
+                left=_relative(moved - first, first),
+            )
+
+
+def _rotary(base: Array, candidate: Array) -> Iterator[StructureFault]:
+    """Propose the two orders of rotary pairs, for every number of heads that fits the rows."""
+    size = base.shape[0]
+    for order in ("interleaved", "halves"):
+        for heads in (n for n in range(1, min(size // 4, _MOST_HEADS) + 1) if size % (2 * n) == 0):
+            index = Permutation(heads=heads, order=order).index(size)
+            # a few rows that move tell most orders apart, so that few matrices are built
+            few = np.flatnonzero(index != np.arange(size))[:16]
+            if not few.size or _relative(candidate[index[few]] - base[few], base[few]) > _ROUNDED:
+                continue
+            yield StructureFault(
+                fault="rotary pairs",
+                detail=f"{'beside each other' if order == 'interleaved' else 'half a head apart'}, "
+                f"{heads} head{'s' if heads > 1 else ''}",
+                left=_relative(candidate[index] - base, base),
+                rule=f"permute: {{heads: {heads}, order: {order}}}",
+            )
+
+
+def _permutations(base: Array, candidate: Array) -> Iterator[StructureFault]:
+    """Propose an order of rows, then of columns: each is found among the other side's by nearness.
+
+    Rows are compared by a few random projections, which keep distances (Johnson-Lindenstrauss).
+    """
+    from scipy.spatial import cKDTree
+
+    for axis, words in ((0, "rows"), (1, "columns")):
+        here, there = (base, candidate) if axis == 0 else (base.T, candidate.T)
+        if here.shape[0] < 2 or here.shape[1] < 2:
+            continue
+        directions = np.random.default_rng(0).standard_normal((here.shape[1], _PROJECTIONS))
+        directions = directions.astype(np.float32)
+        index = cKDTree(there @ directions).query(here @ directions)[1]
+        if len(np.unique(index)) < 0.99 * len(index) or (index == np.arange(len(index))).all():
+            continue
+        left = _relative(there[index] - here, here)
+        blocks = _block_size(index)
+        kind: Fault = "rows permuted" if axis == 0 else "columns permuted"
+        order, detail, heads = index, f"{_moved(index):,} of {len(index):,} {words}", ""
+        if blocks > 1:
+            kind, order = "heads permuted", index[::blocks] // blocks
+            detail = f"{len(order)} heads of {blocks} {words}"
+            heads = f"heads: {len(order)}, "
+        listed = ", ".join(map(str, order.tolist()))
+        short = len(order) <= 64 and len(np.unique(index)) == len(index)
+        rule = f"permute: {{axis: {axis}, {heads}order: [{listed}]}}" if short else ""
+        yield StructureFault(fault=kind, detail=detail, left=left, rule=rule)
+
+
+def _block_size(index: Array) -> int:
+    """Return the largest size of blocks that move as one; 1 where elements move alone."""
+    size = len(index)
+    for blocks in range(2, size // 2 + 1):
+        width = size // blocks
+        if size % blocks or width < 2:
+            continue
+        grid = index.reshape(blocks, width)
+        if (grid[:, 0] % width == 0).all() and (np.diff(grid, axis=1) == 1).all():
+            return width
+    return 1
+
+
+def _moved(index: Array) -> int:
+    return int(np.count_nonzero(index != np.arange(len(index))))
+
+
+def _relative(difference: Array, base: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = float(np.linalg.norm(base))
+        error = float(np.linalg.norm(difference))
+    return error / size if size else (0.0 if error == 0.0 else math.inf)
+
+
+# Tensors that stand under one another's name.
+
+FINGERPRINT = 64  # elements
+
+
+def fingerprint_places(size: int) -> NDArray[np.intp]:
+    """Return flat indices, spread over a tensor, by which tensors are told from one another."""
+    if size <= FINGERPRINT:
+        return np.arange(size)
+    # not a whole part of any shape: a fixed step would stay in one column
+    steps = (np.arange(FINGERPRINT) + 0.5) * 0.6180339887498949
+    return np.unique((steps % 1.0 * size).astype(np.intp))
+
+
+def find_swapped(base: dict[str, Array], candidate: dict[str, Array]) -> dict[str, str]:
+    """Return name -> the base's name whose values the candidate has under it instead.
+
+    Args:
+        base, candidate: name -> the elements of :func:`fingerprint_places`, of tensors of one shape
+            that differ a lot.
+    """
+    found: dict[str, str] = {}
+    for name, values in candidate.items():
+        size = float(np.linalg.norm(values))
+        errors = {
+            other: float(np.linalg.norm(values - own))
+            for other, own in base.items()
+            if other != name and own.shape == values.shape
+        }
+        if not errors or not size:
+            continue
+        nearest = min(errors, key=errors.__getitem__)
+        if errors[nearest] <= _ROUNDED * size:
+            found[name] = nearest
+    return found

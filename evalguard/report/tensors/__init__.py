@@ -1,0 +1,1 @@
+"""Compared tensors and measured noise: the terminal, the page, and the JSON contracts."""

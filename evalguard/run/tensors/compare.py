@@ -1,0 +1,420 @@
+"""``evalguard tensors A B``: names paired, every pair summed, differences named, and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+
+import evalguard
+from evalguard.core.reports.tensors import (
+    GreatestDifference,
+    InvariantResult,
+    Likeness,
+    Role,
+    SideCounts,
+    TensorDelta,
+    TensorSource,
+    TensorsReport,
+    TensorState,
+)
+from evalguard.core.settings import Value
+from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
+from evalguard.core.tensors.invariants import check_invariant
+from evalguard.core.tensors.name_map import Layout, NameAlignment, NameMap
+from evalguard.core.tensors.noise import NoiseTable
+from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
+from evalguard.errors import EvaluationError
+from evalguard.run.tensors.duplicates import find_duplicates, name_tied
+from evalguard.run.tensors.likeness import (
+    describe_difference,
+    describe_layout_fault,
+    find_exchanged,
+)
+from evalguard.run.tensors.streaming import (
+    StoredPair,
+    StoredScale,
+    SummedPair,
+    default_threads,
+    find_scale,
+    forget_bytes,
+    narrow_candidate,
+    sum_pairs,
+)
+from evalguard.store.name_map import read_name_map
+from evalguard.store.tensor_files import StoredTensor, TensorFiles, open_tensors
+from evalguard.store.tensor_files.gguf_names import map_gguf_names
+
+# Swapped tensors differ by 1.4 times their norm, in names of one shape: looked for above this.
+_UNLIKE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorOptions:
+    """What a comparison of tensors is asked for.
+
+    Attributes:
+        name_map: a YAML file; None: equal names, and those of GGUF files.
+        rtol, atol: in place of the table's; None: the table's.
+        platform, operation: rows of the table of tolerances.
+        invariants: names of those that alone are to decide.
+        noise: a measured table by which differences are named.
+        progress: called with the number of elements done and that of all.
+    """
+
+    name_map: Path | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    platform: str = ""
+    operation: str = ""
+    invariants: tuple[str, ...] = ()
+    noise: NoiseTable | None = None
+    threads: int = 0
+    command: str = ""
+    progress: Callable[[int, int], None] | None = None
+
+
+def compare_tensors(base: str, candidate: str, options: TensorOptions) -> TensorsReport:
+    """Compare the tensors of two paths.
+
+    Raises:
+        UsageError: a path, the name map or an option cannot be used.
+        EvaluationError: a file is damaged, or the two sides have no tensor in common.
+    """
+    with ExitStack() as stack:
+        sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
+        names = _build_name_map(options.name_map, *sides)
+        alignment = names.align(sides[0].tensors, sides[1].tensors)
+        used = _used_scales(sides[0], sides[1], alignment)
+        if not alignment.pairs:
+            raise _nothing_common(sides[0], sides[1])
+        deltas = _compare_pairs(sides[0], sides[1], alignment, options)
+        duplicates = (
+            *find_duplicates(sides[0].tensors, "base"),
+            *find_duplicates(sides[1].tensors, "candidate"),
+        )
+        return TensorsReport(
+            base=_source(sides[0]),
+            candidate=_source(sides[1]),
+            deltas=tuple(deltas),
+            base_only=alignment.base_only,
+            candidate_only=tuple(name for name in alignment.cand_only if name not in used),
+            tied=name_tied(alignment, duplicates),
+            ignored=(*alignment.ignored, *sorted(used)),
+            duplicates=duplicates,
+            invariants=_check_invariants(options.invariants, deltas),
+            caveats=tuple(_caveats(sides[0], sides[1], deltas)),
+            environment=_environment(),
+            command=options.command,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            version=evalguard.__version__,
+        )
+
+
+def _build_name_map(path: Path | None, base: TensorFiles, candidate: TensorFiles) -> NameMap:
+    """Return the user's map, or what the forms of the files say."""
+    if path is not None:
+        return read_name_map(path)
+    if candidate.kind == "gguf" and base.kind != "gguf":
+        return map_gguf_names(
+            base.tensors, candidate.tensors, candidate.metadata, gguf_is_base=False
+        )
+    if base.kind == "gguf" and candidate.kind != "gguf":
+        return map_gguf_names(candidate.tensors, base.tensors, base.metadata, gguf_is_base=True)
+    if len(base.tensors) == len(candidate.tensors) == 1:
+        return _pair_single(next(iter(base.tensors)), next(iter(candidate.tensors)))
+    return NameMap()
+
+
+def _pair_single(base: str, candidate: str) -> NameMap:
+    """Two files of one tensor each are about that tensor, whatever they call it."""
+    from evalguard.core.tensors.name_map import NameRule
+
+    wild = {"*", "?"} & {*base, *candidate}
+    return NameMap() if wild else NameMap(rules=(NameRule(base=base, cand=candidate),))
+
+
+def _nothing_common(base: TensorFiles, candidate: TensorFiles) -> EvaluationError:
+    examples = [sorted(side.tensors)[len(side.tensors) // 2] for side in (base, candidate)]
+    models = [side.architecture for side in (base, candidate)]
+    other = f" ({models[0]} and {models[1]})" if all(models) and models[0] != models[1] else ""
+    return EvaluationError(
+        f"{base.name} and {candidate.name} have no tensor name in common{other}: the base has "
+        f"{len(base.tensors):,} such as {examples[0]}, the candidate {len(candidate.tensors):,} "
+        f"such as {examples[1]}",
+        hint="say with --map FILE which names belong together; docs/tensors.md has the format",
+    )
+
+
+def _compare_pairs(
+    base: TensorFiles, candidate: TensorFiles, alignment: NameAlignment, options: TensorOptions
+) -> list[TensorDelta]:
+    deltas: dict[str, TensorDelta] = {}
+    pairs: list[StoredPair] = []
+    for named in alignment.pairs:
+        one, other = base.tensors[named.base], candidate.tensors[named.cand]
+        scale = _scale(one, other, candidate)
+        kept = f"{other.dtype} scaled" if scale else other.dtype
+        tolerance = _tolerance((one.dtype, kept), options)
+        pair = StoredPair(
+            name=named.base,
+            base=one,
+            candidate=other,
+            layout=named.layout,
+            tolerance=tolerance,
+            scale=scale,
+        )
+        deltas[named.base] = _unsummed(pair)
+        if one.fault or other.fault:
+            deltas[named.base] = replace(
+                deltas[named.base], state="unreadable", fault=_fault_text(one, other)
+            )
+            continue
+        try:
+            part, layout = other, named.layout
+            if pair.scale is None:
+                part, layout = narrow_candidate(other, named.layout)
+            pair = replace(pair, candidate=part, layout=layout)
+            if _moved_shape(part, layout) != one.shape:
+                raise ValueError(_shapes_text(one, other, layout))
+            pairs.append(pair)
+        except ValueError as error:
+            likeness = describe_layout_fault(pair) if named.layout.changes_nothing else None
+            deltas[named.base] = replace(
+                deltas[named.base], state="shape", fault=str(error), likeness=likeness
+            )
+    deltas |= _sum_all(pairs, options)
+    return [deltas[named.base] for named in alignment.pairs]
+
+
+def _scale(one: StoredTensor, other: StoredTensor, candidate: TensorFiles) -> StoredScale | None:
+    """Return the scale beside a quantised candidate of a base that is not."""
+    return None if one.dtype == other.dtype else find_scale(other, candidate.tensors)
+
+
+def _used_scales(
+    base: TensorFiles, candidate: TensorFiles, alignment: NameAlignment
+) -> frozenset[str]:
+    """Return the candidate's names that were taken in by the tensors beside them."""
+    found: set[str] = set()
+    for pair in alignment.pairs:
+        scale = _scale(base.tensors[pair.base], candidate.tensors[pair.cand], candidate)
+        found |= set(scale.names) if scale is not None else set()
+    return frozenset(found - {pair.cand for pair in alignment.pairs})
+
+
+def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, TensorDelta]:
+    total, done = sum(pair.elements for pair in pairs), 0
+
+    def advance(elements: int) -> None:
+        nonlocal done
+        done += elements
+        if options.progress is not None:
+            options.progress(done, total)
+
+    found: dict[str, TensorDelta] = {}
+    unlike: list[StoredPair] = []
+    for summed in sum_pairs(pairs, threads=options.threads or default_threads(), progress=advance):
+        delta = _summed_delta(summed, options.noise)
+        found[summed.pair.name] = delta
+        unknown = delta.state == "beyond" and delta.likeness is None
+        if unknown and summed.sums.relative_l2 > _UNLIKE:
+            unlike.append(summed.pair)
+    for name, other in find_exchanged(unlike).items():
+        found[name] = replace(
+            found[name],
+            likeness=Likeness(kind="structure", name="swapped", detail=f"it is {other}"),
+        )
+    return found
+
+
+def _tolerance(dtypes: tuple[str, str], options: TensorOptions) -> Tolerance:
+    table = find_tolerance(dtypes, platform=options.platform, operation=options.operation)
+    if options.rtol is None and options.atol is None:
+        return table
+    return replace(
+        table,
+        rtol=options.rtol or 0.0,
+        atol=options.atol or 0.0,
+        snr=None,
+        reason="as was asked for",
+    )
+
+
+def _unsummed(pair: StoredPair) -> TensorDelta:
+    return TensorDelta(
+        name=pair.name,
+        candidate_name=pair.candidate.name,
+        state="identical",
+        base=SideCounts(dtype=pair.base.dtype, shape=pair.base.shape),
+        candidate=SideCounts(dtype=pair.candidate.dtype, shape=pair.candidate.shape),
+        tolerance=pair.tolerance,
+        role=_role(pair.name),
+        elements=pair.elements,
+        layout=", ".join(
+            part
+            for part in ("times its scale" if pair.scale else "", _layout_text(pair.layout))
+            if part
+        ),
+    )
+
+
+def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> TensorDelta:
+    pair, sums = summed.pair, summed.sums
+    delta = _unsummed(pair)
+    if summed.fault:
+        # a scale that does not fit is no damage
+        state: TensorState = "unreadable" if pair.scale is None else "shape"
+        return replace(delta, state=state, fault=summed.fault)
+    state = _state(pair, sums)
+    likeness: Likeness | None = None
+    if sums.greatest_abs.value > 0.0:
+        try:
+            likeness = describe_difference(summed, noise)
+        except (EvaluationError, ValueError) as error:  # changed while it was read
+            return replace(delta, state="unreadable", fault=str(error))
+        finally:
+            forget_bytes(pair.base, pair.candidate)
+    shape = pair.base.shape
+    return replace(
+        delta,
+        state=state,
+        base=_counts(delta.base, sums.base),
+        candidate=_counts(delta.candidate, sums.candidate),
+        unequal=sums.unequal,
+        mismatched=sums.mismatched,
+        sign_disagreements=sums.sign_flips,
+        zero_on_one_side=sums.zero_on_one_side,
+        greatest_absolute=_greatest(sums.greatest_abs, shape),
+        greatest_relative=_greatest(sums.greatest_rel, shape),
+        mismatched_absolute=_greatest(sums.mismatched_abs, shape),
+        mismatched_relative=_greatest(sums.mismatched_rel, shape),
+        relative_l2=sums.relative_l2,
+        cosine=sums.cosine,
+        snr=sums.snr,
+        likeness=likeness,
+    )
+
+
+def _state(pair: StoredPair, sums: PairSums) -> TensorState:
+    if not sums.unequal:
+        same = pair.base.dtype == pair.candidate.dtype and pair.lies_alike
+        return "identical" if same else "equal"
+    least = pair.tolerance.snr
+    if least is None:
+        return "beyond" if sums.mismatched else "within"
+    broken = sums.base.nans + sums.base.infs + sums.candidate.nans + sums.candidate.infs
+    return "beyond" if broken or (sums.snr is not None and sums.snr < least) else "within"
+
+
+def _counts(side: SideCounts, sums: SideSums) -> SideCounts:
+    return replace(side, zeros=sums.zeros, nans=sums.nans, infs=sums.infs, total=sums.total)
+
+
+def _greatest(extreme: Extreme, shape: tuple[int, ...]) -> GreatestDifference | None:
+    if extreme.index < 0 or extreme.value == 0.0:
+        return None
+    index = np.unravel_index(extreme.index, shape) if shape else ()
+    return GreatestDifference(value=extreme.value, index=tuple(int(one) for one in index))
+
+
+def _moved_shape(tensor: StoredTensor, layout: Layout) -> tuple[int, ...]:
+    """Return the candidate's shape once its layout is undone.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    if layout.changes_nothing:
+        return tensor.shape
+    # a view of one element in that shape: numpy works out the rest
+    moved = layout.view(np.broadcast_to(np.zeros(1, dtype=np.bool_), tensor.shape))
+    layout.indices(moved.shape)
+    return moved.shape
+
+
+def _shapes_text(one: StoredTensor, other: StoredTensor, layout: Layout) -> str:
+    moved = "" if layout.changes_nothing else f", {_layout_text(layout)}"
+    return f"{list(one.shape)} in the base, {list(other.shape)} in the candidate{moved}"
+
+
+def _fault_text(one: StoredTensor, other: StoredTensor) -> str:
+    return "; ".join(
+        f"{side}, {tensor.file}: {tensor.fault}"
+        for side, tensor in (("base", one), ("candidate", other))
+        if tensor.fault
+    )
+
+
+def _layout_text(layout: Layout) -> str:
+    parts = []
+    if layout.take is not None:
+        parts.append(f"slice {layout.take.index}")
+    if layout.split is not None:
+        parts.append(f"part {layout.split.index}")
+    if layout.reshape:
+        parts.append("reshaped")
+    if layout.transpose:
+        parts.append("transposed")
+    parts += [f"{one.heads} heads permuted" if one.heads else "permuted" for one in layout.permute]
+    if layout.scale != 1.0:
+        parts.append(f"times {layout.scale:g}")
+    if layout.add:
+        parts.append(f"{layout.add:+g}")
+    return ", ".join(parts)
+
+
+_SCALES = ("scale", "scales", "absmax", "scb", "scale_inv", "input_scale", "weight_scale")
+_ZEROS = ("zero_point", "zeros", "qzeros", "zero")
+
+
+def _role(name: str) -> Role:
+    """Tell scales and zero points of a quantised tensor by their names, as torchao,
+    compressed-tensors, bitsandbytes and GPTQ write them."""
+    last = name.rpartition(".")[2].lower()
+    if last.endswith(_ZEROS):
+        return "zero point"
+    return "scale" if last.endswith(_SCALES) else "tensor"
+
+
+def _source(side: TensorFiles) -> TensorSource:
+    return TensorSource(
+        name=side.name,
+        kind=side.kind,
+        files=tuple(file.name for file in side.files),
+        tensors=len(side.tensors),
+        nbytes=side.nbytes,
+        architecture=side.architecture,
+    )
+
+
+def _check_invariants(
+    names: Sequence[str], deltas: Sequence[TensorDelta]
+) -> tuple[InvariantResult, ...]:
+    readable = [delta for delta in deltas if delta.state not in ("unreadable", "shape")]
+    return tuple(check_invariant(name, readable) for name in names)
+
+
+def _caveats(base: TensorFiles, candidate: TensorFiles, deltas: Sequence[TensorDelta]) -> list[str]:
+    found = [*base.notes, *candidate.notes]
+    models = (base.architecture, candidate.architecture)
+    if base.kind == candidate.kind and all(models) and models[0] != models[1]:
+        found.append(f"the base is a {models[0]}, the candidate a {models[1]}")
+    for side in ("base", "candidate"):
+        broken = [d for d in deltas if getattr(d, side).nans or getattr(d, side).infs]
+        if broken:
+            nans, infs = (
+                sum(getattr(getattr(d, side), kind) for d in broken) for kind in ("nans", "infs")
+            )
+            found.append(
+                f"the {side} has {nans:,} NaN and {infs:,} infinite elements in {len(broken)} "
+                f"tensor{'s' if len(broken) > 1 else ''}, first {broken[0].name}"
+            )
+    return found
+
+
+def _environment() -> Mapping[str, Value]:
+    return {"evalguard": evalguard.__version__, "numpy": np.__version__}

@@ -1,0 +1,282 @@
+"""Pairs of stored tensors summed in pieces, by several threads, in little memory.
+
+A piece is read, decoded and summed block by block: a block fits a core's cache, so that a dozen
+passes of numpy over it cost less than reading it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.tensors.differences import PairSums, common_dtype
+from evalguard.core.tensors.name_map import Layout
+from evalguard.core.tensors.tolerances import Tolerance
+from evalguard.errors import EvaluationError
+from evalguard.store.tensor_files.stored import LoadedBytes, StoredTensor
+
+Array = NDArray[Any]
+
+_PIECE = 1 << 18  # elements: half a megabyte of bfloat16, which malloc gives out again and again
+_BLOCK = 1 << 15  # elements; a whole number of every format's blocks
+_AHEAD = 3  # pieces per thread that wait or are summed
+# Whole tensors, of other layouts or with scales, are in memory one at a time: several threads with
+# one each would need gigabytes.
+_ONE_WHOLE_TENSOR = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredScale:
+    """Beside stored integers: what they are multiplied with, after the zero point is taken off."""
+
+    scale: StoredTensor
+    zero_point: StoredTensor | None = None
+    factor: float = 1.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors it is made of."""
+        return tuple(one.name for one in (self.scale, self.zero_point) if one is not None)
+
+    def apply(self, codes: Array) -> Array:
+        """Return the numbers that the integers stand for.
+
+        Raises:
+            ValueError: the scale has a shape that cannot be laid over them.
+        """
+        values = codes.astype(np.float32)
+        if self.zero_point is not None:
+            values -= _spread(self.zero_point.load(), codes.shape)
+        values *= _spread(self.scale.load(), codes.shape)
+        if self.factor != 1.0:
+            values *= np.float32(self.factor)
+        return values
+
+
+def _spread(scale: Array, shape: tuple[int, ...]) -> Array:
+    """Lay one value a tensor, a row, a group of columns or a block over a whole tensor."""
+    words = f"a scale of {list(scale.shape)} does not fit {list(shape)}"
+    grid = scale.astype(np.float32)
+    if grid.size == 1:
+        return grid.reshape(())
+    if grid.ndim > len(shape):
+        raise ValueError(words)
+    grid = grid.reshape(grid.shape + (1,) * (len(shape) - grid.ndim))
+    for axis, size in enumerate(shape):
+        have = int(grid.shape[axis])
+        if have in (1, size):
+            continue
+        width = -(-size // have)  # the last block may be cut
+        if -(-size // width) != have:
+            raise ValueError(words)
+        index = [slice(None)] * grid.ndim
+        index[axis] = slice(size)
+        grid = np.repeat(grid, width, axis=axis)[tuple(index)]
+    return grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPair:
+    """Two stored tensors that belong together, and what they may differ by."""
+
+    name: str
+    base: StoredTensor
+    candidate: StoredTensor
+    layout: Layout
+    tolerance: Tolerance
+    scale: StoredScale | None = None
+
+    @property
+    def elements(self) -> int:
+        """Elements of the base's."""
+        return self.base.elements
+
+    @property
+    def lies_alike(self) -> bool:
+        """Whether both sides hold their numbers in the same order, to be compared as they are."""
+        return self.layout.changes_nothing and self.scale is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummedPair:
+    """A pair and its sums; ``fault`` says why there are none."""
+
+    pair: StoredPair
+    sums: PairSums
+    fault: str = ""
+
+
+def default_threads() -> int:
+    """Return how many threads sum: one for each core that this process may use, at most 8."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        cores = os.cpu_count() or 1
+    return min(cores, 8)
+
+
+def sum_pairs(
+    pairs: Iterable[StoredPair], *, threads: int, progress: Callable[[int], None] | None = None
+) -> Iterator[SummedPair]:
+    """Yield the sums of every pair, in order.
+
+    Sums are merged in the order of the pieces, so that they do not depend on the threads.
+
+    Args:
+        pairs: of tensors that have the same shape once the layout is undone.
+        progress: called with the number of elements that were summed since the last call.
+    """
+    waiting: deque[tuple[StoredPair, list[Future[PairSums]]]] = deque()
+    room = threading.BoundedSemaphore(_AHEAD * threads)
+    pool = ThreadPoolExecutor(max_workers=threads)
+    try:
+        for pair in pairs:
+            futures: list[Future[PairSums]] = []
+            waiting.append((pair, futures))
+            for start, stop in _pieces(pair):
+                room.acquire()
+                futures.append(pool.submit(_sum_piece, pair, start, stop))
+                futures[-1].add_done_callback(lambda _: room.release())
+            while len(waiting) > _AHEAD * threads:
+                yield _merge(*waiting.popleft(), progress)
+        while waiting:
+            yield _merge(*waiting.popleft(), progress)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _merge(
+    pair: StoredPair, futures: list[Future[PairSums]], progress: Callable[[int], None] | None
+) -> SummedPair:
+    sums = PairSums(rtol=pair.tolerance.rtol, atol=pair.tolerance.atol)
+    fault = ""
+    for future in futures:
+        try:
+            sums.merge(future.result())
+        except (EvaluationError, ValueError) as error:
+            fault = fault or str(error)
+    forget_bytes(pair.base, pair.candidate)
+    if progress is not None:
+        progress(pair.elements)
+    return SummedPair(pair=pair, sums=sums, fault=fault)
+
+
+def forget_bytes(*tensors: StoredTensor) -> None:
+    """Give back the memory of tensors that a library has loaded as a whole."""
+    for tensor in tensors:
+        if isinstance(tensor.source, LoadedBytes):
+            tensor.source.forget()
+
+
+def _pieces(pair: StoredPair) -> Iterator[tuple[int, int]]:
+    size = pair.elements
+    if not pair.lies_alike:
+        yield 0, size  # the candidate's elements lie elsewhere: it is loaded once
+        return
+    for start in range(0, size, _PIECE):
+        yield start, min(start + _PIECE, size)
+
+
+def _sum_piece(pair: StoredPair, start: int, stop: int) -> PairSums:
+    sums = PairSums(rtol=pair.tolerance.rtol, atol=pair.tolerance.atol)
+    if not pair.lies_alike:
+        with _ONE_WHOLE_TENSOR:
+            moved = load_candidate(pair).reshape(-1)
+            for at in range(0, stop, _PIECE):
+                base = pair.base.read(at, min(at + _PIECE, stop))
+                _add_blocks(sums, base, moved[at : at + _PIECE], at)
+        return sums
+    raw = [side.read_bytes(start, stop) for side in (pair.base, pair.candidate)]
+    codecs = [side.codec for side in (pair.base, pair.candidate)]
+    same = codecs[0].dtype == codecs[1].dtype
+    for at in range(0, stop - start, _BLOCK):
+        end = min(at + _BLOCK, stop - start)
+        parts = [
+            one[at // codec.block * codec.size : end // codec.block * codec.size]
+            for one, codec in zip(raw, codecs, strict=True)
+        ]
+        if same and _equal_bytes(*parts):
+            sums.add_identical(codecs[0].decode(parts[0]))
+            continue
+        values = [codec.decode(part) for part, codec in zip(parts, codecs, strict=True)]
+        _add_blocks(sums, values[0], values[1], start + at)
+    return sums
+
+
+def _add_blocks(sums: PairSums, base: Array, candidate: Array, offset: int) -> None:
+    dtype = common_dtype(base.dtype, candidate.dtype)
+    for at in range(0, base.size, _BLOCK):
+        end = at + _BLOCK
+        sums.add(
+            np.ascontiguousarray(base[at:end], dtype=dtype),
+            np.ascontiguousarray(candidate[at:end], dtype=dtype),
+            offset + at,
+        )
+
+
+def _equal_bytes(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
+    whole = one.size // 8 * 8
+    if whole and not np.array_equal(one[:whole].view(np.uint64), other[:whole].view(np.uint64)):
+        return False
+    return bool(np.array_equal(one[whole:], other[whole:]))
+
+
+def load_candidate(pair: StoredPair) -> Array:
+    """Return the whole candidate, its layout undone and its scale taken in."""
+    values = pair.candidate.load()
+    return pair.layout.apply(values if pair.scale is None else pair.scale.apply(values))
+
+
+# suffixes of a scale and of a zero point beside a tensor, and a factor: compressed-tensors and
+# torchao, DeepSeek's blocks of float8, bitsandbytes (the greatest of a row, which stands for 127)
+_SCALES = (
+    ("_scale", "_zero_point", 1.0),
+    ("_scale_inv", "", 1.0),
+    (".SCB", "", 1 / 127),
+)
+
+
+def find_scale(tensor: StoredTensor, tensors: Mapping[str, StoredTensor]) -> StoredScale | None:
+    """Return the scale that is stored beside integers or 8-bit floats, None if there is none."""
+    if tensor.dtype not in ("int8", "uint8") and not tensor.dtype.startswith("float8"):
+        return None
+    for suffix, zero_suffix, factor in _SCALES:
+        stem = tensor.name.removesuffix(".weight") if suffix.startswith(".") else tensor.name
+        scale = tensors.get(stem + suffix)
+        if scale is not None and not scale.fault:
+            zero = tensors.get(stem + zero_suffix) if zero_suffix else None
+            return StoredScale(scale=scale, zero_point=zero, factor=factor)
+    return None
+
+
+def narrow_candidate(tensor: StoredTensor, layout: Layout) -> tuple[StoredTensor, Layout]:
+    """Return the part of a stack or a fused tensor that a layout is about, and what is left of it.
+
+    Only parts along the first axis lie together in the file; any other part is left to the layout.
+
+    Raises:
+        ValueError: there is no such part.
+    """
+    shape, first = tensor.shape, tensor.first
+    take, split = layout.take, layout.split
+    if take is not None and take.axis == 0 and isinstance(take.index, int) and shape:
+        if not take.index < shape[0]:
+            raise ValueError(f"there is no index {take.index} in {list(shape)}")
+        shape = shape[1:]
+        first += take.index * int(np.prod(shape, dtype=np.int64))
+        take = None
+    if split is not None and split.axis == 0 and take is None and shape:
+        start, stop = split.bounds(shape[0])
+        first += start * int(np.prod(shape[1:], dtype=np.int64))
+        shape, split = (stop - start, *shape[1:]), None
+    if first % tensor.codec.block:
+        return tensor, layout
+    return replace(tensor, shape=shape, first=first), replace(layout, take=take, split=split)

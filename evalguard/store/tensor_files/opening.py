@@ -1,0 +1,240 @@
+"""A path becomes tensors by name: one file, a folder of shards, a folder of arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.store.tensor_files.other_files import read_gguf, read_npy, read_npz, read_torch
+from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
+from evalguard.store.tensor_files.stored import NoBytes, StoredTensor, unknown_codec
+
+FileKind = Literal["safetensors", "torch", "gguf", "npz", "npy"]
+
+_SUFFIXES: dict[str, FileKind] = {
+    ".safetensors": "safetensors", ".bin": "torch", ".pt": "torch", ".pth": "torch",
+    ".ckpt": "torch", ".gguf": "gguf", ".npz": "npz", ".npy": "npy",
+}  # fmt: skip
+# What a folder is read from: the first of these that it holds. transformers' names come first, so
+# that a second copy of the weights (consolidated.safetensors) is not taken for more of them.
+_FOLDER_PATTERNS = (
+    "model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.bin", "*.pt", "*.pth",
+    "*.ckpt", "*.gguf", "*.npz", "*.npy",
+)  # fmt: skip
+_FORMS = "safetensors, torch (.bin, .pt, .pth), GGUF, npz and npy files, and folders of them"
+
+
+@dataclass(slots=True, kw_only=True)
+class TensorFiles:
+    """The tensors of a path, open until :meth:`close`.
+
+    Attributes:
+        metadata: of a GGUF or safetensors file.
+        config: the folder's config.json, {} without one.
+        notes: what is worth a line: files that were left out.
+    """
+
+    name: str
+    kind: FileKind
+    files: tuple[Path, ...]
+    tensors: dict[str, StoredTensor]
+    metadata: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    _stack: ExitStack
+
+    def __enter__(self) -> TensorFiles:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its files."""
+        self._stack.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors that can be read."""
+        return sum(one.nbytes for one in self.tensors.values() if not one.fault)
+
+    @property
+    def architecture(self) -> str:
+        """The model's class or GGUF architecture, "" where nothing says it."""
+        named = self.config.get("architectures")
+        if isinstance(named, list) and named:
+            return str(named[0])
+        return str(self.config.get("model_type") or self.metadata.get("general.architecture") or "")
+
+
+def open_tensors(path: str | Path) -> TensorFiles:
+    """Open what a path holds. Only headers are read.
+
+    Raises:
+        UsageError: there is nothing at the path, or nothing of a known form.
+        EvaluationError: a file is damaged, is a pickle of more than tensors, or needs a package
+            that is not installed.
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise UsageError(f"there is nothing at {path}", hint=f"evalguard tensors reads {_FORMS}")
+    with ExitStack() as stack:
+        if place.is_dir():
+            found = _open_folder(place, stack)
+        else:
+            kind = _file_kind(place)
+            tensors, metadata = _read_file(place, kind, stack)
+            found = _collection(place, kind, (place,), tensors, stack, metadata=metadata)
+        found._stack = stack.pop_all()
+    return found
+
+
+def _collection(
+    place: Path,
+    kind: FileKind,
+    files: Sequence[Path],
+    tensors: dict[str, StoredTensor],
+    stack: ExitStack,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> TensorFiles:
+    if not tensors:
+        raise EvaluationError(f"{place} holds no tensors", hint=f"files: {_names(files)}")
+    return TensorFiles(
+        name=str(place),
+        kind=kind,
+        files=tuple(files),
+        tensors=tensors,
+        metadata=metadata or {},
+        config=_read_config(place if place.is_dir() else place.parent),
+        notes=tuple(notes),
+        _stack=stack,
+    )
+
+
+def _open_folder(folder: Path, stack: ExitStack) -> TensorFiles:
+    for pattern in _FOLDER_PATTERNS:
+        files = sorted(one for one in folder.glob(pattern) if one.is_file())
+        if files:
+            break
+    else:
+        listed = _names(sorted(folder.iterdir())) or "nothing"
+        raise UsageError(
+            f"{folder} holds no tensor files (it holds {listed})",
+            hint=f"evalguard tensors reads {_FORMS}",
+        )
+    kind = _SUFFIXES[files[0].suffix]
+    index = _find_index(folder, files)
+    weight_map = read_weight_map(index) if index else {}
+    if weight_map:
+        files = sorted({folder / file for file in weight_map.values()})
+    tensors: dict[str, StoredTensor] = {}
+    metadata: Mapping[str, Any] = {}
+    for file in files:
+        read, found = _read_shard(file, kind, stack, weight_map)
+        metadata = {**found, **metadata}  # of a GGUF file in parts the first one has it all
+        twice = next((name for name in read if name in tensors), None)
+        if twice is not None:
+            raise EvaluationError(
+                f"{twice} is in {tensors[twice].file} and in {file.name}",
+                hint="name the file that is meant, in place of the folder",
+            )
+        tensors |= read
+    for name, shard in weight_map.items():
+        if name not in tensors:
+            tensors[name] = _absent(name, shard, f"{shard} has no such tensor, the index names it")
+    others = [one for one in folder.iterdir() if one.suffix in _SUFFIXES and one not in files]
+    notes = [f"{folder}: not read: {_names(sorted(others))}"] if others else []
+    return _collection(folder, kind, files, tensors, stack, metadata=metadata, notes=notes)
+
+
+def _find_index(folder: Path, files: Sequence[Path]) -> Path | None:
+    found = sorted(folder.glob(f"*{files[0].suffix}.index.json"))
+    return found[0] if len(found) == 1 or (found and len(files) > 1) else None
+
+
+def _read_shard(
+    file: Path, kind: FileKind, stack: ExitStack, weight_map: Mapping[str, str]
+) -> tuple[dict[str, StoredTensor], Mapping[str, Any]]:
+    """Read one of several files; of one that cannot be read, what the index says it holds."""
+    expected = [name for name, shard in weight_map.items() if shard == file.name]
+    try:
+        if not file.exists():
+            raise EvaluationError(f"{file.name} is not there, and the index names it")
+        return _read_file(file, kind, stack)
+    except EvaluationError as error:
+        if not expected:
+            raise
+        return {name: _absent(name, file.name, str(error)) for name in expected}, {}
+
+
+def _absent(name: str, file: str, fault: str) -> StoredTensor:
+    return StoredTensor(
+        name=name, shape=(), codec=unknown_codec(""), source=NoBytes(), file=file, fault=fault
+    )
+
+
+def _read_file(
+    path: Path, kind: FileKind, stack: ExitStack
+) -> tuple[dict[str, StoredTensor], Mapping[str, Any]]:
+    if kind == "safetensors":
+        return read_safetensors(path, stack)
+    if kind == "gguf":
+        return read_gguf(path, stack)
+    if kind == "npz":
+        return read_npz(path, stack), {}
+    if kind == "npy":
+        return read_npy(path, stack), {}
+    return read_torch(path), {}
+
+
+def _file_kind(path: Path) -> FileKind:
+    """Tell by a file's first bytes, then by its suffix, what it is."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
+    if not head:
+        raise EvaluationError(f"{path} is empty", hint="copy or download it again")
+    if head.startswith(b"GGUF"):
+        return "gguf"
+    if head.startswith(b"\x93NUMPY"):
+        return "npy"
+    kind = _SUFFIXES.get(path.suffix.lower())
+    if head.startswith(b"PK"):
+        return "npz" if kind == "npz" else "torch"
+    if head[8:9] == b"{":
+        return "safetensors"
+    if head[:1] == b"\x80" and kind != "safetensors":  # a pickle, maybe torch's oldest form
+        return "torch"
+    if kind is None:
+        raise UsageError(
+            f"{path} is of no form that evalguard knows", hint=f"evalguard tensors reads {_FORMS}"
+        )
+    return kind
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}  # only used to say more: the tensors speak for themselves
+    return content if isinstance(content, dict) else {}
+
+
+def _names(files: Sequence[Path]) -> str:
+    listed = [one.name for one in files]
+    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")

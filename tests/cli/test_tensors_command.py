@@ -1,0 +1,213 @@
+"""``evalguard tensors``: the answer first, exit codes, files, noise tables and schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_world import Ran
+
+Run = Callable[..., Ran]
+WEIGHT = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    state = {WEIGHT: torch.randn(48, 64) * 0.02, "model.norm.weight": torch.ones(64)}
+    save_file(state, tmp_path / "base.safetensors")
+    save_file({k: v.bfloat16() for k, v in state.items()}, tmp_path / "cast.safetensors")
+    save_file({**state, WEIGHT: state[WEIGHT] * 1.02}, tmp_path / "scaled.safetensors")
+
+
+def read_schema(run: Run, name: str) -> Any:
+    return run("schema", name).document
+
+
+@pytest.mark.usefixtures("files")
+def test_the_answer_comes_first_and_the_exit_code_says_it_too(run: Run) -> None:
+    same = run("tensors", "base.safetensors", "base.safetensors")
+    assert same.code == 0
+    assert same.out.startswith("IDENTICAL: all 2 tensors bit-identical; exit code 0\n")
+    cast = run("tensors", "base.safetensors", "cast.safetensors")
+    assert cast.code == 0
+    assert cast.out.startswith("EQUAL within tolerance: 1 of 2 tensors within tolerance")
+    assert "looks like bf16 (bfloat16)" in cast.out
+    scaled = run("tensors", "base.safetensors", "scaled.safetensors")
+    assert scaled.code == 1
+    assert scaled.out.startswith("DIFFERENT: 1 of 2 tensors beyond tolerance, 1 bit-identical")
+    assert "looks like scaled (by 1.02)" in scaled.out
+    assert "scale: 0.98039" in scaled.out, "the rule that undoes it"
+    assert all(len(line) <= 80 for line in scaled.out.splitlines())
+
+
+@pytest.mark.usefixtures("files")
+def test_figures_are_in_the_terms_of_assert_close(run: Run) -> None:
+    out = " ".join(run("tensors", "base.safetensors", "scaled.safetensors").out.split())
+    assert "mismatched 3,0" in out
+    assert "of 3,072 (9" in out
+    assert "(up to 1e-05 allowed), greatest relative 0.02 at (" in out
+    assert "SNR 34.0 dB" in out
+
+
+@pytest.mark.usefixtures("files")
+def test_the_document_keeps_its_contract(run: Run) -> None:
+    schema = read_schema(run, "tensors")
+    for candidate in ("base", "cast", "scaled"):
+        ran = run("tensors", "base.safetensors", f"{candidate}.safetensors", "--json")
+        jsonschema.validate(ran.document, schema, jsonschema.Draft202012Validator)
+        assert ran.document["schema"] == "evalguard.tensors/1"
+        assert ran.document["exit_code"] == ran.code
+        assert list(ran.document) == list(schema["properties"])
+        assert not ran.err
+
+
+def test_what_json_cannot_hold_is_null_and_said(run: Run, tmp_path: Path) -> None:
+    save_file({"x": torch.zeros(4)}, tmp_path / "a.safetensors")
+    save_file({"x": torch.ones(4)}, tmp_path / "b.safetensors")
+    document = run("tensors", "a.safetensors", "b.safetensors", "--json").document
+    jsonschema.validate(document, read_schema(run, "tensors"))
+    assert document["tensors"][0]["mismatched_relative"] == {"value": None, "index": [0]}
+    assert any("relative_l2 is +infinite" in text for text in document["caveats"])
+
+
+@pytest.mark.usefixtures("files")
+def test_reports_are_written_to_files_by_their_suffix(run: Run, tmp_path: Path) -> None:
+    outputs = [word for name in ("t.html", "t.json", "t.txt") for word in ("-o", name)]
+    ran = run("tensors", "base.safetensors", "scaled.safetensors", *outputs)
+    assert ran.code == 1
+    assert (tmp_path / "t.html").read_text().startswith("<!doctype html>")
+    assert json.loads((tmp_path / "t.json").read_text())["exit_code"] == 1
+    assert WEIGHT in (tmp_path / "t.txt").read_text()
+    for name, said in (("t.pdf", "form is not known"), ("no/t.html", "there is no folder")):
+        refused = run("tensors", "base.safetensors", "scaled.safetensors", "-o", name)
+        assert (refused.code, refused.out) == (2, "")
+        assert said in refused.err
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("base.safetensors",), "two files or folders are needed"),
+        (("base.safetensors", "none"), "there is nothing at none"),
+        (("base.safetensors", "cast.safetensors", "--map", "none.yaml"), "cannot be read"),
+        (("base.safetensors", "cast.safetensors", "--noise", "none.json"), "cannot be read"),
+        (("base.safetensors", "cast.safetensors", "--invariant", "signs"), "sign-consensus"),
+        (("--calibrate", "lineer:3x4"), "did you mean 'linear'"),
+        (("--calibrate", "linear:3y4"), "is not sizes such as 64x32x64"),
+        (("--calibrate", "conv:3"), "needs sizes such as 64x10"),
+        (("--calibrate", "attention:64x7"), "is not 7 heads"),
+        (("a", "b", "--calibrate", "linear"), "compares nothing"),
+        (("--like", "0.1"), "needs a noise table"),
+        (("base.safetensors", "cast.safetensors", "--like", "0.1"), "without A and B"),
+    ],
+)
+def test_what_cannot_be_done_is_a_usage_error(run: Run, words: tuple[str, ...], said: str) -> None:
+    ran = run("tensors", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert "hint:" in ran.err
+
+
+def test_a_pickle_and_a_damaged_file_are_known_nothing_about(run: Run, tmp_path: Path) -> None:
+    torch.save({"x": torch.ones(2), "code": Path("x")}, tmp_path / "evil.bin")
+    save_file({"x": torch.ones(2)}, tmp_path / "a.safetensors")
+    ran = run("tensors", "a.safetensors", "evil.bin")
+    assert ran.code == 3
+    assert "something else than tensors" in ran.err
+    (tmp_path / "b.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes()[:-2])
+    cut = run("tensors", "a.safetensors", "b.safetensors")
+    assert cut.code == 3
+    assert cut.out.startswith("NOT KNOWN: the 1 tensor unreadable; exit code 3")
+    assert "the file ends at byte" in cut.out
+
+
+@pytest.mark.usefixtures("files")
+def test_an_invariant_alone_decides(run: Run) -> None:
+    ran = run("tensors", "base.safetensors", "cast.safetensors", "--invariant", "sign-consensus")
+    assert ran.code == 1
+    assert ran.out.startswith("BROKEN: sign-consensus: 64 of 3,136 elements (2.04%); exit code 1")
+    finite = run("tensors", "base.safetensors", "scaled.safetensors", "--invariant", "finite")
+    assert finite.code == 0
+    assert finite.out.startswith("HOLDS: finite in 2 tensors; exit code 0")
+
+
+# Noise
+
+
+def test_the_signature_of_torchaos_round_trip_on_rocm_is_of_the_class_of_fp16_and_tf32(
+    run: Run, tmp_path: Path
+) -> None:
+    """pytorch/ao #2460: int8 weights, 63 of 64 elements mismatched, greatest absolute 0.00057."""
+    words = ("--calibrate", "int8-linear:64x32x64", "--like", "0.00057")
+    ran = run("tensors", *words)
+    assert ran.code == 0
+    first = ran.out.splitlines()[0]
+    assert first == "A greatest absolute difference of 0.00057 looks like fp16/TF32"
+    document = run("tensors", *words, "--json").document
+    assert document["like"] == {"figure": 0.00057, "family": "fp16/TF32"}
+    classes = {one["name"]: one for one in document["classes"]}
+    half = classes["float16"]
+    assert half["greatest_relative"]["low"] < 0.0322 < half["greatest_relative"]["high"]
+    assert half["mismatched_share"]["low"] <= 63 / 64 <= half["mismatched_share"]["high"]
+    assert classes["bfloat16"]["greatest_absolute"]["low"] > 0.00057
+    assert classes["beside other inputs"]["greatest_absolute"]["high"] < 1e-5
+    assert classes["the same again"]["exact"]
+
+
+def test_a_kept_noise_table_names_the_differences_of_files(run: Run, tmp_path: Path) -> None:
+    table = run("tensors", "--calibrate", "linear:64x32x64", "--json")
+    (tmp_path / "noise.json").write_text(table.out)
+    jsonschema.validate(table.document, read_schema(run, "noise"))
+    torch.manual_seed(5)
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 64))
+    values = torch.randn(1, 64)
+    with torch.no_grad():
+        save_file({"out": layers(values)}, tmp_path / "ours.safetensors")
+        with torch.autocast("cpu", torch.float16):
+            low = layers(values)
+        save_file({"out": low.float()}, tmp_path / "theirs.safetensors")
+    ran = run("tensors", "ours.safetensors", "theirs.safetensors", "--noise", "noise.json")
+    assert ran.code == 1
+    assert "looks like fp16/TF32" in ran.out
+    like = run("tensors", "--noise", "noise.json", "--like", "1e-7")
+    assert "1e-07 looks like float32" in like.out
+
+
+def test_a_file_that_is_no_noise_table_is_refused(run: Run, tmp_path: Path) -> None:
+    for text, said in (("{", "is not JSON"), ('{"schema": "x"}', "is no evalguard.noise/1")):
+        (tmp_path / "noise.json").write_text(text)
+        ran = run("tensors", "--noise", "noise.json", "--like", "1")
+        assert ran.code == 3
+        assert said in ran.err
+
+
+def test_a_model_can_be_calibrated(run: Run, tiny_llama: Path) -> None:
+    document = run("tensors", "--calibrate", tiny_llama, "--repetitions", "2", "--json").document
+    medians = {one["name"]: one["greatest_absolute"]["median"] for one in document["classes"]}
+    order = ("the same again", "float64", "TF32", "bfloat16", "int4 weights")
+    assert [medians[name] for name in order] == sorted(medians[name] for name in order)
+    assert medians["the same again"] == 0
+
+
+def test_the_table_of_tolerances_gives_its_reasons(run: Run) -> None:
+    out = run("tensors", "--tolerances").out
+    assert "float32, rocm matmul: rtol 0.01, atol 0.001" in out
+    assert "assert_close" in out
+    assert "q8_0: SNR 36 dB" in out
+
+
+def test_schemas_are_printed_by_name(run: Run) -> None:
+    assert run("schema").document["$schema"] == run("schema", "guard").document["$schema"]
+    assert read_schema(run, "tensors")["$id"] == "evalguard.tensors/1"
+    unknown = run("schema", "tensor")
+    assert unknown.code == 2
+    assert "did you mean 'tensors'" in unknown.err
+    assert "schemas: guard, compare, floor, nightly, noise, tensors" in unknown.err

@@ -1,0 +1,129 @@
+"""Faults of layout are named with what undoes them, through rounding too, and never by chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import yaml
+
+from evalguard.core.tensors.name_map import Permutation, parse_name_map
+from evalguard.core.tensors.precision import round_integer, round_mantissa
+from evalguard.core.tensors.structure import (
+    find_factor,
+    find_structure,
+    find_swapped,
+    fingerprint_places,
+)
+
+
+def make_weights(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32) * np.float32(0.02)
+
+
+def shuffle(size: int) -> np.ndarray:
+    return np.random.default_rng(9).permutation(size)
+
+
+def permute_heads(values: np.ndarray, heads: int) -> np.ndarray:
+    return values.reshape(heads, -1, values.shape[1])[shuffle(heads)].reshape(values.shape)
+
+
+SQUARE, WIDE, CUBE = make_weights(64, 64), make_weights(48, 64), make_weights(4, 3, 2)
+FAULTS = {
+    "transposed": (SQUARE, SQUARE.T),
+    "transposed, of another shape": (WIDE, WIDE.T),
+    "transposed, three axes": (CUBE, CUBE.transpose(2, 0, 1)),
+    "reshaped": (WIDE, WIDE.reshape(64, 48)),
+    "rows permuted": (WIDE, WIDE[shuffle(48)]),
+    "columns permuted": (WIDE, WIDE[:, shuffle(64)]),
+    "heads permuted": (SQUARE, permute_heads(SQUARE, 8)),
+    "rotary pairs": (SQUARE, SQUARE[Permutation(heads=4, order="halves").index(64)]),
+    "rotary pairs, back": (WIDE, WIDE[Permutation(heads=2, order="interleaved").index(48)]),
+    "scaled": (WIDE, WIDE * np.float32(1.02)),
+    "scaled, other sign": (WIDE, -WIDE),
+    "plus a constant": (WIDE[0], WIDE[0] + 1),
+    "shifted": (WIDE, np.roll(WIDE, 1, axis=0)),
+    "shifted, back": (WIDE, np.roll(WIDE, -1, axis=1)),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_of_layout_is_named(case: str) -> None:
+    base, candidate = FAULTS[case]
+    found = find_structure(base, np.ascontiguousarray(candidate))
+    assert found is not None
+    assert found.fault == case.partition(",")[0]
+    assert found.left < 1e-5
+
+
+@pytest.mark.parametrize("case", [case for case in FAULTS if "scaled" not in case])
+def test_a_fault_of_layout_is_named_through_a_rounding(case: str) -> None:
+    base, candidate = FAULTS[case]
+    found = find_structure(base, round_mantissa(candidate, 7))
+    assert found is not None
+    assert found.fault == case.partition(",")[0]
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_the_rule_that_is_proposed_undoes_the_fault(case: str) -> None:
+    base, candidate = FAULTS[case]
+    found = find_structure(base, np.ascontiguousarray(candidate))
+    assert found is not None
+    if found.fault == "shifted":
+        assert not found.rule, "elements were lost"
+        return
+    text = f'map:\n- base: "x"\n  cand: "y"\n  {found.rule}\n'
+    pair = parse_name_map(yaml.safe_load(text), where="map").find("x", {"y"})
+    assert pair is not None
+    np.testing.assert_allclose(pair.layout.apply(candidate), base, rtol=1e-4, atol=1e-6)
+
+
+def test_two_exchanged_rows_are_enough() -> None:
+    found = find_structure(WIDE, WIDE[[1, 0, *range(2, 48)]])
+    assert found is not None
+    assert (found.fault, found.detail) == ("rows permuted", "2 of 48 rows")
+
+
+def test_a_factor_is_seen_on_a_part_of_a_tensor() -> None:
+    found = find_factor(WIDE[:4], WIDE[:4] * np.float32(1.0005))
+    assert found is not None
+    assert (found.fault, found.detail) == ("scaled", "by 1.0005")
+
+
+def test_roundings_and_other_weights_are_no_faults_of_layout() -> None:
+    """None of two hundred."""
+    named = []
+    for seed in range(50):
+        base = make_weights(32, 32, seed=seed)
+        others = {
+            "bf16": round_mantissa(base, 7),
+            "int4": round_integer(base, 4, group=32),
+            "other": make_weights(32, 32, seed=seed + 1000),
+            "tuned": base + make_weights(32, 32, seed=seed + 2000) * np.float32(0.1),
+        }
+        named += [(seed, k, f) for k, one in others.items() if (f := find_structure(base, one))]
+    assert not named
+
+
+def test_tensors_of_other_sizes_have_nothing_in_common() -> None:
+    assert find_structure(WIDE, SQUARE) is None
+    assert find_structure(WIDE, WIDE) is None
+    assert find_structure(make_weights(0), make_weights(0)) is None
+
+
+def test_tensors_under_one_anothers_names_are_found_through_int8() -> None:
+    places = fingerprint_places(SQUARE.size)
+    one, other = make_weights(64, 64, seed=1), make_weights(64, 64, seed=2)
+    third = make_weights(64, 64, seed=3)
+    base = {"a": one, "b": other, "c": third}
+    candidate = {"a": other, "b": one, "c": make_weights(64, 64, seed=4)}
+    pick = {k: v.reshape(-1)[places] for k, v in base.items()}
+    rounded = {k: round_integer(v, 8).reshape(-1)[places] for k, v in candidate.items()}
+    assert find_swapped(pick, rounded) == {"a": "b", "b": "a"}
+
+
+def test_fingerprints_are_spread_over_a_tensor() -> None:
+    places = fingerprint_places(4096 * 4096)
+    assert len(set((places % 4096).tolist())) > 60
+    assert len(set((places // 4096).tolist())) > 60
+    assert fingerprint_places(5).tolist() == [0, 1, 2, 3, 4]

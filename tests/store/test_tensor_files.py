@@ -1,0 +1,322 @@
+"""Tensor files are read lazily and as their own libraries read them; what is damaged is said."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf_writer import save_gguf
+from safetensors.torch import save_file
+from tiny_models import save_llama
+
+from evalguard.errors import EvalguardError, EvaluationError, UsageError
+from evalguard.store.tensor_files import open_tensors
+from evalguard.store.tensor_files.gguf_names import map_gguf_names
+
+STATE = {
+    "a.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4),
+    "b.bias": torch.tensor([1.5, -2.0], dtype=torch.float16),
+    "c": torch.tensor(7, dtype=torch.int64),
+    "empty": torch.zeros(0, 3),
+}
+
+
+def numbers(path: Path) -> dict[str, np.ndarray]:
+    with open_tensors(path) as files:
+        return {name: tensor.load() for name, tensor in files.tensors.items()}
+
+
+def check_state(found: dict[str, np.ndarray]) -> None:
+    assert found.keys() == STATE.keys()
+    for name, tensor in STATE.items():
+        expected = tensor.float().numpy() if tensor.dtype == torch.float16 else tensor.numpy()
+        np.testing.assert_array_equal(found[name], expected)
+        assert found[name].shape == expected.shape
+
+
+def test_safetensors_torch_and_numpy_files_hold_the_same(tmp_path: Path) -> None:
+    arrays = {name: tensor.numpy() for name, tensor in STATE.items()}
+    save_file(STATE, tmp_path / "s.safetensors")
+    torch.save(STATE, tmp_path / "t.bin")
+    torch.save(STATE, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    np.savez(tmp_path / "n.npz", **arrays)
+    np.savez_compressed(tmp_path / "c.npz", **arrays)
+    for name in ("s.safetensors", "t.bin", "old.pt", "n.npz", "c.npz"):
+        check_state(numbers(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bfloat16", "float16", "float64", "int8", "uint8", "int16", "bool", "float8_e4m3fn",
+        "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
+    ],
+)  # fmt: skip
+def test_every_dtype_is_decoded_as_torch_decodes_it(tmp_path: Path, dtype: str) -> None:
+    if not hasattr(torch, dtype):
+        pytest.skip(f"this torch has no {dtype}")
+    codes = torch.arange(256).to(torch.uint8)
+    kind = getattr(torch, dtype)
+    values = codes.view(kind) if dtype.startswith("float8") else codes.float().sub(100).to(kind)
+    save_file({"x": values}, tmp_path / "x.safetensors")
+    expected = values.double() if dtype == "float64" else values.float()
+    np.testing.assert_array_equal(numbers(tmp_path / "x.safetensors")["x"], expected.numpy())
+
+
+def test_a_part_of_a_tensor_can_be_read(tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "s.safetensors")
+    np.savez_compressed(tmp_path / "c.npz", **{k: v.numpy() for k, v in STATE.items()})
+    for name in ("s.safetensors", "c.npz"):
+        with open_tensors(tmp_path / name) as files:
+            np.testing.assert_array_equal(files.tensors["a.weight"].read(5, 8), [5, 6, 7])
+
+
+def test_a_fortran_array_is_read_in_its_own_order(tmp_path: Path) -> None:
+    array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "x.npz", x=array)
+    for name in ("x.npy", "x.npz"):
+        np.testing.assert_array_equal(numbers(tmp_path / name)["x"], array)
+
+
+def test_nested_state_dicts_and_training_checkpoints_are_flattened(tmp_path: Path) -> None:
+    torch.save({"state_dict": {"w": torch.ones(2)}, "epoch": 3}, tmp_path / "a.ckpt")
+    torch.save({"x": {"w": torch.ones(2)}, "y": [torch.zeros(1)]}, tmp_path / "b.pt")
+    torch.save(torch.ones(3), tmp_path / "c.pt")
+    assert set(numbers(tmp_path / "a.ckpt")) == {"w"}
+    assert set(numbers(tmp_path / "b.pt")) == {"x.w", "y.0"}
+    assert set(numbers(tmp_path / "c.pt")) == {"tensor"}
+
+
+def test_a_view_in_a_torch_file_is_read_in_its_own_order(tmp_path: Path) -> None:
+    torch.save({"x": torch.arange(6).reshape(2, 3).T}, tmp_path / "x.pt")
+    np.testing.assert_array_equal(numbers(tmp_path / "x.pt")["x"], [[0, 3], [1, 4], [2, 5]])
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return Path.touch, (Path("executed"),)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("suffix", ["bin", "pt", "pkl", "safetensors", "npy", "npz"])
+def test_no_pickle_is_ever_executed(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"evil.{suffix}"
+    if suffix in ("bin", "pt"):
+        torch.save({"x": torch.ones(2), "evil": Evil()}, path)
+    elif suffix == "npy":
+        np.save(path, np.array([Evil()], dtype=object), allow_pickle=True)
+    elif suffix == "npz":
+        np.savez(path, x=np.array([Evil()], dtype=object))
+    else:
+        path.write_bytes(pickle.dumps({"x": Evil()}))
+    with pytest.raises(EvalguardError) as caught:
+        numbers(path)
+    assert not Path("executed").exists()
+    if suffix in ("bin", "pt"):
+        assert "never runs what a pickle holds" in caught.value.hint
+
+
+def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
+    save_shards(tmp_path)
+    check_state(numbers(tmp_path))
+    with open_tensors(tmp_path) as files:
+        assert {tensor.file for tensor in files.tensors.values()} == {
+            "m-1.safetensors",
+            "m-2.safetensors",
+        }
+
+
+def save_shards(folder: Path) -> None:
+    names = list(STATE)
+    weight_map = {}
+    for number, part in enumerate((names[:2], names[2:]), start=1):
+        file = f"m-{number}.safetensors"
+        save_file({name: STATE[name] for name in part}, folder / file)
+        weight_map |= dict.fromkeys(part, file)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "m.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_a_missing_or_damaged_shard_leaves_the_others_readable(tmp_path: Path) -> None:
+    save_shards(tmp_path)
+    (tmp_path / "m-2.safetensors").unlink()
+    with open_tensors(tmp_path) as files:
+        assert files.tensors["a.weight"].load().shape == (3, 4)
+        assert "is not there" in files.tensors["c"].fault
+        with pytest.raises(EvaluationError, match=r"c of m-2\.safetensors cannot be read"):
+            files.tensors["c"].load()
+    (tmp_path / "m-2.safetensors").write_bytes(b"xx")
+    with open_tensors(tmp_path) as files:
+        assert "no safetensors" in files.tensors["c"].fault
+
+
+def test_a_name_in_two_files_of_a_folder_is_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_file(STATE, tmp_path / f"{name}.safetensors")
+    with pytest.raises(EvaluationError, match=r"is in a\.safetensors and in b\.safetensors"):
+        open_tensors(tmp_path)
+
+
+def test_a_second_copy_of_the_weights_is_left_out_and_named(tmp_path: Path) -> None:
+    save_file(STATE, tmp_path / "model.safetensors")
+    save_file(STATE, tmp_path / "consolidated.safetensors")
+    with open_tensors(tmp_path) as files:
+        assert files.notes == (f"{tmp_path}: not read: consolidated.safetensors",)
+
+
+def test_a_file_that_was_cut_off_still_gives_what_lies_before_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    save_file({"x": torch.ones(1000), "y": torch.ones(1000)}, path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with open_tensors(path) as files:
+        assert files.tensors["x"].load().sum() == 1000
+        assert "the file ends at byte" in files.tensors["y"].fault
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    save_file({"x": torch.ones(1000)}, path)
+    with open_tensors(path) as files:
+        with path.open("r+b") as file:
+            file.truncate(500)
+        with pytest.raises(EvaluationError, match="ends at byte"):
+            files.tensors["x"].load()
+
+
+def header(entry: object) -> bytes:
+    text = json.dumps(entry).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"x" * 7, "no safetensors"),
+        (b"\xff" * 64, "cut off: its header would have"),
+        (b"\x02" + b"\0" * 7 + b"{x", "not JSON"),
+        (header([1]), "of no tensors"),
+        (header({"x": {"dtype": "F32"}}), "no dtype, shape and place of 'x'"),
+        (header({}), "holds no tensors"),
+    ],
+)
+def test_a_damaged_header_is_said(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "s.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(EvaluationError) as caught:
+        open_tensors(path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}, "dtype F4"),
+        ({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, "is not 4 bytes"),
+        ({"dtype": "F32", "shape": [-1], "data_offsets": [0, -4]}, "below zero"),
+        ({"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}, "the file ends"),
+    ],
+)
+def test_an_entry_that_cannot_be_right_is_a_fault_of_its_tensor(
+    tmp_path: Path, entry: dict[str, object], said: str
+) -> None:
+    path = tmp_path / "s.safetensors"
+    path.write_bytes(header({"x": entry}) + b"\0" * 8)
+    with open_tensors(path) as files:
+        assert said in files.tensors["x"].fault
+
+
+def test_what_is_no_tensor_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(UsageError, match="there is nothing at"):
+        open_tensors(tmp_path / "absent")
+    with pytest.raises(UsageError, match="of no form that evalguard knows"):
+        open_tensors(tmp_path / "notes.txt")
+    with pytest.raises(UsageError, match=r"holds no tensor files \(it holds notes\.txt\)"):
+        open_tensors(tmp_path)
+    for name in ("m.bin", "m.npz", "m.npy"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04 not really")
+        with pytest.raises(EvaluationError, match="cannot be read as"):
+            open_tensors(tmp_path / name)
+
+
+def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
+    save_shards(tmp_path)
+    index = {"weight_map": {"a.weight": "../m-1.safetensors"}}
+    (tmp_path / "m.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(EvaluationError, match="not in its folder"):
+        open_tensors(tmp_path)
+
+
+# GGUF
+
+
+def test_a_gguf_file_has_the_numbers_of_its_model_once_names_are_mapped(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    model = save_llama(tmp_path / "hf", tied=False)
+    file = save_gguf(model, tmp_path / "m.gguf")
+    with open_tensors(model) as base, open_tensors(file) as other:
+        assert other.metadata["llama.attention.head_count_kv"] > 0
+        for first, second, inverted in ((base, other, False), (other, base, True)):
+            names = map_gguf_names(
+                base.tensors, other.tensors, other.metadata, gguf_is_base=inverted
+            )
+            aligned = names.align(first.tensors, second.tensors)
+            assert not aligned.base_only
+            assert not aligned.cand_only
+            for pair in aligned.pairs:
+                found = pair.layout.apply(second.tensors[pair.cand].load())
+                np.testing.assert_array_equal(found, first.tensors[pair.base].load())
+
+
+def write_gguf(path: Path, kind: str, rows: np.ndarray) -> Path:
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    quantised = getattr(gguf.GGMLQuantizationType, kind)
+    data = gguf.quants.quantize(rows, quantised)
+    writer.add_tensor("x", data, raw_dtype=quantised)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_1", "BF16", "F16"])
+def test_gguf_blocks_are_dequantised_as_gguf_does(tmp_path: Path, kind: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    rows = np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)
+    path = write_gguf(tmp_path / "x.gguf", kind, rows)
+    quantised = getattr(gguf.GGMLQuantizationType, kind)
+    expected = gguf.quants.dequantize(gguf.quants.quantize(rows, quantised), quantised)
+    with open_tensors(path) as files:
+        tensor = files.tensors["x"]
+        np.testing.assert_array_equal(tensor.load(), expected)
+        np.testing.assert_array_equal(tensor.read(64, 128), expected[1])
+        assert tensor.dtype in (kind.lower(), "bfloat16", "float16")
+
+
+def test_a_damaged_gguf_file_is_an_error(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "x.gguf", "Q8_0", np.ones((4, 64), dtype=np.float32))
+    path.write_bytes(path.read_bytes()[:-64])
+    with pytest.raises(EvaluationError, match="cannot be read as a GGUF file"):
+        open_tensors(path)
+
+
+def test_without_the_package_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "x.gguf", "Q8_0", np.ones((4, 64), dtype=np.float32))
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(EvaluationError, match="the package gguf is not installed") as caught:
+        open_tensors(path)
+    assert "lm-evalguard[gguf]" in caught.value.hint
