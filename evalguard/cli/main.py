@@ -69,7 +69,9 @@ _COMMANDS = {
 }
 
 
-_EPILOG = "Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided."
+_EPILOG = """\b
+Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided (--strict),
+130 interrupted, 143 terminated."""
 
 
 class _Program(Group):
@@ -107,7 +109,6 @@ def cli() -> None:
     """Tell whether a converted language model got worse, and how sure that is.
 
     \b
-    evalguard demo                                  models that come with it
     evalguard compare --base A --cand B --tasks T   folders, hub ids, lm-eval runs
     """
 

@@ -178,7 +178,7 @@ def test_the_help_names_every_exit_code(run: Any) -> None:
         "0 passed",
         "1 regressed",
         "2 usage",
-        "3 an evaluation",
+        "3 failed",
         "4 undecided",
         "130",
         "143",

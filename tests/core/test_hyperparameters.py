@@ -34,7 +34,8 @@ def test_an_eps_in_float32_is_the_eps_that_was_written() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))
 def test_a_number_is_equal_to_itself_in_float32_and_no_other_is(number: float) -> None:
     assert compare_values(held("a", number), held("a", float(np.float32(number)))) == "equal"
-    neighbour = float(np.nextafter(np.float32(number), np.float32(np.inf)))
+    with np.errstate(over="ignore"):
+        neighbour = float(np.nextafter(np.float32(number), np.float32(np.inf)))
     if np.isfinite(neighbour):
         assert compare_values(held("a", number), held("a", neighbour)) == "differs"
 
