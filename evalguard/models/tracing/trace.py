@@ -225,7 +225,11 @@ class _ModelTrace:
             return "both sides are float32 with the same weights: one check is both"
         with ActivationSpool(self.memory) as spool:
             with with_weights_of(
-                self.base, self.candidate, self.names, buffers=self.buffers
+                self.base,
+                self.candidate,
+                self.names,
+                dtype=weights.dtype,
+                buffers=self.buffers,
             ) as twin:
                 recording = ComparedPass(reference=None, spool=spool)
                 self.traced.run("base with the candidate's weights", twin, recording)

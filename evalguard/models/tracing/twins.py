@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evalguard.core.tracing.points import ROOT
-from evalguard.core.tracing.precision import EPSILON, OTHER, round_weights
+from evalguard.core.tracing.precision import EPSILON, OTHER, SAME, round_weights
 from evalguard.models.tracing.weights import (
     WeightsCompared,
     count_axes,
@@ -65,8 +65,7 @@ def rounded_as_candidate(
                 values = own if rule == OTHER else round_weights(own, rule)
             slot.fill(values)
         _cast(base, getattr(torch, compared.dtype))
-        if buffers:
-            _cast_buffers_alike(base, candidate, names)
+        _round_buffers_alike(base, candidate, names, compared.dtype, tables=buffers)
         yield base
 
 
@@ -91,19 +90,20 @@ def with_weights_of(
     candidate: torch.nn.Module,
     names: Mapping[str, str],
     *,
+    dtype: str,
     buffers: bool = False,
 ) -> Iterator[torch.nn.Module]:
     """Give the base the candidate's weights, in float32: what it should compute with them.
 
     Args:
+        dtype: of the candidate's computation.
         buffers: as for ``rounded_as_candidate``.
     """
     import torch
 
     matched = {key: theirs for key, _, theirs in pair_weights(base, candidate, names)}
     with _left_as_it_was(base):
-        if buffers:
-            _cast_buffers_alike(base, candidate, names)
+        _round_buffers_alike(base, candidate, names, dtype, tables=buffers)
         _cast_all(base, torch.float32)
         for slot in _weight_slots(base):
             if slot.key not in matched:
@@ -225,16 +225,40 @@ def _cast_all(model: torch.nn.Module, dtype: torch.dtype) -> None:
                 module._buffers[name] = buffer.to(dtype)
 
 
-def _cast_buffers_alike(
-    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+def _round_buffers_alike(
+    base: torch.nn.Module,
+    candidate: torch.nn.Module,
+    names: Mapping[str, str],
+    dtype: str,
+    *,
+    tables: bool,
 ) -> None:
+    """Round the base's buffers where the candidate's are the same, rounded to its dtype.
+
+    transformers so rounds what a checkpoint stores, and single numbers (an embedding's scale). Of
+    tables that are computed at construction (rotary frequencies) such a rounding is a fault.
+
+    Args:
+        dtype: of the candidate's computation: another rounding is the candidate's own.
+        tables: whether they are cast too.
+    """
+    import torch
+
     modules = {name or ROOT: module for name, module in base.named_modules()}
     for own, module in candidate.named_modules():
         ours = modules.get(names.get(own or ROOT, ""))
         for key, buffer in module._buffers.items() if ours is not None else ():
             held = ours._buffers.get(key) if ours is not None else None
-            if ours is not None and held is not None and buffer is not None:
+            if ours is None or held is None or buffer is None:
+                continue
+            if tables:
                 ours._buffers[key] = held.to(buffer.dtype)
+                continue
+            stored = held.numel() == 1 or key not in ours._non_persistent_buffers_set
+            if stored and held.is_floating_point() and dtype != SAME:
+                rounded = held.to(getattr(torch, dtype))
+                if torch.equal(buffer.float().cpu(), rounded.float().cpu()):
+                    ours._buffers[key] = rounded
 
 
 def why_not_upcast(candidate: torch.nn.Module) -> str:
