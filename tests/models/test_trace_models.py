@@ -61,6 +61,16 @@ def test_a_wrong_scale_stands_out_where_it_is_and_nowhere_else(dtype: torch.dtyp
     assert trace.first == suspect
 
 
+def test_attention_that_also_returns_its_weights_is_blamed_where_its_output_is_made() -> None:
+    base = make_llama()
+    base.set_attn_implementation("eager")
+    trace = trace_models(base, changed(base, scale_attention(1, 1.2)), DOCUMENTS)
+    assert at(trace, "model.layers.1.self_attn:out.1").local_ratio is not None
+    (suspect,) = trace.suspects
+    assert suspect.point == "model.layers.1.self_attn.o_proj:in"
+    assert "before o_proj" in suspect.operation
+
+
 @pytest.mark.parametrize("dtype", HALF)
 def test_two_faults_are_both_found_and_the_first_is_told_from_the_largest(
     dtype: torch.dtype,

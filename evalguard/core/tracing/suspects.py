@@ -26,6 +26,8 @@ THRESHOLD = 2.5
 # (zero points, calibrated scales) show up to 1.6.
 WEIGHTS_THRESHOLD = 2.0
 
+_SECOND = re.compile(r":out\.\d+$")
+
 # One rounding to nearest has a relative L2 error of about 0.21 spacings. What is rounded once in
 # the end (16 bits) gets one; what is accumulated in float32 gets several, because the order of a
 # sum is free.
@@ -163,6 +165,9 @@ class _Beyond:
         self.earliest.setdefault(module, point.order)
         known, ratio = self.found.get(module), delta.local_ratio or 0.0
         if known is not None and (known.local_ratio >= ratio or known.fault == "weights"):
+            return
+        # Attention weights, say, beside the output: where the fault shows first is told instead.
+        if known is not None and point.kind == "container" and _SECOND.search(point.name):
             return
         self.found[module] = SuspectModule(
             module=module,
