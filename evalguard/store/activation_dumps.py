@@ -11,14 +11,10 @@ stands for the point of its own name, one without ``:in`` or ``:out`` for that m
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import struct
 import tempfile
 import weakref
-import zipfile
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,20 +27,12 @@ from numpy.typing import NDArray
 from evalguard.core.tensors.name_map import Layout, NameMap, NameRule, Take
 from evalguard.core.tracing.points import PointName
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.store.tensor_files import open_tensors
 
 Array = NDArray[Any]
 
 SUFFIXES = (".safetensors", ".npz", ".npy", ".gguf")
 _SETTINGS_FILES = ("config.json", "config.yaml", "config.yml")
-_DTYPES = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
-    "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<?",
-}  # fmt: skip
-_LARGEST_HEADER = 100_000_000  # bytes, safetensors' own limit
-_DAMAGE = (
-    OSError, EOFError, ValueError, KeyError, IndexError, TypeError, struct.error,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 _POINT = re.compile(r":(in|out)(\.\d+)?$")
 
 
@@ -55,7 +43,13 @@ class _Tensor:
     file: Path
     name: str
     shape: tuple[int, ...]
-    read: Callable[[], Array]
+
+    def read(self) -> Array:
+        """Return its values; no file stays open, of which a dump may have thousands."""
+        with open_tensors(self.file) as found:
+            if self.name not in found.tensors:
+                raise EvaluationError(f"{self.file} no longer has '{self.name}'")
+            return found.tensors[self.name].load()
 
 
 _Points = dict[str, tuple[_Tensor, Layout]]
@@ -256,143 +250,20 @@ def _invert(rule: NameRule, shape: Sequence[int]) -> Iterator[NameRule]:
         yield NameRule(base=rule.cand, cand=numbered, layout=layout)
 
 
-# Files: names and shapes now, values when they are asked for.
-
-
 def _open(file: Path) -> list[_Tensor]:
-    readers = {".safetensors": _open_safetensors, ".npz": _open_npz, ".npy": _open_npy}
-    try:
-        return readers.get(file.suffix, _open_gguf)(file)
-    except EvaluationError:
-        raise
-    except _DAMAGE as error:
-        raise _damaged(file, str(error) or type(error).__name__) from error
+    """Names and shapes of a file; its values are read when they are asked for.
 
-
-def _damaged(file: Path, what: str) -> EvaluationError:
-    return EvaluationError(
-        f"{file} is damaged or cut short: {what}", hint="write the activations again"
-    )
-
-
-def _open_safetensors(file: Path) -> list[_Tensor]:
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        if not 0 < length <= min(_LARGEST_HEADER, size - 8):
-            raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
-        header = json.loads(opened.read(length))
-    found = []
-    for name, told in header.items():
-        if name == "__metadata__":
-            continue
-        start, end = (8 + length + int(at) for at in told["data_offsets"])
-        if told["dtype"] not in _DTYPES:
-            raise ValueError(f"'{name}' is of type {told['dtype']}")
-        dtype, shape = np.dtype(_DTYPES[told["dtype"]]), tuple(map(int, told["shape"]))
-        if end > size or end - start != int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
-            raise ValueError(
-                f"'{name}' of {list(shape)} has bytes {start:,} to {end:,} of {size:,}"
-            )
-        found.append(
-            _Tensor(file, name, shape, _reader(file, start, dtype, shape, told["dtype"] == "BF16"))
-        )
-    return found
-
-
-def _reader(
-    file: Path, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], bfloat16: bool
-) -> Callable[[], Array]:
-    def read() -> Array:
-        count = int(np.prod(shape, dtype=np.int64))
-        try:
-            values = np.fromfile(file, dtype=dtype, count=count, offset=start)
-        except OSError as error:
-            raise _damaged(file, str(error)) from error
-        if values.size != count:
-            raise _damaged(file, f"{values.size:,} of {count:,} elements at byte {start:,}")
-        if bfloat16:  # the upper half of a float32
-            values = (values.astype(np.uint32) << 16).view(np.float32)
-        return values.reshape(shape)
-
-    return read
-
-
-def _open_npz(file: Path) -> list[_Tensor]:
-    found = []
-    with zipfile.ZipFile(file) as archive:
-        for member in archive.namelist():
-            with archive.open(member) as opened:
-                version = np.lib.format.read_magic(opened)
-                header = (
-                    np.lib.format.read_array_header_1_0
-                    if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0
+    Raises:
+        EvaluationError: it is damaged, or needs a package that is not installed.
+    """
+    with open_tensors(file) as found:
+        for tensor in found.tensors.values():
+            if tensor.fault:
+                raise EvaluationError(
+                    f"{file}: '{tensor.name}' cannot be read: {tensor.fault}",
+                    hint="write the activations again",
                 )
-                shape, _, dtype = header(opened)
-            _refuse_objects(member, dtype)
-            name = member.removesuffix(".npy")
-            found.append(_Tensor(file, name, shape, _npz_reader(file, name)))
-    return found
-
-
-def _npz_reader(file: Path, name: str) -> Callable[[], Array]:
-    def read() -> Array:
-        try:
-            with np.load(file, allow_pickle=False) as opened:
-                return np.asarray(opened[name])
-        except _DAMAGE as error:
-            raise _damaged(file, f"'{name}': {error}") from error
-
-    return read
-
-
-def _open_npy(file: Path) -> list[_Tensor]:
-    mapped = np.load(file, mmap_mode="r", allow_pickle=False)
-    _refuse_objects(file.stem, mapped.dtype)
-
-    def read() -> Array:
-        try:
-            return np.asarray(np.load(file, allow_pickle=False))
-        except _DAMAGE as error:
-            raise _damaged(file, str(error)) from error
-
-    return [_Tensor(file, file.stem, tuple(mapped.shape), read)]
-
-
-def _refuse_objects(name: str, dtype: np.dtype[Any]) -> None:
-    if dtype.kind not in "fiub":
-        raise ValueError(f"'{name}' holds {dtype}, not numbers")
-
-
-def _open_gguf(file: Path) -> list[_Tensor]:
-    try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise UsageError(
-            f"{file} needs the package gguf, which is not installed", hint="pip install gguf"
-        ) from error
-    reader = GGUFReader(str(file))
-    size = file.stat().st_size
-    found = []
-    for tensor in reader.tensors:
-        if int(tensor.data_offset) + int(tensor.n_bytes) > size:
-            raise ValueError(f"'{tensor.name}' ends behind the end of the file")
-        shape = tuple(int(one) for one in reversed(tensor.shape))  # ggml's first axis is our last
-        found.append(_Tensor(file, str(tensor.name), shape, _gguf_reader(tensor, shape)))
-    return found
-
-
-def _gguf_reader(tensor: Any, shape: tuple[int, ...]) -> Callable[[], Array]:
-    def read() -> Array:
-        from gguf.quants import dequantize
-
-        values = tensor.data
-        if values.dtype not in (np.float32, np.float16, np.float64):
-            values = dequantize(values, tensor.tensor_type)
-        return np.asarray(values).reshape(shape)
-
-    return read
+        return [_Tensor(file, name, one.shape) for name, one in found.tensors.items()]
 
 
 def _read_settings(folder: Path) -> Mapping[str, Any]:

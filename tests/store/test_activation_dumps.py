@@ -23,6 +23,9 @@ Arrays = Mapping[str, NDArray[Any]]
 VALUES = np.arange(60, dtype=np.float32).reshape(5, 12)
 
 
+DAMAGED = "cut off|cannot be read|is empty|ends at byte|holds [0-9]+ bytes|is not safetensors"
+
+
 def save_gguf(file: Path, arrays: Arrays) -> None:
     writer = GGUFWriter(str(file), "dump")
     for name, value in arrays.items():
@@ -149,7 +152,7 @@ def test_a_file_that_is_cut_short_is_an_error_and_no_value(
     WRITERS[name](tmp_path / name, {"a": np.ones((40, 50), dtype=np.float32)})
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(EvaluationError, match="is damaged or cut short"):
+    with pytest.raises(EvaluationError, match=DAMAGED):
         DumpedActivations(tmp_path).read(0, "a:out")
 
 
@@ -157,13 +160,13 @@ def test_a_file_that_is_cut_short_is_an_error_and_no_value(
 @pytest.mark.parametrize("content", [b"", b"not what the name says" * 9])
 def test_a_file_of_something_else_is_an_error(suffix: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / f"x{suffix}").write_bytes(content)
-    with pytest.raises(EvaluationError, match="is damaged or cut short"):
+    with pytest.raises(EvaluationError, match=DAMAGED):
         DumpedActivations(tmp_path)
 
 
 def test_pickled_objects_are_not_loaded(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(EvaluationError, match="damaged or cut short"):
+    with pytest.raises(EvaluationError, match="Python objects"):
         DumpedActivations(tmp_path)
 
 
@@ -171,7 +174,7 @@ def test_a_file_that_changes_between_opening_and_reading_is_an_error(tmp_path: P
     save_file({"a": VALUES}, tmp_path / "x.safetensors")
     dump = DumpedActivations(tmp_path)
     (tmp_path / "x.safetensors").write_bytes(b"")
-    with pytest.raises(EvaluationError, match="0 of 60 elements"):
+    with pytest.raises(EvaluationError, match="is empty"):
         dump.read(0, "a:out")
 
 
