@@ -105,6 +105,7 @@ def test_last_word_does_not_stand_in_the_last_full_sentence() -> None:
         assert answer not in others
 
 
+@pytest.mark.slow
 def test_people_of_test_stories_are_never_trained_on() -> None:
     for document in task_documents("evalguard_lastword"):
         assert is_test_company(story("test", documents.SEED, document["story"]).people)

@@ -153,6 +153,7 @@ def test_what_a_suspect_is_worth_is_measured_on_the_task(run: Any, world: SmallW
     assert ran.document["suspects"][0]["swap_sigma"] == first["swap_sigma"]
 
 
+@pytest.mark.slow
 def test_without_a_comparison_the_first_documents_of_the_task_are_traced(
     run: Any, world: SmallWorld
 ) -> None:
@@ -181,6 +182,7 @@ def test_an_encoder_of_signals_takes_its_inputs_from_a_file(
     assert refused.code == 2
 
 
+@pytest.mark.slow
 def test_activations_in_files_are_traced_by_a_name_map(
     run: Any, world: SmallWorld, text: Path, tmp_path: Path
 ) -> None:
@@ -333,6 +335,7 @@ def test_two_architectures_without_common_names_are_refused(
     assert "have no module in common" in found.err
 
 
+@pytest.mark.slow
 def test_another_architecture_with_the_same_names_is_traced_with_a_caveat(
     run: Any, world: SmallWorld, text: Path, tmp_path: Path
 ) -> None:

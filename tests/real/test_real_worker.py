@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.data
 
 
+@pytest.mark.slow
 def test_a_worker_process_scores_the_same_to_the_last_bit(
     compare: Callable[..., CompareResult],
 ) -> None:

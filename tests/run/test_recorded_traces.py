@@ -180,6 +180,7 @@ def test_the_port_of_hubert_to_ggml_is_blamed_for_im2col_and_gelu_and_for_nothin
     assert last.relative_l2 > 1e-4
 
 
+@pytest.mark.slow
 def test_a_port_that_computes_as_pytorch_does_is_blamed_for_nothing(
     hubert: HubertModel, tmp_path: Path
 ) -> None:

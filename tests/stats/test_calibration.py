@@ -37,7 +37,13 @@ def beyond_chance(share, limit, *, errors=4.0):
     return share.value < limit - errors * math.sqrt(limit * (1.0 - limit) / share.of)
 
 
-@pytest.mark.parametrize("method", CLOSED_FORMS)
+_LONG = ("clusters", "joint-null", "groups")  # seconds each
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(one, marks=pytest.mark.slow) if one in _LONG else one for one in CLOSED_FORMS],
+)
 def test_intervals_hold_the_truth_and_tests_keep_their_size(method):
     for cell in cells(method, n=200):
         found = tally(method, cell, 60)

@@ -317,6 +317,7 @@ def test_intervals_hold_their_value_and_stay_in_reach(kl):
     assert values == sorted(values)
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_mean_and_of_percentiles_cover():
     """KL lognormal, alike within documents of unequal length: 400 runs of 100 documents.
 

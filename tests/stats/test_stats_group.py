@@ -140,6 +140,7 @@ def test_a_document_that_two_subtasks_share_counts_once_in_the_standard_error():
     assert "2 of the subtasks share documents" in " ".join(got.caveats)
 
 
+@pytest.mark.slow
 def test_intervals_over_shared_documents_hold_the_truth():
     rng, hashes = np.random.default_rng(8), tuple(map(str, range(40)))
     inside = [

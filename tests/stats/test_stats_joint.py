@@ -202,6 +202,7 @@ def simulated(seed, *, drifts, kind="normal"):
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "answers"])
 def test_every_p_value_keeps_its_size_with_metrics_that_depend_on_each_other(kind):
     p_values = simulated(17, drifts=(0.0, 0.0, 0.0), kind=kind)
