@@ -12,7 +12,7 @@ from evalguard.report.html.page import html_page, make_tag
 from evalguard.report.trace.view import DepthPoint, TraceView, build_trace_view
 from evalguard.report.trace.words import format_ratio
 
-TRACE_SCRIPTS = ("sorted.js",)
+TRACE_SCRIPTS = ("sortable.js", "beyond.js")
 _HEIGHT, _NARROWEST, _WIDEST, _STEP = 260.0, 560.0, 1100.0, 26.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 16.0, 24.0, 70.0
 _MOST_POWERS = 6.0

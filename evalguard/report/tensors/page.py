@@ -49,7 +49,7 @@ class PageCell:
     """A cell: its text, and what it is sorted by."""
 
     text: str
-    order: str
+    key: str
 
 
 def render_tensors_page(report: TensorsReport) -> str:
@@ -93,7 +93,7 @@ def render_tensors_page(report: TensorsReport) -> str:
 def _cells(delta: TensorDelta) -> Iterator[PageCell]:
     absolute = delta.mismatched_absolute or delta.greatest_absolute
     relative = delta.mismatched_relative or delta.greatest_relative
-    yield PageCell(text=STATE_WORDS[delta.state], order=str(STATES.index(delta.state)))
+    yield PageCell(text=STATE_WORDS[delta.state], key=str(STATES.index(delta.state)))
     yield _text_cell(likeness_text(delta.likeness) or printable(delta.fault))
     if delta.state in ("unreadable", "shape"):  # nothing was counted
         yield from (_number_cell(None, "") for _ in range(9))
@@ -137,9 +137,9 @@ def _greatest_cell(found: GreatestDifference | None) -> PageCell:
 
 def _number_cell(value: float | None, text: str) -> PageCell:
     if value is None or math.isnan(value):
-        return PageCell(text=text, order="")
-    return PageCell(text=text, order=repr(float(value)).replace("inf", "Infinity"))
+        return PageCell(text=text, key="")
+    return PageCell(text=text, key=repr(float(value)).replace("inf", "Infinity"))
 
 
 def _text_cell(text: str) -> PageCell:
-    return PageCell(text=text, order=text)
+    return PageCell(text=text, key=text)

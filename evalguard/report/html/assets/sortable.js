@@ -1,12 +1,12 @@
-// Tables of class "sortable": a button in each head sorts the rows by the data-order of its column.
+// Tables of class "sortable": a button in each head sorts the rows by the data-key of its column's
+// cells, else by their text; a column of numbers by their values, what has none last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   const body = table.tBodies[0];
   heads.forEach((head, column) => {
-    const numeric = head.classList.contains("number");
     const button = document.createElement("button");
     button.type = "button";
-    button.className = "plain";
+    button.className = "plain sort";
     button.append(...head.childNodes);
     const arrow = document.createElement("span");
     arrow.setAttribute("aria-hidden", "true");
@@ -14,16 +14,20 @@ for (const table of document.querySelectorAll("table.sortable")) {
     head.append(button);
     head.setAttribute("aria-sort", "none");
     button.addEventListener("click", () => {
-      const descending = head.getAttribute("aria-sort") === "none"
-        ? numeric : head.getAttribute("aria-sort") === "ascending";
+      const largestFirst = head.classList.contains("number");
+      const before = head.getAttribute("aria-sort");
+      const descending = before === "none" ? largestFirst : before === "ascending";
       const sign = descending ? -1 : 1;
       const rows = [...body.rows].map((row, place) => {
-        const order = row.cells[column].dataset.order;
-        return { row, place, order: numeric && order !== "" ? Number(order) : order };
+        const cell = row.cells[column];
+        return { row, place, key: cell.dataset.key ?? cell.textContent.trim() };
       });
+      if (rows.every(({ key }) => !Number.isNaN(Number(key)))) {
+        for (const one of rows) if (one.key !== "") one.key = Number(one.key);
+      }
       rows.sort((a, b) => {
-        if (a.order === "" || b.order === "") return (a.order === "") - (b.order === "") || a.place - b.place;
-        return a.order === b.order ? a.place - b.place : (a.order < b.order ? -sign : sign);
+        if (a.key === "" || b.key === "") return (a.key === "") - (b.key === "") || a.place - b.place;
+        return a.key === b.key ? a.place - b.place : (a.key < b.key ? -sign : sign);
       });
       body.append(...rows.map(({ row }) => row));
       for (const other of heads) {
