@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from importlib import resources
 from typing import Any
 
 from rich.text import Text
@@ -13,7 +11,12 @@ from rich.text import Text
 from evalguard.core.noise_floor import DistributionShift, MetricFloor, Shift, TaskDistributionFloor
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.plan import FloorReport
-from evalguard.report.contract.json_values import in_schema_order, nulls_told, record_fields
+from evalguard.report.contract.json_values import (
+    in_schema_order,
+    nulls_told,
+    read_schema,
+    record_fields,
+)
 from evalguard.report.page import (
     NARROWEST,
     column_widths,
@@ -269,6 +272,4 @@ def floor_document(report: FloorReport) -> dict[str, Any]:
 
 def floor_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every document satisfies."""
-    file = resources.files("evalguard.report").joinpath("floor.schema.json")
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
+    return read_schema("floor")

@@ -4,11 +4,9 @@ contract ``evalguard.nightly/1``.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from rich.text import Text
@@ -28,6 +26,7 @@ from evalguard.core.text import inline
 from evalguard.report.contract.json_values import (
     in_schema_order,
     key_fields,
+    read_schema,
     record_fields,
     replace_non_finite,
 )
@@ -389,9 +388,7 @@ def night_document(report: NightReport) -> dict[str, Any]:
 
 def night_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every document satisfies."""
-    file = resources.files("evalguard.report").joinpath("nightly.schema.json")
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
+    return read_schema("nightly")
 
 
 def report_link(report: NightReport, run_folder: str | None) -> str:

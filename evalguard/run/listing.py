@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
 from evalguard.harness.tasks import task_names
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 from evalguard.report.cache import cache_document, cache_text
+from evalguard.report.contract.json_values import list_schemas, read_schema
 from evalguard.report.words.plain_text import printable
 from evalguard.run.floor.stored_floors import read_floor
 from evalguard.run.options import CompareOptions
@@ -60,7 +60,6 @@ __all__ = [
 
 # lm-eval has no name that begins so: its thousands of files need not be read.
 _OWN_PREFIX = "evalguard_"
-_SCHEMA_SUFFIX = ".schema.json"
 
 
 def read_named_schema(name: str) -> dict[str, Value]:
@@ -71,18 +70,13 @@ def read_named_schema(name: str) -> dict[str, Value]:
     """
     if name == "guard":
         return build_guard_schema()
-    files = {
-        file.name.removesuffix(_SCHEMA_SUFFIX): file
-        for file in resources.files("evalguard.report").iterdir()
-        if file.name.endswith(_SCHEMA_SUFFIX)
-    }
-    if name not in files:
+    known = list_schemas()
+    if name not in known:
         raise UsageError(
-            f"there is no schema '{name}'{nearest(name, ['guard', *files])}",
-            hint=f"schemas: {', '.join(['guard', *sorted(files)])}",
+            f"there is no schema '{name}'{nearest(name, ['guard', *known])}",
+            hint=f"schemas: {', '.join(['guard', *known])}",
         )
-    loaded: dict[str, Value] = json.loads(files[name].read_text(encoding="utf-8"))
-    return loaded
+    return read_schema(name)
 
 
 def describe_models(config: Path | None) -> list[dict[str, Value]]:

@@ -6,9 +6,7 @@ nor NaN: such a number is null, and a caveat beside it (or a note of the documen
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from evalguard.core.comparison import AcrossTasks
@@ -24,6 +22,7 @@ from evalguard.report.contract.json_values import (
     key_fields,
     null_texts,
     nulls_told,
+    read_schema,
     record_fields,
     replace_non_finite,
 )
@@ -76,9 +75,7 @@ def compare_document(report: CompareReport) -> dict[str, Any]:
 
 def compare_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every document satisfies."""
-    file = resources.files("evalguard.report").joinpath("compare.schema.json")
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
+    return read_schema("compare")
 
 
 def _report_fields(report: CompareReport) -> dict[str, Any]:

@@ -4,10 +4,12 @@ JSON cannot hold, as null and put back.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal
 
 from evalguard.errors import StoreError
@@ -170,6 +172,22 @@ def read_list(value: Any, where: str) -> list[Any]:
 def _excerpt(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+_SCHEMA_SUFFIX = ".schema.json"
+
+
+def list_schemas() -> list[str]:
+    """Return the names of all contracts whose schemas come along: "compare", "trace", ..."""
+    files = (file.name for file in resources.files("evalguard.report").iterdir())
+    return sorted(one.removesuffix(_SCHEMA_SUFFIX) for one in files if one.endswith(_SCHEMA_SUFFIX))
+
+
+def read_schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a contract, by its short name."""
+    file = resources.files("evalguard.report").joinpath(f"{name}{_SCHEMA_SUFFIX}")
+    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return loaded
 
 
 def in_schema_order(fields: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:

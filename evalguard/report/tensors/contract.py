@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from typing import Any
 
 from evalguard.core.reports.tensors import TensorDelta, TensorsReport
@@ -13,6 +12,7 @@ from evalguard.report.contract.json_values import (
     in_schema_order,
     nulls_told,
     read_record,
+    read_schema,
     record_fields,
 )
 
@@ -82,10 +82,3 @@ def parse_noise(text: str, where: str) -> NoiseTable:
 
 
 _NOISE_HINT = "write one with evalguard tensors --calibrate WHAT --json > noise.json"
-
-
-def read_schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a contract, by its short name."""
-    file = resources.files("evalguard.report").joinpath(f"{name}.schema.json")
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from evalguard.core.reports.trace import Trace, TraceReport
@@ -16,6 +15,7 @@ from evalguard.report.contract.json_values import (
     nulls_told,
     read_list,
     read_record,
+    read_schema,
     record_fields,
     restore_non_finite,
 )
@@ -52,9 +52,7 @@ def render_trace_json(report: TraceReport) -> str:
 
 def trace_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every document satisfies."""
-    file = resources.files("evalguard.report").joinpath("trace.schema.json")
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
+    return read_schema("trace")
 
 
 def read_trace(document: Mapping[str, Any]) -> TraceReport:
