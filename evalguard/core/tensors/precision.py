@@ -72,14 +72,18 @@ class PrecisionVote:
     ratio: float
 
 
+BFLOAT16_BITS = 7  # of explicit mantissa; TF32 and float16 have 10
+
+
 def round_mantissa(values: Array, bits: int) -> Array:
-    """Round float32 to ``bits`` explicit mantissa bits, to nearest, ties to even (7: bfloat16)."""
+    """Round float32 to ``bits`` explicit mantissa bits, to nearest, ties to even; NaN stays NaN."""
     drop = 23 - bits
-    raw = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    plain = np.ascontiguousarray(values, dtype=np.float32)
+    raw = plain.view(np.uint32)
     odd = (raw >> np.uint32(drop)) & np.uint32(1)
     half = np.uint32((1 << (drop - 1)) - 1)
     rounded: Array = ((raw + half + odd) >> np.uint32(drop) << np.uint32(drop)).view(np.float32)
-    return rounded
+    return np.where(np.isnan(plain), plain, rounded)
 
 
 def round_float16(values: Array) -> Array:
@@ -159,7 +163,9 @@ def list_roundings(columns: int) -> Iterator[Rounding]:
     """Yield every way of rounding that is looked for in a tensor of so many columns."""
     yield Rounding(family="fp16/TF32", detail="float16", round_values=round_float16)
     yield Rounding(family="fp16/TF32", detail="TF32", round_values=partial(round_mantissa, bits=10))
-    yield Rounding(family="bf16", detail="bfloat16", round_values=partial(round_mantissa, bits=7))
+    yield Rounding(
+        family="bf16", detail="bfloat16", round_values=partial(round_mantissa, bits=BFLOAT16_BITS)
+    )
     yield Rounding(family="fp8", detail="e4m3", round_values=round_float8)
     yield Rounding(
         family="fp8",

@@ -12,6 +12,7 @@ import numpy as np
 
 from evalguard.core.reports.trace import HyperparameterDelta, HyperparameterVerdict
 from evalguard.core.settings import Value
+from evalguard.core.tensors.precision import BFLOAT16_BITS, round_mantissa
 
 _ORDER: tuple[str, ...] = get_args(HyperparameterVerdict)
 # Two models have modules of the same names where at least this share of the smaller one's is in
@@ -194,12 +195,7 @@ def _as_float16(number: float) -> float:
 
 
 def _as_bfloat16(number: float) -> float:
-    """The upper half of a float32, rounded to the nearest, ties to even."""
-    with np.errstate(over="ignore"):
-        (bits,) = np.array([number], dtype=np.float32).view(np.uint32).tolist()
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    (found,) = np.array([rounded & 0xFFFFFFFF], dtype=np.uint32).view(np.float32).tolist()
-    return float(found)
+    return float(round_mantissa(np.array([_as_float32(number)]), BFLOAT16_BITS)[0])
 
 
 # Modules of one answer, in few words.

@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf, log
 
 import numpy as np
 from numpy.typing import NDArray
+
+from evalguard.core.tensors.precision import (
+    BFLOAT16_BITS,
+    round_float16,
+    round_integer,
+    round_mantissa,
+)
 
 Weights = NDArray[np.float32]
 
@@ -38,10 +46,9 @@ def round_weights(weights: Weights, name: str) -> Weights:
     if name == SAME or weights.size == 0:
         return weights
     if name == "float16":
-        with np.errstate(over="ignore"):
-            return weights.astype(np.float16).astype(np.float32)
+        return round_float16(weights)
     if name == "bfloat16":
-        return _to_bfloat16(weights)
+        return round_mantissa(weights, BFLOAT16_BITS)
     if weights.ndim < 2:
         return weights
     return _RULES[name](weights)
@@ -107,65 +114,35 @@ def relative_error(base: NDArray[np.float32], other: NDArray[np.float32]) -> flo
     return difference / norm
 
 
-def _to_bfloat16(weights: Weights) -> Weights:
-    """Round to the nearest number with 8 bits of mantissa, to even where two are as near."""
-    bits = np.ascontiguousarray(weights, dtype=np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
-        0xFFFF0000
-    )
-    values: Weights = rounded.view(np.float32)
-    return np.where(np.isnan(weights), weights, values)
+def _by_groups(weights: Weights, *, bits: int, size: int) -> Weights:
+    """Groups of so many elements run through the whole tensor, the last one filled up."""
+    flat = weights.reshape(-1)
+    filled = np.pad(flat, (0, -flat.size % size)).reshape(1, -1)
+    return round_integer(filled, bits, group=size).reshape(-1)[: flat.size].reshape(weights.shape)
 
 
-def _by_block(levels: int, block: Callable[[Weights], Weights]) -> Callable[[Weights], Weights]:
-    """A rule: blocks of numbers, each in steps of its largest magnitude over ``levels``."""
-
-    def round_blocks(weights: Weights) -> Weights:
-        blocks = block(weights)
-        step = np.max(np.abs(blocks), axis=-1, keepdims=True) / levels
-        step = np.where(step == 0.0, np.float32(1.0), step).astype(np.float32)
-        rounded = np.clip(np.rint(blocks / step), -levels, levels) * step
-        flat = rounded.reshape(-1)[: weights.size]
-        return np.ascontiguousarray(flat.reshape(weights.shape), dtype=np.float32)
-
-    return round_blocks
+def _by_row(weights: Weights, *, bits: int) -> Weights:
+    rows = weights.reshape(weights.shape[0], -1)
+    return round_integer(rows, bits).reshape(weights.shape)
 
 
-def _rows(weights: Weights) -> Weights:
-    return weights.reshape(weights.shape[0], -1)
+def _by_column(weights: Weights, *, bits: int) -> Weights:
+    """As ``_by_row``, for weights that are stored as [in, out]."""
+    turned = np.ascontiguousarray(np.moveaxis(weights, -1, 0))
+    return np.ascontiguousarray(np.moveaxis(_by_row(turned, bits=bits), 0, -1))
 
 
-def _whole(weights: Weights) -> Weights:
-    return weights.reshape(1, -1)
-
-
-def _groups(size: int) -> Callable[[Weights], Weights]:
-    def cut(weights: Weights) -> Weights:
-        flat = weights.reshape(-1)
-        missing = -flat.size % size
-        return np.pad(flat, (0, missing)).reshape(-1, size)
-
-    return cut
-
-
-def _columns(levels: int) -> Callable[[Weights], Weights]:
-    """As ``_by_block`` by row, for weights that are stored as [in, out]."""
-    rule = _by_block(levels, _rows)
-
-    def round_columns(weights: Weights) -> Weights:
-        turned = np.ascontiguousarray(np.moveaxis(weights, -1, 0))
-        return np.ascontiguousarray(np.moveaxis(rule(turned), 0, -1))
-
-    return round_columns
+def _by_tensor(weights: Weights, *, bits: int) -> Weights:
+    return round_integer(weights.reshape(1, -1), bits).reshape(weights.shape)
 
 
 _RULES: dict[str, Callable[[Weights], Weights]] = {
-    "int8 per channel": _by_block(127, _rows),
-    "int8 per column": _columns(127),
-    "int8 per tensor": _by_block(127, _whole),
-    "int8 in groups of 32": _by_block(127, _groups(32)),
-    "int4 in groups of 32": _by_block(7, _groups(32)),
-    "int4 in groups of 128": _by_block(7, _groups(128)),
-    "int4 per channel": _by_block(7, _rows),
+    "int8 per channel": partial(_by_row, bits=8),
+    "int8 per column": partial(_by_column, bits=8),
+    "int8 per tensor": partial(_by_tensor, bits=8),
+    "int8 in groups of 32": partial(_by_groups, bits=8, size=32),
+    "int4 in groups of 32": partial(_by_groups, bits=4, size=32),
+    "int4 in groups of 128": partial(_by_groups, bits=4, size=128),
+    "int4 per channel": partial(_by_row, bits=4),
 }
 CLASSES = (SAME, *_CAST, *_RULES)
