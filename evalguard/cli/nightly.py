@@ -29,8 +29,8 @@ from evalguard.cli.parameters import (
     Command,
     Group,
     add_options,
+    files_option,
     option_factory,
-    output_option,
     read_compare_options,
 )
 
@@ -190,14 +190,7 @@ def _listed(last: int, as_json: bool, given: dict[str, Any]) -> CommandResult:
     metavar="N",
     help="Number of looks that share that probability: 365 for every night of a year.",
 )
-@output_option(
-    "-o",
-    "--output",
-    type=PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Write the trend to FILE: .html (with plots), .txt or .json. Repeatable.",
-)
+@files_option("trend", ".html (with plots), .txt or .json")
 @add_options(*_PAIR, *_METRICS, *_FILE, VERBOSE, *_SHOWN)
 def history_trend_command(
     output: tuple[Path, ...], everything: bool, as_json: bool, **given: Any

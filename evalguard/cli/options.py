@@ -17,6 +17,7 @@ from evalguard.cli.parameters import (
     Size,
     cache_option,
     distribution_option,
+    files_option,
     floor_option,
     gate_option,
     model_option,
@@ -455,14 +456,7 @@ VERBOSE = output_option(
     "-v", "--verbose", is_flag=True, help="Show everything, not only the first screen."
 )
 REPORT_FILES = (
-    output_option(
-        "-o",
-        "--output",
-        type=PATH,
-        multiple=True,
-        metavar="FILE",
-        help="Write the report to FILE: .html, .md, .json, .xml or .txt. Repeatable.",
-    ),
+    files_option("report", ".html, .md, .json, .xml or .txt"),
     output_option(
         "--format",
         "output_format",
@@ -470,12 +464,8 @@ REPORT_FILES = (
         help="Format of every -o FILE, whatever its suffix; without -o, of the printed report.",
     ),
 )
-SHOWING = (
-    JSON,
-    VERBOSE,
-    output_option("--quiet", "-q", is_flag=True, help="Show no progress."),
-    DEBUG,
-)
+QUIET = output_option("--quiet", "-q", is_flag=True, help="Show no progress.")
+SHOWING = (JSON, VERBOSE, QUIET, DEBUG)
 OUTPUT_PATH = output_option(
     "--output-path",
     type=PATH,

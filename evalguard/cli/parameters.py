@@ -64,6 +64,18 @@ record_option = option_factory("History and tracking")
 output_option = option_factory(_OUTPUT)
 
 
+def files_option(what: str, forms: str) -> Callable[[Decorated], Decorated]:
+    """``-o FILE``, repeatable: where ``what`` is written to, in the form that a suffix says."""
+    return output_option(
+        "-o",
+        "--output",
+        type=PATH,
+        multiple=True,
+        metavar="FILE",
+        help=f"Write the {what} to FILE: {forms}. Repeatable.",
+    )
+
+
 def add_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """Return a decorator that gives a command several options, shown in this order."""
 

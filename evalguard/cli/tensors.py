@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from evalguard.cli.options import DEBUG, JSON, VERBOSE
+from evalguard.cli.options import DEBUG, JSON, QUIET, VERBOSE
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.cli.parameters import (
     PATH,
     Command,
     add_options,
+    files_option,
     model_option,
     option_factory,
-    output_option,
     speed_option,
 )
 from evalguard.core.tensors.invariants import INVARIANTS
@@ -107,17 +107,10 @@ _COMPARING = (
         metavar="FILE",
         help="Name differences by a table that --calibrate --json wrote.",
     ),
-    output_option(
-        "-o",
-        "--output",
-        type=PATH,
-        multiple=True,
-        metavar="FILE",
-        help="Write the report to FILE: .html, .json or .txt. Repeatable.",
-    ),
+    files_option("report", ".html, .json or .txt"),
     JSON,
     VERBOSE,
-    output_option("--quiet", "-q", is_flag=True, help="Show no progress."),
+    QUIET,
     DEBUG,
 )
 

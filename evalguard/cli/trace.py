@@ -26,6 +26,7 @@ from evalguard.cli.parameters import (
     PATH,
     Command,
     add_options,
+    files_option,
     model_option,
     option_factory,
     output_option,
@@ -86,14 +87,7 @@ _SWAP = task_option(
     help="Take N suspects from the base, one at a time: what are they worth on the task? Default: "
     "2 where that is cheap.",
 )
-_FILES = output_option(
-    "-o",
-    "--output",
-    type=PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Write the trace to FILE: .html, .json or .txt. Repeatable.",
-)
+_FILES = files_option("trace", ".html, .json or .txt")
 _FIRST = (
     "base",
     "cand",

@@ -61,7 +61,7 @@ def read_checkpoint_tensors(
 
 
 def _refuse_quantised(model: PreTrainedModel, files: CheckpointFiles) -> None:
-    if getattr(model, "hf_quantizer", None) is not None and not _is_dequantised(model):
+    if getattr(model, "hf_quantizer", None) is not None and not is_dequantised(model):
         raise SettingError(
             "the weights of a quantised model cannot be taken from another checkpoint one by one",
             hint="let a setting choose the whole checkpoint: target model_args.pretrained",
@@ -73,7 +73,7 @@ def _refuse_quantised(model: PreTrainedModel, files: CheckpointFiles) -> None:
         )
 
 
-def _is_dequantised(model: PreTrainedModel) -> bool:
+def is_dequantised(model: PreTrainedModel) -> bool:
     """Whether it came from a GGUF file, of which loading made plain weights."""
     method = getattr(model, "quantization_method", None)
     plain = all(weight.is_floating_point() for weight in model.parameters())

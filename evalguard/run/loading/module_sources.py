@@ -10,6 +10,7 @@ from typing import Any
 from evalguard.conversion.attributes import AsLoaded
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import SettingError
+from evalguard.models.checkpoint_tensors import is_dequantised
 from evalguard.run.loading.loading_facts import PLACEMENT_ARGUMENTS
 
 # Loads a variant on a device and edits it as its settings say; its torch module.
@@ -89,6 +90,8 @@ class HostModel:
         """
         from transformers import PreTrainedModel
 
+        from evalguard.models.tracing.weights import computing_dtype
+
         if not isinstance(model, PreTrainedModel):
             raise SettingError(
                 f"setting '{setting}': modules of a {type(model).__name__} cannot be replaced",
@@ -101,14 +104,14 @@ class HostModel:
                 f"{', '.join(sorted(devices)) or 'no device'}",
                 hint="load it on one device, without offloading or parallelize",
             )
-        if getattr(model, "hf_quantizer", None) is not None and not _is_plain(model):
+        if getattr(model, "hf_quantizer", None) is not None and not is_dequantised(model):
             raise SettingError(
                 f"setting '{setting}': modules of a quantised model cannot be replaced",
                 hint="its modules are made by the quantiser, for its own numbers: compare it with "
                 "settings of the quantiser, or take weights of what it was quantised from",
             )
         return cls(
-            dtype=_main_dtype(model),
+            dtype=computing_dtype(model),
             device=devices.pop(),
             attention=str(getattr(model.config, "_attn_implementation", None) or ""),
             trust_remote_code=variant.trust_remote_code,
@@ -135,20 +138,3 @@ class HostModel:
 
 
 _OF_HOST = frozenset(f"model_args.{name}" for name in ("dtype", "device", "attn_implementation"))
-
-
-def _main_dtype(model: Any) -> str:
-    """The floating dtype of most of its weights."""
-    sizes: dict[str, int] = {}
-    for one in model.parameters():
-        if one.is_floating_point():
-            name = str(one.dtype).removeprefix("torch.")
-            sizes[name] = sizes.get(name, 0) + one.numel()
-    return max(sizes, key=lambda name: sizes[name]) if sizes else "float32"
-
-
-def _is_plain(model: Any) -> bool:
-    """Whether it came from a GGUF file, of which loading made plain weights."""
-    method = getattr(model, "quantization_method", None)
-    plain = all(weight.is_floating_point() for weight in model.parameters())
-    return str(getattr(method, "value", method)) == "gguf" and plain

@@ -17,7 +17,6 @@ from evalguard.run.bisection.oracle import (
     OpenOracle,
     OracleContext,
     OracleRequest,
-    SearchScale,
     SettingsOracle,
 )
 from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
@@ -218,7 +217,7 @@ class _Measuring:
     ) -> SwapEffect:
         table = next(one for one in self.finished.scored[0].tables if one.key == self.key)
         scale = oracle.scale
-        drift = float(np.mean(scale_values(scale, table) - own)) / scale.yardstick
+        drift = float(np.mean(scale.scores(table.values) - own)) / scale.yardstick
         gone, stderr, units = _paired_mean((taken - own) / scale.yardstick, table)
         estimate = t_estimate(
             gone, stderr, df=units - 1, confidence=self.confidence, method="paired-t"
@@ -242,11 +241,6 @@ class _Measuring:
             left=scale.sigma(drift - gone),
             confidence=self.confidence,
         )
-
-
-def scale_values(scale: SearchScale, table: ScoreTable) -> Floats:
-    """The base's scores on a metric's scale, shape (n,)."""
-    return scale.scores(table.values)
 
 
 def _paired_mean(differences: Floats, table: ScoreTable) -> tuple[float, float, int]:

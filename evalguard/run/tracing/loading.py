@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evalguard.models.machine import checkpoint_bytes, fits_in_memory
+from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.choices import Choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, with_location
 from evalguard.run.tracing.documents import MovedDocuments
 from evalguard.run.tracing.encoding import EncodedSequences, check_same_inputs, encode_sequences
-from evalguard.run.tracing.recorded import ReportStep
 from evalguard.run.tracing.request import TraceRequest, choose_documents
 from evalguard.run.tracing.sides import (
     TracedSide,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from evalguard.core.tensors.name_map import NameMap
 from evalguard.core.tracing.points import ModelInputs, PointName
 from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.tracing.passes import ReportStep
 from evalguard.models.tracing.trace import DEFAULT_MEMORY
 from evalguard.run.loading.own_environment import check_runtime, prepare_worker
 from evalguard.run.sources import ModelSource, identify_model
@@ -28,9 +29,6 @@ from evalguard.store.activation_dumps import DumpedActivations, SpooledActivatio
 from evalguard.store.files import safe_name
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import StartWorker, start_here
-
-# What is being done, how many steps are done, and how many there are.
-ReportStep = Callable[[str, int, int], None]
 
 # What a runtime says that its weights are -> the class of a twin that is rounded alike
 # (core/tracing/precision); of others the trace finds out what explains them.

@@ -26,12 +26,13 @@ from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import load_tokenizer
 from evalguard.models.loading import load_declared_class, loads_as_language_model
+from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.loading.edited_model import LoadPlan, load_scorer, tensor_reader
 from evalguard.run.loading.lazy_scorer import worker_starter
 from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, Source, identify_model
-from evalguard.run.tracing.recorded import ReportStep, open_dump, open_runtime_side
+from evalguard.run.tracing.recorded import open_dump, open_runtime_side
 from evalguard.store.activation_dumps import SUFFIXES, DumpedActivations, SpooledActivations
 from evalguard.store.name_map import read_name_map
 

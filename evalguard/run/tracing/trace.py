@@ -17,6 +17,7 @@ from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, UsageError
 from evalguard.models.machine import use_threads
+from evalguard.models.tracing.passes import ReportStep
 from evalguard.report.progress import ProgressLine
 from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
@@ -25,7 +26,6 @@ from evalguard.run.result import DEFAULT_OUTPUT
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.documents import DocumentChoice
 from evalguard.run.tracing.loading import LoadedSides, load_sides
-from evalguard.run.tracing.recorded import ReportStep
 from evalguard.run.tracing.request import TraceRequest, resolve_trace_request
 from evalguard.run.tracing.result import TraceResult, finish_trace, requested_trace_files
 from evalguard.run.tracing.sides import check_dump, is_torch_here
@@ -65,7 +65,8 @@ def trace(
         base: as for ``evalguard.compare``; a model that torch runs in this process.
         candidate: likewise, or a model of another library, or a folder with activations that
             another runtime has written.
-        options, given: as for ``evalguard.compare``; ``limit`` is the number of documents.
+        options, given: as for ``evalguard.compare``; ``limit`` is the number of documents, and
+            ``memory="sequential"`` records the candidate and closes it before the base is loaded.
         documents: those of the task to read, by lm-eval's numbers; (): those that moved most in
             the last comparison of the two, else the task's first ones.
         text: files with documents of your own. inputs: files with model inputs by name
@@ -75,10 +76,7 @@ def trace(
         swap: how many suspects to take from the base, one at a time, to say what each is worth on
             the task; each costs an evaluation of the candidate. None: two, where the last
             comparison of both models took less than a minute to score.
-
         output: files that the trace is written to, in the format that their suffix says.
-            ``memory`` of the options: "sequential" records the candidate and closes it before the
-            base is loaded.
 
     Raises:
         UsageError: names, options or documents that cannot be used.
