@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -98,12 +99,21 @@ def test_a_run_killed_at_any_moment_goes_on_and_ends_with_the_same(
         assert [name for name in left if not EXPECTED.fullmatch(name)] == []
         assert server.start(["cache", "prune", "--cache-dir", cache], log).wait() == 0
         # No lock says whose a half-written about.json or fact is, so that it stays for a day.
-        left_over = [
-            path
-            for path in cache.rglob("*")
-            if path.suffix in (".lock", ".partial") and "facts" not in path.parts
-        ]
-        assert [path for path in left_over if not path.name.startswith(".about.json.")] == []
+        young = [path for path in left_over(cache) if path.suffix == ".partial"]
+        assert left_over(cache) == young
+        assert [path for path in young if not is_unlocked(path)] == []
+        for path in young:
+            os.utime(path, (time.time() - 2 * 86_400,) * 2)
+        assert server.start(["cache", "prune", "--cache-dir", cache], log).wait() == 0
+        assert left_over(cache) == []
+
+
+def left_over(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.suffix in (".lock", ".partial")]
+
+
+def is_unlocked(path: Path) -> bool:
+    return path.name.startswith(".about.json.") or "facts" in path.parts
 
 
 def _check_no_work_was_lost(log: Path) -> None:

@@ -335,6 +335,22 @@ def test_two_architectures_without_common_names_are_refused(
     assert "have no module in common" in found.err
 
 
+def test_modules_of_another_model_are_refused_for_an_encoder_and_not_left_out(
+    refused: Any, world: SmallWorld, encoders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    base, candidate, signal = encoders
+    target = "module:encoder.layers.0"
+    layer = {"reference": str(base), "candidate": None, "target": target}
+    port = {"model_args": {"pretrained": str(candidate)}, "settings": {"layer": layer}}
+    guard = tmp_path / "guard.yaml"
+    guard.write_text(
+        json.dumps({"models": {"hubert": {"model_args": {"pretrained": str(base)}}, "port": port}})
+    )
+    sides = ("--config", guard, "--base", "hubert", "--cand", "port", "--inputs", signal)
+    found = refused(3, "trace", *sides, "--set", "layer=reference")
+    assert "setting 'layer' takes modules of another model" in found.err
+
+
 @pytest.mark.slow
 def test_another_architecture_with_the_same_names_is_traced_with_a_caveat(
     run: Any, world: SmallWorld, text: Path, tmp_path: Path

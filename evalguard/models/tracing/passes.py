@@ -98,6 +98,11 @@ class ComparedPass:
             bad = int((~value.isfinite()).sum())
             self.origin = (event, bad, self.sequence) if bad else None
 
+    @property
+    def first_sums(self) -> Mapping[str, ErrorSums]:
+        """Per point the sums of the first row: the sequence as it is."""
+        return {point: rows[0] for point, rows in self.sums.items()}
+
     def _compare(self, event: PointEvent, value: torch.Tensor) -> None:
         if self.reference is None:
             return

@@ -81,24 +81,8 @@ def trace_recorded(
     unaligned = _list_unaligned(candidate, recorded.events, len(traced.sequences))
     accumulated = _compare_directly(source, spool, recorded.events, len(traced.sequences))
     with ActivationSpool(memory) as answers:
-        local = traced.run(
-            "base, forced to the recorded activations",
-            base,
-            ComparedPass(
-                reference=source,
-                forced=source,
-                spool=answers,
-                details=details,
-                candidate_is_reference=True,
-            ),
-        )
-        if not local.sums:
-            raise EvaluationError(
-                "no recorded activation has the name and shape of a point of the base",
-                hint="the base has points such as "
-                f"{', '.join(list(recorded.events)[1:4])}; give a name map",
-            )
-        sums = {point: rows[0] for point, rows in local.sums.items()}
+        local = _force_base(base, traced, source, answers, details)
+        sums = local.first_sums
         floors = TwinFloors(traced=traced, own=spool, reference=answers, forced=source)
         floors.add("another batch shape, last bits moved", base, moved=True)
         precision = _choose_precision(base, candidate.precision, sums, floors)
@@ -136,6 +120,31 @@ def trace_recorded(
         tokens=sum(count_tokens(inputs) for inputs in traced.sequences),
         caveats=tuple(floors.failed),
     )
+
+
+def _force_base(
+    base: torch.nn.Module,
+    traced: TracedSequences,
+    source: _RecordedSource,
+    answers: ActivationSpool,
+    details: PointDetails | None,
+) -> ComparedPass:
+    """Force the base to what was recorded; its own tensors go to ``answers``."""
+    visitor = ComparedPass(
+        reference=source,
+        forced=source,
+        spool=answers,
+        details=details,
+        candidate_is_reference=True,
+    )
+    local = traced.run("base, forced to the recorded activations", base, visitor)
+    if not local.sums:
+        raise EvaluationError(
+            "no recorded activation has the name and shape of a point of the base",
+            hint=f"the base has points such as {', '.join(list(local.events)[1:4])}; give a name "
+            "map",
+        )
+    return local
 
 
 @contextmanager

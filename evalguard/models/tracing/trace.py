@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     import torch
 
     from evalguard.core.tracing.points import ModelInputs, RecordedActivations
-    from evalguard.core.tracing.sums import ErrorSums
     from evalguard.core.tracing.suspects import MeasuredPoint
 
 DEFAULT_MEMORY = 2 * 2**30  # bytes of recorded activations; above it they go to a temporary file
@@ -138,7 +137,7 @@ class _ModelTrace:
             )
         weights = compare_weights(self.base, self.candidate, self.names)
         floors = self._measure_floors(weights)
-        points = collect_points(recorded.events.values(), _first_rows(local), _first_rows(own))
+        points = collect_points(recorded.events.values(), local.first_sums, own.first_sums)
         dtype = max(computing_dtype(self.base), weights.dtype, key=ulp_floor)
         for point in points:
             note_rounding(point, local, dtype=weights.dtype)
@@ -242,15 +241,11 @@ class _ModelTrace:
                     ComparedPass(reference=spool, forced=spool),
                     self.names,
                 )
-        for name, sums in computed.sums.items():
+        for name, sums in computed.first_sums.items():
             if name in points:
-                points[name].computed = sums[0]
+                points[name].computed = sums
                 apply_computed_floors(points[name], floors)
         return ""
-
-
-def _first_rows(visitor: ComparedPass) -> Mapping[str, ErrorSums]:
-    return {point: sums[0] for point, sums in visitor.sums.items()}
 
 
 def _count_heads(model: torch.nn.Module) -> int:

@@ -22,7 +22,7 @@ from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import load_tokenizer
 from evalguard.models.loading import load_declared_class, loads_as_language_model
@@ -208,6 +208,13 @@ def _open_declared_class(
     source: ModelSource, wanted: LoadPlan, policy: ScoringPolicy
 ) -> TracedSide:
     variant = source.variant
+    taking = [edit.setting for edit in wanted.plan.modules if edit.source is not None]
+    if taking:
+        raise SettingError(
+            f"setting '{taking[0]}' takes modules of another model, and '{source.name}' is no "
+            "language model",
+            hint="leave its module: settings at null for this trace",
+        )
     module = load_declared_class(
         wanted.model_args,
         wanted.plan.config_overrides,
