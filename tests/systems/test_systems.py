@@ -195,7 +195,9 @@ def test_mergekit_a_whole_task_vector_gives_the_tuned_model(
     facts = [
         json.loads(file.read_text()) for file in cache_dir.glob("builds/*/*/evalguard-merge.json")
     ]
-    assert any(one["dtype"] == "float32" and one["sign_mask"]["elements"] for one in facts)
+    # The cache has merges of several task vectors from other tests, of which no mask is checked.
+    masks = [one["sign_mask"] for one in facts if one["dtype"] == "float32" and "sign_mask" in one]
+    assert any(one["elements"] for one in masks)
 
 
 def test_mergekit_a_density_that_loses_the_tuning_is_named(
