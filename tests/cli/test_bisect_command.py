@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from edited_result import edit_result
+from sample_run import SAMPLE
 from small_world import SmallWorld
-
-import evalguard
 
 
 @pytest.mark.parametrize(
@@ -30,8 +29,7 @@ def test_what_makes_no_sense_is_refused(refused: Any, words: tuple[str, ...], me
 
 
 def test_it_does_not_go_on_from_a_damaged_result(refused: Any, tmp_path: Path) -> None:
-    (sample,) = (Path(evalguard.__file__).parent.parent / "reports").glob("*/result.json")
-    shutil.copy(sample, tmp_path)
+    shutil.copy(SAMPLE / "result.json", tmp_path)
     edit_result(tmp_path, lambda result: result["base"].pop("digest"))
     found = refused(3, "bisect", "--resume", tmp_path)
     assert "the stored result is damaged: base.digest is missing" in found.err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from example_bisections import BY_STATUS, OF_A_LIMIT, bisection, culprit, search
 from example_nights import a_history, a_night, a_trend
 from example_reports import DEMO, INF, UNCHANGED, UNDECIDED, comparison, failed, report
 from rich.cells import cell_len
+from sample_run import SAMPLE
 from test_floor_report import EXAMPLES
 from test_plan_table import metric as planned
 from test_plan_table import report as plan_report
@@ -35,7 +35,6 @@ from evalguard.report.terminal import render_terminal
 from evalguard.report.view.report import build_report_view
 from evalguard.run.stored_run import describe_differences
 
-SAMPLE = Path(__file__).parents[2] / "reports" / "20261123T155241Z-orig-vs-fla-port"
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
 PASSING = report(
     comparison(metric="acc", **UNCHANGED),

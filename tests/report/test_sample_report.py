@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import jsonschema
 from markupsafe import escape
+from sample_run import SAMPLE
 
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.contract.reading import read_report
 from evalguard.report.formats import render_report
 from evalguard.report.view.report import build_report_view
-
-SAMPLE = Path(__file__).parent.parent.parent / "reports" / "20261123T155241Z-orig-vs-fla-port"
 
 
 def test_its_result_is_todays_contract() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_run import SAMPLE
 
 from evalguard.core.reports.compare import AnswerCounts, Phase, Resources
 from evalguard.report.contract.reading import read_report
@@ -14,11 +14,9 @@ from evalguard.run.stored_run import StoredRun
 from evalguard.run.tracing.swapping import choose_swaps
 from evalguard.store.run_tables import read_result
 
-(SAMPLE,) = (Path(__file__).parents[2] / "reports").glob("*/result.json")
-
 
 def run_that_took(seconds: float, *, kept: int) -> StoredRun:
-    report = read_report(read_result(SAMPLE, schema="evalguard.compare/1"))
+    report = read_report(read_result(SAMPLE / "result.json", schema="evalguard.compare/1"))
     scoring = Phase(phase="scoring", models=("a",), wall_seconds=seconds, cpu_seconds=seconds)
     values: dict[str, Any] = {"phases": (scoring,), "wall_seconds": seconds, "cpu_seconds": seconds}
     resources = Resources(
@@ -27,7 +25,7 @@ def run_that_took(seconds: float, *, kept: int) -> StoredRun:
         children_cpu_seconds=0.0,
     )
     return StoredRun(
-        report=replace(report, resources=resources), folder=SAMPLE.parent, files={}, sealed=True
+        report=replace(report, resources=resources), folder=SAMPLE, files={}, sealed=True
     )
 
 

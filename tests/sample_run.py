@@ -1,0 +1,7 @@
+"""The run folder that comes with the repository; runs of one's own may lie beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SAMPLE = Path(__file__).parent.parent / "reports" / "20261123T155241Z-orig-vs-fla-port"
