@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -116,8 +115,9 @@ def plan_calls(
     kind = requests[0].kind
     generates = kind == "generate_until"
     told = with_conversations(lm, arguments) if generates else arguments
-    with _record_calls(lm) as recorded, record_input_tokens(lm) as fed:
-        tickets: list[_Ticket] = _outside_a_loop(lambda: run_method(lm, kind, requests, told))
+    silent, recorded = _record_calls(lm)
+    with record_input_tokens(silent) as fed:
+        tickets: list[_Ticket] = _outside_a_loop(lambda: run_method(silent, kind, requests, told))
     if generates:
         for context, _ in arguments:
             if context not in recorded.ids:
@@ -185,11 +185,10 @@ def run_method(
 
 
 def _outside_a_loop(run: Callable[[], T]) -> T:
-    """Run what starts an event loop of its own; in a notebook, which has one, in another thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return run()
+    """Run what starts an event loop of its own in another thread.
+
+    A notebook has a loop in this one, and Ctrl-C would leave a loop half made here.
+    """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(run).result()
 
@@ -240,9 +239,12 @@ class _Recorded:
     ids: dict[str, Any] = field(default_factory=dict)
 
 
-@contextmanager
-def _record_calls(lm: Any) -> Iterator[_Recorded]:
-    recorded, encode, concurrent = _Recorded(), lm.tok_encode, lm._concurrent
+def _record_calls(lm: Any) -> tuple[Any, _Recorded]:
+    """Return a copy of a client that records what it would send, and where it records it.
+
+    A copy: what an interruption leaves running (a thread, a loop) can never send by itself.
+    """
+    recorded, encode = _Recorded(), lm.tok_encode
 
     async def record(
         requests: Sequence[Any],
@@ -263,13 +265,10 @@ def _record_calls(lm: Any) -> Iterator[_Recorded]:
         recorded.ids |= zip(string, ids, strict=True) if several else [(string, ids)]
         return ids
 
-    lm.get_batched_requests, lm.tok_encode = record, encode_once
-    lm._concurrent = max(2, concurrent)  # of one at a time, another branch sends by itself
-    try:
-        yield recorded
-    finally:
-        del lm.get_batched_requests, lm.tok_encode
-        lm._concurrent = concurrent
+    silent = copy.copy(lm)
+    silent.get_batched_requests, silent.tok_encode = record, encode_once
+    silent._concurrent = max(2, lm._concurrent)  # of one at a time, another branch sends by itself
+    return silent, recorded
 
 
 class _EncodedOnce:

@@ -32,6 +32,8 @@ from evalguard.models.served.server_identity import read_server_facts
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
+# Python handles a signal that comes just before a wait only when the wait is over.
+_LONGEST_WAIT = 1.0
 _CHANGED_HINT = (
     "answers of two servers are never mixed: keep one running until the end and run the same "
     "command again, with another `revision:` if the model has one"
@@ -106,7 +108,7 @@ class RequestQueue:
                     if self._open == 0:  # nothing is asked that kept answers could be mixed with
                         self._release_kept()
                     else:
-                        self._changed.wait()
+                        self._changed.wait(_LONGEST_WAIT)
                 if one.response is None:
                     error = one.error
                     assert error is not None
