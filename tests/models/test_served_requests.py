@@ -322,6 +322,30 @@ def test_a_notebook_which_has_an_event_loop_can_ask(server, load) -> None:
     assert len(asyncio.run(cell())) == 3
 
 
+def test_the_client_itself_is_never_changed_by_planning_what_it_will_send(
+    server, tiny_llama: Path
+) -> None:
+    """An interruption cannot leave it half changed, then, and sending what was being planned."""
+    lm = client("local-completions", server.url, tiny_llama)
+    encode, seen = lm.tok_encode, []
+
+    def encode_and_look(*arguments: Any, **options: Any) -> Any:
+        seen.append(dict(vars(lm)))
+        return encode(*arguments, **options)
+
+    lm.tok_encode = encode_and_look
+    before = dict(vars(lm))
+    scorer = LMScorer(lm, ScoringPolicy(batch_size=1), model_type="local-completions")
+    try:
+        scorer.score(requests_of("loglikelihood"))
+    finally:
+        scorer.close()
+    methods = {"get_batched_requests", "_loglikelihood_tokens", "tok_encode", "_concurrent"}
+    assert len(seen) >= 7
+    for during in seen:
+        assert {n: during.get(n) for n in methods} == {n: before.get(n) for n in methods}
+
+
 def test_closing_gives_up_what_is_in_flight(server, load) -> None:
     async def never(server: CompletionServer, *_: Any) -> None:
         await server.until(lambda: False)
