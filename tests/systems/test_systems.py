@@ -24,6 +24,8 @@ from system_models import (
 )
 from tiny_models import save_llama
 
+from evalguard.run.tensors.compare import TensorOptions, compare_tensors
+
 pytestmark = pytest.mark.systems
 
 # GGUF by llama.cpp.
@@ -258,16 +260,16 @@ from evalguard.recipes.mergekit import check_sign_mask
 
 base = 0.02 * torch.randn(3000, 2000, generator=torch.Generator().manual_seed(3))
 step = torch.randn(base.shape, generator=torch.Generator().manual_seed(4))
-shares = {}
+masks = {}
 for size in (2e-4, 5e-4, 1e-3):
     for stored, dtype in (("bfloat16",) * 2, ("bfloat16", "float32"), ("float32",) * 2):
         for name, weights in (("base", base), ("tuned", base + size * step)):
-            folder = Path(sys.argv[1], name)
-            folder.mkdir(exist_ok=True)
+            folder = Path(sys.argv[1], f"{size} {stored}", name)
+            folder.mkdir(parents=True, exist_ok=True)
             save_file({"w": weights.to(getattr(torch, stored))}, folder / "model.safetensors")
-        found = check_sign_mask(f"{sys.argv[1]}/base", f"{sys.argv[1]}/tuned", dtype)
-        shares[f"{size} {stored} {dtype}"] = found["false_share"]
-print(json.dumps(shares))
+        found = check_sign_mask(str(folder.parent / "base"), str(folder), dtype)
+        masks[f"{size} {stored} {dtype}"] = found
+print(json.dumps(masks))
 """
 
 
@@ -279,9 +281,16 @@ def test_mergekit_the_sign_mask_of_one_task_vector_is_false_where_bfloat16_loses
     """
     script = tmp_path / "signs.py"
     script.write_text(SIGNS, encoding="utf-8")
-    found = json.loads(run_in(MERGEKIT, cache_dir, str(script), str(tmp_path)))
+    masks = json.loads(run_in(MERGEKIT, cache_dir, str(script), str(tmp_path)))
+    found = {name: mask["false_share"] for name, mask in masks.items()}
     for size, share in ((2e-4, 0.170), (5e-4, 0.0710), (1e-3, 0.036)):
         assert found[f"{size} bfloat16 bfloat16"] == pytest.approx(share, abs=5e-4)
         # A bfloat16 checkpoint is no better for being read in float32.
         assert found[f"{size} bfloat16 float32"] == found[f"{size} bfloat16 bfloat16"]
     assert found["0.0005 float32 float32"] < 4e-6
+    options = TensorOptions(invariants=("sign-consensus",))
+    for name, mask in masks.items():
+        folder = tmp_path / name.rpartition(" ")[0]
+        report = compare_tensors(str(folder / "base"), str(folder / "tuned"), options)
+        # Read off the files alone, and the same to the element.
+        assert report.invariants[0].violations == mask["false"], name
