@@ -23,7 +23,7 @@ from evalguard.store.tensor_files.stored import StoredTensor
 
 Array = NDArray[Any]
 
-_SAMPLE = 1 << 15  # elements of a sample
+_SAMPLE = 1 << 13  # elements of a sample: a correlation is known to 0.01 then
 _WHOLE = 1 << 25  # elements up to which a tensor is searched for faults of layout: 128 MB a side
 # Layout faults move whole rows: two of 64 exchanged already make 25%. Below, roundings and
 # fine-tuning are what is there, and the search would cost more than it finds.
@@ -108,7 +108,7 @@ def _read_rows(tensor: StoredTensor, columns: int) -> Array:
 
 
 def _choose_rows(count: int, columns: int) -> NDArray[np.intp]:
-    wanted = max(1, min(count, _SAMPLE // max(columns, 1)))
+    wanted = min(count, max(2, _SAMPLE // max(columns, 1)))
     return np.unique(np.linspace(0, count - 1, wanted).astype(np.intp))
 
 
