@@ -28,6 +28,7 @@ Fault = Literal[
 _GAIN = 0.1
 _ROUNDED = 0.25
 _PROJECTIONS = 8
+LARGEST_SEARCHED = 1 << 25  # elements of a tensor that callers search: 128 MB a side
 _MOST_HEADS = 1024
 
 
@@ -130,7 +131,8 @@ def _factors(base: Array, candidate: Array) -> Iterator[StructureFault]:
     factor = float(there @ here) / squares if squares else 0.0
     if factor and math.isfinite(factor):
         left = float(np.linalg.norm(there / factor - here)) / math.sqrt(squares)
-        words = "by -1 (other sign)" if abs(factor + 1) < 1e-6 else f"by {factor:.6g}"
+        digits = 4 if left > 1e-3 else 6  # as many as a rounding on top leaves
+        words = "by -1 (other sign)" if abs(factor + 1) < 1e-6 else f"by {factor:.{digits}g}"
         yield StructureFault(
             fault="scaled", detail=words, left=left, rule=f"scale: {1 / factor:.9g}"
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evalguard.core.tensors.structure import LARGEST_SEARCHED, find_structure
 from evalguard.core.tracing.points import ROOT
 from evalguard.core.tracing.precision import (
     CLASSES,
@@ -28,6 +29,10 @@ from evalguard.models.tracing.passes import as_array
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+
+
+# Of the weight's error: what may be left where a class's rounding explains it.
+_SAME_ROUNDING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +109,7 @@ def compare_weights(
         allowed = max(0.25 * EPSILON["float32"], *errors)
         ratio = min(found[key].error, 1e6) / allowed
         if ratio > WEIGHTS_THRESHOLD:
-            looks = f"{key[1]} {describe_weight(own, other, found[key])}"
+            looks = f"{key[1]} {describe_weight(own, other, found[key], dtype)}"
             findings.append(WeightFinding(module=key[0], ratio=ratio, looks=looks))
     return replace(compared, findings=tuple(findings))
 
@@ -150,38 +155,56 @@ def weights_beside(
     return plain_weights(theirs)
 
 
+_LAYOUTS: Mapping[str, str] = {
+    "transposed": "looks transposed",
+    "scaled": "looks scaled",
+    "plus a constant": "looks like the base's plus a constant",
+    "shifted": "looks shifted",
+    "rows permuted": "has its rows in another order",
+    "columns permuted": "has its columns in another order",
+    "heads permuted": "has its heads in another order",
+    "rotary pairs": "has its rotary pairs in another order",
+}
+
+
 def describe_weight(
-    base: NDArray[np.float32], candidate: NDArray[np.float32], seen: WeightClass
+    base: NDArray[np.float32], candidate: NDArray[np.float32], seen: WeightClass, dtype: str
 ) -> str:
-    """Say what a weight that differs looks like: rounded, transposed, permuted, scaled."""
+    """Say what a weight that differs looks like: rounded, transposed, permuted, scaled.
+
+    Args:
+        seen: its class.
+        dtype: of most of the candidate's weights, to which a rounded weight is rounded too.
+    """
     if not np.all(np.isfinite(candidate)):
         return "holds nan or infinite values"
     if not np.any(candidate):
         return "is all zeros"
-    if seen.name != OTHER:
-        return f"is rounded to {seen.name}" if seen.name != SAME else "differs"
-    close = max(0.05 * seen.error, 0.01)
-    if base.ndim == 2:
-        turned = np.ascontiguousarray(base.T).reshape(candidate.shape)
-        if relative_error(turned, candidate) < close:
-            return "looks transposed"
-    scale = float(np.vdot(base, candidate) / max(float(np.vdot(base, base)), 1e-30))
-    if abs(scale) > 1e-6 and relative_error(base * np.float32(scale), candidate) < close:
-        return f"looks scaled by {scale:.4g}"
-    for axis, word in enumerate(("rows", "columns")[: base.ndim]):
-        if _is_permuted(base, candidate, axis):
-            return f"has its {word} in another order"
-    return f"differs by {100 * seen.error:.2g}%"
+    rounding = _find_rounding(base, candidate, seen, dtype)
+    if rounding is not None:
+        return f"is rounded to {rounding}"
+    if base.size <= LARGEST_SEARCHED and np.all(np.isfinite(base)):
+        fault = find_structure(base, candidate)
+        if fault is not None:
+            return " ".join((_LAYOUTS[fault.fault], fault.detail)).rstrip()
+    differs = f"differs by {100 * seen.error:.2g}%"
+    level = seen.name not in (SAME, OTHER)
+    return f"{differs}, about as much as a rounding to {seen.name}" if level else differs
 
 
-def _is_permuted(base: NDArray[np.float32], candidate: NDArray[np.float32], axis: int) -> bool:
-    """Whether both have the same norms along an axis, in another order."""
-    ours, theirs = (
-        np.linalg.norm(np.moveaxis(w, axis, 0).reshape(base.shape[axis], -1), axis=1)
-        for w in (base, candidate)
-    )
-    in_order = np.allclose(ours, theirs, rtol=0.01)
-    return not in_order and bool(np.allclose(np.sort(ours), np.sort(theirs), rtol=0.01))
+def _find_rounding(
+    base: NDArray[np.float32], candidate: NDArray[np.float32], seen: WeightClass, dtype: str
+) -> str | None:
+    """Find the class whose rounding it is; None where it is only as far from the base's as that."""
+    if seen.exact:
+        return None if seen.name == SAME else seen.name
+    cast = dtype if dtype in CLASSES else SAME
+    for name in (one for one in seen.fitting if one != OTHER):
+        for exact in (base, round_weights(base, cast)):  # quantised, and cast before or after
+            rounded = round_weights(round_weights(exact, name), cast)
+            if relative_error(rounded, candidate) < _SAME_ROUNDING * seen.error:
+                return name
+    return None
 
 
 def plain_weights(weight: torch.Tensor | None) -> NDArray[np.float32] | None:

@@ -12,6 +12,7 @@ from evalguard.core.reports.tensors import Likeness
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.core.tensors.precision import PrecisionVote, vote_precision
 from evalguard.core.tensors.structure import (
+    LARGEST_SEARCHED,
     StructureFault,
     find_factor,
     find_structure,
@@ -24,7 +25,6 @@ from evalguard.store.tensor_files.stored import StoredTensor
 Array = NDArray[Any]
 
 _SAMPLE = 1 << 13  # elements of a sample: a correlation is known to 0.01 then
-_WHOLE = 1 << 25  # elements up to which a tensor is searched for faults of layout: 128 MB a side
 # Layout faults move whole rows: two of 64 exchanged already make 25%. Below, roundings and
 # fine-tuning are what is there, and the search would cost more than it finds.
 _LAYOUT_ERROR = 0.05
@@ -52,7 +52,7 @@ def describe_difference(summed: SummedPair, noise: NoiseTable | None) -> Likenes
 
 def find_layout_fault(pair: StoredPair) -> StructureFault | None:
     """Search whole tensors, also of other shapes; those of over 32 million elements are not."""
-    if pair.elements > _WHOLE or pair.candidate.elements > _WHOLE:
+    if pair.elements > LARGEST_SEARCHED or pair.candidate.elements > LARGEST_SEARCHED:
         return None
     base = pair.base.load().astype(np.float32)
     try:
