@@ -157,13 +157,13 @@ def weights_beside(
 
 _LAYOUTS: Mapping[str, str] = {
     "transposed": "looks transposed",
-    "scaled": "looks scaled",
-    "plus a constant": "looks like the base's plus a constant",
-    "shifted": "looks shifted",
-    "rows permuted": "has its rows in another order",
-    "columns permuted": "has its columns in another order",
-    "heads permuted": "has its heads in another order",
-    "rotary pairs": "has its rotary pairs in another order",
+    "scaled": "looks scaled {}",
+    "plus a constant": "looks like the base's plus a constant ({})",
+    "shifted": "looks shifted {}",
+    "rows permuted": "has its rows in another order ({})",
+    "columns permuted": "has its columns in another order ({})",
+    "heads permuted": "has its heads in another order ({})",
+    "rotary pairs": "has its rotary pairs in another order ({})",
 }
 
 
@@ -186,7 +186,7 @@ def describe_weight(
     if base.size <= LARGEST_SEARCHED and np.all(np.isfinite(base)):
         fault = find_structure(base, candidate)
         if fault is not None:
-            return " ".join((_LAYOUTS[fault.fault], fault.detail)).rstrip()
+            return _LAYOUTS[fault.fault].format(fault.detail)
     differs = f"differs by {100 * seen.error:.2g}%"
     level = seen.name not in (SAME, OTHER)
     return f"{differs}, about as much as a rounding to {seen.name}" if level else differs
