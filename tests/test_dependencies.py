@@ -25,7 +25,15 @@ else:
 
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.10", "3.13")
-TEST_TOOLS = ("hypothesis", "jsonschema", "pytest", "pytest-timeout", "pytest-xdist", "statsmodels")
+TEST_TOOLS = (
+    "gguf",
+    "hypothesis",
+    "jsonschema",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+    "statsmodels",
+)
 # Two minutes of what touches the libraries most: tables, tasks, models, settings, statistics.
 CORE = (
     "tests/config",
