@@ -125,6 +125,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     prepare_streams()
     if style.debug:
         show_log()
+    elif logging.lastResort is not None:
+        logging.lastResort.addFilter(_SAID_ONCE)
     with Interrupts() as interrupts:
         try:
             code = _run_command(words)
@@ -240,6 +242,23 @@ def show_log() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_RedactingFormatter("%(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _SaidOnce(logging.Filter):
+    """Lets a message through the first time: some libraries warn at every call of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[tuple[str, str]] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        key = (record.name, record.getMessage())
+        new = key not in self._seen
+        self._seen.add(key)
+        return new
+
+
+_SAID_ONCE = _SaidOnce()
 
 
 class _RedactingFormatter(logging.Formatter):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from evalguard.core.settings import Value, Variant
 
 
+# arguments of transformers 4, which lm-eval's users write
+_BITSANDBYTES = ("load_in_4bit", "load_in_8bit")
 # model_args that name folders or hub ids
 _LOCATION_ARGS = ("pretrained", "model", "tokenizer", "peft", "delta")
 
@@ -53,6 +55,12 @@ def _unknown_argument(
     unknown = [name for name in model_args if f"argument '{name}'" in message]
     if not unknown or "unexpected keyword" not in message:
         return None
+    bits = [name for name in unknown if name in _BITSANDBYTES]
+    if bits:
+        return UsageError(
+            f"model_args.{bits[0]}: transformers takes no such argument any more",
+            hint=f"quantization_config: {{quant_method: bitsandbytes, {bits[0]}: true}}",
+        )
     return UsageError(
         f"model type '{model_type}' takes no argument '{unknown[0]}'"
         f"{nearest(unknown[0], constructor_parameters(get_model(model_type)) | TRANSFORMERS_ARGS)}",

@@ -82,3 +82,19 @@ def test_what_is_left_at_the_end_is_not_searched_for_garbage() -> None:
         [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stderr.strip()) == (0, "True")
+
+
+def test_what_a_library_warns_of_at_every_call_is_shown_once() -> None:
+    program = (
+        "import atexit, logging, runpy, sys\n"
+        "def warn():\n"
+        "    for dtype in ('float32', 'float32', 'bfloat16'):\n"
+        "        logging.getLogger('layers').warning('cast from %s', dtype)\n"
+        "atexit.register(warn)\n"
+        "sys.argv = ['evalguard', '--version']\n"
+        "runpy.run_module('evalguard', run_name='__main__')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert ran.stderr.splitlines() == ["cast from float32", "cast from bfloat16"]

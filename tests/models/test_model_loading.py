@@ -163,6 +163,8 @@ def test_an_unknown_model_type_gets_the_nearest_name() -> None:
         ({"softmax_dtype": "bfloat16"}, "softmax_dtype is always float32"),
         ({"logits_cache": True}, "logits_cache is always False"),
         ({"rolling_bos": "once"}, "takes no argument 'rolling_bos'"),
+        ({"load_in_8bit": True}, "load_in_8bit: transformers takes no such argument any more"),
+        ({"quantization_config": {"quant_method": "quant0"}}, "quant_method 'quant0' is not known"),
     ],
 )
 def test_arguments_that_cannot_be_taken_are_usage_errors(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from packed_layers import pack
 from torch import nn
 from traced_models import Recording, changed, make_llama, make_sequences
 
@@ -192,6 +193,26 @@ def quantise(*names: str) -> Any:
                 module.weight.data = torch.from_numpy(np.array(values)).to(weight.dtype)
 
     return change
+
+
+@pytest.mark.parametrize("dtype", HALF[:2])
+def test_weights_that_only_their_own_layer_can_read_are_compared_by_what_it_computes(
+    dtype: torch.dtype,
+) -> None:
+    base = make_llama()
+    trace = trace_models(base, changed(base, pack, dtype), DOCUMENTS)
+    assert trace.suspects == ()
+    assert trace.twin is not None
+    assert trace.twin.weights == "int8 per channel"
+
+    def plant(model: Any) -> None:
+        projection = model.model.layers[1].self_attn.q_proj
+        projection.weight.data = projection.weight.data.T.contiguous()
+        pack(model)
+
+    (suspect,) = trace_models(base, changed(base, plant, dtype), DOCUMENTS).suspects
+    assert suspect.module == "model.layers.1.self_attn.q_proj"
+    assert "looks transposed" in suspect.operation
 
 
 @pytest.mark.parametrize("dtype", HALF[:2])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import packed_layers
 import pytest
 from architectures import save_architecture
 from changed_models import POLICY, REQUESTS, at_reference, changed, edit_json, model
@@ -14,7 +15,7 @@ from tiny_models import save_gemma2, save_llama, save_mamba, save_t5
 
 from evalguard.config.files import load_guards
 from evalguard.core.settings import Setting, Target, Value, Variant
-from evalguard.errors import EvaluationError, SettingError, UsageError
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.run.loading.edited_model import load_scorer
 from evalguard.run.modules.module_settings import (
     ModuleSettings,
@@ -86,6 +87,18 @@ def test_all_parts_from_the_base_score_as_the_base_and_none_as_the_candidate(
     assert of_base != own
     for level in ("layers", "modules"):
         found = derive_module_settings(model(base), model(candidate), level)
+        for variant in (found.variant, finest(found)):
+            assert scored(variant, tmp_path) == own
+            assert scored(at_reference(variant), tmp_path) == of_base
+
+
+def test_a_quantised_candidate_takes_parts_of_what_it_was_quantised_from(tmp_path: Path) -> None:
+    base = save_llama(tmp_path / "base", tied=False)
+    candidate = model(base, "quantised", quantization_config={"quant_method": packed_layers.NAME})
+    of_base, own = scored(model(base), tmp_path), scored(candidate, tmp_path)
+    assert of_base != own
+    for level in ("layers", "modules"):
+        found = derive_module_settings(model(base), candidate, level)
         for variant in (found.variant, finest(found)):
             assert scored(variant, tmp_path) == own
             assert scored(at_reference(variant), tmp_path) == of_base
@@ -264,19 +277,6 @@ def test_a_base_with_a_hook_is_refused(tmp_path: Path) -> None:
     base = with_settings(model(tmp_path), clip=("call:hooks.py:clip", 3.0))
     with pytest.raises(UsageError, match="setting 'clip' of the base cannot be taken along"):
         take_modules_from(base, model(tmp_path), {"a": "model.norm"})
-
-
-def test_a_quantised_candidate_is_refused_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import LlamaForCausalLM
-
-    base = save_llama(tmp_path / "base")
-    monkeypatch.setattr(LlamaForCausalLM, "hf_quantizer", object(), raising=False)
-    variant = take_modules_from(model(base), model(base), {"layer": "model.layers.0"})
-    with pytest.raises(SettingError, match="modules of a quantised model cannot be") as raised:
-        load_scorer(at_reference(variant), POLICY, cache_dir=tmp_path)
-    assert "settings of the quantiser" in raised.value.hint
 
 
 def test_a_base_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from evalguard.models.hf.scored_tokens import (
     refuse_empty_side,
     text_answer,
 )
+from evalguard.models.runtimes.hf import read_quantisation
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -203,6 +204,7 @@ class GuardedHFLM(PieceScoring):
         sequences: int | None = None,
         token_budget: int = 0,
         scorer: ScoringPath = "fast",
+        quantization_config: Mapping[str, Value] | None = None,
         **model_args: Any,
     ) -> None:
         """Load a model; ``model_args`` are HFLM's own.
@@ -218,8 +220,11 @@ class GuardedHFLM(PieceScoring):
             token_budget: padded tokens of a batch; 0: a default.
             scorer: "harness" leaves likelihoods to lm-eval's own methods; "full logits" computes
                 logits at all positions.
+            quantization_config: as in a checkpoint's config.json; the weights are quantised while
+                they are loaded.
 
         Raises:
+            UsageError: a quantisation that transformers does not know.
             SettingError: an override names nothing in the config.
             EvaluationError: the checkpoint lacks weights of the model; the tokenizer has no token
                 to put before a text.
@@ -227,6 +232,7 @@ class GuardedHFLM(PieceScoring):
         self.AUTO_MODEL_CLASS: Any = None
         self._whole_texts = False
         self._config_overrides = dict(config_overrides or {})
+        self._quantisation = quantization_config
         self._allow_pickle = allow_pickle
         self._rolling_bos = rolling_bos
         self.loading: list[dict[str, Any]] = []
@@ -262,6 +268,8 @@ class GuardedHFLM(PieceScoring):
         for name in [n for n in arguments if n not in LOADER_ARGUMENTS and hasattr(self.config, n)]:
             override_config(self._config, {name: arguments.pop(name)})
         arguments["config"] = self._config
+        if self._quantisation is not None:  # lm-eval's own is that of the checkpoint
+            arguments["quantization_config"] = read_quantisation(self._quantisation)
         if not self._allow_pickle:
             arguments["use_safetensors"] = True
         loader = self.AUTO_MODEL_CLASS

@@ -47,7 +47,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
     if not arguments.pickle_allowed:
         options["use_safetensors"] = True
     if quantisation is not None:
-        options["quantization_config"] = _read_quantisation(quantisation)
+        options["quantization_config"] = read_quantisation(quantisation)
     name = "dtype" if _takes_dtype() else "torch_dtype"
     model = AutoModelForCausalLM.from_pretrained(
         str(common["folder"]), **{name: common["dtype"] or "auto"}, **options
@@ -57,7 +57,15 @@ def load(arguments: RuntimeArguments) -> Runtime:
     return _HFRuntime(model, common, arguments, quantisation)
 
 
-def _read_quantisation(told: Any) -> Any:
+def read_quantisation(told: Any) -> Any:
+    """Return transformers' configuration of a quantisation.
+
+    Args:
+        told: a mapping as in a checkpoint's config.json, with ``quant_method``.
+
+    Raises:
+        UsageError: transformers does not know the method, or it lacks what it needs.
+    """
     from transformers.quantizers.auto import (
         AUTO_QUANTIZATION_CONFIG_MAPPING,
         AutoQuantizationConfig,

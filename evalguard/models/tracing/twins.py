@@ -53,9 +53,10 @@ def rounded_as_candidate(
     matched = {key: theirs for key, _, theirs in pair_weights(base, candidate, names)}
     with _left_as_it_was(base):
         for slot in _weight_slots(base):
-            own, theirs = slot.values(), plain_weights(matched.get(slot.key))
+            own, place = slot.values(), matched.get(slot.key)
             if own is None:
                 continue
+            theirs = None if place is None else place.read(own.shape)
             rule = compared.rule_of(slot.key, own)
             if theirs is not None and theirs.shape != own.shape:
                 theirs = None
@@ -108,7 +109,7 @@ def with_weights_of(
         for slot in _weight_slots(base):
             if slot.key not in matched:
                 continue
-            theirs = weights_beside(slot.key, slot.parameter, matched[slot.key])
+            theirs = weights_beside(slot.parameter, matched[slot.key])
             if theirs is not None and theirs.shape == slot.parameter.shape:
                 slot.fill(theirs)
         yield base

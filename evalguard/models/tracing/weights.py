@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,7 @@ def compare_weights(
     axes: dict[tuple[str, str], int] = {}
     uncompared: list[str] = []
     for key, ours, theirs in pair_weights(base, candidate, names):
-        own, other = plain_weights(ours), weights_beside(key, ours, theirs)
+        own, other = plain_weights(ours), weights_beside(ours, theirs)
         if own is None or other is None or own.shape != other.shape:
             uncompared.append(f"{key[0]}.{key[1]}")
             continue
@@ -100,7 +100,7 @@ def compare_weights(
         return compared
     findings = []
     for key, ours, theirs in pair_weights(base, candidate, names):
-        own, other = plain_weights(ours), weights_beside(key, ours, theirs)
+        own, other = plain_weights(ours), weights_beside(ours, theirs)
         if key not in found or own is None or other is None:
             continue
         rule = compared.rule_of(key, own)
@@ -146,13 +146,11 @@ def _vote_vectors(found: Iterable[WeightClass]) -> str:
     return vote_class(c for c in found if c.name != OTHER and c.error > 0.0)[0]
 
 
-def weights_beside(
-    key: tuple[str, str], ours: torch.Tensor, theirs: torch.Tensor | None
-) -> NDArray[np.float32] | None:
+def weights_beside(ours: torch.Tensor, theirs: HeldWeight) -> NDArray[np.float32] | None:
     """Give the candidate's values; a bias that it does not have is zero."""
-    if theirs is None and key[1] == "bias":
+    if theirs.key == "bias" and not theirs.is_there:
         return np.zeros(tuple(ours.shape), dtype=np.float32)
-    return plain_weights(theirs)
+    return theirs.read(ours.shape)
 
 
 _LAYOUTS: Mapping[str, str] = {
@@ -234,17 +232,77 @@ def is_plain(weight: torch.Tensor) -> bool:
     return type(weight.data) is torch.Tensor and not weight.is_quantized
 
 
+@dataclass(frozen=True, slots=True)
+class HeldWeight:
+    """Where a module holds a weight beside which another module holds the base's.
+
+    Attributes:
+        turned: whether the base's module stores it as [in, out], as GPT-2's Conv1D does.
+    """
+
+    module: torch.nn.Module
+    key: str
+    turned: bool = False
+
+    def read(self, shape: Sequence[int]) -> NDArray[np.float32] | None:
+        """Give its values in float32, of the base's shape; None where they cannot be told."""
+        held = getattr(self.module, self.key, None)
+        if held is not None and (values := plain_weights(held)) is not None:
+            return values
+        if self.key != "weight" or len(shape) != 2:
+            return None
+        probed = probe_matrix(self.module, shape[0] if self.turned else shape[1])
+        return probed.T if probed is not None and self.turned else probed
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the module has such a weight, in whatever form."""
+        return getattr(self.module, self.key, None) is not None
+
+
+_PROBED_ROWS = 1024  # of the unit matrix, at a time
+
+
+def probe_matrix(module: torch.nn.Module, columns: int) -> NDArray[np.float32] | None:
+    """Read a linear module's matrix off what it makes of the unit matrix, without its bias.
+
+    So that what a library packs (bitsandbytes, GPTQ, AWQ) need not be known.
+
+    Returns:
+        (rows, columns), or None where the module is not called as a linear one is.
+    """
+    import torch
+
+    held = [*module.parameters(), *module.buffers()]
+    if not held:
+        return None
+    dtype = next((one.dtype for one in held if one.is_floating_point()), torch.float32)
+    bias = getattr(module, "bias", None)
+    parts = []
+    try:
+        with torch.no_grad():
+            for start in range(0, columns, _PROBED_ROWS):
+                number = min(_PROBED_ROWS, columns - start)
+                unit = torch.zeros(number, columns, dtype=dtype, device=held[0].device)
+                unit[range(number), range(start, start + number)] = 1.0
+                made = module(unit) if bias is None else module(unit) - bias
+                parts.append(as_array(made.float()))
+    except Exception:  # noqa: BLE001  no linear module: its weight is listed as uncompared
+        return None
+    return np.ascontiguousarray(np.concatenate(parts).T)
+
+
 def pair_weights(
     base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
-) -> Iterator[tuple[tuple[str, str], torch.Tensor, torch.Tensor | None]]:
-    """Pair the base's parameters with the candidate's; None where that module lacks it."""
+) -> Iterator[tuple[tuple[str, str], torch.Tensor, HeldWeight]]:
+    """Pair the base's parameters with their places in the candidate."""
     modules = {name or ROOT: module for name, module in candidate.named_modules()}
     counterparts = {ours: modules[theirs] for theirs, ours in names.items()}
     for name, module in base.named_modules():
         other = counterparts.get(name or ROOT)
         if other is None:
             continue
+        turned = type(module).__name__ == "Conv1D"
         for key, parameter in module._parameters.items():
             if parameter is not None:
-                theirs = getattr(other, key, None)
-                yield (name or ROOT, key), parameter, theirs
+                yield (name or ROOT, key), parameter, HeldWeight(other, key, turned)

@@ -10,7 +10,6 @@ from typing import Any
 from evalguard.conversion.attributes import AsLoaded
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import SettingError
-from evalguard.models.checkpoint_tensors import is_dequantised
 from evalguard.run.loading.loading_facts import PLACEMENT_ARGUMENTS
 
 # Loads a variant on a device and edits it as its settings say; its torch module.
@@ -103,12 +102,6 @@ class HostModel:
                 f"setting '{setting}': modules cannot be replaced in a model that lies on "
                 f"{', '.join(sorted(devices)) or 'no device'}",
                 hint="load it on one device, without offloading or parallelize",
-            )
-        if getattr(model, "hf_quantizer", None) is not None and not is_dequantised(model):
-            raise SettingError(
-                f"setting '{setting}': modules of a quantised model cannot be replaced",
-                hint="its modules are made by the quantiser, for its own numbers: compare it with "
-                "settings of the quantiser, or take weights of what it was quantised from",
             )
         return cls(
             dtype=computing_dtype(model),
