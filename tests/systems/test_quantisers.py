@@ -152,6 +152,53 @@ def test_eight_bits_pass_a_limit_on_kl_and_four_bits_are_named(
     assert named(found) == {"quantiser"}
 
 
+TRACE = """
+import json, sys
+import torch
+from transformers import AutoModelForCausalLM
+from evalguard.core.tracing.points import token_inputs
+from evalguard.models.runtimes.hf import read_quantisation
+from evalguard.models.tracing.trace import trace_models
+
+folder, told = sys.argv[1], json.loads(sys.argv[2])
+base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+candidate = AutoModelForCausalLM.from_pretrained(
+    folder, dtype=torch.float32, quantization_config=read_quantisation(told)
+).eval()
+found = []
+for factor in (1.0, 1.1):
+    candidate.model.layers[1].self_attn.scaling *= factor
+    trace = trace_models(base, candidate, [token_inputs(list(range(5, 45)))])
+    found.append([trace.twin.weights, [suspect.module for suspect in trace.suspects]])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "family"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+            "int4",
+        ),
+        ({"quant_method": "quanto", "weights": "int8"}, "int8"),
+        ({"quant_method": "quanto", "weights": "int4"}, "int4"),
+    ],
+)
+def test_a_quantised_model_has_no_location_and_a_wrong_scale_in_it_has_one(
+    cache_dir: Path, tmp_path: Path, told: dict[str, Any], family: str
+) -> None:
+    script = tmp_path / "trace.py"
+    script.write_text(TRACE, encoding="utf-8")
+    healthy, faulty = json.loads(
+        run_in(PACKAGES, cache_dir, str(script), str(MODEL), json.dumps(told))
+    )
+    assert healthy[0].startswith(family)
+    assert healthy[1] == []
+    assert faulty[1][:1] == ["model.layers.1.self_attn"]
+
+
 def test_a_quantiser_that_is_none_is_an_error_with_those_there_are(compare: Compare) -> None:
     port = loaded_as(None, {"quant_method": "quant0"})
     found = compare({"original": ORIGINAL, "port": port}, code=2)
