@@ -47,11 +47,12 @@ _COMPARING = (
         "was fine-tuned from.",
     ),
     speed_option(
-        "--threads",
+        "--jobs",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Threads that sum. Default 0: one for each core, at most 8.",
+        help="Processes that read and sum. Default 0: one for each core, at most 8, on Linux and "
+        "where there is much to do; else 1.",
     ),
     _tolerance_option(
         "--rtol",
@@ -176,7 +177,7 @@ def _compare(
         operation=given["operation"] or "",
         invariants=given["invariants"],
         noise=read_noise(given["noise"]) if given["noise"] else None,
-        threads=given["threads"],
+        jobs=given["jobs"],
         command=command,
         progress=progress,
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from gguf_writer import save_gguf
@@ -328,23 +330,34 @@ def test_other_architectures_are_a_caveat(tmp_path: Path, state: State) -> None:
 # Streaming
 
 
-def test_the_figures_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
-    """More elements than a piece holds, so that several pieces are merged."""
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_the_figures_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    """More elements than a process is given at a time, so that sums of several are merged."""
     generator = torch.Generator().manual_seed(0)
-    base = {"x": torch.randn(1500, 1000, generator=generator), "y": torch.ones(3)}
+    base = {"x": torch.randn(2500, 1000, generator=generator), "y": torch.ones(3)}
     candidate = {
-        "x": base["x"] + 1e-3 * torch.randn(1500, 1000, generator=generator),
+        "x": base["x"] + 1e-3 * torch.randn(2500, 1000, generator=generator),
         "y": base["y"],
     }
-    reports = [
-        compare_states(tmp_path, base, candidate, threads=threads).deltas for threads in (1, 5)
-    ]
+    reports = [compare_states(tmp_path, base, candidate, jobs=jobs).deltas for jobs in (1, 3)]
     assert reports[0] == reports[1]
     difference = (candidate["x"] - base["x"]).abs()
     found = reports[0][0].greatest_absolute
     assert found is not None
-    assert found.index == tuple(np.unravel_index(int(difference.argmax()), (1500, 1000)))
-    assert reports[0][0].elements == 1_500_000
+    assert found.index == tuple(np.unravel_index(int(difference.argmax()), (2500, 1000)))
+    assert reports[0][0].elements == 2_500_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_process_that_is_killed_is_an_error_and_no_answer(tmp_path: Path) -> None:
+    base = {f"x{n}": torch.ones(10) for n in range(100)}
+
+    def kill(_done: int, _all: int) -> None:
+        for child in psutil.Process().children():
+            child.kill()
+
+    with pytest.raises(EvaluationError, match="process that compared tensors was killed"):
+        compare_states(tmp_path, base, base, jobs=2, progress=kill)
 
 
 def test_progress_ends_with_all_elements(tmp_path: Path, state: State) -> None:

@@ -1,17 +1,26 @@
-"""Pairs of stored tensors summed in pieces, by several threads, in little memory.
+"""Pairs of stored tensors summed in pieces, by several processes, in little memory.
 
 A piece is read, decoded and summed block by block: a block fits a core's cache, so that a dozen
-passes of numpy over it cost less than reading it.
+passes of numpy over it cost less than reading it. Two threads would be slower than one: a pass
+takes a few microseconds, and handing Python's lock over takes as many.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import sys
 import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -27,10 +36,9 @@ Array = NDArray[Any]
 
 _PIECE = 1 << 18  # elements: half a megabyte of bfloat16, which malloc gives out again and again
 _BLOCK = 1 << 15  # elements; a whole number of every format's blocks
-_AHEAD = 3  # pieces per thread that wait or are summed
-# Whole tensors, of other layouts or with scales, are in memory one at a time: several threads with
-# one each would need gigabytes.
-_ONE_WHOLE_TENSOR = threading.Lock()
+_TASK = 1 << 21  # elements that a process is given at a time
+_AHEAD = 3  # tasks per process that wait or are summed
+_WORTH_PROCESSES = 1 << 26  # elements from which on starting them pays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,53 +122,74 @@ class SummedPair:
     fault: str = ""
 
 
-def default_threads() -> int:
-    """Return how many threads sum: one for each core that this process may use, at most 8."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        cores = os.cpu_count() or 1
-    return min(cores, 8)
+def default_jobs(elements: int) -> int:
+    """Return how many processes sum: one for each core that this one may use, at most 8.
+
+    They are forks of this process, which macOS and Windows have no use for: there, one does it.
+    """
+    if sys.platform != "linux" or elements < _WORTH_PROCESSES:
+        return 1
+    return min(len(os.sched_getaffinity(0)), 8)
 
 
 def sum_pairs(
-    pairs: Iterable[StoredPair], *, threads: int, progress: Callable[[int], None] | None = None
+    pairs: Sequence[StoredPair],
+    *,
+    jobs: int = 1,
+    progress: Callable[[int], None] | None = None,
 ) -> Iterator[SummedPair]:
     """Yield the sums of every pair, in order.
 
-    Sums are merged in the order of the pieces, so that they do not depend on the threads.
+    Sums are merged in the order of the pieces, so that they do not depend on the processes.
 
     Args:
         pairs: of tensors that have the same shape once the layout is undone.
+        jobs: processes; with 1, it is this one.
         progress: called with the number of elements that were summed since the last call.
+
+    Raises:
+        EvaluationError: a process was killed.
     """
-    waiting: deque[tuple[StoredPair, list[Future[PairSums]]]] = deque()
-    room = threading.BoundedSemaphore(_AHEAD * threads)
-    pool = ThreadPoolExecutor(max_workers=threads)
-    try:
+    if jobs < 2:
         for pair in pairs:
-            futures: list[Future[PairSums]] = []
-            waiting.append((pair, futures))
-            for start, stop in _pieces(pair):
+            tasks = [partial(_sum_task, pair, start, stop) for start, stop in _tasks(pair)]
+            yield _merge(pair, tasks, progress)
+        return
+    waiting: deque[tuple[StoredPair, list[Callable[[], PairSums]]]] = deque()
+    room = threading.BoundedSemaphore(_AHEAD * jobs)
+    pool = _start_processes(jobs, pairs)
+    try:
+        for number, pair in enumerate(pairs):
+            results: list[Callable[[], PairSums]] = []
+            waiting.append((pair, results))
+            for start, stop in _tasks(pair):
                 room.acquire()
-                futures.append(pool.submit(_sum_piece, pair, start, stop))
-                futures[-1].add_done_callback(lambda _: room.release())
-            while len(waiting) > _AHEAD * threads:
+                future = pool.submit(_sum_numbered, number, start, stop)
+                future.add_done_callback(lambda _: room.release())
+                results.append(future.result)
+            while len(waiting) > _AHEAD * jobs:
                 yield _merge(*waiting.popleft(), progress)
         while waiting:
             yield _merge(*waiting.popleft(), progress)
+    except BrokenProcessPool as error:
+        raise EvaluationError(
+            "a process that compared tensors was killed",
+            hint="where memory was short, --jobs 1 needs the least",
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _merge(
-    pair: StoredPair, futures: list[Future[PairSums]], progress: Callable[[int], None] | None
+    pair: StoredPair,
+    results: Iterable[Callable[[], PairSums]],
+    progress: Callable[[int], None] | None,
 ) -> SummedPair:
     sums = PairSums(rtol=pair.tolerance.rtol, atol=pair.tolerance.atol)
     fault = ""
-    for future in futures:
+    for result in results:
         try:
-            sums.merge(future.result())
+            sums.merge(result())
         except (EvaluationError, ValueError) as error:
             fault = fault or str(error)
     forget_bytes(pair.base, pair.candidate)
@@ -176,24 +205,81 @@ def forget_bytes(*tensors: StoredTensor) -> None:
             tensor.source.forget()
 
 
-def _pieces(pair: StoredPair) -> Iterator[tuple[int, int]]:
+# What a process is given: part of a pair, by the pair's number.
+
+
+@dataclass(slots=True)
+class _OfProcess:
+    """What a process was started with, and the pair that it is at."""
+
+    pairs: Sequence[StoredPair] = ()
+    one_whole_tensor: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    number: int = -1
+
+
+_HERE = _OfProcess()
+
+
+def _start_processes(jobs: int, pairs: Sequence[StoredPair]) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("fork")
+    given = (pairs, context.Lock())
+    pool = ProcessPoolExecutor(jobs, context, initializer=_begin_process, initargs=given)
+    with warnings.catch_warnings():
+        # of a fork beside threads: those of numpy's products, which it starts anew in a fork
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pool.submit(os.getpid).result()
+    return pool
+
+
+def _begin_process(pairs: Sequence[StoredPair], one_whole_tensor: Any) -> None:
+    """Keep what is to be summed; end when the parent ends, and by nothing else."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _HERE.pairs, _HERE.one_whole_tensor = pairs, one_whole_tensor
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _sum_numbered(number: int, start: int, stop: int) -> PairSums:
+    if _HERE.number not in (-1, number):
+        left = _HERE.pairs[_HERE.number]
+        forget_bytes(left.base, left.candidate)
+    _HERE.number = number
+    return _sum_task(_HERE.pairs[number], start, stop)
+
+
+def _tasks(pair: StoredPair) -> Iterator[tuple[int, int]]:
     size = pair.elements
-    if not pair.lies_alike:
-        yield 0, size  # the candidate's elements lie elsewhere: it is loaded once
+    loaded = any(isinstance(one.source, LoadedBytes) for one in (pair.base, pair.candidate))
+    if loaded or not pair.lies_alike:
+        yield 0, size  # as a whole, so that one process alone loads it
         return
-    for start in range(0, size, _PIECE):
-        yield start, min(start + _PIECE, size)
+    for start in range(0, size, _TASK):
+        yield start, min(start + _TASK, size)
 
 
-def _sum_piece(pair: StoredPair, start: int, stop: int) -> PairSums:
+def _sum_task(pair: StoredPair, start: int, stop: int) -> PairSums:
     sums = PairSums(rtol=pair.tolerance.rtol, atol=pair.tolerance.atol)
-    if not pair.lies_alike:
-        with _ONE_WHOLE_TENSOR:
-            moved = load_candidate(pair).reshape(-1)
-            for at in range(0, stop, _PIECE):
-                base = pair.base.read(at, min(at + _PIECE, stop))
-                _add_blocks(sums, base, moved[at : at + _PIECE], at)
+    if pair.lies_alike:
+        for at in range(start, stop, _PIECE):
+            _add_piece(sums, pair, at, min(at + _PIECE, stop))
         return sums
+    # Such tensors are in memory one at a time: a process with one each would need gigabytes.
+    with _HERE.one_whole_tensor:
+        moved = load_candidate(pair).reshape(-1)
+        for at in range(0, stop, _PIECE):
+            base = pair.base.read(at, min(at + _PIECE, stop))
+            _add_blocks(sums, base, moved[at : at + _PIECE], at)
+    return sums
+
+
+def _add_piece(sums: PairSums, pair: StoredPair, start: int, stop: int) -> None:
     raw = [side.read_bytes(start, stop) for side in (pair.base, pair.candidate)]
     codecs = [side.codec for side in (pair.base, pair.candidate)]
     same = codecs[0].dtype == codecs[1].dtype
@@ -208,7 +294,6 @@ def _sum_piece(pair: StoredPair, start: int, stop: int) -> PairSums:
             continue
         values = [codec.decode(part) for part, codec in zip(parts, codecs, strict=True)]
         _add_blocks(sums, values[0], values[1], start + at)
-    return sums
 
 
 def _add_blocks(sums: PairSums, base: Array, candidate: Array, offset: int) -> None:
