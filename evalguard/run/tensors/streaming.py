@@ -150,7 +150,7 @@ def sum_pairs(
     Raises:
         EvaluationError: a process was killed.
     """
-    if jobs < 2:
+    if jobs < 2 or sys.platform != "linux":
         for pair in pairs:
             tasks = [partial(_sum_task, pair, start, stop) for start, stop in _tasks(pair)]
             yield _merge(pair, tasks, progress)
