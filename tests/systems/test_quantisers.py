@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,31 @@ def test_a_quantised_model_has_no_location_and_a_wrong_scale_in_it_has_one(
     assert healthy[0].startswith(family)
     assert healthy[1] == []
     assert faulty[1][:1] == ["model.layers.1.self_attn"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        {"quant_method": "quanto", "weights": "int4"},
+    ],
+    ids=["bitsandbytes", "quanto"],
+)
+def test_nor_has_it_one_where_its_activations_come_from_its_own_environment(
+    cache_dir: Path, tmp_path: Path, told: dict[str, Any]
+) -> None:
+    arguments = {**ORIGINAL["model_args"], "quantization_config": told}
+    models = {"original": ORIGINAL, "port": {"model_args": arguments, "requirements": PACKAGES}}
+    (tmp_path / "guard.yaml").write_text(json.dumps({"models": models}), encoding="utf-8")
+    (tmp_path / "text.txt").write_text("Mara carried the lantern down to the harbour.")
+    words = ["trace", "--config", "guard.yaml", "--base", "original", "--cand", "port"]
+    words += ["--text", "text.txt", "--cache-dir", str(cache_dir), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "evalguard", *words],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["suspects"] == []
 
 
 def test_a_quantiser_that_is_none_is_an_error_with_those_there_are(compare: Compare) -> None:

@@ -40,7 +40,9 @@ class TorchRuntime(TokenizedRuntime):
         self.max_length, self.vocabulary_size = max_length, vocabulary_size
         sizes: dict[str, int] = {}
         for tensor in module.parameters():
-            name = str(tensor.dtype).removeprefix("torch.")
+            kind = type(tensor.data)  # a quantiser's own, whose dtype is that of what it stands for
+            plain = kind.__module__ == "torch" and kind.__name__ == "Tensor"
+            name = str(tensor.dtype).removeprefix("torch.") if plain else kind.__name__
             sizes[name] = sizes.get(name, 0) + tensor.numel()
         self.dtype = "+".join(sorted(sizes, key=lambda name: -sizes[name]))
         self.parameters = sum(sizes.values())
