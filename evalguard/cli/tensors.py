@@ -47,7 +47,7 @@ _COMPARING = (
         "was fine-tuned from.",
     ),
     speed_option(
-        "--jobs",
+        "--processes",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
@@ -177,7 +177,7 @@ def _compare(
         operation=given["operation"] or "",
         invariants=given["invariants"],
         noise=read_noise(given["noise"]) if given["noise"] else None,
-        jobs=given["jobs"],
+        processes=given["processes"],
         command=command,
         progress=progress,
     )

@@ -339,7 +339,10 @@ def test_the_figures_do_not_depend_on_the_number_of_processes(tmp_path: Path) ->
         "x": base["x"] + 1e-3 * torch.randn(2500, 1000, generator=generator),
         "y": base["y"],
     }
-    reports = [compare_states(tmp_path, base, candidate, jobs=jobs).deltas for jobs in (1, 3)]
+    reports = [
+        compare_states(tmp_path, base, candidate, processes=processes).deltas
+        for processes in (1, 3)
+    ]
     assert reports[0] == reports[1]
     difference = (candidate["x"] - base["x"]).abs()
     found = reports[0][0].greatest_absolute
@@ -357,7 +360,7 @@ def test_a_process_that_is_killed_is_an_error_and_no_answer(tmp_path: Path) -> N
             child.kill()
 
     with pytest.raises(EvaluationError, match="process that compared tensors was killed"):
-        compare_states(tmp_path, base, base, jobs=2, progress=kill)
+        compare_states(tmp_path, base, base, processes=2, progress=kill)
 
 
 def test_progress_ends_with_all_elements(tmp_path: Path, state: State) -> None:

@@ -39,7 +39,7 @@ from evalguard.run.tensors.streaming import (
     StoredPair,
     StoredScale,
     SummedPair,
-    default_jobs,
+    default_processes,
     find_scale,
     forget_bytes,
     narrow_candidate,
@@ -63,7 +63,7 @@ class TensorOptions:
         platform, operation: rows of the table of tolerances.
         invariants: names of those that alone are to decide.
         noise: a measured table by which differences are named.
-        jobs: processes that read and sum; 1: this one, 0: forks of it, where there is much to do.
+        processes: that read and sum; 1: this one, 0: forks of it, where there is much to do.
         progress: called with the number of elements done and that of all.
     """
 
@@ -74,7 +74,7 @@ class TensorOptions:
     operation: str = ""
     invariants: tuple[str, ...] = ()
     noise: NoiseTable | None = None
-    jobs: int = 1
+    processes: int = 1
     command: str = ""
     progress: Callable[[int, int], None] | None = None
 
@@ -219,8 +219,8 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
 
     found: dict[str, TensorDelta] = {}
     unlike: list[StoredPair] = []
-    jobs = options.jobs or default_jobs(total)
-    for summed in sum_pairs(pairs, jobs=jobs, progress=advance):
+    processes = options.processes or default_processes(total)
+    for summed in sum_pairs(pairs, processes=processes, progress=advance):
         delta = _summed_delta(summed, options.noise)
         found[summed.pair.name] = delta
         unknown = delta.state == "beyond" and delta.likeness is None

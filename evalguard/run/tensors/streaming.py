@@ -122,7 +122,7 @@ class SummedPair:
     fault: str = ""
 
 
-def default_jobs(elements: int) -> int:
+def default_processes(elements: int) -> int:
     """Return how many processes sum: one for each core that this one may use, at most 8.
 
     They are forks of this process, which macOS and Windows have no use for: there, one does it.
@@ -135,7 +135,7 @@ def default_jobs(elements: int) -> int:
 def sum_pairs(
     pairs: Sequence[StoredPair],
     *,
-    jobs: int = 1,
+    processes: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[SummedPair]:
     """Yield the sums of every pair, in order.
@@ -144,20 +144,20 @@ def sum_pairs(
 
     Args:
         pairs: of tensors that have the same shape once the layout is undone.
-        jobs: processes; with 1, it is this one.
+        processes: how many sum; with 1, it is this one.
         progress: called with the number of elements that were summed since the last call.
 
     Raises:
         EvaluationError: a process was killed.
     """
-    if jobs < 2 or sys.platform != "linux":
+    if processes < 2 or sys.platform != "linux":
         for pair in pairs:
             tasks = [partial(_sum_task, pair, start, stop) for start, stop in _tasks(pair)]
             yield _merge(pair, tasks, progress)
         return
     waiting: deque[tuple[StoredPair, list[Callable[[], PairSums]]]] = deque()
-    room = threading.BoundedSemaphore(_AHEAD * jobs)
-    pool = _start_processes(jobs, pairs)
+    room = threading.BoundedSemaphore(_AHEAD * processes)
+    pool = _start_processes(processes, pairs)
     try:
         for number, pair in enumerate(pairs):
             results: list[Callable[[], PairSums]] = []
@@ -167,14 +167,14 @@ def sum_pairs(
                 future = pool.submit(_sum_numbered, number, start, stop)
                 future.add_done_callback(lambda _: room.release())
                 results.append(future.result)
-            while len(waiting) > _AHEAD * jobs:
+            while len(waiting) > _AHEAD * processes:
                 yield _merge(*waiting.popleft(), progress)
         while waiting:
             yield _merge(*waiting.popleft(), progress)
     except BrokenProcessPool as error:
         raise EvaluationError(
             "a process that compared tensors was killed",
-            hint="where memory was short, --jobs 1 needs the least",
+            hint="where memory was short, --processes 1 needs the least",
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -220,10 +220,10 @@ class _OfProcess:
 _HERE = _OfProcess()
 
 
-def _start_processes(jobs: int, pairs: Sequence[StoredPair]) -> ProcessPoolExecutor:
+def _start_processes(processes: int, pairs: Sequence[StoredPair]) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("fork")
     given = (pairs, context.Lock())
-    pool = ProcessPoolExecutor(jobs, context, initializer=_begin_process, initargs=given)
+    pool = ProcessPoolExecutor(processes, context, initializer=_begin_process, initargs=given)
     with warnings.catch_warnings():
         # of a fork beside threads: those of numpy's products, which it starts anew in a fork
         warnings.simplefilter("ignore", DeprecationWarning)
