@@ -119,6 +119,7 @@ def test_of_a_run_without_digests_who_relies_on_its_samples_is_told(
     assert any(said in note for note in notes)
 
 
+@pytest.mark.slow
 def test_a_bisection_put_into_the_result_keeps_the_digests(compare: Run, refused: Run) -> None:
     words = ("--tasks", "sw_word", "--limit", 8, "--bisect", "always", "--json")
     found = compare("orig", "sharp", *words).document

@@ -49,6 +49,7 @@ def reasons(document: dict[str, Any]) -> list[str]:
     return [f"{pair['state']}: {pair['reason']}" for pair in document["pairs"]]
 
 
+@pytest.mark.slow
 def test_a_pair_whose_time_is_up_has_failed_and_the_others_have_their_turn(
     run: Run, fakes: FakePairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

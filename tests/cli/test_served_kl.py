@@ -82,6 +82,7 @@ def test_the_report_calls_it_an_estimate(world: SmallWorld, capfd) -> None:
     assert "nothing bounds it from above" in text
 
 
+@pytest.mark.slow
 def test_more_tokens_change_no_score(world: SmallWorld, capfd) -> None:
     one, five = (
         compare(
@@ -98,6 +99,7 @@ def test_more_tokens_change_no_score(world: SmallWorld, capfd) -> None:
     assert few["kl_at_least"]["value"] < more["kl_at_least"]["value"]
 
 
+@pytest.mark.slow
 def test_a_server_may_name_tokens_by_text_and_the_other_by_id(world: SmallWorld, capfd) -> None:
     sides = [[{"shape": shape}, {"noise": 0.5}] for shape in ("openai", "sglang")]
     texts, ids = (compare(world, capfd, side, "--json").document for side in sides)

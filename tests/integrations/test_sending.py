@@ -52,6 +52,7 @@ def gone_soon(pid: int) -> bool:
     return gone(pid)
 
 
+@pytest.mark.slow
 def test_a_tracker_that_hangs_is_killed_with_all_that_it_started(
     tracker: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import evalguard
 from evalguard.core.comparison import Comparison
 
-pytestmark = pytest.mark.data
+pytestmark = [pytest.mark.data, pytest.mark.slow]
 LIMIT = 256
 
 

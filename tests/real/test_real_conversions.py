@@ -53,9 +53,8 @@ _KNOWN = {
     "eos-for-bos": (22.33, 23.0),
     "gelu": (36.81, 26.4),
 }
-# int8, like every hook, needs a process of its own; int5 stands for both in the quick suite, which
-# has those that its other tests score too
-_QUICK = ("int5", "scale-up", "scale-down", "eos-for-bos", "gelu")
+# The quick suite has those that its other tests score too.
+_QUICK = ("scale-up", "scale-down")
 _CASES = [
     *(pytest.param(name, QUICK, id=f"{name}-{QUICK}") for name in _QUICK),
     *(pytest.param(name, None, id=f"{name}-all", marks=pytest.mark.slow) for name in _KNOWN),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from evalguard import CompareResult
 
-pytestmark = pytest.mark.data
+pytestmark = [pytest.mark.data, pytest.mark.slow]
 
 
 def find(result: CompareResult, task: str, metric: str) -> Comparison:

@@ -20,7 +20,7 @@ from evalguard.run.loading.edited_model import load_scorer
 if TYPE_CHECKING:
     from lm_eval_itself import FinishedRun
 
-pytestmark = pytest.mark.data
+pytestmark = [pytest.mark.data, pytest.mark.slow]
 # lm-eval adds up a window's tokens in float32: sums of some 1,000 nats have seven digits
 FLOAT32 = 1e-6
 

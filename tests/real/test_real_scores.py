@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from evalguard import CompareResult
 
-pytestmark = pytest.mark.data
+pytestmark = [pytest.mark.data, pytest.mark.slow]
 # lm-eval adds up a continuation's tokens in float32, which at 1,500 nats has steps of 1.2e-4
 FLOAT32 = 5e-7
 SIDES = {"base": "orig", "candidate": "int5-folder"}

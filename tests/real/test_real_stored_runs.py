@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from evalguard import CompareResult
 
-pytestmark = pytest.mark.data
+pytestmark = [pytest.mark.data, pytest.mark.slow]
 Run = Callable[[str], "FinishedRun"]
 
 

@@ -102,6 +102,7 @@ def test_the_usual_run_is_the_one_of_a_comparison(measure: Any) -> None:
     }
 
 
+@pytest.mark.slow
 def test_next_token_distributions_move_with_the_scores(measure: Any) -> None:
     usual, narrow = (
         measure(model, "batch_size", "attention", "repeat") for model in ("float32", "bfloat16")

@@ -79,6 +79,7 @@ def test_a_bisection_leaves_its_process_to_nobody(fakes: FakePairs) -> None:
     assert [words[1] for words in fakes.told()] == ["asked", "asked", "closed", "asked", "closed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("candidate", "fate", "cause"),
     [
@@ -100,6 +101,7 @@ def test_what_takes_its_process_down_is_an_error_and_the_next_has_another(
         assert runner.run(work("a")).state == "passed"
 
 
+@pytest.mark.slow
 def test_what_dies_where_others_were_before_is_tried_once_more_alone(fakes: FakePairs) -> None:
     with PairRunner() as runner:
         runner.run(work("a"))

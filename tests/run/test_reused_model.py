@@ -178,6 +178,7 @@ def test_what_fails_in_a_used_process_is_tried_in_a_new_one(model: ReusedModel) 
     assert model.loads == Loads(started=2)
 
 
+@pytest.mark.slow
 def test_a_probe_that_takes_too_long_is_ended_and_the_next_one_goes_on(
     model: ReusedModel, tmp_path: Path
 ) -> None:

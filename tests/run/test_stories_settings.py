@@ -70,7 +70,13 @@ def test_int5_weights_cost_far_more_than_int8_and_none_costs_nothing(
     [
         # drift in base standard errors: attention scale / 1.0695 costs 0.50, rope base 50,000
         # costs 2.06, norms in bfloat16 nothing (data/README.md); 0.09 nats are about one
-        ("attr:model.layers.*.self_attn.scaling", 8**-0.5 / 1.0695, 0.02, 0.08),
+        pytest.param(
+            "attr:model.layers.*.self_attn.scaling",
+            8**-0.5 / 1.0695,
+            0.02,
+            0.08,
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "config.rope_parameters.rope_theta", 50000.0, 0.1, 0.35, marks=pytest.mark.slow
         ),

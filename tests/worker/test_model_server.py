@@ -97,6 +97,7 @@ def test_a_program_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -
         lease_server(wanted, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_get_ready_is_ended_with_what_it_answered(tmp_path: Path) -> None:
     wanted = command(tmp_path, ready="/nothing-here", start_limit=3.0)
     with pytest.raises(EvaluationError, match="not ready within 3 s") as refused:
