@@ -15,25 +15,6 @@ import evalguard
 CHECKOUT = Path(evalguard.__file__).parent.parent
 
 
-@pytest.mark.parametrize("how", ["raise ImportError('broken')", "import sys; sys.exit(1)", "1 / 0"])
-@pytest.mark.parametrize(("words", "code"), [((), 3), (("--git_bisect",), 125)])
-def test_a_broken_installation_is_no_regression(
-    tmp_path: Path, how: str, words: tuple[str, ...], code: int
-) -> None:
-    (tmp_path / "click.py").write_text(how)
-    ran = subprocess.run(
-        [sys.executable, "-m", "evalguard", "compare", *words],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == code
-    assert "error: evalguard cannot be loaded" in ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
 def program(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "evalguard", *words],
@@ -43,6 +24,18 @@ def program(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("how", ["raise ImportError('broken')", "import sys; sys.exit(1)", "1 / 0"])
+@pytest.mark.parametrize(("words", "code"), [((), 3), (("--git_bisect",), 125)])
+def test_a_broken_installation_is_no_regression(
+    tmp_path: Path, how: str, words: tuple[str, ...], code: int
+) -> None:
+    (tmp_path / "click.py").write_text(how)
+    ran = program(tmp_path, "compare", *words)
+    assert ran.returncode == code
+    assert "error: evalguard cannot be loaded" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize("words", [("report", "x"), ("history", "list"), ("cache", "ls", "--json")])
@@ -71,30 +64,27 @@ def test_the_script_of_the_package_is_this_program() -> None:
     assert 'evalguard = "evalguard.__main__:run"' in declared
 
 
-def test_what_is_left_at_the_end_is_not_searched_for_garbage() -> None:
-    program = (
-        "import atexit, gc, runpy, sys\n"
-        "atexit.register(lambda: print(gc.get_freeze_count() > 10_000, file=sys.stderr))\n"
+def run_with_an_end(expression: str) -> subprocess.CompletedProcess[str]:
+    """Run the program, which says its version, and evaluate an expression when it ends."""
+    code = (
+        "import atexit, gc, logging, runpy, sys\n"
+        f"atexit.register(lambda: {expression})\n"
         "sys.argv = ['evalguard', '--version']\n"
         "runpy.run_module('evalguard', run_name='__main__')"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
+
+
+def test_what_is_left_at_the_end_is_not_searched_for_garbage() -> None:
+    ran = run_with_an_end("print(gc.get_freeze_count() > 10_000, file=sys.stderr)")
     assert (ran.returncode, ran.stderr.strip()) == (0, "True")
 
 
 def test_what_a_library_warns_of_at_every_call_is_shown_once() -> None:
-    program = (
-        "import atexit, logging, runpy, sys\n"
-        "def warn():\n"
-        "    for dtype in ('float32', 'float32', 'bfloat16'):\n"
-        "        logging.getLogger('layers').warning('cast from %s', dtype)\n"
-        "atexit.register(warn)\n"
-        "sys.argv = ['evalguard', '--version']\n"
-        "runpy.run_module('evalguard', run_name='__main__')"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    ran = run_with_an_end(
+        "[logging.getLogger('layers').warning('cast from %s', dtype)"
+        " for dtype in ('float32', 'float32', 'bfloat16')]"
     )
     assert ran.stderr.splitlines() == ["cast from float32", "cast from bfloat16"]

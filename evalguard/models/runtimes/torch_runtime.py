@@ -35,14 +35,16 @@ class TorchRuntime(TokenizedRuntime):
         add_bos: bool | None = None,
         prefix: int | None = None,
     ) -> None:
+        import torch
+
         self.module = module.eval()
         super().__init__(tokenizer, add_bos=add_bos, prefix=prefix)
         self.max_length, self.vocabulary_size = max_length, vocabulary_size
         sizes: dict[str, int] = {}
         for tensor in module.parameters():
-            kind = type(tensor.data)  # a quantiser's own, whose dtype is that of what it stands for
-            plain = kind.__module__ == "torch" and kind.__name__ == "Tensor"
-            name = str(tensor.dtype).removeprefix("torch.") if plain else kind.__name__
+            kind = type(tensor.data)  # a quantiser's own has the dtype of what it stands for
+            name = str(tensor.dtype).removeprefix("torch.")
+            name = name if kind is torch.Tensor else kind.__name__
             sizes[name] = sizes.get(name, 0) + tensor.numel()
         self.dtype = "+".join(sorted(sizes, key=lambda name: -sizes[name]))
         self.parameters = sum(sizes.values())

@@ -57,7 +57,7 @@ def rounded_as_candidate(
             if own is None:
                 continue
             theirs = None if place is None else place.read(own.shape)
-            rule = compared.rule_of(slot.key, own)
+            rule = compared.rule_of(slot.key, count_axes(own))
             if theirs is not None and theirs.shape != own.shape:
                 theirs = None
             if theirs is not None and (rule == OTHER or np.array_equal(theirs, own)):

@@ -58,9 +58,9 @@ class WeightsCompared:
     findings: tuple[WeightFinding, ...] = ()
     uncompared: tuple[str, ...] = ()
 
-    def rule_of(self, key: tuple[str, str], weights: NDArray[np.float32]) -> str:
-        """Give the class that a weight should have, by its module's name and its own."""
-        if count_axes(weights) < 2:
+    def rule_of(self, key: tuple[str, str], axes: int) -> str:
+        """Give the class that a weight should have, by its module's name, its own, and its axes."""
+        if axes < 2:
             return self.vectors
         return self.policies.get(_role(key), self.matrices)
 
@@ -100,10 +100,14 @@ def compare_weights(
         return compared
     findings = []
     for key, ours, theirs in pair_weights(base, candidate, names):
-        own, other = plain_weights(ours), weights_beside(ours, theirs)
-        if key not in found or own is None or other is None:
+        if key not in found:
             continue
-        rule = compared.rule_of(key, own)
+        rule = compared.rule_of(key, axes[key])
+        if found[key].exact and found[key].name == rule:  # as it should be: not read again
+            continue
+        own, other = plain_weights(ours), weights_beside(ours, theirs)
+        if own is None or other is None:
+            continue
         rules = {rule, dtype} & set(CLASSES)  # a weight may be left in the candidate's dtype
         errors = (relative_error(own, round_weights(own, each)) for each in rules)
         allowed = max(0.25 * EPSILON["float32"], *errors)
@@ -197,8 +201,10 @@ def _find_rounding(
     if seen.exact:
         return None if seen.name == SAME else seen.name
     cast = dtype if dtype in CLASSES else SAME
+    # quantised, and cast before or after
+    starts = (base,) if cast == SAME else (base, round_weights(base, cast))
     for name in (one for one in seen.fitting if one != OTHER):
-        for exact in (base, round_weights(base, cast)):  # quantised, and cast before or after
+        for exact in starts:
             rounded = round_weights(round_weights(exact, name), cast)
             if relative_error(rounded, candidate) < _SAME_ROUNDING * seen.error:
                 return name

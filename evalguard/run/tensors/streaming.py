@@ -125,7 +125,7 @@ class SummedPair:
 def default_processes(elements: int) -> int:
     """Return how many processes sum: one for each core that this one may use, at most 8.
 
-    They are forks of this process, which macOS and Windows have no use for: there, one does it.
+    They are forks of this process, which are not safe on macOS and not to be had on Windows.
     """
     if sys.platform != "linux" or elements < _WORTH_PROCESSES:
         return 1
