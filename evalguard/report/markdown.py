@@ -41,6 +41,7 @@ def render_markdown(view: ReportView, *, most: int = SUMMARY_BYTES, marker: str 
         f"### {_ICON[view.state]} {inline(view.headline, 200)}",
         f"**{inline(view.first, 600)}**",
         *([inline(view.cause, 600)] if view.cause else []),
+        *(f"> {inline(text, 600)}" for text in view.findings),
         *([inline(view.answers_change, 600)] if view.answers_change else []),
         f"{inline(view.title, 200)}: {inline(view.sentence, 1000)}",
     ]

@@ -31,7 +31,13 @@ from evalguard.report.markdown import join_paragraphs, markdown_table
 from evalguard.report.page import NARROWEST, command_lines, render_page, wrap_prose
 from evalguard.report.terminal import render_terminal as render_one
 from evalguard.report.view.report import build_report_view
-from evalguard.report.view.screen import cause_line, gate_rule_text, spread_of_tasks, verdict_text
+from evalguard.report.view.screen import (
+    cause_line,
+    finding_lines,
+    gate_rule_text,
+    spread_of_tasks,
+    verdict_text,
+)
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import STATE_STYLE, full_label, metric_label, metric_margin
 from evalguard.report.words.plain_text import (
@@ -167,7 +173,8 @@ def _verdict_texts(one: CompareReport | NoVerdict, *, shared_gate: bool) -> list
         hint = f" ({printable(one.hint)})" if one.hint else ""
         return [f"FAILED: no verdict: {printable(one.reason)}{hint}"]
     gate = "" if shared_gate else f"; {gate_rule_text(one)}"
-    return [f"{verdict_text(one)}{gate}", *filter(None, [cause_line(one)])]
+    found = [f"Note: {text}" for text in finding_lines(one)]
+    return [f"{verdict_text(one)}{gate}", *filter(None, [cause_line(one)]), *found]
 
 
 def _rows(report: SeveralReport) -> list[Key]:

@@ -152,6 +152,8 @@ def _verdict(view: ReportView, width: int) -> list[Text]:
     lines = [Text(line, style="bold") for line in wrap_keeping_intervals(view.first, width)]
     lines[0].stylize(STATE_STYLE[view.state], 0, len(view.state) + 1)
     lines += [Text(line) for line in wrap_text(view.cause, width, rest="  ") if view.cause]
+    for text in view.findings:
+        lines += [Text(line) for line in wrap_text(f"Note: {text}", width, rest="  ")]
     for text in view.accepted:
         lines += [Text(line) for line in wrap_text(text, width, rest="    ")]
     for limit in view.limits:

@@ -14,7 +14,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.pairing import PairedScores, pick_rows
 from evalguard.stats.compare import compare_scores
 from evalguard.stats.sequential.finding import (
-    Finding,
+    LookResult,
     StoppingRule,
     cannot_stop,
     document_order,
@@ -153,7 +153,7 @@ def test_with_all_documents_the_numbers_are_the_ordinary_ones(
 
 
 def test_a_verdict_once_shown_stays_unless_the_estimate_moves_across() -> None:
-    shown = Finding(
+    shown = LookResult(
         side="below", low=-1.0, high=0.9, error_chance=0.04, p_value=1.0, sigma=0.1, unit=1.0,
         method="flips-exact",
     )  # fmt: skip
@@ -329,7 +329,7 @@ def test_a_margin_without_a_known_size_is_not_told_early() -> None:
 
 
 def test_a_verdict_that_stays_counts_its_ends_in_the_present_sigma() -> None:
-    shown = Finding(
+    shown = LookResult(
         side="below", low=-1.0, high=0.9, error_chance=0.04, p_value=1.0, sigma=0.1, unit=1.0,
         scale=100.0, method="flips-exact",
     )  # fmt: skip

@@ -14,6 +14,7 @@ from evalguard.core.comparison import AcrossTasks, Comparison, SequentialRun
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.bisection import BisectReport
+from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
@@ -71,6 +72,7 @@ class CompareReport:
         created: UTC time as ISO 8601 text, given by the caller.
         command: the command line that made this report, "" for a call from Python.
         not_compared: metrics that were left out, each with the reason.
+        findings: what every reader must see beside the verdict.
         notes: what concerns the whole run, one line each.
         run_folder: where result.json and the samples lie; None where nothing was written.
         across_tasks: all gated metrics judged together; None, with ``across_tasks_reason``, where
@@ -100,6 +102,7 @@ class CompareReport:
     created: str
     environment: Mapping[str, Value] = field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
+    findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
     run_folder: str | None = None

@@ -31,6 +31,7 @@ from evalguard.report.view.screen import (
     Caveat,
     cause_line,
     distributions_line,
+    finding_lines,
     number_caveats,
     verdict_caveats,
     verdict_line,
@@ -95,6 +96,7 @@ def build_report_view(report: CompareReport) -> ReportView:
         ),
         first=verdict_line(report),
         cause=cause_line(report),
+        findings=finding_lines(report),
         spread=distributions_line(report),
         touching=verdict_caveats(report, numbered),
         sentence=said.sentence,
@@ -235,6 +237,7 @@ class ReportView:
         verdict: headline, exit code, culprits and gate as one paragraph.
         first: the verdict in a line: state, worst metric, the gate's rule, exit code.
         cause: the culprits and what is left without them; or why no setting was searched for.
+        findings: what every reader must see, a sentence each.
         spread: how far the distributions are apart, in a line.
         touching: those of the caveats that bear on the verdict.
         sentence: what it all means, ``lead`` without what a bisection adds to it, which is
@@ -266,6 +269,7 @@ class ReportView:
     verdict: str
     first: str
     cause: str
+    findings: tuple[str, ...]
     spread: str
     touching: tuple[Caveat, ...]
     sentence: str

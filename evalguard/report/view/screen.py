@@ -164,6 +164,17 @@ def _remaining_text(found: BisectReport) -> str:
     return left if repaired.passed else f"{left}, still {repaired.state}"
 
 
+def finding_lines(report: CompareReport) -> tuple[str, ...]:
+    """Return what every reader must see beside the verdict, a sentence each."""
+    lines = []
+    for one in report.findings:
+        about = " ".join(part for part in (one.task, one.metric) if part)
+        if one.filter not in ("", "none"):
+            about += f" ({one.filter})"
+        lines.append(printable(f"{about}: {one.text}" if about else one.text))
+    return tuple(lines)
+
+
 def distributions_line(report: CompareReport) -> str:
     """Say in a line how far the distributions are apart; "" where that was not measured."""
     known = [one for one in report.distributions if not one.failure]

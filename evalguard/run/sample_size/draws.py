@@ -20,7 +20,7 @@ from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, StoredSource
 from evalguard.stats.caveats import unusable
-from evalguard.stats.sequential.finding import Finding, StoppingRule, cannot_stop, find
+from evalguard.stats.sequential.finding import LookResult, StoppingRule, cannot_stop, find
 from evalguard.stats.sequential.stopped import carry_over, complete, stopped_comparison
 
 SampleKey = tuple[str, str, str]
@@ -44,7 +44,7 @@ class TaskSample:
     looks: tuple[int, ...]
     place: int = 0
     finished: bool = False
-    findings: dict[SampleKey, Finding | None] = field(default_factory=dict)
+    findings: dict[SampleKey, LookResult | None] = field(default_factory=dict)
     reason: str = ""
 
     @property
@@ -125,7 +125,7 @@ class TaskSample:
         self.place += 1
 
 
-def _is_decided(finding: Finding | None) -> bool:
+def _is_decided(finding: LookResult | None) -> bool:
     return finding is not None and finding.side is not None
 
 
@@ -271,7 +271,7 @@ class Stops:
     """
 
     rule: StoppingRule
-    findings: Mapping[SampleKey, Finding]
+    findings: Mapping[SampleKey, LookResult]
     looks: Mapping[str, tuple[int, ...]]
     run: SequentialRun
 

@@ -1,4 +1,4 @@
-"""Finding: what one look at one metric shows about the verdict of all documents."""
+"""LookResult: what one look at one metric shows about the verdict of all documents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PART_THAT_SHOWS_SCATTER = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LookResult:
     """One look at one metric.
 
     Attributes:
@@ -89,7 +89,7 @@ def find(
     *,
     base_of_all: ScoreTable | None = None,
     with_interval: bool = False,
-) -> Finding | None:
+) -> LookResult | None:
     """Look at the documents drawn so far.
 
     Args:
@@ -136,7 +136,7 @@ def find(
     worst = None
     if isinstance(aimed, BoundedEvidence):
         worst = aimed.worst(against_less=of.sigma > margin)
-    return Finding(
+    return LookResult(
         side=side,
         low=low,
         high=high,

@@ -10,13 +10,13 @@ from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.caveats import limit_words, number_text
 from evalguard.stats.sequential.bounded import drift_of_all
-from evalguard.stats.sequential.finding import Finding, StoppingRule
+from evalguard.stats.sequential.finding import LookResult, StoppingRule
 
 _METHODS = {"flips-exact": "sequential-flips", "bounded-betting": "sequential-bounded"}
 
 
 def stopped_comparison(
-    paired: PairedScores, finding: Finding, rule: StoppingRule, *, looks: tuple[int, ...]
+    paired: PairedScores, finding: LookResult, rule: StoppingRule, *, looks: tuple[int, ...]
 ) -> Comparison:
     """The comparison of all documents, as far as those asked show it.
 
@@ -102,7 +102,7 @@ def complete(comparison: Comparison, rule: StoppingRule, *, looks: tuple[int, ..
 
 
 def _caveats(
-    paired: PairedScores, finding: Finding, rule: StoppingRule, *, n_total: int
+    paired: PairedScores, finding: LookResult, rule: StoppingRule, *, n_total: int
 ) -> tuple[str, ...]:
     caveats = [*paired.base.caveats, *paired.candidate.caveats, *paired.caveats]
     if paired.base.weights is not None:
@@ -128,7 +128,7 @@ def carriers_missed(n: int, population: int, alpha: float) -> int:
 
 
 def _reason(
-    verdict: Verdict, finding: Finding, size: float, rule: StoppingRule, *, n: int, n_total: int
+    verdict: Verdict, finding: LookResult, size: float, rule: StoppingRule, *, n: int, n_total: int
 ) -> str:
     sigma, margin = finding.sigma, limit_words(size, rule.tolerated.text)
     word = "no net drift"
@@ -158,8 +158,8 @@ def _end(value: float) -> str:
 
 
 def carry_over(
-    before: Finding | None, now: Finding | None, *, margin: float | Margin
-) -> Finding | None:
+    before: LookResult | None, now: LookResult | None, *, margin: float | Margin
+) -> LookResult | None:
     """The present finding, with what an earlier look has shown.
 
     The levels hold for all looks together, so that what was shown once may be kept while other
@@ -189,7 +189,7 @@ def carry_over(
 _ZERO_OR_ONE = frozenset({"acc", "acc_norm", "exact_match", "mc1", "contains", "em"})
 
 
-def assumption(table: ScoreTable, finding: Finding) -> str:
+def assumption(table: ScoreTable, finding: LookResult) -> str:
     """What is taken for granted, "" where the method is exact."""
     if finding.assumed_worst is not None and finding.seen_worst is not None:
         moves = "gains" if finding.side == "above" else "loses"
@@ -212,7 +212,7 @@ def assumption(table: ScoreTable, finding: Finding) -> str:
     return "all scores are 0 or 1 like those seen"
 
 
-def guarantee(finding: Finding, rule: StoppingRule, assumed: str, *, n_total: int) -> str:
+def guarantee(finding: LookResult, rule: StoppingRule, assumed: str, *, n_total: int) -> str:
     """The sentence for a verdict from a part of the documents."""
     level = rule.alpha_above if finding.side == "above" else rule.alpha_below
     head = (

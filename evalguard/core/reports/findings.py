@@ -1,0 +1,49 @@
+"""Finding: a fact that every reader of a comparison must see, beside its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+# broken_documents      the candidate gives documents far less than chance
+# loss_is_spread        how many documents carry half of a loss of answers
+# no_answer_found       a filter finds no answer in many generated texts of a side
+# sides_differ          configs, tokenizers or code of the two models
+# padding_changes       a model answers otherwise in a padded batch
+# task_shows_little     the base is near chance, so that the task cannot show a drift
+# distributions_moved   far more than rounding makes, whatever the scores say
+# server_varies         a server answers the same prompt in more than one way
+# dependent_documents   differences of documents that are not independent
+# rests_on_documents    the verdict rests on a few documents
+FindingKind = Literal[
+    "broken_documents",
+    "loss_is_spread",
+    "no_answer_found",
+    "sides_differ",
+    "padding_changes",
+    "task_shows_little",
+    "distributions_moved",
+    "server_varies",
+    "dependent_documents",
+    "rests_on_documents",
+]
+FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What stands on the first screen of every view, whatever the verdict; it decides nothing.
+
+    Attributes:
+        text: one sentence without a full stop, made where the fact is known.
+        task, filter, metric: what it is about; "" where it is about the whole run.
+        values: the fact as data, finite numbers only.
+    """
+
+    kind: FindingKind
+    text: str
+    task: str = ""
+    filter: str = ""
+    metric: str = ""
+    values: Mapping[str, FindingValue] = field(default_factory=dict)

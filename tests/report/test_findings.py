@@ -1,0 +1,61 @@
+"""Findings stand on the first screen of every view, and come back from a stored run."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+import pytest
+from example_reports import comparison, report
+
+from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.findings import Finding
+from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.reading import parse_report
+from evalguard.report.formats import render_report
+from evalguard.report.terminal import render_terminal
+
+FOUND = Finding(
+    kind="padding_changes",
+    text="padding changes 3 of 40 answers of the candidate, and none of the base",
+    task="storygen",
+    metric="exact_match",
+    values={"candidate": 3, "base": 0, "documents": (1, 5, 8)},
+)
+
+
+@pytest.fixture
+def told() -> CompareReport:
+    return report(comparison(), findings=(FOUND,))
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_finding_stands_above_the_table(told: CompareReport, verbose: bool) -> None:
+    screen = render_terminal(told, width=80, color=False, verbose=verbose)
+    said = " ".join(screen.split())
+    assert f"Note: storygen exact_match: {FOUND.text}" in said
+    assert said.index("Note:") < said.index("paired p")
+
+
+@pytest.mark.parametrize("kind", ["markdown", "html"])
+def test_pages_say_it(told: CompareReport, kind: Any) -> None:
+    assert FOUND.text in html.unescape(render_report(told, kind))
+
+
+def test_it_is_data_in_the_document_and_comes_back(told: CompareReport) -> None:
+    document = json.loads(json.dumps(compare_document(told)))
+    assert document["findings"][0]["values"]["documents"] == [1, 5, 8]
+    assert parse_report(document).findings == (FOUND,)
+
+
+def test_a_document_of_an_earlier_version_has_none(told: CompareReport) -> None:
+    document = compare_document(told)
+    del document["findings"]
+    assert parse_report(document).findings == ()
+
+
+def test_a_finding_cannot_act_on_a_terminal() -> None:
+    evil = Finding(kind="sides_differ", text="a\x1b[31mb\nc", task="t")
+    screen = render_terminal(report(comparison(), findings=(evil,)), width=80, color=False)
+    assert "\x1b" not in screen
