@@ -109,6 +109,40 @@ class ScoringPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PaddingEffect:
+    """How far padding changes what a model answers to a few tokens.
+
+    Attributes:
+        left: largest change of a likely next token's log-probability, in nats, where padding stands
+            before a text and is masked, as in a batch of contexts that texts are generated for.
+        right: the same of every position of a text that padding follows.
+        limit: what rounding may make of either, in nats.
+        keeps_state: the model reads tokens into a state, which padding before a text may change
+            without any fault of a conversion.
+    """
+
+    left: float
+    right: float
+    limit: float
+    keeps_state: bool = False
+
+    @property
+    def size(self) -> float:
+        """The larger of both, in nats."""
+        return max(self.left, self.right)
+
+    @property
+    def before_matters(self) -> bool:
+        """Whether what padding before a text changes is more than rounding; NaN is."""
+        return not self.left <= self.limit
+
+    @property
+    def matters(self) -> bool:
+        """Whether padding on either side changes more than rounding does."""
+        return self.before_matters or not self.right <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
     """What was really loaded, read back from the model itself.
 
@@ -121,6 +155,7 @@ class ModelDescription:
     softmax_dtype; None for what it does not show; of a model behind a server concurrency, its
     requests in flight.
     ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
+    ``padding`` is what padding does to its answers; None where that was not measured.
     """
 
     model_type: str
@@ -135,6 +170,7 @@ class ModelDescription:
     gives_rows: bool = False
     environment: Mapping[str, Value] = field(default_factory=dict)
     computation: Mapping[str, Value] = field(default_factory=dict)
+    padding: PaddingEffect | None = None
     caveats: tuple[str, ...] = ()
 
 

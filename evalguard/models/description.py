@@ -60,6 +60,7 @@ def describe_model(
         gives_rows=shows_distributions(lm),
         environment=describe_environment(lm, model_args),
         computation=read_computation(lm),
+        padding=lm.padding if hasattr(lm, "forget_padding") else None,
         caveats=list_model_caveats(lm, model_args),
     )
 
@@ -147,11 +148,25 @@ def _dependence_caveats(lm: Any) -> Iterator[str]:
             f"a token's score depends on tokens that follow it (by {change:.2g} nats in a probe): "
             "attention without a causal mask, or activations quantised together"
         )
+    if lm.padding is not None and lm.padding.before_matters:
+        yield _padding_caveat(lm)
     if scales_with_length(lm.config, lm.max_length):
         yield (
             "dynamic rotary scaling: beyond the trained length, scores depend on what was read "
             "before; set model_args.max_length to max_position_embeddings"
         )
+
+
+def _padding_caveat(lm: Any) -> str:
+    size = f"padding changes its answers, by up to {lm.padding.left:.2g} nats a token in a probe"
+    if lm.unpadded:
+        return f"{size}: texts are generated one by one"
+    if lm.sequences == 1:
+        return f"{size}: nothing is padded at batch size 1"
+    return (
+        f"{size}: texts are generated in padded batches, as --batch-size {lm.sequences} asks; "
+        "without it, one by one"
+    )
 
 
 # How a loaded model computes: what should not matter to its scores, read back from it.

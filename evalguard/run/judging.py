@@ -16,6 +16,7 @@ from evalguard.core.pairing import pair
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import UNINFORMATIVE, NotCompared, ScoreTable
 from evalguard.core.settings import Value
@@ -33,7 +34,7 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.record import read_environments
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.scoring.divergences import compare_task_distributions, estimate_task_kl
-from evalguard.run.scoring.fairness import note_batch_differences
+from evalguard.run.scoring.fairness import find_padding_changes, note_batch_differences
 from evalguard.run.scoring.generations import compare_task_generations, with_part_caveats
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.stored_run import describe_differences
@@ -78,12 +79,19 @@ def build_report(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=read_environments(base.environment, candidate.environment),
         not_compared=_uncompared(base, candidate, judgement),
+        findings=_findings(base, candidate),
         notes=tuple(
             dict.fromkeys((*choices.notes, *unused, *_report_notes(base, candidate), *more))
         ),
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )
+
+
+def _findings(base: ScoredSide, candidate: ScoredSide) -> tuple[Finding, ...]:
+    """What every reader must see beside the verdict, the gravest first."""
+    names = (base.identity.name, candidate.identity.name)
+    return find_padding_changes(base.description, candidate.description, names)
 
 
 def judge_scores(

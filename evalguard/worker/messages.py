@@ -15,7 +15,13 @@ from numpy.typing import DTypeLike, NDArray
 from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference
 from evalguard.core.reports.trace import Trace
-from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
+from evalguard.core.scorer import (
+    ModelDescription,
+    PaddingEffect,
+    Request,
+    Response,
+    ScoringPolicy,
+)
 from evalguard.core.settings import (
     TARGET_KINDS,
     BuildRecipe,
@@ -169,6 +175,7 @@ DESCRIPTION: Codec[ModelDescription] = name_root(
         gives_rows=BOOLEAN,
         environment=_VALUE_MAP,
         computation=_VALUE_MAP,
+        padding=optional(codec_of(PaddingEffect)),
         caveats=sequence(TEXT),
     ),
 )

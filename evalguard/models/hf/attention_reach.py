@@ -124,8 +124,9 @@ def _reach_limits(config: Any) -> tuple[int, ...]:
 
 _KEEPS_STATE = "keep a state, which no mask divides"
 _CHOOSES_TOKENS = "choose by themselves what they see, whatever a mask says"
+KEEPS_STATE_LAYERS = frozenset({"linear_attention", "mamba", "conv", "hybrid", "recurrent"})
 _UNSUPPORTED_LAYERS = {
-    **dict.fromkeys(("linear_attention", "mamba", "conv", "hybrid", "recurrent"), _KEEPS_STATE),
+    **dict.fromkeys(sorted(KEEPS_STATE_LAYERS), _KEEPS_STATE),
     "indexed_attention": _CHOOSES_TOKENS,
 }
 _REACH_BY_LAYER: dict[str, Literal["all", "window", "chunk"]] = {
@@ -154,17 +155,6 @@ def measure_effect_of_later_tokens(lm: Any) -> float:
     return largest_change(first, second)
 
 
-def measure_effect_of_padding(lm: Any) -> float:
-    """Largest change of the next token's log-probability when padding stands before the text.
-
-    Zero but for rounding for a model that honours the attention mask, as lm-eval's batches of
-    contexts of different lengths need.
-    """
-    ids = probe_token_ids(lm)
-    pads = [lm.tokenizer.pad_token_id] * 3
-    return largest_change(_next_logprobs(lm, [], ids), _next_logprobs(lm, pads, ids))
-
-
 def exceeds_rounding(lm: Any, change: float) -> bool:
     """Whether a change is more than the rounding of the model's dtype."""
     narrow = any(
@@ -173,28 +163,15 @@ def exceeds_rounding(lm: Any, change: float) -> bool:
     return not change <= (0.5 if narrow else 0.01)
 
 
-def probe_token_ids(lm: Any) -> list[int]:
-    """Token ids of a few ordinary words."""
+def probe_token_ids(lm: Any, length: int = _LENGTH) -> list[int]:
+    """Token ids of a few ordinary words, repeated where that gives too few."""
     ids = list(lm.tok_encode(_PROBE_TEXT, add_special_tokens=False)) or [lm.prefix_token_id]
-    return (ids * _LENGTH)[:_LENGTH]
+    return (ids * length)[:length]
 
 
 def _logprobs(lm: Any, ids: list[int]) -> torch.Tensor:
     logits = lm._model_call(torch.tensor([ids], device=lm.device))[0]
     return F.log_softmax(logits[-len(ids) :], dim=-1, dtype=torch.float32)
-
-
-def _next_logprobs(lm: Any, pads: list[int], ids: list[int]) -> torch.Tensor:
-    told = lm.model.generate(
-        input_ids=torch.tensor([[*pads, *ids]], device=lm.device),
-        attention_mask=torch.tensor([[0] * len(pads) + [1] * len(ids)], device=lm.device),
-        max_new_tokens=1,
-        do_sample=False,
-        pad_token_id=lm.tokenizer.pad_token_id,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    return F.log_softmax(told.logits[0][0], dim=-1, dtype=torch.float32)
 
 
 def largest_change(first: torch.Tensor, second: torch.Tensor) -> float:

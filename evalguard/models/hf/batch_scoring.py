@@ -15,14 +15,10 @@ import torch.nn.functional as F
 from lm_eval.models.utils import has_bos_prefix
 from lm_eval.models.utils_hf import stop_sequences_criteria
 
-from evalguard.core.scorer import Ending, ScoringPath
+from evalguard.core.scorer import Ending, PaddingEffect, ScoringPath
 from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.generated_texts import GeneratedText
-from evalguard.models.hf.attention_reach import (
-    TreeBatch,
-    exceeds_rounding,
-    measure_effect_of_padding,
-)
+from evalguard.models.hf.attention_reach import TreeBatch
 from evalguard.models.hf.encoded_once import EncodingCacheHFLM
 from evalguard.models.hf.last_layer_probe import (
     build_scored_rows,
@@ -37,6 +33,7 @@ from evalguard.models.hf.moved_batch import (
     pick_target_logprobs,
     split_by_piece,
 )
+from evalguard.models.hf.padding import measure_padding
 from evalguard.models.hf.prefix_sharing import PrefixSharing
 from evalguard.models.hf.scored_rows import ScoredRows
 from evalguard.models.hf.scored_tokens import (
@@ -56,10 +53,19 @@ class GuardedGeneration(EncodingCacheHFLM):
     lm-eval pads the contexts of a batch on the left. A model that does not mask the padding (most
     recurrent ones), that has no embedding for it, or whose rotary frequencies follow the longest
     sequence, would answer otherwise than alone. Encoder-decoder models generate as in lm-eval.
+    Where the user fixed a batch size, texts are generated in such batches all the same, so that
+    what padding does to them is scored; not those of a model that keeps a state, for which padding
+    is no fault of a conversion.
+
+    Attributes:
+        sequences: in a batch, where the user fixed their number; None: as many as there is room
+            for.
     """
 
     batch_size_per_gpu: Any
-    _padding_matters: bool | None = None
+    sequences: int | None = None
+    _padding: PaddingEffect | None = None
+    _padding_measured = False
     # of the requests of a call, by their place in it; and the places that a batch's rows are of
     _endings: dict[int, Ending] | None = None
     _numbers: Sequence[int | None] = ()
@@ -153,21 +159,40 @@ class GuardedGeneration(EncodingCacheHFLM):
                 "model allows it",
             )
 
+    @property
+    def padding(self) -> PaddingEffect | None:
+        """What padding does to a causal model's answers; None where it cannot be asked."""
+        if not self._padding_measured:
+            causal = self.backend == "causal"
+            self._padding, self._padding_measured = measure_padding(self) if causal else None, True
+        return self._padding
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether texts are generated one by one, because padding would change them."""
+        found = self.padding
+        if self.sequences is not None and not (found is not None and found.keeps_state):
+            return False
+        return found is None or found.before_matters
+
+    def forget_padding(self) -> None:
+        """Measure anew what padding does: the model computes something else from now on."""
+        self._padding, self._padding_measured = None, False
+
     def _share_no_batch(self, requests: Sequence[Instance]) -> bool:
         if self.backend != "causal":
             return False
-        if self._padding_matters is None:
-            can_pad = self._knows(self.tokenizer.pad_token_id)
-            self._padding_matters = not can_pad or exceeds_rounding(
-                self, measure_effect_of_padding(self)
-            )
         switch = longrope_switch_length(self.config)
-        return self._padding_matters or (
-            switch is not None
-            and any(
-                len(self.tok_encode(context)) + generated_length(options, self.max_gen_toks)
-                > switch
-                for context, options in (request.args for request in requests)
+        return (
+            not self._knows(self.tokenizer.pad_token_id)
+            or self.unpadded
+            or (
+                switch is not None
+                and any(
+                    len(self.tok_encode(context)) + generated_length(options, self.max_gen_toks)
+                    > switch
+                    for context, options in (request.args for request in requests)
+                )
             )
         )
 
@@ -232,6 +257,7 @@ class BatchScoring(GuardedGeneration):
 
     def unsettle(self) -> None:
         """Forget what was tried: the model computes something else from now on."""
+        self.forget_padding()
         self._rows, self.rows_reason, self.gave_up = None, "", None
         self._settled = False
 

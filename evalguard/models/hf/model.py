@@ -56,13 +56,12 @@ class PieceScoring(BatchScoring):
     change the others' scores (longrope), they do not share a batch.
 
     Attributes:
-        sequences: in a batch, where the user fixed their number; None: as many as
-            ``token_budget``, padded tokens, has room for.
+        sequences: as of ``GuardedGeneration``; None: as many as ``token_budget``, padded tokens,
+            has room for.
         unshared: why prefixes cannot be shared, though they are to be.
         room_note: what is to be said where memory ran out; else "".
     """
 
-    sequences: int | None = None
     token_budget: int = DEFAULT_TOKEN_BUDGET
     unshared: str = ""
     room_note = ""

@@ -1,0 +1,151 @@
+"""What padding does to a model's answers: measured on a few tokens, each text alone and padded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from evalguard.core.scorer import PaddingEffect
+from evalguard.models.hf.attention_reach import (
+    KEEPS_STATE_LAYERS,
+    largest_change,
+    probe_token_ids,
+)
+from evalguard.models.hf.last_layer_probe import is_out_of_memory, rounding_unit
+from evalguard.models.hf.scored_tokens import longrope_switch_length
+
+_TEXT, _PADS, _NEW = 8, 8, 2
+# What rounding may leave between likely tokens' log-probabilities, in nats. Measured on fifteen
+# architectures with large random weights: at most 1e-5 in float32, 0.12 in bfloat16.
+_ROUNDING, _ROUNDING_NARROW = 0.01, 0.3
+# A token that is so much less probable than the likeliest one is never said, and moves most.
+_LIKELY = math.log(100.0)
+
+
+def measure_padding(lm: Any) -> PaddingEffect | None:
+    """Measure what padding on either side changes; None where the model cannot be asked.
+
+    Texts are generated as lm-eval does: its batches of contexts are padded on the left, and the
+    model's own ``generate`` makes positions of the mask. Two tokens are, since a cache's positions
+    come in with the second. Behind a text, padding is read with a mask and without, as
+    log-likelihoods are.
+
+    Args:
+        lm: a causal ``HFLM``.
+    """
+    try:
+        with torch.inference_mode():
+            return _measure(lm)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return None  # whoever generates with it will say what it lacks
+
+
+def keeps_state(model: Any) -> bool:
+    """Whether a model reads tokens into a state, by what transformers and its config say of it."""
+    config = getattr(model.config, "text_config", None) or model.config
+    kinds = set(getattr(config, "layer_types", None) or ())
+    return bool(getattr(model, "_is_stateful", False)) or bool(kinds & KEEPS_STATE_LAYERS)
+
+
+def _measure(lm: Any) -> PaddingEffect | None:
+    pad = lm.tokenizer.pad_token_id
+    embedded = getattr(lm.model.get_input_embeddings(), "num_embeddings", None)
+    room = min(int(lm.max_length), longrope_switch_length(lm.config) or int(lm.max_length))
+    pads = min(_PADS, room - _TEXT - _NEW)
+    if pad is None or pads < 1 or (isinstance(embedded, int) and pad >= embedded):
+        return None
+    longer = probe_token_ids(lm, _TEXT + pads)
+    text = longer[:_TEXT]
+    alone = _generate(lm, [text], pad)
+    left = _change(alone, _generate(lm, [text, longer], pad))
+    right = _change_by_padding_behind(lm, text, pad, pads)
+    limit = _ROUNDING if rounding_unit(lm.model) is None else _ROUNDING_NARROW
+    return PaddingEffect(left=left, right=right, limit=limit, keeps_state=keeps_state(lm.model))
+
+
+def generation_inputs(
+    rows: Sequence[Sequence[int]], pad: int, device: Any
+) -> dict[str, torch.Tensor]:
+    """Ids and mask of texts, padded on the left as for generating."""
+    width = max(map(len, rows))
+    ids = [[*[pad] * (width - len(row)), *row] for row in rows]
+    mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+    return {
+        "input_ids": torch.tensor(ids, device=device),
+        "attention_mask": torch.tensor(mask, device=device),
+    }
+
+
+def _generate(
+    lm: Any, rows: Sequence[Sequence[int]], pad: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Log-probabilities, shape (V,), and token of each step, for the first row."""
+    given = generation_inputs(rows, pad, lm.device)
+    told = lm.model.generate(
+        **given,
+        max_new_tokens=_NEW,
+        min_new_tokens=_NEW,
+        do_sample=False,
+        pad_token_id=pad,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    made = told.sequences[0, -len(told.logits) :]
+    return [
+        (F.log_softmax(logits[0], dim=-1, dtype=torch.float32), token)
+        for logits, token in zip(told.logits, made, strict=True)
+    ]
+
+
+def _change(
+    one: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    other: Sequence[tuple[torch.Tensor, torch.Tensor]],
+) -> float:
+    """Largest change of a likely token, up to the step from which on the texts are others."""
+    found = 0.0
+    for (ours, token), (theirs, their_token) in zip(one, other, strict=False):
+        found = _larger(found, _change_of_likely(ours, theirs))
+        if bool(token != their_token):
+            break
+    return found
+
+
+def _change_of_likely(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest change where either side finds a token likely; shapes (..., V)."""
+    likely = (ours >= ours.amax(-1, keepdim=True) - _LIKELY) | (
+        theirs >= theirs.amax(-1, keepdim=True) - _LIKELY
+    )
+    odd = ~(ours.isfinite() & theirs.isfinite()) & (ours.isnan() | theirs.isnan())
+    kept = likely | odd
+    return largest_change(torch.where(kept, ours, 0.0), torch.where(kept, theirs, 0.0))
+
+
+def _larger(one: float, other: float) -> float:
+    """The larger number; NaN where one of them is."""
+    return other if math.isnan(other) or other > one else one
+
+
+def _change_by_padding_behind(lm: Any, text: Sequence[int], pad: int, pads: int) -> float:
+    alone = _read(lm, text, len(text))
+    padded = [*text, *[pad] * pads]
+    found = _change_of_likely(alone, _read(lm, padded, len(text)))
+    try:
+        masked = _read(lm, padded, len(text), mask=[1] * len(text) + [0] * pads)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return found  # a mask without positions is not what its forward takes
+    return _larger(found, _change_of_likely(alone, masked))
+
+
+def _read(lm: Any, ids: Sequence[int], n: int, mask: Sequence[int] | None = None) -> torch.Tensor:
+    """Log-probabilities at the first ``n`` tokens, shape (n, V); prompts may stand before them."""
+    given = {} if mask is None else {"attention_mask": torch.tensor([mask], device=lm.device)}
+    logits = lm.model(input_ids=torch.tensor([list(ids)], device=lm.device), **given).logits[0]
+    return F.log_softmax(logits[-len(ids) :][:n], dim=-1, dtype=torch.float32)
