@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 @click.argument("run", type=PATH)
 @add_options(*REPORT_FILES, JSON)
 @output_option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    expose_value=False,
+    help="Show everything, as this command does anyway.",
+)
+@output_option(
     "--width",
     type=click.IntRange(min=20),
     metavar="COLUMNS",

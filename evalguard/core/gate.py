@@ -85,15 +85,22 @@ class GateResult:
 
     @property
     def rule(self) -> str:
-        """The gate's rule, as half a sentence: "fails above 1 sigma if real (...)"."""
+        """The rule in words: "a metric fails above 1 sigma if its interval lies above 0 (...)"."""
         margin = self.margin_text or f"{self.margin:.12g} sigma"
-        return {
-            "real": f"fails above {margin} if real (paired test, Holm {100 * REAL_LEVEL:g}%)",
-            "margin": f"fails above {margin}",
-            "significant": f"fails above {margin} if the interval is above 0",
-            "certain": f"fails if the whole interval is above {margin}",
-            "any-degradation": f"fails on any real degradation, and above {margin}",
-        }[self.fail_on]
+        level, metrics = f"{100 * self.confidence:.6g}%", len(self.gated)
+        own = f"its {level} interval lies above 0"
+        those = "both" if metrics == 2 else f"all {metrics}"
+        real = own if metrics < 2 else f"its interval lies above 0 ({level} over {those})"
+        return (
+            "a metric fails "
+            + {
+                "real": f"above {margin} if {real}",
+                "margin": f"above {margin}, chance or not",
+                "significant": f"above {margin} if {own}",
+                "certain": f"if its whole {level} interval lies above {margin}",
+                "any-degradation": f"above {margin}, or if {real}",
+            }[self.fail_on]
+        )
 
     def state_of(self, key: Key) -> GateState:
         """What a gated metric brought about; "passed" where a waiver lets it through."""

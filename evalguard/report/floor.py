@@ -20,6 +20,7 @@ from evalguard.report.contract.json_values import (
 from evalguard.report.page import (
     NARROWEST,
     column_widths,
+    more_lines,
     prose_width,
     render_page,
     row_text,
@@ -81,7 +82,7 @@ def _first_screen(report: FloorReport, width: int) -> list[list[Text]]:
     told = missing[:_MOST_MISSING]
     if len(missing) > len(told):
         told.append(f"Not measured or compared, too: {len(missing) - len(told)} more")
-    where = "More: -v" + (f"; {notes} note{'' if notes == 1 else 's'}" if notes else "")
+    held = f"{notes} note{'' if notes == 1 else 's'}" if notes else ""
     step = "Next: compare with this base; the report says how far above this floor a drift is."
     return [
         wrap_prose(floor_sentence(report), width, style="bold"),
@@ -90,7 +91,7 @@ def _first_screen(report: FloorReport, width: int) -> list[list[Text]]:
             *(line for text in told for line in _wrapped(text, width)),
             *wrap_prose(_stored_text(report), width),
             *(wrap_prose(step, width, style="bold") if report.kept else []),
-            *wrap_prose(where, width, style="dim"),
+            *more_lines("", held, width),
         ],
     ]
 

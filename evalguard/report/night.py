@@ -31,6 +31,7 @@ from evalguard.report.contract.json_values import (
     replace_non_finite,
 )
 from evalguard.report.page import command_lines, render_page
+from evalguard.report.words.glossary import outcome_name
 from evalguard.report.words.labels import format_percent
 from evalguard.report.words.plain_text import printable, wrap_text
 from evalguard.report.words.rounding import format_count, format_sigma_interval, format_with_stderr
@@ -97,7 +98,8 @@ def night_metric_line(metric: NightlyMetric, margin: float) -> str:
     interval = "" if metric.low is None else f" [{low}, {high}]"
     accepted = f"; accepted {metric.accepted}" if metric.accepted else ""
     label = metric_key_text(metric.key)
-    return printable(f"{label}: {sigma} sigma{interval}, {metric.outcome}{accepted}")
+    name = outcome_name(metric.outcome, fails=metric.state == "regressed")
+    return printable(f"{label}: {sigma} sigma{interval}, {name}{accepted}")
 
 
 def night_sigma_texts(metric: NightlyMetric, margin: float) -> tuple[str, str, str]:
@@ -254,7 +256,7 @@ def _first_screen(report: NightReport, width: int) -> Iterator[list[Text]]:
         *ends,
         *_foot_lines(report, width),
         *step,
-        *_item_lines("More: summary.txt there, or -v", width),
+        *_item_lines("More: summary.txt there, or the same command with -v", width),
     ]
 
 

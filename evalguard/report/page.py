@@ -57,6 +57,17 @@ def command_lines(command: str, width: int) -> list[Text]:
     return [Text(line, style="cyan") for whole in lines for line in _pieces(whole, width)]
 
 
+def more_lines(run_folder: str, held: str, width: int) -> list[Text]:
+    """Return the command that shows the rest of a finished run, with what is ``held`` there."""
+    said = f"More ({held}): " if held else "More: "
+    if not run_folder:
+        return wrap_prose(f"{said}the same command with -v", width, style="dim")
+    command = f"evalguard report {shlex.quote(run_folder)} -v"
+    if not is_wider(said + command, width):
+        return [Text(said + command, style="dim")]
+    return [*wrap_prose(said.rstrip(), width, style="dim"), *command_lines(command, width)]
+
+
 def _words(command: str) -> list[str]:
     """Split a command at its blanks, an option together with its value."""
     try:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from evalguard.core.reports.plan import ExpectedDrift, PlanReport, TaskCost
 from evalguard.report.contract.json_values import key_fields, nulls_told, record_fields
-from evalguard.report.page import NARROWEST, prose_width, render_page, wrap_prose
+from evalguard.report.page import NARROWEST, more_lines, prose_width, render_page, wrap_prose
 from evalguard.report.progress import clock_time
 from evalguard.report.terminal import sides_lines
 from evalguard.report.view.side import side_view
@@ -60,7 +60,7 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
     rest = [f"and {more} more, which fall less short"] if more else []
     table = [*_metrics(plans, width), *(Text(line, style="dim") for line in rest)]
     remarks = len(list(_remarks(report)))
-    end = wrap_prose(f"More: -v; {remarks} remark{'' if remarks == 1 else 's'}", width, style="dim")
+    end = more_lines("", f"{remarks} remark{'' if remarks == 1 else 's'}", width)
     pilot = wrap_prose(_pilot_sentence(report), width, style="dim")
     lines = [*pilot, *wrap_prose(cost_sentence(report), width), *steps, *end]
     return render_page([answer, table, lines], width, color=color)

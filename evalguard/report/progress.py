@@ -282,6 +282,7 @@ class BisectionProgress:
         self._progress, self._settings, self._documents = progress, settings, documents
         self._seconds, self._subject = seconds, subject
         self._log_unit, self._unit = log_unit, unit
+        self._doubted: set[str] = set()
         self._remaining = 0.0
         self._coarse = False
         self._number = 0
@@ -311,7 +312,7 @@ class BisectionProgress:
         elif isinstance(event, Cleared):
             self._cleared(event)
         elif isinstance(event, Accepted):
-            self._say(f"culprit, on all documents: {event.setting}")
+            self._accepted(event)
         else:
             self._expected(event)
 
@@ -341,10 +342,17 @@ class BisectionProgress:
         return f"{drift}{unit} on {share} documents"
 
     def _cleared(self, event: Cleared) -> None:
+        """What is improbable by now: on part of the documents nothing is cleared for good."""
         self.cleared |= set(event.settings)
+        self._doubted |= set(event.settings)
         left = [name for name in self._settings if name not in self.cleared]
-        said = "none of the largest causes" if self._coarse else "cleared"
+        said = "hardly one of the largest causes" if self._coarse else "improbable by now"
         self._say(f"{said}: {list_names(event.settings)}; left: {list_names(left) or 'none'}")
+
+    def _accepted(self, event: Accepted) -> None:
+        doubted = event.setting in self._doubted
+        before = ", although improbable on fewer" if doubted else ""
+        self._say(f"culprit, on all documents{before}: {event.setting}")
 
     def _expected(self, event: Expected) -> None:
         self._remaining = event.remaining

@@ -5,6 +5,7 @@ formats.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from xml.etree import ElementTree
 
@@ -370,11 +371,9 @@ def _next_lines(report: SeveralReport, width: int) -> list[Text]:
     runs = [*report.reports, *(step.report for step in report.steps)]
     folders = [printable(one.run_folder) for one in runs if one.run_folder is not None]
     if folders:
-        lines += [Text("More: -v, or of one run evalguard report RUN:", style="dim")]
+        lines += [Text("More: the same command with -v, or of one run:", style="dim")]
         for folder in folders:
-            lines += [
-                Text(line, style="dim") for line in wrap_text(f"  {folder}", width, first="  ")
-            ]
+            lines += command_lines(f"evalguard report {shlex.quote(folder)} -v", width)
     return lines
 
 

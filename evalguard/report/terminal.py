@@ -8,7 +8,14 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.reports.compare import CompareReport
-from evalguard.report.page import NARROWEST, command_lines, prose_width, render_page, wrap_prose
+from evalguard.report.page import (
+    NARROWEST,
+    command_lines,
+    more_lines,
+    prose_width,
+    render_page,
+    wrap_prose,
+)
 from evalguard.report.terminal_tables import (
     bisection_lines,
     distribution_lines,
@@ -20,6 +27,7 @@ from evalguard.report.terminal_tables import (
 from evalguard.report.view.report import LimitView, ReportView, build_report_view
 from evalguard.report.view.screen import others_text
 from evalguard.report.view.side import SideView
+from evalguard.report.words.glossary import SIGMA_UNIT
 from evalguard.report.words.labels import STATE_STYLE
 from evalguard.report.words.plain_text import (
     fit_text,
@@ -56,19 +64,23 @@ def render_terminal(
 
 def _first_screen(view: ReportView, width: int) -> list[list[Text]]:
     """The blocks of the first screen; of few tasks, with as many metrics as keep it one screen."""
-    rows = _MOST_ROWS
+    rows, saved = _MOST_ROWS, True
     while True:
-        named = sides_line(view.base, view.candidate, width)
+        legend = f"sigma: {SIGMA_UNIT}" if view.metrics else ""
+        named = sides_line(view.base, view.candidate, width, legend=legend)
         blocks = [
             _verdict(view, width),
             [*named, *_worst(view, width, rows)],
-            _next_lines(view, width),
+            _next_lines(view, width, saved=saved),
         ]
         height = sum(map(len, blocks)) + len(blocks) - 1
         room = _SCREEN if width >= _USUAL_WIDTH else 2 * _SCREEN
-        if height > room:
-            blocks[1] = blocks[1][len(named) :]
-            height -= len(named)
+        if height > room and saved and view.run_folder:
+            saved = False  # the last line names the folder, too
+            continue
+        if height > room and len(named) > 1:  # commands name both models, too
+            blocks[1] = blocks[1][1:]
+            height -= 1
         if height <= room or rows == _FEWEST_ROWS or len(view.tasks) > _FEW_TASKS:
             return blocks
         rows -= 1
@@ -175,13 +187,21 @@ def _gate(view: ReportView, width: int) -> list[Text]:
     return lines
 
 
-def sides_line(base: SideView, candidate: SideView, width: int) -> list[Text]:
-    """Return one line that names both models, and what they are where both are the same."""
+def sides_line(base: SideView, candidate: SideView, width: int, *, legend: str = "") -> list[Text]:
+    """Return one line that names both models, and what they are where both are the same.
+
+    Args:
+        legend: of the table below, on the same line where there is room.
+    """
     names = f"base {base.name}, candidate {candidate.name}"
     same = base.description == candidate.description
     about = f"{names}: {base.description}" if same and base.description else names
+    both = (f"{text}; {legend}" for text in (about, names))
+    line = next((text for text in both if legend and not is_wider(text, width)), "")
+    if line:
+        return [Text(line, style="dim")]
     text = next((text for text in (about, names) if not is_wider(text, width)), "")
-    return [Text(text, style="dim")] if text else []
+    return [Text(text, style="dim") for text in (text, legend) if text]
 
 
 def _worst(view: ReportView, width: int, rows: int) -> list[Text]:
@@ -202,28 +222,30 @@ def _stated_reason(view: ReportView) -> str:
     return next((text for text in reasons if text and text.rstrip(".") in view.first), "")
 
 
-def _next_lines(view: ReportView, width: int, *, everything: bool = False) -> list[Text]:
-    """What to do next, and where the rest is."""
+def _next_lines(
+    view: ReportView, width: int, *, everything: bool = False, saved: bool = True
+) -> list[Text]:
+    """What to do next, and where the rest is; ``saved``: the folder on a line of its own."""
     command = view.next_command
     step = f"Next, {view.next_step}:" if command else f"Next: {view.next_step}."
     lines = [*wrap_prose(step, width, style="bold"), *command_lines(command, width)]
     lines += trace_lines(view.trace_command, width)
-    if view.run_folder:
-        lines += _paragraph_lines([f"Saved in {view.run_folder}"], width, rest="  ")
+    if view.run_folder and saved:
+        page = "" if everything else ", with report.html"
+        lines += _paragraph_lines([f"Saved in {view.run_folder}{page}"], width, rest="  ")
     for tracked in view.tracked:
         lines += _paragraph_lines([tracked.text], width, rest="  ") + command_lines(
             tracked.command, width
         )
     if everything:
         return lines
-    there = "evalguard report RUN, report.html there, or " if view.run_folder else ""
-    where, number, here = f"More: {there}-v", len(view.caveats), len(view.touching)
-    if number:
-        where += f"; {number} caveat{'' if number == 1 else 's'}"
-        where += f", {'all' if here == number else here} here" if here else ""
+    number, here = len(view.caveats), len(view.touching)
+    held = [f"{number} caveat{'' if number == 1 else 's'}"] if number else []
+    if here:
+        held[0] += f", {'all' if here == number else here} here"
     if view.left_out and view.metrics:
-        where += f"; {len(view.left_out)} not compared"
-    lines += _paragraph_lines([where], width, rest="  ", style="dim")
+        held.append(f"{len(view.left_out)} not compared")
+    lines += more_lines(view.run_folder, "; ".join(held), width)
     for caveat in view.touching:
         lines += [Text(line) for line in wrap_text(caveat.line, width, first="  ", rest="    ")]
     return lines

@@ -23,6 +23,7 @@ from evalguard.report.words.plain_text import fit_text, pack_lines, pad_text, wr
 _GAP = 2
 _INDENT = 2
 _NARROWEST_LABEL = 12
+_NOT_GATED = "not gated"
 _WIDE = 110
 _GRAVEST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
 
@@ -229,14 +230,14 @@ def _task_groups(
 
 def _with_outcome(head: str, metric: MetricView) -> Text:
     said = _outcome(metric)
-    style = OUTCOME_STYLE[metric.outcome] if said == metric.outcome else ""
+    style = "" if said == _NOT_GATED else OUTCOME_STYLE[metric.outcome]
     return Text.assemble(head, (said, style))
 
 
 def _outcome(metric: MetricView) -> str:
     """Its outcome; of one that the gate does not judge only that, for there is no room for both."""
-    aside = metric.said != metric.outcome and metric.outcome != "failed"
-    return "not gated" if aside else metric.outcome
+    name, _, aside = metric.said.partition(", ")
+    return _NOT_GATED if aside and metric.outcome != "failed" else name
 
 
 def _failure(metric: MetricView, width: int, said: str = "") -> Iterator[Text]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.bisect.oracle import Cleared
+from evalguard.bisect.oracle import Accepted, Cleared
 from evalguard.report.progress import BisectionProgress, ProgressLine
 
 
 @pytest.mark.parametrize(
     ("coarse", "said"),
-    [(False, "cleared: b; left: a"), (True, "none of the largest causes: b; left: a")],
+    [(False, "improbable by now"), (True, "hardly one of the largest causes")],
 )
-def test_a_search_for_the_largest_causes_clears_nobody(
+def test_on_part_of_the_documents_nobody_is_cleared(
     coarse: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
@@ -24,7 +24,26 @@ def test_a_search_for_the_largest_causes_clears_nobody(
         shown.start(20.0, (2.0,), coarse=coarse)
         shown(Cleared(settings=("b",)))
     assert "for 1 culprit" in lines[1]
-    assert lines[-1] == said
+    assert lines[-1] == f"{said}: b; left: a"
+
+
+def test_a_culprit_that_was_improbable_before_is_said_to_have_been(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    with ProgressLine(quiet=True) as progress:
+        monkeypatch.setattr(progress, "note", lines.append)
+        shown = BisectionProgress(
+            progress, settings=("a", "b", "c"), documents=64, seconds=1.0, subject="mean"
+        )
+        shown(Cleared(settings=("b", "c")))
+        shown(Accepted(setting="a", sigma=1.0))
+        shown(Accepted(setting="b", sigma=1.0))
+    assert lines[-2:] == [
+        "culprit, on all documents: a",
+        "culprit, on all documents, although improbable on fewer: b",
+    ]
+    assert not any("cleared" in line for line in lines)
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.0, "2.0"), (90.0, "2.0 (3 min 0 s)")])

@@ -22,6 +22,7 @@ from whole_report import WHOLE
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Waiver
+from evalguard.core.reports.bisection import MetricSearch
 from evalguard.core.reports.compare import CompareReport
 from evalguard.harness.finished_runs.run import caveats_of, environment_differences
 from evalguard.report.contract.reading import read_report
@@ -88,7 +89,7 @@ def test_one_to_three_tasks_fit_on_a_screen_of_24_lines(name: str) -> None:
 def test_the_first_line_says_state_rule_and_exit_code(name: str) -> None:
     shown = FEW_TASKS[name]
     assert first(shown).startswith(f"{shown.gate.state.upper()}: ")
-    assert f"gate {shown.gate.rule}; exit code {shown.exit_code}" in first(shown)
+    assert f"; {shown.gate.rule}; exit code {shown.exit_code}" in first(shown)
 
 
 @pytest.mark.parametrize("name", FEW_TASKS)
@@ -159,12 +160,56 @@ def test_a_limit_that_fails_alone_is_what_the_first_line_is_about() -> None:
 
 
 def test_the_culprits_stand_below_the_verdict_each_with_its_share() -> None:
-    two = search(culprits=(culprit(), culprit("norm_dtype", 0.31)))
+    two = search(culprits=(culprit(sigma=1.1), culprit("norm_dtype", 0.31)))
     lines = screen(report(comparison(), bisect=bisection(two)))
     cause = next(line for line in lines if line.startswith("Cause: "))
     assert lines.index(cause) <= 2
-    assert "attn_softcap +1.40, norm_dtype +0.31; " in cause
+    assert "attn_softcap +1.10, norm_dtype +0.31; " in cause
     assert cause.endswith(" left")
+
+
+def cause_of(*searches: MetricSearch) -> str:
+    text = " ".join(" ".join(screen(report(comparison(), bisect=bisection(*searches)))).split())
+    return text[text.index("Cause: ") : text.index(" left") + 5]
+
+
+def test_shares_that_do_not_add_up_are_said_not_to() -> None:
+    two = search(culprits=(culprit(), culprit("norm_dtype", 0.31)))
+    together = "(together +1.41: they act on each other); +0.06 left"
+    assert cause_of(two) == f"Cause: attn_softcap +1.40, norm_dtype +0.31 {together}"
+
+
+def test_parts_of_a_culprit_stand_in_it_with_shares_only_where_these_add_up() -> None:
+    whole = search(culprits=(culprit("weights.attention", 9.59),), drift_sigma=9.65)
+    layers = tuple(culprit(f"layer{n}", 3.1) for n in range(3))
+    inside = {"inside": ("weights.attention",), "drift_sigma": 9.6}
+    sums = search(culprits=layers, unexplained_sigma=0.3, **inside)
+    said = "Cause: weights.attention +9.59 (in it layer0 +3.10, layer1 +3.10, layer2 +3.10"
+    assert cause_of(whole, sums) == f"{said}, +0.30 in its other parts); +0.06 left"
+    parts = tuple(culprit(f"layer{n}", 0.86) for n in range(3))
+    alone = search(culprits=parts, unexplained_sigma=0.1, **inside)
+    said = "Cause: weights.attention +9.59 (in it layer0, layer1 and layer2)"
+    assert cause_of(whole, alone) == f"{said}; +0.06 left"
+    long = render_terminal(
+        report(comparison(), bisect=bisection(whole, alone)), width=80, color=False, verbose=True
+    )
+    why = "they act on each other, and so do not add up"
+    assert why in " ".join(long.split())
+
+
+def test_a_culprit_whose_parts_are_not_proven_says_so() -> None:
+    whole = search(culprits=(culprit("weights.attention", 1.4),))
+    vague = search(status="unexplained", culprits=(), cleared=(), inside=("weights.attention",))
+    said = "Cause: weights.attention +1.40 (no single part of it is proven); +0.06 left"
+    assert cause_of(whole, vague) == said
+
+
+def test_culprits_of_two_metrics_are_summed_metric_by_metric() -> None:
+    other = {"task": "choice", "metric": "acc"}
+    two = search(**other, culprits=(culprit("norm_dtype", 2.0, **other),), drift_sigma=2.1)
+    text = " ".join(" ".join(screen(report(comparison(), bisect=bisection(search(), two)))).split())
+    assert "Cause: lambada_openai perplexity: attn_softcap +1.40; +0.06 left." in text
+    assert "choice acc: norm_dtype +2.00; +0.06 left" in text
 
 
 def test_a_search_without_an_answer_says_so_in_the_place_of_the_cause() -> None:
@@ -225,7 +270,7 @@ def test_caveats_that_touch_the_verdict_are_whole_and_the_others_counted() -> No
     heavy, how = "76% of the drift comes from the worst 1% of documents", "scores that were stored"
     shown = report(comparison(caveats=(heavy, how)), notes=("batch size 4",))
     text = " ".join(" ".join(screen(shown)).split())
-    assert "3 caveats, 1 here " in text
+    assert "More (3 caveats, 1 here): " in text
     assert heavy in text
     assert how not in text
 

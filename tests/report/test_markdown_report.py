@@ -119,7 +119,7 @@ def test_nothing_ends_a_block_of_code(lines: list[str]) -> None:
 def test_the_page_of_the_demo_reads_from_the_verdict_down() -> None:
     page = render_markdown(build_report_view(DEMO))
     lines = page.splitlines()
-    assert lines[0] == "### ❌ REGRESSED: 2 regressed, 2 degraded, 1 unchanged"
+    assert lines[0] == "### ❌ REGRESSED: 2 regressed, 2 tolerated, 1 unchanged"
     assert "+1.47 sigma" in lines[2]
     assert lines[4].startswith("fla-port against orig: ")
     (row,) = [line for line in lines if "lastword | perplexity" in line]

@@ -185,7 +185,7 @@ def test_the_texts_are_those_of_the_terminal() -> None:
     for text in whole:
         assert " ".join(text.split()) in page
     for metric in view.metrics:
-        cells = (metric.base_with_stderr, metric.sigma, metric.interval, metric.p, metric.outcome)
+        cells = (metric.base_with_stderr, metric.sigma, metric.interval, metric.p, metric.said)
         assert all(cell in page for cell in cells)
 
 

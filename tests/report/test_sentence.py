@@ -144,7 +144,9 @@ def test_a_metric_outside_the_gate_is_not_said_to_fail_it_and_that_it_is_worse_i
     sentence = derive_meaning(shown).sentence
     assert "its drift is +0.10 standard errors, on lambada_openai acc" in sentence
     assert sentence.endswith("; not gated: lambada_openai perplexity +1.47 sigma.")
-    assert "; not gated: lambada_openai perplexity +1.47 sigma; gate " in verdict_line(shown)
+    assert "; not gated: lambada_openai perplexity +1.47 sigma; a metric fails " in verdict_line(
+        shown
+    )
     assert tally_report(shown) == "1 unchanged; not gated: 1 regressed"
     assert "is not searched either: gate it for that" in derive_meaning(shown).next_step
 
@@ -153,7 +155,7 @@ def test_the_first_line_says_the_drift_in_the_margins_unit_and_the_margin_it_was
     own = comparison(sigma=2.7, sigma_interval=(1.9, 3.5), margin=1.08, margin_text="2%")
     shown = report(own, gate=Gate(margin="1pp", margins=(("perplexity", Margin.parse("2%")),)))
     line = verdict_line(shown)
-    assert "+2.70 sigma [1.90, 3.50], +5.00% [3.52, 6.48]; gate fails above 2% if real" in line
+    assert "+2.70 sigma [1.90, 3.50], +5.00% [3.52, 6.48]; a metric fails above 2% if " in line
     assert drift_in_unit(comparison(margin=1.0, margin_text="1 sigma")) == ""
     assert margin_lines(shown.comparisons) == [
         "In the margin's unit: lambada_openai perplexity +5.00% [3.52, 6.48], margin 2% "
@@ -266,7 +268,9 @@ def test_a_margin_in_points_or_percent_is_said_as_it_was_given_and_in_sigma() ->
     )
     large = comparison(sigma=3.0, sigma_interval=(2.8, 3.2), **given)
     assert "; the gate allows 5% (2.5 sigma)" in derive_meaning(report(large, gate=gate)).sentence
-    assert build_report_view(report(large, gate=gate)).gate.startswith("margin 5%, fail on real")
+    assert build_report_view(report(large, gate=gate)).gate.startswith(
+        "a metric fails above 5% if "
+    )
 
 
 def test_intervals_of_metrics_with_margins_of_their_own_end_below_these() -> None:

@@ -14,6 +14,7 @@ from evalguard.report.html.charts import AxisScale, draw_picture, draw_text, plo
 from evalguard.report.html.page import html_page, make_tag
 from evalguard.report.night import metric_key_text
 from evalguard.report.trends import change_sentences, trend_error_text
+from evalguard.report.words.glossary import outcome_name
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.rounding import format_with_stderr
 
@@ -79,7 +80,7 @@ def _plotted_night(night: Night) -> TrendNight:
         low=metric.sigma_low,
         high=metric.sigma_high,
         kind=metric.outcome if metric.gated else "",
-        said=printable(f"{night.run.created}: {value} sigma, {metric.outcome}"),
+        said=printable(f"{night.run.created}: {value} sigma, {outcome_name(metric.outcome)}"),
     )
 
 

@@ -13,6 +13,7 @@ from evalguard.report.page import (
     NARROWEST,
     column_widths,
     command_lines,
+    more_lines,
     prose_width,
     render_page,
     row_text,
@@ -267,7 +268,8 @@ def _next(view: TraceView, width: int, *, everything: bool) -> list[Text]:
     step = f"Next, to {view.next_step}:" if view.next_command else f"Next: {view.next_step}."
     lines = [*wrap_prose(step, width, style="bold"), *command_lines(view.next_command, width)]
     if view.folder:
-        lines += wrap_prose(f"Saved in {view.folder}", width)
+        page = "" if everything else ", with trace.html"
+        lines += wrap_prose(f"Saved in {view.folder}{page}", width)
     told = view.caveats if everything else view.caveats[:2]
     for text in told:
         lines += [
@@ -275,9 +277,7 @@ def _next(view: TraceView, width: int, *, everything: bool) -> list[Text]:
         ]
     if everything:
         return lines
-    there = "trace.html there, or " if view.folder else ""
     rest = len(view.caveats) - len(told)
-    more = f"More: {there}-v" + (f"; {rest} more caveat{'s' if rest > 1 else ''}" if rest else "")
-    if view.unaligned:
-        more += f"; {len(view.unaligned)} not aligned"
-    return [*lines, *wrap_prose(more, width, style="dim")]
+    held = [f"{rest} more caveat{'s' if rest > 1 else ''}"] if rest else []
+    held += [f"{len(view.unaligned)} not aligned"] if view.unaligned else []
+    return [*lines, *more_lines(view.folder, "; ".join(held), width)]

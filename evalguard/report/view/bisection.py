@@ -27,6 +27,7 @@ from evalguard.report.words.bisection import (
     search_drift_text,
     search_facts,
     search_subject,
+    sums_text,
 )
 from evalguard.report.words.plain_text import printable
 
@@ -162,7 +163,7 @@ def bisection_view(found: BisectReport | None) -> BisectionView | None:
     texts = (repaired_text(found.repaired), *found.notes, cost_text(found))
     return BisectionView(
         status=found.status,
-        searches=tuple(map(_search_view, found.searches)),
+        searches=tuple(_search_view(found, search) for search in found.searches),
         legend=_legend([search for search in found.searches if search.culprits]),
         sentences=tuple(printable(text) for text in texts if text),
         guilty=tuple(printable(culprit.setting) for culprit in found.culprits),
@@ -198,7 +199,7 @@ def _fix_view(found: BisectReport) -> FixView | None:
     return FixView(head=head, where=where, lines=tuple(map(printable, found.fix.split("\n"))))
 
 
-def _search_view(search: MetricSearch) -> SearchView:
+def _search_view(found: BisectReport, search: MetricSearch) -> SearchView:
     head = f"Inside {list_names(search.inside)}" if search.inside else "Bisection"
     return SearchView(
         title=f"{head} of {search_subject(search)}",
@@ -213,7 +214,7 @@ def _search_view(search: MetricSearch) -> SearchView:
         culprits=tuple(_culprit_view(culprit, search) for culprit in search.culprits),
         roles=has_interacting_roles(search.culprits),
         cleared=cleared_text(search),
-        beside=beside_text(search),
+        beside=" ".join(filter(None, (sums_text(found, search), beside_text(search)))),
         probes=tuple(_probe_view(n, probe, search) for n, probe in enumerate(search.measured, 1)),
     )
 

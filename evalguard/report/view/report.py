@@ -57,12 +57,12 @@ from evalguard.report.words.gate import (
     limit_line,
     limit_tally,
 )
+from evalguard.report.words.glossary import GLOSSARY, SIGMA_UNIT, outcome_definitions
 from evalguard.report.words.labels import (
     decisive_comparison,
     format_percent,
     full_label,
     margin_lines,
-    margin_text,
     metric_margin,
     select_shown,
     tally_report,
@@ -70,7 +70,7 @@ from evalguard.report.words.labels import (
 from evalguard.report.words.meaning import culprits_text, meaning_with_bisection
 from evalguard.report.words.plain_text import printable
 
-_LEGEND = "sigma: drift in standard errors of the base; above 0 the candidate is worse."
+_LEGEND = f"sigma: drift in {SIGMA_UNIT}."
 
 
 def build_report_view(report: CompareReport) -> ReportView:
@@ -109,6 +109,7 @@ def build_report_view(report: CompareReport) -> ReportView:
         candidate=side_view(report.candidate),
         tasks=task_views(report, visible, {caveat.text: caveat.number for caveat in numbered}),
         legend=_LEGEND if visible or hidden else "",
+        words=tuple(GLOSSARY.items()) + outcome_definitions(c.outcome for c in visible),
         interval_header=_interval_header(visible),
         hidden=tuple(hidden),
         distributions=tuple(distribution_view(report, one) for one in report.distributions),
@@ -159,10 +160,7 @@ def _headline(report: CompareReport) -> str:
 def _gate_text(report: CompareReport) -> str:
     gate = report.gate
     alarm = _false_alarm_text(gate.family_false_alarm, gate.family_false_alarm_estimate)
-    margin = f"{margin_text(gate.margin)} sigma"
-    if gate.margin_text and not gate.margin_text.endswith(" sigma"):
-        margin = printable(gate.margin_text)
-    return f"margin {margin}, fail on {printable(gate.fail_on)}{alarm}"
+    return f"{printable(gate.rule)}{alarm}"
 
 
 def _false_alarm_text(at_most: float | None, estimate: float | None) -> str:
@@ -233,7 +231,7 @@ class ReportView:
         title: "fla-port against orig".
         state: what the gate says, ``passed`` whether it lets the candidate through.
         headline: "REGRESSED: 4 regressed, 3 undecided".
-        gate: "margin 1.0 sigma, fail on margin; an unchanged candidate would ...".
+        gate: "a metric fails above 1 sigma if ...; an unchanged candidate would ...".
         verdict: headline, exit code, culprits and gate as one paragraph.
         first: the verdict in a line: state, worst metric, the gate's rule, exit code.
         cause: the culprits and what is left without them; or why no setting was searched for.
@@ -243,6 +241,7 @@ class ReportView:
         sentence: what it all means, ``lead`` without what a bisection adds to it, which is
             ``because``; ``next_step`` without a full stop, and its ``next_command``;
             ``trace_command`` looks inside the model.
+        words: what each word of a verdict means, with the outcomes that its table has.
         tasks: with all their metrics; ``legend`` of their table; ``interval_header`` says what
             interval sigma has; ``hidden`` about subtasks that ``shown`` is False of.
         distributions: one per task, with ``distributions_legend``. ``kl_estimates``: a sentence
@@ -282,6 +281,7 @@ class ReportView:
     candidate: SideView
     tasks: tuple[TaskView, ...]
     legend: str
+    words: tuple[tuple[str, str], ...]
     interval_header: str
     hidden: tuple[str, ...]
     distributions: tuple[DistributionView, ...]

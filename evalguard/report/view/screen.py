@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.limits import GateState
-from evalguard.core.reports.bisection import SIGMA, BisectReport, GuiltySetting
+from evalguard.core.reports.bisection import SIGMA, BisectReport, MetricSearch
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
 from evalguard.report.words.bisection import (
-    format_drift,
-    list_names,
     search_answer,
     search_drift_phrase,
-    search_drift_text,
+    search_subject,
+    shares_text,
 )
 from evalguard.report.words.drift import kl_text, share_text
 from evalguard.report.words.gate import decisive_limit, limit_found
@@ -31,7 +30,6 @@ from evalguard.report.words.labels import (
 )
 from evalguard.report.words.plain_text import printable
 
-_MOST_CULPRITS = 4
 # Notes about the whole run that bear on its verdict, or on where it is kept.
 _VERDICT_NOTE = re.compile(
     r"waiver|expired|differ|damaged|independent|not the same|not written|no run folder|"
@@ -62,7 +60,7 @@ def verdict_line(report: CompareReport) -> str:
         gate = replace(gate, margin_text=worst.margin_text)  # the one that it was held to
     quiet = gate.state in ("passed", "undecided")
     beside = ungated_regression_text(report) if quiet else ""
-    rule = f"gate {printable(gate.rule)}"
+    rule = printable(gate.rule)
     parts = (verdict_text(report), beside, rule, f"exit code {report.exit_code}")
     return "; ".join(filter(None, parts))
 
@@ -74,7 +72,7 @@ def verdict_text(report: CompareReport) -> str:
 
 def gate_rule_text(report: CompareReport) -> str:
     """Say the gate's rule."""
-    return f"gate {printable(report.gate.rule)}"
+    return printable(report.gate.rule)
 
 
 def _finding_text(report: CompareReport) -> str:
@@ -133,35 +131,35 @@ def cause_line(report: CompareReport) -> str:
     if found is None:
         reason = printable(report.bisect_reason)
         return f"Not bisected: {reason}." if reason else ""
-    settled = all(search.status in ("minimal", "masked") for search in found.answers)
+    whole = [search for search in found.answers if not search.inside]
+    settled = all(search.status in ("minimal", "masked") for search in whole)
     if not found.culprits or not settled:
         return f"Cause: {' '.join(f'{search_answer(search)}.' for search in found.answers)}"
-    units = {culprit.unit for culprit in found.culprits}
-    costs = [f"{printable(c.setting)} {_cost_text(found, c)}" for c in found.culprits]
-    shown, more = costs[:_MOST_CULPRITS], len(costs) - _MOST_CULPRITS
-    text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-    other = "" if units == {SIGMA} else f" {list_names(sorted(units))}"
-    return f"Cause: {text}{other}; {_remaining_text(found)}"
+    keys = list(dict.fromkeys((search.key, search.unit) for search in whole))
+    told = []
+    for key in keys:
+        searches = [search for search in whole if (search.key, search.unit) == key]
+        of = f"{search_subject(searches[0])}: " if len(keys) > 1 else ""
+        told.append(f"{of}{shares_text(found, searches)}; {_remaining_text(found, searches[-1])}")
+    return f"Cause: {'. '.join(told)}{_still_text(found)}"
 
 
-def _cost_text(found: BisectReport, culprit: GuiltySetting) -> str:
-    """Its share, rounded as in the table."""
-    search = next((s for s in found.searches if culprit in s.culprits), found.searches[0])
-    return search_drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
+def _remaining_text(found: BisectReport, last: MetricSearch) -> str:
+    """What is left of one metric's drift without the culprits."""
+    repaired, left = found.repaired, last.unexplained_sigma
+    if repaired is not None and not repaired.failure and last.unit == SIGMA:
+        key = (last.task, last.filter, last.metric)
+        known = (m.sigma for m in repaired.metrics if (m.task, m.filter, m.metric) == key)
+        left = next((sigma for sigma in known if sigma is not None), left)
+    return f"{search_drift_phrase(left, last).removesuffix(' sigma')} left"
 
 
-def _remaining_text(found: BisectReport) -> str:
-    """What is left without the culprits: of the whole run where that was judged in sigma."""
-    repaired, last = found.repaired, found.answers[-1]
-    left = f"{search_drift_phrase(last.unexplained_sigma, last)} left"
-    if repaired is None or repaired.failure:
-        return left
-    known = [m.sigma for m in repaired.metrics if m.gated and m.sigma is not None]
-    if not known:
-        return f"without them the gate says {repaired.state}"
-    if last.unit == SIGMA:
-        left = f"{format_drift(max(known), 0.0, 0.0)} left"
-    return left if repaired.passed else f"{left}, still {repaired.state}"
+def _still_text(found: BisectReport) -> str:
+    """What the gate says of the candidate without its culprits, where it does not pass."""
+    repaired = found.repaired
+    if repaired is None or repaired.failure or repaired.passed:
+        return ""
+    return f", still {repaired.state}"
 
 
 def finding_lines(report: CompareReport) -> tuple[str, ...]:

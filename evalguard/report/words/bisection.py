@@ -66,8 +66,10 @@ def search_answer(search: MetricSearch) -> str:
         "not_reproduced": _not_reproduced_sentence,
         "stopped": _stopped_sentence,
     }[search.status]
-    within = f"Inside {list_names(search.inside)}: " if search.inside else ""
-    return f"{within}{said(search)}{_broken_off(search)}"
+    text = said(search)
+    if search.inside:
+        text = f"Inside {list_names(search.inside)}: {text[:1].lower()}{text[1:]}"
+    return f"{text}{_broken_off(search)}"
 
 
 def _broken_off(search: MetricSearch) -> str:
@@ -226,7 +228,7 @@ def cleared_text(search: MetricSearch) -> str:
     if not search.cleared:
         return ""
     many = len(search.cleared) > 1
-    text = f"Cleared: {list_names(search.cleared, most=12)}"
+    text = f"Cleared of {search_subject(search)}: {list_names(search.cleared, most=12)}"
     if search.status in ("minimal", "masked"):
         left = search_drift_phrase(search.unexplained_sigma, search)
         together = "together all at their candidate value" if many else "at its candidate value"
@@ -263,6 +265,118 @@ def cost_text(report: BisectReport) -> str:
     beside = f"; each of {settings} settings by itself would be {alone:.1f}" if settings > 3 else ""
     jobs = f", {report.jobs} at a time" if report.jobs > 1 else ""
     return f"Bisection took {evaluations}{jobs}{took}{beside}."
+
+
+# The culprits with their shares. A search inside a culprit asks about it alone, all else at
+# reference: what its parts make there need not be what it makes beside other culprits.
+
+
+_MOST_CULPRITS = 4
+_ROUNDING = 0.05  # sigma
+_NEARLY = 0.1  # of a sum
+
+
+def shares_text(found: BisectReport, searches: Sequence[MetricSearch]) -> str:
+    """Return "a +1.30 (in it b +1.08, +0.26 in its other parts), c +0.4": each with its share.
+
+    Shares of parts are shown where they add up to that of the whole; else what each makes by
+    itself, and that this is not the sum.
+
+    Args:
+        searches: of one metric, none of them inside a culprit.
+    """
+    told: list[str] = []
+    for search in searches:
+        for group in _parted_groups(found, search.culprits):
+            told.append(_group_text(found, search, group))
+    shown, more = told[:_MOST_CULPRITS], len(told) - _MOST_CULPRITS
+    text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    first, last = searches[0], searches[-1]
+    if first.unit != SIGMA:
+        text += f" {printable(first.unit)}"
+    shares = sum(one.shapley_sigma for search in searches for one in search.culprits)
+    explained = (first.drift_sigma or 0.0) - (last.unexplained_sigma or 0.0)
+    if _is_near(shares, explained, first):
+        return text
+    return f"{text} (together {search_drift_text(explained, 0.0, first)}: they act on each other)"
+
+
+def _inner_search(found: BisectReport, setting: str) -> MetricSearch | None:
+    return next((search for search in found.searches if setting in search.inside), None)
+
+
+def _parted_groups(
+    found: BisectReport, culprits: Sequence[GuiltySetting]
+) -> list[list[GuiltySetting]]:
+    """The culprits, those together that were searched inside together."""
+    groups: dict[object, list[GuiltySetting]] = {}
+    for culprit in culprits:
+        inner = _inner_search(found, culprit.setting)
+        groups.setdefault(culprit.setting if inner is None else inner.inside, []).append(culprit)
+    return list(groups.values())
+
+
+def _group_text(found: BisectReport, search: MetricSearch, group: Sequence[GuiltySetting]) -> str:
+    text = ", ".join(f"{printable(one.setting)} {_share(search, one)}" for one in group)
+    inner = _inner_search(found, group[0].setting)
+    if inner is None:
+        return text
+    them = "it" if len(group) == 1 else "them"
+    if inner.status not in ("minimal", "masked"):
+        return f"{text} (no single part of {them} is proven)"
+    if adds_up(inner, group):
+        parts = [_group_text(found, inner, part) for part in _parted_groups(found, inner.culprits)]
+        left = inner.unexplained_sigma or 0.0
+        rest = (
+            ""
+            if _is_near(left, 0.0, inner)
+            else f", {search_drift_text(left, 0.0, inner)} in its other parts"
+        )
+        return f"{text} (in {them} {', '.join(parts)}{rest})"
+    parts = [printable(one.setting) for one in _leaves(found, inner)]
+    return f"{text} (in {them} {list_names(parts, most=_MOST_CULPRITS)})"
+
+
+def _leaves(found: BisectReport, search: MetricSearch) -> list[GuiltySetting]:
+    """The culprits of a search, those with guilty parts replaced by these."""
+    leaves: list[GuiltySetting] = []
+    for group in _parted_groups(found, search.culprits):
+        inner = _inner_search(found, group[0].setting)
+        settled = inner is not None and inner.status in ("minimal", "masked")
+        leaves += _leaves(found, inner) if inner is not None and settled else group
+    return leaves
+
+
+def _share(search: MetricSearch, culprit: GuiltySetting) -> str:
+    """Its share, rounded as in the table."""
+    return search_drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
+
+
+def adds_up(inner: MetricSearch, group: Sequence[GuiltySetting]) -> bool:
+    """Whether what a search inside culprits found is, with what is left, what those make."""
+    whole = sum(culprit.shapley_sigma for culprit in group)
+    parts = sum(one.shapley_sigma for one in inner.culprits) + (inner.unexplained_sigma or 0.0)
+    return _is_near(parts, whole, inner)
+
+
+def _is_near(parts: float, whole: float, search: MetricSearch) -> bool:
+    """Whether a sum is what it is to be, but for rounding and for the metric's own curvature."""
+    rounding_error = _ROUNDING * search.margin if search.unit != SIGMA else _ROUNDING
+    return abs(parts - whole) <= max(rounding_error, _NEARLY * abs(whole))
+
+
+def sums_text(found: BisectReport, search: MetricSearch) -> str:
+    """Say why the shares of a search do not add up to what they explain; "" where they do."""
+    outer = [c for one in found.searches for c in one.culprits if c.setting in search.inside]
+    if search.inside and outer and not adds_up(search, outer):
+        whole = search_drift_phrase(sum(one.shapley_sigma for one in outer), search)
+        alone = search_drift_phrase(search.drift_sigma, search)
+        verb = "makes" if len(search.inside) == 1 else "make"
+        return (
+            f"By itself, all else at reference, {list_names(search.inside)} {verb} {alone}, beside "
+            f"the other culprits {whole}: they act on each other, and so do not add up."
+        )
+    return ""
 
 
 def search_facts(search: MetricSearch) -> str:

@@ -161,7 +161,8 @@ def _outcome_with_sigma(report: CompareReport, comparison: Comparison) -> str:
     sigma, _, _ = rounding.format_sigma_interval(
         comparison.sigma, comparison.sigma_interval, margin=metric_margin(report, comparison)
     )
-    return f"{comparison.outcome} ({sigma} sigma)"
+    held = "within the margin" if comparison.outcome == "degraded" else comparison.outcome
+    return f"{held} ({sigma} sigma)"
 
 
 # The sentences of a floor, of its own report and beside a comparison's drift.

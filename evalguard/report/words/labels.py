@@ -12,6 +12,7 @@ from evalguard.core.comparison import Comparison, Margin, Outcome
 from evalguard.core.limits import GateState
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
+from evalguard.report.words.glossary import outcome_name
 from evalguard.report.words.plain_text import printable
 
 _MOST_MARGINS = 8
@@ -28,7 +29,7 @@ OUTCOME_STYLE: dict[Outcome, str] = {
     "failed": "bold magenta",
     "regressed": "bold red",
     "undecided": "yellow",
-    "degraded": "yellow",
+    "degraded": "green",
     "improved": "green",
     "unchanged": "green",
 }
@@ -69,21 +70,22 @@ def decisive_comparison(report: CompareReport) -> Comparison | None:
     )
 
 
-def tally_outcomes(comparisons: Sequence[Comparison]) -> str:
+def _tally_outcomes(report: CompareReport, comparisons: Sequence[Comparison]) -> str:
     """Return "1 regressed, 2 unchanged", gravest first."""
-    counts = {outcome: sum(c.outcome == outcome for c in comparisons) for outcome in GRAVITY}
-    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+    gravest = sorted(comparisons, key=lambda c: GRAVITY.index(c.outcome))
+    counts = Counter(_outcome_name(report, c) for c in gravest)
+    return ", ".join(f"{number} {name}" for name, number in counts.items())
 
 
 def tally_report(report: CompareReport) -> str:
     """Count outcomes, those that the gate does not judge apart."""
     about = judged_comparisons(report)
-    text = tally_outcomes(about) or "no metrics"
+    text = _tally_outcomes(report, about) or "no metrics"
     told = {id(comparison) for comparison in about}
     others = [c for c in report.comparisons if id(c) not in told]
     below = ungated_subtasks(report)
     of = "of subtasks, not gated" if all(c.task in below for c in others) else "not gated"
-    return f"{text}; {of}: {tally_outcomes(others)}" if others else text
+    return f"{text}; {of}: {_tally_outcomes(report, others)}" if others else text
 
 
 def ungated_regression_text(report: CompareReport) -> str:
@@ -105,10 +107,14 @@ def ungated_regression_text(report: CompareReport) -> str:
 
 def outcome_words(report: CompareReport, comparison: Comparison) -> str:
     """Return the outcome, with "not gated" where it decides nothing and no note says so."""
+    name = _outcome_name(report, comparison)
     if comparison.key in report.gate.gated or not report.gate.gated:
-        return comparison.outcome
-    below = comparison.task in ungated_subtasks(report)
-    return comparison.outcome if below else f"{comparison.outcome}, not gated"
+        return name
+    return name if comparison.task in ungated_subtasks(report) else f"{name}, not gated"
+
+
+def _outcome_name(report: CompareReport, comparison: Comparison) -> str:
+    return outcome_name(comparison.outcome, fails=comparison.key in report.gate.regressed)
 
 
 def format_percent(confidence: float) -> str:
