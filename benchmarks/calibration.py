@@ -94,9 +94,9 @@ def report(tallies: list[Tally], repetitions: int) -> Iterator[str]:
     yield (
         f"{repetitions:,} repetitions a row, seed {SEED}; fewer where the table says so. All "
         "numbers in percent, each with its Monte Carlo standard error. *holds*: 95% intervals of "
-        "the drift that hold the true one; *corrected holds*: the same, where the "
-        "corrected interval is read that stands beside a t interval of skewed or very unequal "
-        "documents; *below*, *above*: that lie wholly on that side of it; "
+        "the drift that hold the true one; *plain t holds*: the same of Student's t, where skewed "
+        "or very unequal documents ask for more care; *below*, *above*: that lie wholly on that "
+        "side of it; "
         "*caveat*: reports with a caveat about the interval. The tests' columns are rejections, "
         f"one-sided at {LEVELS[0]} / {LEVELS[1]}: errors where the drift is *none*, else power "
         "(the drift is 2.49 true standard errors, which a z-test would see in 80% and 70% of "
@@ -127,9 +127,9 @@ def _large(of: Tally):  # type: ignore[no-untyped-def]
 def _table(name: str, tallies: list[Tally]) -> Iterator[str]:
     tests = list(dict.fromkeys(test for t in tallies for test in t.rejected))
     intervals = ["holds", "below", "above", "caveat"] if tallies[0].holds else []
-    corrected = any(t.corrected not in (None, t.holds) for t in tallies)
-    if corrected:
-        intervals.insert(1, "corrected holds")
+    plain = any(t.plain not in (None, t.holds) for t in tallies)
+    if plain:
+        intervals.insert(1, "plain t holds")
     columns = ["documents' differences", "n", "drift", *intervals, *tests]
     yield f"\n## {name}\n"
     summary = (ALL_METHODS[name].__doc__ or "").partition("\n")[0]
@@ -143,8 +143,8 @@ def _table(name: str, tallies: list[Tally]) -> Iterator[str]:
         row = [of.data, f"{of.n:,}", "none" if of.null else "yes"]
         if of.holds and of.below and of.above:
             row.append(_coverage(of, of.holds))
-            if corrected:
-                row.append(_coverage(of, of.corrected) if of.corrected else "")
+            if plain:
+                row.append(_coverage(of, of.plain) if of.plain else "")
             row += [_text(of.below), _text(of.above), f"{100 * of.flagged.value:.0f}"]
         row += [_rejections(of, test) if test in of.rejected else "" for test in tests]
         yield f"| {' | '.join(row)} |"

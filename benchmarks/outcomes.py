@@ -14,8 +14,8 @@ from evalguard.stats.drift import estimate_drift
 
 CONFIDENCE = 0.95
 MARGIN = 1.0
-# Tests that have a corrected one beside them, where the documents ask for it.
-CORRECTED = {"paired t": "corrected t", "cluster t": "corrected cluster t"}
+# Tests that are more careful than t where the documents ask for it, and t beside them.
+PLAIN = {"paired t": "plain t", "cluster t": "plain cluster t"}
 # Caveats that say of an interval that it may not be what it says.
 _OF_THE_INTERVAL = (
     "skewed differences", "few or very unequal", "fewer than 20", "nothing scatters",
@@ -32,7 +32,7 @@ class Outcome:
         tests: one-sided p-value of each test, the deciding one first.
         flagged: whether a caveat about the interval stands in the report.
         contradicted: whether interval, p-value and "real" disagree.
-        corrected: the corrected interval where one stands beside it, else ``low`` and ``high``.
+        plain: the plain t interval where a more careful one decides, else ``low`` and ``high``.
     """
 
     tests: Mapping[str, float]
@@ -41,7 +41,7 @@ class Outcome:
     high: float = math.nan
     flagged: bool = False
     contradicted: bool = False
-    corrected: tuple[float, float] | None = None
+    plain: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +81,10 @@ def outcome_of(paired: PairedScores, truth: float, *, deciding: str) -> Outcome:
     low, high = drift.estimate.low, drift.estimate.high
     if comparison.bit_identical:
         low = high = 0.0
-    beside = drift.corrected
+    beside = drift.plain
     tests = {deciding: comparison.p_value}
-    if deciding in CORRECTED:
-        tests[CORRECTED[deciding]] = comparison.p_value if beside is None else beside.p_value
+    if deciding in PLAIN:
+        tests[PLAIN[deciding]] = comparison.p_value if beside is None else beside.p_value
     if comparison.mid_p_value is not None:
         tests["mid-p"] = comparison.mid_p_value
     for companion in comparison.companions:
@@ -97,7 +97,7 @@ def outcome_of(paired: PairedScores, truth: float, *, deciding: str) -> Outcome:
         high=high,
         flagged=any(known in text for text in comparison.caveats for known in _OF_THE_INTERVAL),
         contradicted=_contradicted(comparison),
-        corrected=(low, high) if beside is None else (beside.low, beside.high),
+        plain=(low, high) if beside is None else (beside.low, beside.high),
     )
 
 

@@ -39,7 +39,7 @@ class Tally:
     Attributes:
         holds, below, above: intervals that hold the truth, lie below it, lie above it; None for a
             method without an interval.
-        corrected: intervals that hold it where a corrected one, if there is one, is read instead.
+        plain: plain t intervals that hold it, where a more careful one decides.
         rejected: by each test at each of LEVELS.
         flagged: with a caveat about the interval.
         contradictions: in how many repetitions interval, p-value and "real" disagreed.
@@ -54,7 +54,7 @@ class Tally:
     holds: Share | None
     below: Share | None
     above: Share | None
-    corrected: Share | None
+    plain: Share | None
     rejected: Mapping[str, tuple[Share, ...]]
     flagged: Share
     contradictions: int
@@ -99,7 +99,7 @@ def tally(method: str, cell: Cell, repetitions: int) -> Tally:
         holds=_share([_side(o) == 0 for o in outcomes]) if with_interval else None,
         below=_share([_side(o) < 0 for o in outcomes]) if with_interval else None,
         above=_share([_side(o) > 0 for o in outcomes]) if with_interval else None,
-        corrected=_corrected(outcomes),
+        plain=_plain(outcomes),
         rejected={test: _rejections(outcomes, test) for test in _tests(outcomes)},
         flagged=_share([o.flagged for o in outcomes]),
         contradictions=sum(o.contradicted for o in outcomes),
@@ -111,13 +111,13 @@ def seed_of(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def _corrected(outcomes: list[Outcome]) -> Share | None:
-    if outcomes[0].corrected is None:
+def _plain(outcomes: list[Outcome]) -> Share | None:
+    if outcomes[0].plain is None:
         return None
     sides = [
-        _side(replace(outcome, low=outcome.corrected[0], high=outcome.corrected[1]))
+        _side(replace(outcome, low=outcome.plain[0], high=outcome.plain[1]))
         for outcome in outcomes
-        if outcome.corrected is not None
+        if outcome.plain is not None
     ]
     return _share([side == 0 for side in sides])
 

@@ -13,10 +13,11 @@ from evalguard.core.rescoring import Rescoring
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.bootstrap import SEED
-from evalguard.stats.difference_shape import skewness, unequal_weights, worst_documents
+from evalguard.stats.difference_shape import Skewness, skewness, unequal_weights, worst_documents
 from evalguard.stats.drift import Drift
 from evalguard.stats.few_units import FEWEST_FOR_T, SIGNS, cluster_count, cluster_sums
 from evalguard.stats.probability import SIGN_FLIP, Estimate, scatters
+from evalguard.stats.skewed.corrected_t import CR2, SKEW, uncorrected
 
 _ENOUGH_RESAMPLES = 1_000
 # A drift of nearly 0 is any number of times smaller than what one document adds to it.
@@ -120,24 +121,32 @@ def _of_the_interval(paired: PairedScores, drift: Drift) -> list[str]:
         sums = cluster_sums(d, weights, paired.clusters)
         d, weights, noun = sums.values, sums.weights, "clusters"
     n = d.shape[0]
-    skew = skewness(d, weights)
-    if skew.needed > n:
-        side = "worse" if skew.value > 0.0 else "better"
-        doubts.append(
-            f"skewed differences (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} "
-            f"{noun}, here {n:,}): a true drift {side} than the whole interval is likelier than "
-            f"its confidence says{_beside(drift)}"
-        )
+    doubts += skewed_differences(skewness(d, weights), n, noun, drift)
     return doubts if weights is None else doubts + _unequal(weights, noun, drift)
 
 
-def _beside(drift: Drift) -> str:
-    """The corrected interval in sigma, as far as it can be said in a caveat."""
-    found = drift.corrected
-    if found is None:
+def skewed_differences(skew: Skewness, n: int, noun: str, drift: Drift) -> list[str]:
+    """Whether n units are too few and too lopsided for a t interval, and what became of it."""
+    if skew.needed <= n:
+        return []
+    side = "worse" if skew.value > 0.0 else "better"
+    return [
+        f"skewed differences (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} "
+        f"{noun}, here {n:,}): a true drift {side} than the whole interval is likelier than "
+        f"its confidence says{_beside(drift, SKEW)}"
+    ]
+
+
+def _beside(drift: Drift, correction: str) -> str:
+    """That the interval takes account of it, and the plain one in sigma; "" where it does not."""
+    plain = drift.plain
+    if plain is None or correction not in drift.estimate.method:
         return ""
-    low, high = (number_text(drift.sigma_of(end)) for end in (found.low, found.high))
-    return f"; corrected for that it runs from {low} to {high} sigma"
+    low, high = (number_text(drift.sigma_of(end)) for end in (plain.low, plain.high))
+    return (
+        f", although interval and p are corrected for it (plain t: {low} to {high} sigma, p "
+        f"{_p(plain.p_value)})"
+    )
 
 
 def _unequal(weights: NDArray[np.float64], noun: str, drift: Drift) -> list[str]:
@@ -149,7 +158,7 @@ def _unequal(weights: NDArray[np.float64], noun: str, drift: Drift) -> list[str]
     return [
         f"few or very unequal {what}: {n:,} {noun} weigh like {inequality.effective:.0f} of one "
         f"{alike}, and the interval is approximate below {math.ceil(inequality.needed):,} {noun}"
-        f"{_beside(drift)}"
+        f"{_beside(drift, CR2)}"
     ]
 
 
@@ -211,6 +220,7 @@ _METHODS = {
     "mcnemar-exact": "exact McNemar",
     "tango-score": "Tango's score method",
 }
+_CORRECTIONS = {SKEW: "skewed documents", CR2: "unequal weights"}
 _IDENTICAL = "every document has the same score to the last bit (bit-identical)"
 _MOST_DIGITS = 15
 
@@ -323,7 +333,13 @@ def _evidence(drift: Drift, n: int, margin: float) -> str:
 def _method(name: str) -> str:
     if name in _METHODS:
         return _METHODS[name]
-    return f"{_METHODS[name.removesuffix(SIGNS)]}, joined with sign flips"
+    bare = uncorrected(name)
+    words = _METHODS[bare.removesuffix(SIGNS)]
+    if bare.endswith(SIGNS):
+        words += ", joined with sign flips"
+    for suffix, correction in _CORRECTIONS.items():
+        words += f", corrected for {correction}" if suffix in name else ""
+    return words
 
 
 def _p(value: float) -> str:

@@ -14,7 +14,6 @@ from evalguard.core.divergence import Divergence, DocumentDivergence
 from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
 from evalguard.core.reference import KlEstimate, ShownTokens, bound_kl
 from evalguard.stats.compare import check_confidence
-from evalguard.stats.few_units import corrected_t
 from evalguard.stats.probability import (
     Array,
     Estimate,
@@ -23,6 +22,7 @@ from evalguard.stats.probability import (
     t_critical,
     t_estimate,
 )
+from evalguard.stats.skewed.corrected_t import corrected_t
 from evalguard.stats.strata import Share, rank_limits
 
 # Below this a sample often holds none of the tokens that a mean KL is made of (simulated).
@@ -362,7 +362,7 @@ def ratio_estimate(sums: Array, weights: Array, *, confidence: float) -> Estimat
     """Ratio of sums over G units, both of shape (G,), G >= 2, with its (corrected) t interval."""
     found, df = ratio_moments(sums, weights), sums.shape[0] - 1
     plain = t_estimate(found.point, found.stderr, df=df, confidence=confidence, method="t-ratio")
-    return corrected_t(plain, sums, weights, 1.0) or plain
+    return corrected_t(plain, sums, weights, 1.0)
 
 
 def rank_of(percent: float, n: int) -> int:

@@ -13,8 +13,8 @@ interval of D, and interval, p-value and sign always agree.
 
 Where documents belong to clusters, the standard error of D is the cluster-robust one, and below
 20 clusters whole clusters change sign (clusters.py). SE_base stays the one that lm-eval reports.
-Where documents are too skewed or too unequal for t, a corrected interval stands beside
-(corrected_t.py).
+Where documents are too skewed or too unequal for t, the more careful of t and of a corrected one
+decides (skewed/corrected_t.py), and t stands beside it.
 
 SE_base is taken as a known unit here, as in port reports: its own sampling error is not a part
 of the paired interval.
@@ -34,12 +34,9 @@ from evalguard.core.pairing import PairedScores
 from evalguard.stats.binary import flip_estimate, mcnemar_exact, wilcoxon_signed_rank
 from evalguard.stats.bootstrap import paired_bootstrap, sign_flip
 from evalguard.stats.few_units import (
-    CR2,
     FEWEST_FOR_T,
-    SKEW,
     cluster_stderr,
     cluster_sums,
-    corrected_t,
     limited_to_signs,
     limited_to_swaps,
     sign_flip_estimate,
@@ -58,6 +55,7 @@ from evalguard.stats.probability import (
     skellam_upper_tail,
     t_estimate,
 )
+from evalguard.stats.skewed.corrected_t import careful_t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +69,8 @@ class Drift:
         unit: SE_base on the estimation scale.
         log_sign: 0 for a linear scale; on a log scale +1 if a lower metric is better, else -1.
         flips: (b, c) for 0/1 metrics.
-        corrected: the estimate with a t interval that is corrected for skewed or very unequal
-            documents; None where there is nothing to correct. It decides nothing.
+        plain: the t estimate before it was corrected for skewed or very unequal documents; None
+            where there is nothing to correct. It decides nothing.
         documents: independent ones, of 0/1 metrics; else 0.
         undefined: share of a bootstrap's resamples for which the metric has no number.
     """
@@ -84,7 +82,7 @@ class Drift:
     unit: float
     log_sign: int = 0
     flips: tuple[int, int] | None = None
-    corrected: Estimate | None = None
+    plain: Estimate | None = None
     documents: int = 0
     undefined: float = 0.0
 
@@ -170,14 +168,14 @@ def _binary_drift(paired: PairedScores, confidence: float) -> Drift:
 
 def _mean_drift(paired: PairedScores, confidence: float) -> Drift:
     base = mean_moments(paired.base.values)
-    estimate, corrected = _paired_t(paired, 1.0, confidence=confidence, method="paired-t")
+    estimate, plain = _paired_t(paired, 1.0, confidence=confidence, method="paired-t")
     return Drift(
         base=base,
         candidate=mean_moments(paired.candidate.values),
         paired_stderr=estimate.stderr,
         estimate=estimate,
         unit=base.stderr,
-        corrected=corrected,
+        plain=plain,
     )
 
 
@@ -190,14 +188,14 @@ def _bits_drift(paired: PairedScores, confidence: float) -> Drift:
             moments(paired.candidate.values, weights),
         )
     )
-    estimate, corrected = _paired_t(paired, bits, confidence=confidence, method="paired-t-ratio")
+    estimate, plain = _paired_t(paired, bits, confidence=confidence, method="paired-t-ratio")
     return Drift(
         base=base,
         candidate=candidate,
         paired_stderr=estimate.stderr,
         estimate=estimate,
         unit=base.stderr,
-        corrected=corrected,
+        plain=plain,
     )
 
 
@@ -206,7 +204,7 @@ def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
     base_rate = moments(paired.base.values, weights)
     candidate = _perplexity(moments(paired.candidate.values, weights))
     method = "paired-t-log" if weights is None else "paired-t-log-ratio"
-    estimate, corrected = _paired_t(paired, 1.0, confidence=confidence, method=method)
+    estimate, plain = _paired_t(paired, 1.0, confidence=confidence, method=method)
     return Drift(
         base=_perplexity(base_rate),
         candidate=candidate,
@@ -214,7 +212,7 @@ def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
         estimate=estimate,
         unit=base_rate.stderr,
         log_sign=SigmaScale.log_sign_of(paired.base),
-        corrected=corrected,
+        plain=plain,
     )
 
 
@@ -260,7 +258,7 @@ _ESTIMATORS: dict[str, Callable[[PairedScores, float], Drift]] = {
 def _paired_t(
     paired: PairedScores, factor: float, *, confidence: float, method: str
 ) -> tuple[Estimate, Estimate | None]:
-    """The t estimate that decides, and the corrected one where its documents ask for that."""
+    """The estimate that decides, and the plain t estimate where it is more careful than that."""
     d, weights = paired.d, paired.base.weights
     drift, values = _beyond_rounding(moments(d, weights), paired), d
     stderr = drift.stderr
@@ -277,8 +275,9 @@ def _paired_t(
         confidence=confidence,
         method=method,
     )
-    decides = limited_to_signs(plain, values, weights, factor)
-    return decides, corrected_t(decides, values, weights, factor)
+    plain = limited_to_signs(plain, values, weights, factor)
+    decides = careful_t(plain, values, weights, factor)
+    return decides, None if decides is plain else plain
 
 
 def _beyond_rounding(drift: Moments, paired: PairedScores) -> Moments:
@@ -309,10 +308,8 @@ NAMES = {
     "sign-flip": "the sign-flip permutation test",
     "wilcoxon": "Wilcoxon's signed-rank test",
     "mcnemar-exact": "the exact McNemar test, which takes documents as independent,",
-    SKEW: "the t test corrected for skewed documents",
-    CR2: "the t test corrected for unequal weights",
-    SKEW + CR2: "the t test corrected for skewed documents of unequal weight",
 }
+_PLAIN_T = "the plain t test"
 # A Monte Carlo p-value this close to the level says nothing about which side it is on.
 _MONTE_CARLO_ERRORS = 3.0
 
@@ -331,7 +328,7 @@ def companions(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
         return _of_clusters(paired, drift)
     if drift.flips is not None:
         return ()
-    return (sign_flip_companion(paired.d, "documents"), _wilcoxon(paired), *_corrected(drift))
+    return (sign_flip_companion(paired.d, "documents"), _wilcoxon(paired), *plain_t(drift))
 
 
 def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
@@ -343,11 +340,12 @@ def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
         p_value = mcnemar_exact(*drift.flips)
         note = "takes documents as independent, whatever they share"
         tests.append(Companion(method="mcnemar-exact", p_value=p_value, note=note))
-    return (*tests, *_corrected(drift))
+    return (*tests, *plain_t(drift))
 
 
-def _corrected(drift: Drift) -> tuple[Companion, ...]:
-    found = drift.corrected
+def plain_t(drift: Drift) -> tuple[Companion, ...]:
+    """The t test, where a more careful one decides."""
+    found = drift.plain
     if found is None:
         return ()
     interval = (drift.sigma_of(found.low), drift.sigma_of(found.high))
@@ -361,17 +359,13 @@ def disagreements(tests: Sequence[Companion], *, real: bool, level: float) -> li
         real: whether the deciding test calls the drift to the worse real.
         level: one-sided level of all tests.
     """
+    sees, does = ("does not see", "does") if real else ("sees", "does not")
     return [
-        f"{_name(test.method)} {'does not see' if real else 'sees'} a drift to the worse "
-        f"(one-sided p = {test.p_value:.3g}), the deciding test {'does' if real else 'does not'}"
+        f"{NAMES.get(test.method, _PLAIN_T)} {sees} a drift to the worse "
+        f"(one-sided p = {test.p_value:.3g}), the deciding test {does}"
         for test in tests
         if (test.p_value <= level) != real and not _too_close(test, level)
     ]
-
-
-def _name(method: str) -> str:
-    suffixes = "".join(suffix for suffix in (SKEW, CR2) if suffix in method)
-    return NAMES[suffixes or method]
 
 
 def _too_close(test: Companion, level: float) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from evalguard.core.comparison import Companion, Comparison, Margin
 from evalguard.core.scores import TaskGroup
+from evalguard.stats.caveats import skewed_differences
 from evalguard.stats.compare import (
     IDENTICAL,
     MetricComparison,
@@ -25,9 +26,10 @@ from evalguard.stats.compare import (
 )
 from evalguard.stats.contributions import Contributions, TaskContributions, flip_units, influence
 from evalguard.stats.difference_shape import skewness
-from evalguard.stats.drift import Drift, disagreements, sign_flip_companion
+from evalguard.stats.drift import Drift, disagreements, plain_t, sign_flip_companion
 from evalguard.stats.few_units import limited_to_signs, limited_to_swaps
 from evalguard.stats.probability import Array, Estimate, Moments, all_finite
+from evalguard.stats.skewed.corrected_t import careful_t
 from evalguard.stats.strata import joined_strata, number, stratify_documents, subtask_strata
 
 Key = tuple[str, str, str]
@@ -90,10 +92,10 @@ def compare_group(
     if not identical:
         judged = judge_metric(drift, n=n, n_total=0, margin=tolerated, margin_text=wanted.text)
     comparison = _comparison(group, subtasks, drift, judged, tolerated)
-    tests = () if parts is None or identical else _companions(parts)
+    tests = () if parts is None or identical else (*_companions(parts), *plain_t(drift))
     doubts = disagreements(tests, real=judged.verdict.significant, level=(1.0 - confidence) / 2.0)
     counts = [subtask.times for subtask in subtasks]
-    caveats = (how_made(counts, weight_by_size), *sharing(shared), *skewed(parts), *doubts)
+    caveats = (how_made(counts, weight_by_size), *sharing(shared), *skewed(parts, drift), *doubts)
     return MetricComparison(
         comparison=replace(
             comparison,
@@ -129,8 +131,13 @@ def _drift(
     comparisons = [subtask.comparison for subtask in subtasks]
     strata = subtask_strata(comparisons, weights)
     strata, shared = joined_strata(strata, parts)
-    plain = stratify_documents(strata, confidence=confidence).estimate
-    estimate = limited_to_documents(plain, comparisons, weights, parts)
+    stratified = stratify_documents(strata, confidence=confidence)
+    plain = limited_to_documents(stratified.estimate, comparisons, weights, parts)
+    estimate = plain
+    if parts and any(c.flips is None or c.clusters for c in comparisons):
+        shares = _per_unit(_weighted_shares(parts, weights))
+        residuals = flip_units([_whole(parts)]).residuals[:, 0]
+        estimate = careful_t(plain, residuals, shares, 1.0, df=stratified.df)
     base, candidate = (
         Moments(
             point=math.fsum(w * value for w, value in zip(weights, values, strict=True)),
@@ -150,6 +157,7 @@ def _drift(
         paired_stderr=estimate.stderr,
         estimate=estimate,
         unit=base.stderr,
+        plain=None if estimate is plain else plain,
     )
     return drift, shared
 
@@ -267,20 +275,13 @@ def sharing(subtasks: int) -> tuple[str, ...]:
     )
 
 
-def skewed(parts: Contributions | None) -> tuple[str, ...]:
+def skewed(parts: Contributions | None, drift: Drift) -> tuple[str, ...]:
     """Say whether documents are too few and too lopsided for a t interval."""
     if parts is None:
         return ()
     residuals = np.concatenate([part.residuals for part in parts.parts])
-    skew, n = skewness(residuals, None), residuals.shape[0]
-    if skew.needed <= n:
-        return ()
-    side = "worse" if skew.value > 0.0 else "better"
-    return (
-        f"skewed differences: a true drift {side} than the whole interval is likelier than its "
-        f"confidence says (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} documents,"
-        f" here {n:,})",
-    )
+    found = skewed_differences(skewness(residuals, None), residuals.shape[0], "documents", drift)
+    return tuple(found)
 
 
 # What the signs of few documents grant to the aggregate of a group of tasks.
@@ -304,14 +305,23 @@ def limited_to_documents(
     if not parts:
         units = sum(c.n_used if c.clusters is None else c.clusters for c in comparisons)
         return limited_to_swaps(estimate, differing=units, units=units)
-    shares = [
+    shares = _per_unit(_weighted_shares(parts, weights))
+    return limited_to_signs(estimate, _per_unit(parts), shares, 1.0)
+
+
+def _weighted_shares(
+    parts: Sequence[TaskContributions], weights: Sequence[float]
+) -> list[TaskContributions]:
+    return [
         replace(part, values=part.shares * weight)
         for part, weight in zip(parts, weights, strict=True)
     ]
-    return limited_to_signs(estimate, _per_unit(parts), _per_unit(shares), 1.0)
 
 
 def _per_unit(parts: Sequence[TaskContributions]) -> Array:
-    whole = Contributions(task="", filter="", metric="", unit=1.0, parts=tuple(parts))
-    column: Array = flip_units([whole]).values[:, 0]
+    column: Array = flip_units([_whole(parts)]).values[:, 0]
     return column
+
+
+def _whole(parts: Sequence[TaskContributions]) -> Contributions:
+    return Contributions(task="", filter="", metric="", unit=1.0, parts=tuple(parts))

@@ -1,8 +1,9 @@
-"""Beside the t interval: a corrected one for skewed or very unequal documents, never narrower."""
+"""Skewed and very unequal documents: the more careful of t and of a corrected t decides."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,27 +13,29 @@ from paired_tables import paired
 from scipy import optimize
 from scipy import stats as scipy_stats
 
+from evalguard.core.gate import Gate
 from evalguard.stats.compare import compare_scores
-from evalguard.stats.difference_shape import skewness
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.probability import moments
+from evalguard.stats.skewed.corrected_t import find_tail
 
 RNG = np.random.default_rng(41)
 N = 60
 SKEWED = RNG.lognormal(-1.0, 1.2, N) - 0.3
+GAINS = -SKEWED + 2.0 * np.mean(SKEWED)
 
 
 def drift(d, weights=None, *, confidence=0.95, clusters=()):
     kind = "mean" if weights is None else "weighted_perplexity"
     fields = {"clusters": clusters, "cluster_field": "passage"} if clusters else {}
-    run = paired(np.zeros(len(d)), -d, kind, weights=weights, **fields)
+    run = paired(np.zeros(len(d)), -np.asarray(d), kind, weights=weights, **fields)
     return estimate_drift(run, confidence=confidence)
 
 
 def corrected(d, weights=None, **how):
-    found = drift(d, weights, **how).corrected
-    assert found is not None
-    return found
+    found = drift(d, weights, **how)
+    assert found.plain is not None
+    return found.estimate
 
 
 def hall(t, skew, n):
@@ -40,41 +43,85 @@ def hall(t, skew, n):
     return t + skew * t**2 / (3 * n**0.5) + skew**2 * t**3 / (27 * n) + skew / (6 * n**0.5)
 
 
-def test_documents_without_skewness_have_nothing_to_correct():
-    d = np.random.default_rng(1).normal(0.1, 1.0, 400)
-    assert drift(d).corrected is None
+def one_more(d, furthest):
+    return np.append(d, d[furthest])
 
 
-@pytest.mark.parametrize("n", [20, N])  # from 20 documents that differ on
-def test_scipys_t_interval_and_p_value_decide_however_skewed_the_documents_are(n):
-    got = drift(SKEWED[:n]).estimate
-    test = scipy_stats.ttest_1samp(SKEWED[:n], 0.0, alternative="greater")
-    low, high = scipy_stats.ttest_1samp(SKEWED[:n], 0.0).confidence_interval(0.95)
-    assert (got.low, got.high, got.p_value) == pytest.approx((low, high, test.pvalue), rel=1e-12)
-    assert got.method == got.interval_method == "paired-t"
+def halls_end(d, side):
+    """The end of Hall's interval on this side, by root finding."""
+    n, skew = len(d), scipy_stats.skew(d)
+    critical = scipy_stats.t.ppf(0.975, n - 1)
+    t_end = optimize.brentq(lambda t: hall(t, skew, n) + side * critical, -80.0, 80.0, xtol=1e-13)
+    return np.mean(d) - t_end * scipy_stats.sem(d)
 
 
-def test_skewed_losses_reach_as_far_as_halls_transformation():
-    got, skew = corrected(SKEWED), skewness(SKEWED, None).value
+@pytest.mark.parametrize("draw", ["normal", "standard_t"])
+def test_symmetric_documents_have_nothing_to_correct(draw):
+    rng = np.random.default_rng(1)
+    for n in (200, 400):
+        d = 0.1 + (rng.normal(size=n) if draw == "normal" else rng.standard_t(3, n))
+        got = drift(d)
+        assert got.plain is None
+        test = scipy_stats.ttest_1samp(d, 0.0, alternative="greater")
+        low, high = scipy_stats.ttest_1samp(d, 0.0).confidence_interval(0.95)
+        expected = (low, high, test.pvalue)
+        got = got.estimate
+        assert (got.low, got.high, got.p_value) == pytest.approx(expected, rel=1e-9)
+        assert got.method == got.interval_method == "paired-t"
+
+
+def test_a_single_document_far_out_among_symmetric_ones_is_a_tail_only_by_four_times_the_other():
+    d = np.random.default_rng(8).normal(size=100)
+    other = np.max(d)
+    for times, tail in ((3.5, False), (5.0, True)):
+        d[0] = -times * other
+        assert (find_tail(d, None) is not None) is tail
+
+
+def test_a_tail_of_losses_reaches_as_far_as_halls_interval_with_one_more_such_document():
+    got = corrected(SKEWED)
     low, high = scipy_stats.ttest_1samp(SKEWED, 0.0).confidence_interval(0.95)
     assert got.method == got.interval_method == "paired-t-skew"
-    assert got.low == pytest.approx(low, rel=1e-12)  # the plain end lies lower here
-    assert got.high > high
-    critical = scipy_stats.t.ppf(0.975, N - 1)
-    t_end = optimize.brentq(lambda t: hall(t, skew, N) + critical, -60.0, 10.0, xtol=1e-13)
-    assert got.high == pytest.approx(got.point - t_end * got.stderr, rel=1e-9)
-    assert got.p_value == pytest.approx(
-        scipy_stats.ttest_1samp(SKEWED, 0.0, alternative="greater").pvalue, rel=1e-9
-    )
+    assert got.low == pytest.approx(low, rel=1e-9)  # the plain end lies lower here
+    expected = halls_end(one_more(SKEWED, np.argmax(SKEWED)), 1.0)
+    assert got.high == pytest.approx(expected, rel=1e-9)
+    assert got.high > halls_end(SKEWED, 1.0) > high
+    test = scipy_stats.ttest_1samp(SKEWED, 0.0, alternative="greater")
+    assert got.p_value == pytest.approx(test.pvalue, rel=1e-9)
 
 
-def test_skewed_gains_look_less_like_losses_once_corrected():
-    gains = -SKEWED + 2.0 * np.mean(SKEWED)
-    got, skew = corrected(gains), skewness(gains, None).value
-    plain = scipy_stats.ttest_1samp(gains, 0.0, alternative="greater")
+def test_a_tail_of_gains_has_the_p_value_of_hall_with_one_more_such_document():
+    got = corrected(GAINS)
+    more = one_more(GAINS, np.argmin(GAINS))
+    t = scipy_stats.ttest_1samp(more, 0.0).statistic
+    expected = scipy_stats.t.sf(hall(t, scipy_stats.skew(more), N + 1), N)
+    assert got.p_value == pytest.approx(expected, rel=1e-9)
+    assert got.low == pytest.approx(halls_end(more, -1.0), rel=1e-9)
+    plain = scipy_stats.ttest_1samp(GAINS, 0.0, alternative="greater")
     assert got.p_value > 1.5 * plain.pvalue
-    t = plain.statistic
-    assert got.p_value == pytest.approx(scipy_stats.t.sf(hall(t, skew, N), N - 1), rel=1e-9)
+    assert got.stderr == pytest.approx(scipy_stats.sem(GAINS), rel=1e-12)  # the page's
+
+
+def test_one_more_text_counts_with_its_words():
+    words = np.random.default_rng(9).integers(5, 60, N).astype(float)
+    d = words * GAINS
+    got = corrected(d, words)
+    rate = d.sum() / words.sum()
+    furthest = np.argmin(d - rate * words)
+    values, weights = one_more(d, furthest), one_more(words, furthest)
+    more = moments(values, weights)
+    residuals = values - more.point * weights
+    t, n = more.point / more.stderr, N + 1
+    by_hall = scipy_stats.t.sf(hall(t, scipy_stats.skew(residuals), n), N)
+    assert got.p_value == pytest.approx(max(by_hall, scipy_stats.t.sf(t, N)), rel=1e-9)
+
+
+def test_clusters_are_the_documents_of_a_long_tail():
+    labels = tuple(np.repeat(np.arange(N), 3).astype(str))
+    got = corrected(np.repeat(GAINS, 3), clusters=labels)
+    alone = corrected(GAINS)
+    assert got.method == "cluster-t-skew"
+    assert (got.low, got.p_value) == pytest.approx((alone.low, alone.p_value), rel=1e-9)
 
 
 def naive_cr2(values, weights):
@@ -105,7 +152,7 @@ def test_unequal_texts_have_the_cr2_interval_of_bell_and_mccaffrey():
 
 def test_texts_of_one_length_have_nothing_to_correct():
     d = np.random.default_rng(4).normal(0.0, 1.0, 25)
-    assert drift(d, np.full(25, 7.0)).corrected is None
+    assert drift(d, np.full(25, 7.0)).plain is None
 
 
 def test_one_text_that_alone_has_words_is_no_reason_to_fail():
@@ -132,23 +179,32 @@ def test_interval_and_p_value_never_contradict_each_other(seed, confidence, rati
     d = rng.choice([-1.0, 1.0]) * rng.lognormal(0.0, 1.5, n) - rng.normal(0.0, 1.0)
     weights = np.ceil(rng.lognormal(2.0, 1.5, n)) if ratio else None
     run = drift(d, weights, confidence=confidence)
-    got = run.corrected or run.estimate
-    level = (1.0 - confidence) / 2.0
+    got, level = run.estimate, (1.0 - confidence) / 2.0
     assert (got.low > 0.0) == (got.p_value < level) or got.p_value == pytest.approx(level)
-    turned = drift(-d, weights, confidence=confidence)
-    mirrored = turned.corrected or turned.estimate
+    if run.plain is not None:
+        assert got.low <= run.plain.low
+        assert got.high >= run.plain.high
+        assert got.p_value >= run.plain.p_value
+    mirrored = drift(-d, weights, confidence=confidence).estimate
     assert (mirrored.low, mirrored.high) == pytest.approx((-got.high, -got.low), rel=1e-9)
 
 
 @given(st.integers(0, 100), st.floats(-5.0, 5.0))
 def test_a_constant_moves_the_interval_and_nothing_else(seed, constant):
     d = np.random.default_rng(seed).lognormal(0.0, 1.0, 40)
-    runs = drift(d), drift(d + constant)
-    one, moved = (run.corrected or run.estimate for run in runs)
+    one, moved = drift(d).estimate, drift(d + constant).estimate
     assert moved.method == one.method
     assert (moved.low - constant, moved.high - constant) == pytest.approx(
         (one.low, one.high), abs=1e-8
     )
+
+
+@given(st.integers(0, 100))
+def test_the_order_of_the_documents_changes_nothing(seed):
+    rng = np.random.default_rng(seed)
+    d, weights = -rng.lognormal(0.0, 1.5, 50), rng.integers(1, 5, 50).astype(float)
+    order = rng.permutation(50)
+    assert drift(d, weights).estimate == drift(d[order], weights[order]).estimate
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -159,14 +215,61 @@ def test_a_drift_beyond_all_scatter_has_a_p_value(sign):
     assert got.p_value == pytest.approx(0.0 if sign > 0.0 else 1.0)
 
 
-def test_the_corrected_interval_is_a_companion_and_a_caveat_says_its_ends():
-    got = compare_scores(paired(np.zeros(N), -SKEWED))
-    (beside,) = (test for test in got.companions if test.method == "paired-t-skew")
-    expected = drift(SKEWED)
-    assert beside.sigma_interval is not None
+def test_the_plain_t_test_is_a_companion_and_a_caveat_says_its_ends():
+    got = compare_scores(paired(np.zeros(N), -GAINS))
+    assert got.method == "paired-t-skew"
+    (beside,) = (test for test in got.companions if test.method == "paired-t")
+    expected = drift(GAINS)
+    assert beside.p_value == expected.plain.p_value
     assert beside.sigma_interval == pytest.approx(
-        (expected.sigma_of(expected.corrected.low), expected.sigma_of(expected.corrected.high))
+        (expected.sigma_of(expected.plain.low), expected.sigma_of(expected.plain.high))
     )
     (caveat,) = (text for text in got.caveats if text.startswith("skewed differences"))
-    assert "corrected for that it runs from" in caveat
-    assert got.method == "paired-t"
+    assert "interval and p are corrected for it (plain t:" in caveat
+    assert "paired t, corrected for skewed documents" in got.reason
+
+
+# An unchanged candidate: most documents lose a little, and a few gain what makes up for it.
+
+
+def lognormal_gains(rng, spread, shape):
+    centre = math.exp(spread * spread / 2.0)
+    return centre - rng.lognormal(0.0, spread, shape)
+
+
+@pytest.mark.parametrize(
+    ("spread", "n", "at_most"),
+    [(1.0, 50, 0.055), (1.0, 200, 0.04), (1.5, 200, 0.055), (2.0, 200, 0.095), (2.0, 1000, 0.06)],
+)
+def test_few_documents_that_gain_much_do_not_make_an_unchanged_candidate_worse(spread, n, at_most):
+    rng = np.random.default_rng(14)
+    runs = [drift(d) for d in lognormal_gains(rng, spread, (400, n))]
+    real = np.mean([run.estimate.low > 0.0 for run in runs])
+    plain = np.mean([(run.plain or run.estimate).low > 0.0 for run in runs])
+    assert real <= at_most
+    assert plain >= 1.5 * real
+
+
+@pytest.mark.parametrize("draw", ["normal", "standard_t"])
+@pytest.mark.parametrize("n", [50, 200])
+def test_ordinary_drifts_are_seen_as_often_as_by_t(draw, n):
+    rng = np.random.default_rng(13)
+    d = rng.normal(size=(500, n)) if draw == "normal" else rng.standard_t(3, (500, n)) / 3.0**0.5
+    runs = [drift(one + 2.8 / math.sqrt(n)) for one in d]
+    seen = np.mean([run.estimate.low > 0.0 for run in runs])
+    assert seen >= np.mean([(run.plain or run.estimate).low > 0.0 for run in runs]) - 0.025
+
+
+def test_the_gate_goes_by_the_careful_p_value():
+    rng = np.random.default_rng(3)
+    d = next(
+        d
+        for d in lognormal_gains(rng, 2.0, (200, 50))
+        if (run := drift(d)).plain and run.plain.low > 0.0 > run.estimate.low
+    )
+    base = rng.normal(size=50)
+    got = compare_scores(paired(base, base - 10.0 * d))
+    result = Gate().judge([got])
+    assert result.state == "undecided"
+    careless = replace(got, p_value=drift(d).plain.p_value)
+    assert Gate().judge([careless]).state == "regressed"
