@@ -156,6 +156,8 @@ class ModelDescription:
     requests in flight.
     ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
     ``padding`` is what padding does to its answers; None where that was not measured.
+    ``configuration`` is what it is configured with, by section: config, generation, tokenizer,
+    code; {} where it does not show it.
     """
 
     model_type: str
@@ -171,6 +173,7 @@ class ModelDescription:
     environment: Mapping[str, Value] = field(default_factory=dict)
     computation: Mapping[str, Value] = field(default_factory=dict)
     padding: PaddingEffect | None = None
+    configuration: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scorer import UNSHARED, ModelDescription, ScoringPolicy
+from evalguard.models.configuration import read_configuration
 from evalguard.models.hf.batch_cuts import OUT_OF_MEMORY
 from evalguard.models.hf.scored_tokens import scales_with_length
 from evalguard.models.identity import (
@@ -61,6 +62,7 @@ def describe_model(
         environment=describe_environment(lm, model_args),
         computation=read_computation(lm),
         padding=lm.padding if hasattr(lm, "forget_padding") else None,
+        configuration=read_configuration(lm),
         caveats=list_model_caveats(lm, model_args),
     )
 

@@ -37,6 +37,7 @@ from evalguard.run.scoring.divergences import compare_task_distributions, estima
 from evalguard.run.scoring.fairness import find_padding_changes, note_batch_differences
 from evalguard.run.scoring.generations import compare_task_generations, with_part_caveats
 from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.run.stored_run import describe_differences
 from evalguard.stats.binary import benjamini_hochberg
 from evalguard.stats.compare import MetricComparison, compare_documents, failed_comparison
@@ -91,7 +92,12 @@ def build_report(
 def _findings(base: ScoredSide, candidate: ScoredSide) -> tuple[Finding, ...]:
     """What every reader must see beside the verdict, the gravest first."""
     names = (base.identity.name, candidate.identity.name)
-    return find_padding_changes(base.description, candidate.description, names)
+    return (
+        *find_padding_changes(base.description, candidate.description, names),
+        *find_side_differences(
+            (base.identity, candidate.identity), (base.description, candidate.description)
+        ),
+    )
 
 
 def judge_scores(

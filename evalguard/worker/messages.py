@@ -176,6 +176,7 @@ DESCRIPTION: Codec[ModelDescription] = name_root(
         environment=_VALUE_MAP,
         computation=_VALUE_MAP,
         padding=optional(codec_of(PaddingEffect)),
+        configuration=_VALUE_MAP,
         caveats=sequence(TEXT),
     ),
 )
