@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.night_series import OUTSIDE, QUIET, Make, Series, normal, stepped
 from evalguard.core.reports.night import ALPHA, LOOKS
 from evalguard.run.nightly.night_files import MOST_NIGHTS
-from evalguard.stats.change_points import change_points
+from evalguard.stats.series.change_points import change_points
 
 YEAR, FIRST_LOOK = 365, 6
 PER_NIGHT, PER_YEAR = ALPHA, ALPHA / LOOKS

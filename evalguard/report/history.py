@@ -32,7 +32,7 @@ from evalguard.report.page import render_page, wrap_prose
 from evalguard.report.trends import format_time, key_label, listing_blocks, trend_blocks
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.rounding import format_count
-from evalguard.stats.change_points import ChangePoint, Level
+from evalguard.stats.series.change_points import ChangePoint, Level
 
 _MOST_PROBLEMS = 3
 

@@ -33,6 +33,7 @@ from evalguard.run.groups import (
 from evalguard.run.options import CompareOptions
 from evalguard.run.record import read_environments
 from evalguard.run.sample_size.draws import Stops
+from evalguard.run.scoring.dependent_documents import find_dependent_documents
 from evalguard.run.scoring.divergences import compare_task_distributions, estimate_task_kl
 from evalguard.run.scoring.fairness import find_padding_changes, note_batch_differences
 from evalguard.run.scoring.generations import compare_task_generations, with_part_caveats
@@ -80,7 +81,7 @@ def build_report(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=read_environments(base.environment, candidate.environment),
         not_compared=_uncompared(base, candidate, judgement),
-        findings=_findings(base, candidate),
+        findings=(*_findings(base, candidate), *judgement.findings),
         notes=tuple(
             dict.fromkeys((*choices.notes, *unused, *_report_notes(base, candidate), *more))
         ),
@@ -147,6 +148,7 @@ def judge_scores(
         not_compared=(*undefined, *absent),
         kl_estimates=estimates,
         generations=generations,
+        findings=find_dependent_documents(of_tasks, {**base.fields, **candidate.fields}),
     )
     return found, unused
 
@@ -211,7 +213,8 @@ class GateJudgement:
     judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
     which subtasks the gate does not judge, ``note_uncompared`` what no subtask has.
     ``kl_estimates`` are shown, and no limit is held to them.
-    ``generations`` say how the generated answers differ; they decide nothing.
+    ``generations`` say how the generated answers differ; they decide nothing, and no more do the
+    ``findings``: dependent documents.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -223,6 +226,7 @@ class GateJudgement:
     notes: tuple[str, ...] = ()
     not_compared: tuple[NotCompared, ...] = ()
     generations: tuple[GenerationComparison, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def judge_comparisons(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evalguard.stats.change_points import change_points
+from evalguard.stats.series.change_points import change_points
 
 NIGHTS = 60
 ALPHA = 0.05

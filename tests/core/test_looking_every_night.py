@@ -16,7 +16,7 @@ from evalguard.core.reports.night import ALPHA, LOOKS, NightStep, PairNight
 from evalguard.run.history.queries import HistorySelection, find_trends
 from evalguard.run.nightly.night_files import read_night_trends
 from evalguard.run.nightly.nightly import RECENT_NIGHTS, find_changes_tonight
-from evalguard.stats.change_points import change_points, most_drawn, recently_found
+from evalguard.stats.series.change_points import change_points, most_drawn, recently_found
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 PAIR = PairNight(

@@ -18,7 +18,7 @@ from evalguard.core.reports.night import (
     PairChanges,
     PairNight,
 )
-from evalguard.stats.change_points import change_points
+from evalguard.stats.series.change_points import change_points
 
 KEY = ("lastword", "none", "acc")
 LONG = "a_metric_whose_name_somebody_made_as_long_as_this_with,flexible-extract"

@@ -16,7 +16,7 @@ from evalguard.core.history import (
     NightRun,
     match_documents,
 )
-from evalguard.stats.change_points import Scan
+from evalguard.stats.series.change_points import Scan
 
 SCHEMA = "evalguard.history/1"
 

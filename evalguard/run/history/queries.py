@@ -34,7 +34,7 @@ from evalguard.core.reports.history import (
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
 from evalguard.report.history import history_document, history_text
 from evalguard.run.history.location import find_named_run, shared_history_file
-from evalguard.stats.change_points import Floats, change_points
+from evalguard.stats.series.change_points import Floats, change_points
 from evalguard.store.files import check_output, write_output
 from evalguard.store.history.check import check_history, export_history
 from evalguard.store.history.history_file import HistoryFile

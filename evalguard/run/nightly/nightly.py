@@ -52,7 +52,7 @@ from evalguard.run.nightly.pairs import NightPair, check_hours, guards_digest, l
 from evalguard.run.nightly.tracked_night import track_night
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import DEFAULT_OUTPUT
-from evalguard.stats.change_points import recently_found
+from evalguard.stats.series.change_points import recently_found
 from evalguard.store.files import FileLock, safe_name
 from evalguard.store.journal import NightJournal
 from evalguard.store.run_folder import check_writable

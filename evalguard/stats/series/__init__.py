@@ -1,0 +1,1 @@
+"""What follows each other: documents in their order, nights, and how alike neighbours are."""
