@@ -103,6 +103,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
         "history",
         "no_history",
         "track",
+        "track_documents",
     }
 )
 

@@ -48,6 +48,7 @@ _FIRST_OF_NIGHTLY = (
     "bisect",
     "history",
     "track",
+    "track_documents",
     "device",
     "output_path",
     "as_json",

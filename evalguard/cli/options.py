@@ -36,6 +36,11 @@ TRACKING = (
         multiple=True,
         help="Send the finished run to a tracker. Repeatable. Default: W&B where it is configured.",
     ),
+    record_option(
+        "--track-documents",
+        is_flag=True,
+        help="Send it documents, too: prompts, answers, the run folder's files.",
+    ),
 )
 
 

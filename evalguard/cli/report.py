@@ -218,17 +218,17 @@ _QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.command("track", short_help="Send a finished run to W&B, trackio or MLflow.")
 @click.argument("run", type=PATH, metavar="RUN")
 @add_options(*TRACKING, _QUIET, DEBUG)
-def track_command(run: Path, track: tuple[str, ...], quiet: bool) -> Job:
+def track_command(run: Path, track: tuple[str, ...], track_documents: bool, quiet: bool) -> Job:
     """Send a finished comparison to experiment trackers.
 
     RUN is a run folder, or its result.json. Exit codes: 0 sent, or kept here for wandb sync; 2
     usage; 3 not sent.
     """
-    return partial(_tracked, run, track, quiet=quiet)
+    return partial(_tracked, run, track, documents=track_documents, quiet=quiet)
 
 
-def _tracked(run: Path, track: tuple[str, ...], *, quiet: bool) -> CommandResult:
+def _tracked(run: Path, track: tuple[str, ...], *, documents: bool, quiet: bool) -> CommandResult:
     from evalguard.run.publishing.tracking import track_stored
 
-    result = track_stored(run, track, quiet=quiet)
+    result = track_stored(run, track, documents=documents, quiet=quiet)
     return CommandResult(result.render, result.exit_code)

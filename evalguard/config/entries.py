@@ -445,6 +445,11 @@ class RunEntry(GuardEntry):
         description="Experiment trackers that a finished run is sent to: wandb, trackio, mlflow, "
         "or none; default: W&B where it is configured.",
     )
+    track_documents: bool | None = Field(
+        default=None,
+        description="Send trackers the documents, too: prompts, answers and the files of the run "
+        "folder; default: figures, tables and plots alone.",
+    )
     pair_hours: float | None = Field(
         default=None,
         ge=0,

@@ -88,6 +88,7 @@ class RunOptions:
     cache_max_size: int | str | None = None
     history: str | None = None
     track: tuple[str, ...] | None = None
+    track_documents: bool | None = None
     pair_hours: float | None = None
 
 

@@ -103,16 +103,19 @@ def _relative_path(folder: Path) -> str:
 
 
 _WANDB_CLOUD = "https://api.wandb.ai"
-_WANDB_SIGNS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE")
+_WANDB_SIGNS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_PROJECT")
 
 
 def wandb_is_configured() -> bool:
-    """Whether there is an open run, a key, a login, or a mode that asks for one."""
+    """Whether there is an open run, a key, a login, or a project.
+
+    A mode alone says how W&B is to be used where it is, and not that it is to be.
+    """
     if os.environ.get("WANDB_MODE") == "disabled":
         return False
     if find_open_run() is not None or any(os.environ.get(name) for name in _WANDB_SIGNS):
         return True
-    return _logged_in()
+    return _logged_in() or bool(_setting("project"))
 
 
 def find_open_run() -> Any | None:
@@ -137,11 +140,12 @@ def _server() -> str:
 
 
 def _setting(name: str) -> str:
-    """A value of the user's own settings file; "" where it has none."""
+    """A value of W&B's settings files, the user's and ``wandb init``'s here; "" for none."""
     folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
     parser = configparser.ConfigParser(interpolation=None)
+    files = [Path(folder).expanduser() / "settings", Path("wandb/settings")]
     try:
-        parser.read(Path(folder).expanduser() / "settings", encoding="utf-8")
+        parser.read(files, encoding="utf-8")
     except (OSError, configparser.Error, UnicodeDecodeError):
         return ""
     return parser.get("default", name, fallback="")

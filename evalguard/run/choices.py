@@ -111,7 +111,8 @@ class Choices:
     ``memory`` says whether both models are loaded at the same time.
     ``execution`` says where models run, as ``RayPlan.parse`` reads it; "": on this machine.
     ``cache_max_size`` is in bytes; None: no limit.
-    ``history`` is the file that the run is added to, ``track`` where the finished run is sent.
+    ``history`` is the file that the run is added to, ``track`` where the finished run is sent,
+    with documents and files if ``track_documents``.
     """
 
     tasks: tuple[str, ...]
@@ -129,6 +130,7 @@ class Choices:
     cache_max_size: int | None = None
     history: Path | None = None
     track: tuple[SinkName, ...] = ()
+    track_documents: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -182,6 +184,7 @@ def resolve_choices(
         cache_max_size=cache_size_limit(options.cache_max_size, run.cache_max_size),
         history=choose_history_file(guard, options),
         track=choose_sinks(options.track or run.track or (), unasked=not options.git_bisect),
+        track_documents=options.track_documents or bool(run.track_documents),
         notes=_guard_notes(guards, guard),
     )
 

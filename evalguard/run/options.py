@@ -112,6 +112,8 @@ class CompareOptions:
             use_history: False: none, whatever the guard file says.
         track: experiment trackers that the finished run is sent to: "wandb", "trackio",
             "mlflow"; or "none"; empty: the guard file's, else W&B where it is configured.
+        track_documents: send prompts, answers and the run's files there, too, and not figures,
+            tables and plots alone.
         today: the day, YYYY-MM-DD, on which waivers count or have expired; "": the day, in UTC, on
             which the comparison begins.
         write: whether to write a run folder. quiet: no progress on stderr.
@@ -178,6 +180,7 @@ class CompareOptions:
     history: Path | None = None
     use_history: bool = True
     track: tuple[str, ...] = ()
+    track_documents: bool = False
     today: str = ""
     write: bool = True
     quiet: bool = False

@@ -218,7 +218,13 @@ def finish_resumed_run(
 def _publish(finished: FinishedComparison, request: StoredRequest) -> CompareReport:
     asked = requested_files(finished.options, cwd=request.cwd)
     report = write_report_files(attach_bisection(finished, request), asked)
-    return track_run(report, finished.choices.track, quiet=finished.options.quiet)
+    choices = finished.choices
+    return track_run(
+        report,
+        choices.track,
+        documents=choices.track_documents,
+        quiet=finished.options.quiet,
+    )
 
 
 def _build_result(decided: CompareReport, report: CompareReport) -> CompareResult:

@@ -72,6 +72,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "history": (("--history", "nightly.sqlite"), Path("nightly.sqlite")),
     "use_history": (("--no_history",), False),
     "track": (("--track", "wandb", "--track", "mlflow"), ("wandb", "mlflow")),
+    "track_documents": (("--track_documents",), True),
     "quiet": (("-q",), True),
     "model": (("--model", "vllm"), "vllm"),
     "config": (("--config", "g.yaml"), Path("g.yaml")),

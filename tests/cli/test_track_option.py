@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from small_world import Ran, SmallWorld
 from wandb_server import KEY, Trouble, wandb_server
@@ -62,7 +63,7 @@ def test_a_tracker_that_is_not_installed_changes_no_verdict(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     found = compare("orig", "sharp", "--track", "trackio")
     assert found.code == 1
-    assert "sending the run to trackio" in found.err
+    assert "sending figures of the run to trackio" in found.err
     shown = " ".join(found.out.split())
     assert "trackio: not sent (it is not installed: pip install lm-evalguard[trackio])" in shown
     (folder,) = (tmp_path / "reports").iterdir()
@@ -74,6 +75,31 @@ def test_a_tracker_that_is_not_installed_changes_no_verdict(
     refused = run("track", folder)
     assert (refused.code, refused.out) == (2, "")
     assert "no tracker is configured" in refused.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [False, True])
+def test_documents_travel_only_where_somebody_says_so(
+    run: Run, world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: LONG)
+    guard = tmp_path / "evalguard.yaml"
+    said = f"run: {{track: [wandb], track_documents: {str(asked).lower()}, "
+    guard.write_text(world.guard.read_text().replace("run: {", said))
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        found = run("compare", "--config", guard, "--base", "orig", "--cand", "sharp")
+    assert found.code == 1, found.err
+    assert ("with its documents" in found.err) is asked
+    folder = next(iter((tmp_path / "reports").glob("*-vs-sharp")))
+    sample = next(iter((folder / "samples").glob("*.parquet")))
+    prompts = pq.read_table(sample).column("base:prompt").to_pylist()
+    everything = b"".join(server.arrived.uploads.values()).decode(errors="replace")
+    assert any(json.dumps(text)[1:-1] in everything for text in prompts if text) is asked
+    assert any("forest" in path for path in server.arrived.uploads), "plots travel"
+    assert any("table/metrics" in path for path in server.arrived.uploads), "tables travel"
+    assert any(path.endswith(".parquet") for path in server.arrived.uploads) is asked
 
 
 @pytest.mark.slow
@@ -118,7 +144,7 @@ def test_what_wandb_gets_are_the_numbers_of_result_json(
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
-        found = compare("orig", "sharp", "--json").document
+        found = compare("orig", "sharp", "--track-documents", "--json").document
     (sent,) = found["tracked"]
     assert sent["state"] == "sent", sent
     arrived = server.arrived

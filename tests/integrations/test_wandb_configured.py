@@ -29,10 +29,23 @@ def test_nothing_is_configured_by_itself() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("WANDB_API_KEY", "0" * 40), ("WANDB_MODE", "offline"), ("WANDB_IDENTITY_TOKEN_FILE", "f")],
+    [("WANDB_API_KEY", "0" * 40), ("WANDB_PROJECT", "ports"), ("WANDB_IDENTITY_TOKEN_FILE", "f")],
 )
 def test_a_variable_configures_it(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
+    assert choose_sinks(()) == ("wandb",)
+
+
+@pytest.mark.parametrize("mode", ["online", "offline", "dryrun"])
+def test_a_mode_alone_configures_nothing(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.setenv("WANDB_MODE", mode)
+    assert choose_sinks(()) == ()
+    assert choose_sinks(["wandb"]) == ("wandb",)
+
+
+def test_a_project_of_a_settings_file_configures_it(tmp_path: Path) -> None:
+    (tmp_path / "wandb").mkdir()  # as `wandb init` leaves it
+    (tmp_path / "wandb/settings").write_text("[default]\nproject = ports\n")
     assert choose_sinks(()) == ("wandb",)
 
 

@@ -119,19 +119,20 @@ def test_the_probes_of_a_bisection_are_a_table_in_their_order() -> None:
 def test_documents_that_moved_are_named_where_nothing_was_written() -> None:
     worst = InfluentialDocument(task="lambada_openai", doc_id=7, contribution=0.4, share=None)
     influence = Influence(documents=(worst,), moved=3, half=1, removed=1, sigma_without=1.0)
-    run = build_tracked_run(report(comparison(influence=influence), run_folder=None))
+    moved = report(comparison(influence=influence), run_folder=None)
+    run = build_tracked_run(moved, documents=True)
     (row,) = run.tables["moved_documents"].rows
     assert row[:5] == ("lambada_openai", "perplexity", 7, 0.4, None)
 
 
-def test_files_of_the_run_folder_go_with_it_but_for_the_largest(
+def test_files_of_the_run_folder_go_with_its_documents_but_for_the_largest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "samples").mkdir()
     for name, size in (("result.json", 2), ("samples/t.parquet", 9), ("tokens-t.parquet", 1)):
         (tmp_path / name).write_bytes(b"x" * size)
     monkeypatch.setattr("evalguard.run.publishing.tables.LARGEST_FILE", 5)
-    run = build_tracked_run(report(comparison(), run_folder=str(tmp_path)))
+    run = build_tracked_run(report(comparison(), run_folder=str(tmp_path)), documents=True)
     assert run.files == {"result.json": str(tmp_path / "result.json")}
     assert run.summary["files left out"] == "samples/t.parquet"
 

@@ -432,7 +432,7 @@ def tracked_view(sent: Sent, folder: str | None) -> TrackedView:
         return TrackedView(text=printable(f"{title}: {sent.place}"))
     where = "kept offline" if sent.state == "offline" else "not sent"
     why = f" ({sent.reason})" if sent.reason else ""
-    if sent.state == "failed" and folder:
+    if sent.state == "failed" and folder and not command:
         command = f"evalguard track {shlex.quote(folder)} --track {sent.sink}"
     text = f"{title}: {where}{why}" + ("; to send it:" if command else "")
     return TrackedView(text=printable(text), command=printable(command))

@@ -79,7 +79,7 @@ def track_night(
         return ()
     sending = NightSender(group=report.name, quiet=options.quiet)
     found = [
-        SentPair(pair=pair, sent=_send_pair(sending, pair, _pair_sinks(asked, options)))
+        SentPair(pair=pair, sent=_send_pair(sending, pair, asked, options))
         for pair, asked in zip(report.pairs, pairs, strict=True)
     ]
     lines = [_sent_line(one.pair, sent) for one in found for sent in one.sent]
@@ -106,8 +106,10 @@ def _pair_sinks(pair: NightPair, options: CompareOptions) -> tuple[SinkName, ...
 
 
 def _send_pair(
-    sending: NightSender, pair: PairNight, sinks: tuple[SinkName, ...]
+    sending: NightSender, pair: PairNight, asked: NightPair, options: CompareOptions
 ) -> tuple[Sent, ...]:
+    sinks = _pair_sinks(asked, options)
+    documents = options.track_documents or bool(asked.guard.run.track_documents)
     if pair.run_folder is None or not sinks:
         return ()
     try:
@@ -115,7 +117,7 @@ def _send_pair(
         stored.check_files()  # its samples are sent, too
     except EvalguardError as error:
         return tuple(Sent(sink=sink, state="failed", reason=str(error)) for sink in sinks)
-    return sending.send(replace(stored.report, tracked=()), sinks)
+    return sending.send(replace(stored.report, tracked=()), sinks, documents=documents)
 
 
 def _build_night(report: NightReport, found: Sequence[SentPair]) -> TrackedNight:
@@ -188,9 +190,11 @@ class NightSender:
     failures: Counter[SinkName] = field(default_factory=Counter)
     reasons: dict[SinkName, str] = field(default_factory=dict)
 
-    def send(self, run: CompareReport, sinks: Sequence[SinkName]) -> tuple[Sent, ...]:
+    def send(
+        self, run: CompareReport, sinks: Sequence[SinkName], *, documents: bool = False
+    ) -> tuple[Sent, ...]:
         """Send a run to each of the sinks; what became of it there."""
-        return tuple(self._sent(run, sink) for sink in sinks)
+        return tuple(self._sent(run, sink, documents=documents) for sink in sinks)
 
     def gone(self, sink: SinkName) -> str:
         """Why a tracker is not tried any more; "" while it is."""
@@ -201,12 +205,18 @@ class NightSender:
             return ""
         return f"not tried: the {MOST_FAILURES} before it failed"
 
-    def _sent(self, run: CompareReport, sink: SinkName) -> Sent:
+    def _sent(self, run: CompareReport, sink: SinkName, *, documents: bool) -> Sent:
         gone = self.gone(sink)
         if gone == TRACKING_INTERRUPTED:
             return Sent(sink=sink, state="failed", reason=gone)
         (sent,) = track_run(
-            run, (sink,), job_type="nightly", group=self.group, quiet=self.quiet, unreached=gone
+            run,
+            (sink,),
+            documents=documents,
+            job_type="nightly",
+            group=self.group,
+            quiet=self.quiet,
+            unreached=gone,
         ).tracked
         if not gone:
             failed = sent.state != "sent" and bool(sent.reason)

@@ -48,9 +48,14 @@ _CULPRIT_COLUMNS = (
 )  # fmt: skip
 
 
-def build_tables(report: CompareReport) -> dict[str, TrackedTable]:
-    """Return the tables by name; none without rows."""
-    found = {"metrics": _metrics_table(report), "moved_documents": list_moved_documents(report)}
+def build_tables(report: CompareReport, *, documents: bool) -> dict[str, TrackedTable]:
+    """Return the tables by name; none without rows.
+
+    Args:
+        documents: with what was asked and answered.
+    """
+    moved = list_moved_documents(report) if documents else _moved_numbers(report)
+    found = {"metrics": _metrics_table(report), "moved_documents": moved}
     if report.bisect is not None:
         found["bisect/probes"] = _probes_table(report.bisect)
         found["bisect/culprits"] = _culprits_table(report.bisect)
@@ -147,6 +152,17 @@ def list_moved_documents(report: CompareReport) -> TrackedTable:
     documents = _open_documents(report, [one.task for _, one in named])
     rows = [_document_row(comparison, one, documents.get(one.task)) for comparison, one in named]
     return TrackedTable(columns=_DOCUMENT_COLUMNS, rows=tuple(rows))
+
+
+def _moved_numbers(report: CompareReport) -> TrackedTable:
+    """The same without a word of any document."""
+    rows = [
+        (one.task, c.metric, one.doc_id, one.contribution, one.share)
+        for c in report.comparisons
+        if c.influence
+        for one in c.influence.documents
+    ]
+    return TrackedTable(columns=_DOCUMENT_COLUMNS[:5], rows=tuple(rows))
 
 
 def _open_documents(report: CompareReport, tasks: Sequence[str]) -> DocumentsByTask:
@@ -294,16 +310,23 @@ _LONGEST_TAG = 64
 
 
 def build_tracked_run(
-    report: CompareReport, *, job_type: JobType | None = None, group: str | None = None
+    report: CompareReport,
+    *,
+    documents: bool = False,
+    job_type: JobType | None = None,
+    group: str | None = None,
 ) -> TrackedRun:
     """Return what is sent of a report.
 
     Args:
+        documents: with prompts and answers, and the files of the run folder, which hold them;
+            else figures, tables and plots alone.
         job_type: None: "bisect" where it holds a bisection, else "compare".
         group: None: the pull request or pipeline that CI's variables name.
     """
-    found, files = collect_numbers(report), _files_to_send(report)
-    left_out = _files_too_large(report)
+    found = collect_numbers(report)
+    files = _files_to_send(report) if documents else {}
+    left_out = _files_too_large(report) if documents else []
     summary = {
         **found.words,
         "state": report.gate.state,
@@ -319,7 +342,7 @@ def build_tracked_run(
         config=_run_config(report),
         scalars=found.scalars,
         summary=summary,
-        tables=build_tables(report),
+        tables=build_tables(report, documents=documents),
         pages={"forest": render_forest_page(report)} if report.comparisons else {},
         files=files,
         alert=_gate_alert(report),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,12 +46,15 @@ class TrackResult:
         return "\n".join(map(str, tracked_views(self.report)))
 
 
-def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -> TrackResult:
+def track_stored(
+    run: Path, names: Sequence[str] = (), *, documents: bool = False, quiet: bool = False
+) -> TrackResult:
     """Send a stored comparison to trackers.
 
     Args:
         run: the run folder, or its result.json.
         names: of the trackers; none: W&B where it is configured.
+        documents: as in ``track_run``.
 
     Raises:
         UsageError: this is not a run folder, or no tracker is named or configured, or ``none`` is.
@@ -68,7 +72,7 @@ def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -
         )
     stored = read_stored_run(run)
     stored.check_files()  # its samples are sent, too
-    return TrackResult(track_run(stored.report, sinks, quiet=quiet))
+    return TrackResult(track_run(stored.report, sinks, documents=documents, quiet=quiet))
 
 
 # Which trackers a comparison is sent to.
@@ -123,6 +127,7 @@ def track_run(
     report: CompareReport,
     sinks: Sequence[SinkName],
     *,
+    documents: bool = False,
     job_type: JobType | None = None,
     group: str | None = None,
     quiet: bool = False,
@@ -135,7 +140,7 @@ def track_run(
     this; Ctrl-C leaves out what was not sent yet.
 
     Args:
-        job_type, group: as in ``build_tracked_run``.
+        documents, job_type, group: as in ``build_tracked_run``.
         bounds: how long each sink may take.
         unreached: why no tracker is asked at all; W&B's client then keeps the run here.
     """
@@ -144,17 +149,28 @@ def track_run(
         try:
             for sink in sinks:
                 if not unreached:
-                    progress.note(
-                        f"sending the run to {SINK_TITLES[sink]} (Ctrl-C leaves that out)"
-                    )
-                run = partial(build_tracked_run, report, job_type=job_type, group=group)
-                done.append(_send_to_sink(report, sink, run, bounds, unreached))
+                    what = "the run with its documents" if documents else "figures of the run"
+                    progress.note(f"sending {what} to {SINK_TITLES[sink]} (Ctrl-C leaves that out)")
+                run = partial(
+                    build_tracked_run, report, documents=documents, job_type=job_type, group=group
+                )
+                sent = _send_to_sink(report, sink, run, bounds, unreached)
+                done.append(replace(sent, next_command=_retry_command(report, sent, documents)))
         except (KeyboardInterrupt, Interrupted):
             done += [
                 Sent(sink=s, state="failed", reason=TRACKING_INTERRUPTED)
                 for s in sinks[len(done) :]
             ]
     return replace(report, tracked=(*report.tracked, *done)) if done else report
+
+
+def _retry_command(report: CompareReport, sent: Sent, documents: bool) -> str:
+    """The command that sends what is not at its tracker; "" where there is none."""
+    if sent.state != "failed" or not report.run_folder:
+        return sent.next_command
+    with_documents = " --track-documents" if documents else ""
+    folder = shlex.quote(report.run_folder)
+    return f"evalguard track {folder} --track {sent.sink}{with_documents}"
 
 
 def _send_to_sink(
