@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 
 from benchmarks.differences import Array
+from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.pairing import PairedScores, pair
-from evalguard.core.rescoring import rescoring
 from evalguard.core.scores import Aggregation, ScoreTable
 
 

@@ -83,6 +83,7 @@ SEARCH = (
 _WITHOUT_EFFECT_ON_AA = frozenset(
     {
         "fail_on",
+        "broken_documents",
         "gate_limits",
         "sequential",
         "sequential_alpha",

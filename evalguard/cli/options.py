@@ -441,6 +441,12 @@ GATE = (
     ),
     CONFIDENCE,
     gate_option(
+        "--broken-documents",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Documents that may get far less than chance from the candidate alone. Default 0.",
+    ),
+    gate_option(
         "--gate-metric",
         "gate_limits",
         type=Pairs("kl_mean=0.01"),

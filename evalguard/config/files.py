@@ -255,6 +255,7 @@ def _gate(entry: GateEntry) -> GateOptions:
         fail_on=entry.fail_on,
         confidence=entry.confidence,
         undecided=entry.undecided,
+        broken_documents=entry.broken_documents,
         subtasks=entry.subtasks,
         gate_metrics=tuple(entry.only),
         advisory=tuple(entry.advisory),

@@ -49,6 +49,7 @@ class GateOptions:
     fail_on: FailOn = "real"
     confidence: float = 0.95
     undecided: Literal["warn", "fail"] = "warn"
+    broken_documents: int = 0
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()
 

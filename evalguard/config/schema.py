@@ -101,6 +101,12 @@ class GateEntry(GuardEntry):
     undecided: Literal["warn", "fail"] = Field(
         default="warn", description="What too few documents to decide lead to."
     )
+    broken_documents: int = Field(
+        default=0,
+        ge=0,
+        description="How many documents may be broken: the candidate gives what it is asked far "
+        "less than chance, or no finite score, and the base does not.",
+    )
     subtasks: bool = Field(
         default=False,
         description="Whether the subtasks of a group with an aggregate are gated too.",

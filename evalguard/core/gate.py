@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from evalguard.core.comparison import REAL_LEVEL, Comparison, Margin, decide
+from evalguard.core.documents.broken_documents import BrokenDocument, judge_broken
 from evalguard.core.limits import (
     AcceptedDrift,
     GateState,
@@ -151,6 +152,8 @@ class Gate:
             beyond, else it is undecided.
         waivers: known degradations that are let through, for comparisons judged on ``today``
             (YYYY-MM-DD, UTC).
+        broken_documents: how many documents of the run may be broken
+            (``evalguard.core.documents.broken_documents``), whatever the metrics say.
     """
 
     margin: float | str | Margin = 1.0
@@ -164,6 +167,7 @@ class Gate:
     limits: tuple[Limit, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     today: str = ""
+    broken_documents: int = 0
 
     def __post_init__(self) -> None:
         self.default_margin  # noqa: B018 - refuses a margin that is none
@@ -174,6 +178,8 @@ class Gate:
                 f"unknown gate policy '{self.fail_on}'{nearest(self.fail_on, FAIL_ON)}",
                 hint=f"fail_on: {', '.join(FAIL_ON)}",
             )
+        if self.broken_documents < 0:
+            raise UsageError(f"broken_documents is 0 or more, not {self.broken_documents}")
         if self.undecided not in ("warn", "fail"):
             raise UsageError(f"undecided metrics can 'warn' or 'fail', not '{self.undecided}'")
         both = sorted(set(self.gate_metrics) & set(self.advisory))
@@ -202,8 +208,12 @@ class Gate:
         self,
         comparisons: Iterable[Comparison],
         distributions: Sequence[DistributionComparison] = (),
+        broken: Sequence[BrokenDocument] = (),
     ) -> GateResult:
         """Judge comparisons that were made with this gate's margin and confidence.
+
+        Args:
+            broken: all documents on which a model is broken.
 
         Raises:
             ValueError: for a comparison made with another margin or confidence.
@@ -219,7 +229,9 @@ class Gate:
         by_state = _without(by_state, {one.key for one in let_through})
         sure = self.fail_on == "certain"
         limits = judge_limits(self.limits, distributions, comparisons, only_certain=sure)
-        state = overall(by_state, limits, compared=bool(gated or limits))
+        compared = bool(gated or limits)
+        limits += judge_broken(broken, allowed=self.broken_documents)
+        state = overall(by_state, limits, compared=compared)
         chances = [c.false_alarm_probability for c in gated]
         bound, independent = family_false_alarm(
             [chance for chance in chances if chance is not None], self._holm_level

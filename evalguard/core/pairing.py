@@ -445,6 +445,20 @@ def pick_rows(table: ScoreTable, rows: NDArray[np.int64]) -> ScoreTable:
     )
 
 
+def finite_rows(base: ScoreTable, candidate: ScoreTable) -> tuple[ScoreTable, ScoreTable]:
+    """Return two tables of the same documents without those that lack a finite score on a side.
+
+    The same objects where there is nothing to leave out, or the documents are not the same.
+    """
+    if not np.array_equal(base.doc_ids, candidate.doc_ids):
+        return base, candidate
+    finite = np.isfinite(base.values) & np.isfinite(candidate.values)
+    if bool(finite.all()):
+        return base, candidate
+    rows = np.flatnonzero(finite)
+    return pick_rows(base, rows), pick_rows(candidate, rows)
+
+
 def _check_shapes(table: ScoreTable, name: str) -> None:
     n = table.n
     problems = []

@@ -37,6 +37,7 @@ from evalguard.core.divergence import (
     shared_tokens,
     top_tokens,
 )
+from evalguard.core.documents.likelihoods import NO_PROBABILITY
 from evalguard.core.noise_floor import Figure
 
 # Draws from the tail at every position, from which KL is estimated without bias.
@@ -355,8 +356,6 @@ ShownTokens = Mapping[int, tuple[TopLogprobs, ...]]
 
 # Bytes that are no character of their own stand for many tokens, and so does no text at all.
 _NO_NAME = "\ufffd"
-# What servers write for a probability of 0 (-9999.0, say): such a token goes with the others.
-_LEAST_LOGPROB = -1000.0
 # A rest below this is what rounding left of nothing. A larger q_R only makes the bound smaller.
 _LEAST_REST = 1e-6
 
@@ -426,7 +425,7 @@ def _bound(base: Mapping[str, float], candidate: Mapping[str, float]) -> tuple[f
         for label in base.keys() & candidate.keys()
         if label and _NO_NAME not in label
     ]
-    pairs = sorted(pair for pair in pairs if all(_LEAST_LOGPROB < one < math.inf for one in pair))
+    pairs = sorted(pair for pair in pairs if all(NO_PROBABILITY < one < math.inf for one in pair))
     logs = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     (log_p, p_rest), (log_q, q_rest) = _with_rest(logs[:, 0]), _with_rest(logs[:, 1])
     p = np.exp(log_p)

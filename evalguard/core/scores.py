@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -11,7 +12,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.rescoring import Rescoring
+from evalguard.core.documents.rescoring import Rescoring
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import EvaluationError, MisalignedRunsError
 
@@ -22,6 +23,9 @@ from evalguard.errors import EvaluationError, MisalignedRunsError
 #   bits_per_byte        -sum(value) / sum(weight) / ln 2
 #   other                by ``rescoring``; values are 0, or NaN where a document has no sound answer
 Aggregation = Literal["mean", "perplexity", "weighted_perplexity", "bits_per_byte", "other"]
+
+# Of these a document's value is its log-likelihood in nats.
+LOGLIKELIHOODS: tuple[Aggregation, ...] = ("perplexity", "weighted_perplexity", "bits_per_byte")
 
 # Caveats of answers that say nothing about a model: two models that both give them are not
 # compared, since any two would agree. Where one side does, that is what the metric shows.
@@ -236,14 +240,17 @@ def check_loglikelihoods(task: str, of_documents: Mapping[int, Sequence[float]])
             "a probability above 1",
             hint=hint,
         )
-    if len(set(values)) == 1 and len(values) >= (2 if values[0] == 0.0 else _FEW_REQUESTS):
+    alike = len(set(values)) == 1 and math.isfinite(values[0])
+    if alike and len(values) >= (2 if values[0] == 0.0 else _FEW_REQUESTS):
         raise EvaluationError(
             f"task '{task}': all {len(values):,} log-likelihoods are {values[0]:.6g}, so they say "
             "nothing about the model",
             hint=hint,
         )
     several = [of for of in of_documents.values() if len(of) > 1]
-    if len(several) >= _FEW_DOCUMENTS and all(len(set(of)) == 1 for of in several):
+    if len(several) >= _FEW_DOCUMENTS and all(
+        len(set(of)) == 1 and math.isfinite(of[0]) for of in several
+    ):
         raise EvaluationError(
             f"task '{task}': in each of {len(several):,} documents all choices have the same "
             "log-likelihood, so they say nothing about the model",

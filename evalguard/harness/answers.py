@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from evalguard.core.documents.likelihoods import restore_infinity, restore_token_infinities
 from evalguard.core.scorer import Request, Response
 from evalguard.core.scores import check_loglikelihoods, chosen_option
 from evalguard.errors import EvaluationError
@@ -71,6 +72,7 @@ def score_answers(task_requests: TaskRequests, responses: Sequence[Response]) ->
     task, requests = task_requests.lm_eval_task, task_requests.requests
     if len(responses) != len(requests):
         raise ValueError(f"{len(requests)} requests have {len(responses)} responses")
+    responses = [_with_infinity(*one) for one in zip(requests, responses, strict=True)]
     by_document = _fill(task_requests, responses)
     check_loglikelihoods(task_requests.task, _loglikelihoods(requests, responses))
     what = f"task '{task_requests.task}': its own code fails on the model's answers"
@@ -89,6 +91,22 @@ def score_answers(task_requests: TaskRequests, responses: Sequence[Response]) ->
     return TaskAnswers(
         documents=documents, items=items, filtered=filtered, repeats=repeats, alone=alone
     )
+
+
+def _with_infinity(request: Request, response: Response) -> Response:
+    """The response with minus infinity where a server wrote a number for it."""
+    if response.loglikelihood is None:
+        return response
+    text, tokens = request.arguments[-1], response.token_logprobs
+    restored = restore_infinity(
+        response.loglikelihood,
+        token_logprobs=tokens,
+        text=text if isinstance(text, str) else None,
+    )
+    if restored == response.loglikelihood or restored != restored:
+        return response
+    known = None if tokens is None else restore_token_infinities(tokens)
+    return replace(response, loglikelihood=restored, token_logprobs=known)
 
 
 def _loglikelihoods(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evalguard.core.documents.rescoring import Rescoring, rescoring
 from evalguard.core.reports.generations import GeneratedDocument
-from evalguard.core.rescoring import Rescoring, rescoring
 from evalguard.core.scorer import Response
 from evalguard.core.scores import (
     ALL_ALIKE,

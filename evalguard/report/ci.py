@@ -41,7 +41,13 @@ def render_junit(view: ReportView) -> str:
     strict = view.state == "undecided" and view.exit_code != 0
     suites = [(task.name, _metric_cases(task.metrics)) for task in view.tasks]
     limits = [
-        _Case(name=limit.label, state=limit.state, message=limit.line) for limit in view.limits
+        _Case(
+            name=limit.label,
+            state=limit.state,
+            message=limit.line,
+            output="\n".join(limit.documents),
+        )
+        for limit in view.limits
     ]
     suites = [(name, cases) for name, cases in (*suites, ("limits", limits)) if cases]
     if not suites or (view.exit_code != 0 and not _has_failures(suites, strict=strict)):
@@ -228,7 +234,8 @@ def _metric_annotations(view: ReportView) -> Iterator[str]:
                 )
         for limit in view.limits:
             if limit.state == state:
-                yield annotation_command(level, f"{limit.label}: {state}", limit.line)
+                told = "\n".join((limit.line, *limit.documents[:_MOST_DOCUMENTS]))
+                yield annotation_command(level, f"{limit.label}: {state}", told)
 
 
 def _metric_numbers(metric: MetricView) -> str:
@@ -243,6 +250,9 @@ def _culprit_annotations(view: ReportView) -> Iterator[str]:
         for one in search.culprits:
             message = f"{one.change}: {one.share} {search.unit} of the drift. {search.answer}"
             yield annotation_command("warning", f"culprit: {one.setting}", message, place=place)
+
+
+_MOST_DOCUMENTS = 5
 
 
 def _limit_count(lines: list[str]) -> list[str]:

@@ -146,7 +146,8 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
     if found is not None:
         beside = [text for search in found.searches for text in (search.cleared, search.beside)]
         yield "more about the bisection", join_paragraphs(*map(inline, (*beside, *found.sentences)))
-    yield "all limits", "\n".join(f"- {inline(limit.line)}" for limit in view.limits)
+    lines = [line for limit in view.limits for line in (limit.line, *limit.documents)]
+    yield "all limits", "\n".join(f"- {inline(line)}" for line in lines)
     yield "what was not compared", "\n".join(f"- {inline(line)}" for line in view.left_out)
     yield "how this was made", _provenance(view)
 

@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from evalguard.core.documents.likelihoods import (
+    NO_PROBABILITY,
+    restore_infinities,
+    restore_infinity,
+)
 from evalguard.core.history import DocumentScores, MetricKey, NightRun
 from evalguard.core.reports.compare import CompareReport, RunIdentity
 from evalguard.core.scores import (
+    LOGLIKELIHOODS,
     DocumentFields,
+    DocumentStatistics,
     NotCompared,
     ScoreTable,
     check_loglikelihoods,
@@ -212,7 +220,6 @@ def _metric_value(table: ScoreTable) -> float:
 
 
 # A document's value is its log-likelihood, in nats.
-_LOGLIKELIHOOD_METRICS = ("perplexity", "weighted_perplexity", "bits_per_byte")
 _NO_DOCUMENTS = "the history keeps no scores of single documents for it"
 
 
@@ -286,7 +293,7 @@ def _history_table(
             "hashes that prove which documents were asked",
             hint=f"give its run folder ({run.folder or 'none was written'}), or compare once more",
         )
-    if documents.aggregation in _LOGLIKELIHOOD_METRICS:
+    if documents.aggregation in LOGLIKELIHOODS:
         ids = [int(doc_id) for doc_id in documents.doc_ids]
         # of a night that an evalguard kept which did not look
         check_loglikelihoods(
@@ -299,7 +306,7 @@ def _history_table(
         aggregation=documents.aggregation,
         higher_is_better=documents.higher_is_better,
         doc_ids=documents.doc_ids,
-        values=documents.base,
+        values=_base_values(documents),
         weights=documents.weights,
         doc_hashes=hashes.doc_hashes,
         prompt_hashes=hashes.prompt_hashes,
@@ -311,6 +318,12 @@ def _history_table(
         run=dict(hashes.run),
         caveats=(f"scores that were stored on {run.created}",),
     )
+
+
+def _base_values(documents: DocumentScores) -> NDArray[np.float64]:
+    if documents.aggregation not in LOGLIKELIHOODS:
+        return documents.base
+    return restore_infinities(documents.base, [None] * len(documents.base))
 
 
 # Stored rows: what one side of a finished comparison was asked and answered, as it was written.
@@ -332,7 +345,9 @@ def read_side_rows(
     columns = read_samples(file, names)
     answered = columns.get(f"{own}scores", ())
     return tuple(
-        {name.removeprefix(own): values[place] for name, values in columns.items()}
+        _with_infinities(
+            {name.removeprefix(own): values[place] for name, values in columns.items()}
+        )
         for place, scores in enumerate(answered)
         if scores is not None
     )
@@ -452,7 +467,7 @@ def _build_table(
         aggregation=statistics.aggregation,
         higher_is_better=facts.higher_is_better,
         doc_ids=np.array([row["doc_id"] for row in having], dtype=np.int64),
-        values=statistics.values,
+        values=_row_values(statistics, having),
         weights=statistics.weights,
         doc_hashes=tuple(row["doc_hash"] for row in having),
         prompt_hashes=tuple(row["prompt_hash"] for row in having),
@@ -466,6 +481,41 @@ def _build_table(
         run=facts.run,
         caveats=facts.caveats,
     )
+
+
+def _row_values(statistics: DocumentStatistics, rows: Sequence[SampleRow]) -> NDArray[np.float64]:
+    """The values, as they were compared: NaN where the model gave no number for a text."""
+    values = statistics.values
+    if statistics.aggregation in LOGLIKELIHOODS:
+        values = restore_infinities(values, [_only_text(row) for row in rows])
+    given = ([one for one in row.get("loglikelihood") or () if one is not None] for row in rows)
+    unsound = [any(math.isnan(one) or one == math.inf for one in of) for of in given]
+    return np.where(np.array(unsound, dtype=np.bool_), math.nan, values)
+
+
+def _only_text(row: SampleRow) -> str | None:
+    """The text that was scored; None where there are several."""
+    asked = list(_row_arguments(row))
+    text = asked[0][-1] if len(asked) == 1 and asked[0] else None
+    return text if isinstance(text, str) else None
+
+
+def _with_infinities(row: SampleRow) -> SampleRow:
+    """A row with minus infinity where a server wrote a number for it."""
+    told = row.get("loglikelihood")
+    if not told or not any(one is not None and one <= NO_PROBABILITY for one in told):
+        return row
+    asked = list(_row_arguments(row))
+    if len(asked) != len(told):
+        return row
+    tokens = row.get("token_logprobs") or [None] * len(told)
+    restored = []
+    for value, of, arguments in zip(told, tokens, asked, strict=True):
+        last = arguments[-1] if arguments else None
+        text = last if isinstance(last, str) else row.get("prompt")
+        known = None if value is None else restore_infinity(value, token_logprobs=of, text=text)
+        restored.append(known)
+    return {**row, "loglikelihood": restored}
 
 
 def _row_loglikelihoods(row: SampleRow) -> list[float]:

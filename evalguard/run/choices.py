@@ -285,7 +285,7 @@ def _resolve_gate(
 ) -> Gate:
     of_file = guard.gate_of(base.name, candidate.name) if guard else GateOptions()
     values = {field.name: getattr(of_file, field.name) for field in fields(of_file)}
-    for name in ("fail_on", "confidence"):
+    for name in ("fail_on", "confidence", "broken_documents"):
         if getattr(options, name) is not None:
             values[name] = getattr(options, name)
     if options.margin is not None:

@@ -10,9 +10,10 @@ import numpy as np
 
 import evalguard
 from evalguard.core.comparison import AcrossTasks, Comparison, Key
+from evalguard.core.documents.broken_documents import BrokenDocument, broken_findings, broken_ids
 from evalguard.core.gate import Gate, GateResult, exit_code
 from evalguard.core.noise_floor import DistributionComparison
-from evalguard.core.pairing import pair
+from evalguard.core.pairing import PairedScores, finite_rows, pair
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.compare import CompareReport
@@ -33,6 +34,7 @@ from evalguard.run.groups import (
 from evalguard.run.options import CompareOptions
 from evalguard.run.record import read_environments
 from evalguard.run.sample_size.draws import Stops
+from evalguard.run.scoring.broken import find_broken_documents
 from evalguard.run.scoring.dependent_documents import find_dependent_documents
 from evalguard.run.scoring.divergences import compare_task_distributions, estimate_task_kl
 from evalguard.run.scoring.fairness import find_padding_changes, note_batch_differences
@@ -70,6 +72,7 @@ def build_report(
         base=base.identity,
         candidate=candidate.identity,
         comparisons=with_part_caveats(held.comparisons, generations),
+        broken_documents=judgement.broken_documents[:MOST_BROKEN],
         generations=generations,
         gate=gate,
         across_tasks=judgement.across_tasks,
@@ -81,7 +84,11 @@ def build_report(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=read_environments(base.environment, candidate.environment),
         not_compared=_uncompared(base, candidate, judgement),
-        findings=(*_findings(base, candidate), *judgement.findings),
+        findings=(
+            *broken_findings(judgement.broken_documents),
+            *_findings(base, candidate),
+            *judgement.findings,
+        ),
         notes=tuple(
             dict.fromkeys((*choices.notes, *unused, *_report_notes(base, candidate), *more))
         ),
@@ -119,8 +126,13 @@ def judge_scores(
     ]
     compared = {table.task for side in tables for table in side}
     unused = () if options.tasks else note_uncompared(choices.clusters, compared)
+    broken = find_broken_documents(
+        (base.samples, candidate.samples), (tables[0], tables[1]), vocabulary=_vocabulary(scored)
+    )
     of_tasks, undefined = split_comparable(
-        compare_by_document(*tables, gate=choices.gate, allow=choices.allow, stops=stops)
+        compare_by_document(
+            *tables, gate=choices.gate, allow=choices.allow, stops=stops, broken=broken
+        )
     )
     groups = (base.groups, candidate.groups)
     of_groups = add_aggregates(
@@ -132,7 +144,9 @@ def judge_scores(
     distributions = compare_task_distributions(
         candidate.divergences.values(), tables[0], confidence=choices.gate.confidence
     )
-    judgement = judge_comparisons(of_groups, gate=choices.gate, distributions=distributions)
+    judgement = judge_comparisons(
+        of_groups, gate=choices.gate, distributions=distributions, broken=broken
+    )
     absent = list_missing_aggregates(of_tasks, groups)
     estimates = estimate_task_kl(
         base.shown, candidate.shown, tables[0], confidence=choices.gate.confidence
@@ -151,6 +165,11 @@ def judge_scores(
         findings=find_dependent_documents(of_tasks, {**base.fields, **candidate.fields}),
     )
     return found, unused
+
+
+def _vocabulary(scored: tuple[ScoredSide, ScoredSide]) -> int:
+    """Tokens of the models' vocabulary, the larger of two; 0 where neither side says it."""
+    return max(0 if one.description is None else one.description.vocabulary_size for one in scored)
 
 
 def _uncompared(
@@ -196,6 +215,10 @@ def _report_notes(base: ScoredSide, candidate: ScoredSide) -> tuple[str, ...]:
     )
 
 
+# Broken documents whose texts a report holds.
+MOST_BROKEN = 100
+
+
 # Judgement: what all comparisons of a run come to, one by one and together.
 
 
@@ -215,6 +238,7 @@ class GateJudgement:
     ``kl_estimates`` are shown, and no limit is held to them.
     ``generations`` say how the generated answers differ; they decide nothing, and no more do the
     ``findings``: dependent documents.
+    ``broken_documents`` are all on which a model is broken; the gate has judged their number.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -227,6 +251,7 @@ class GateJudgement:
     not_compared: tuple[NotCompared, ...] = ()
     generations: tuple[GenerationComparison, ...] = ()
     findings: tuple[Finding, ...] = ()
+    broken_documents: tuple[BrokenDocument, ...] = ()
 
 
 def judge_comparisons(
@@ -234,8 +259,13 @@ def judge_comparisons(
     *,
     gate: Gate,
     distributions: Sequence[DistributionComparison] = (),
+    broken: Sequence[BrokenDocument] = (),
 ) -> GateJudgement:
     """Judge comparisons that were made with this gate's margin and confidence.
+
+    Args:
+        broken: those documents that the comparisons were made without, and all others on which a
+            model is broken.
 
     Raises:
         UsageError, ValueError: as ``Gate.judge``.
@@ -247,7 +277,7 @@ def judge_comparisons(
         *(MetricComparison(comparison=_missing_metric(name, known)) for name in listed),
     ]
     comparisons = _with_q_values([one.comparison for one in compared])
-    judged = gate.judge(comparisons, distributions)
+    judged = gate.judge(comparisons, distributions, broken)
     comparisons = gate.with_outcomes(comparisons, judged)
     together, reason = _judge_together(compared, gated=judged.gated, confidence=gate.confidence)
     if gate.fail_on == "margin":
@@ -258,6 +288,7 @@ def judge_comparisons(
         across_tasks=together,
         across_tasks_reason=reason,
         distributions=tuple(distributions),
+        broken_documents=tuple(broken),
         notes=(
             *_ungated_notes(comparisons, judged.gated),
             *gate.waiver_notes(comparisons, judged),
@@ -417,6 +448,7 @@ def compare_by_document(
     gate: Gate,
     allow: frozenset[str] = frozenset(),
     stops: Stops | None = None,
+    broken: Sequence[BrokenDocument] = (),
 ) -> tuple[MetricComparison, ...]:
     """Compare every (task, filter, metric) that either run has.
 
@@ -425,11 +457,13 @@ def compare_by_document(
 
     Args:
         stops: where a sequential run stopped; the tables hold the documents asked until then.
+        broken: documents that the gate judges by themselves: a metric is compared without those
+            of them that have no finite score. Any other score that is not finite fails it.
     """
     bases = {table.key: table for table in base}
     candidates = {table.key: table for table in candidate}
     keys = list(dict.fromkeys([*bases, *candidates]))
-    return tuple(_compare_key(key, bases, candidates, gate, allow, stops) for key in keys)
+    return tuple(_compare_key(key, bases, candidates, gate, allow, stops, broken) for key in keys)
 
 
 def split_comparable(
@@ -467,6 +501,7 @@ def _compare_key(
     gate: Gate,
     allow: frozenset[str],
     stops: Stops | None,
+    broken: Sequence[BrokenDocument],
 ) -> MetricComparison:
     if key not in bases or key not in candidates:
         present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
@@ -487,16 +522,44 @@ def _compare_key(
         return MetricComparison(comparison=early)
     try:
         compared = compare_documents(
-            paired,
+            _without_broken(paired, broken),
             margin=gate.margin_of(key[0], key[2]),
             confidence=gate.confidence,
             gated=gate.covers(key[0], key[2]),
         )
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
         return _failed_comparison(base, _error_reason(error, key))
+    compared = _with_count(compared, paired.base.n)
     return (
         compared if stops is None else replace(compared, comparison=stops.late(compared.comparison))
     )
+
+
+def _without_broken(paired: PairedScores, broken: Sequence[BrokenDocument]) -> PairedScores:
+    """The documents that have a finite score on both sides, if the others are known to be broken.
+
+    A caveat says how many were left out.
+    """
+    finite = np.isfinite(paired.base.values) & np.isfinite(paired.candidate.values)
+    lost = paired.base.doc_ids[~finite].tolist()
+    known = broken_ids(broken, paired.base.task)
+    if not lost or not all(doc_id in known for doc_id in lost):
+        return paired
+    have = "document has" if len(lost) == 1 else "documents have"
+    caveat = (
+        f"{len(lost):,} broken {have} no finite score (first: {lost[0]}): these numbers are of the "
+        "others"
+    )
+    base, candidate = finite_rows(paired.base, paired.candidate)
+    return replace(paired, base=base, candidate=candidate, caveats=(*paired.caveats, caveat))
+
+
+def _with_count(compared: MetricComparison, n: int) -> MetricComparison:
+    """The comparison with all documents of the runs as ``n``, those without a number included."""
+    comparison = compared.comparison
+    if comparison.n == n:
+        return compared
+    return replace(compared, comparison=replace(comparison, n=n))
 
 
 def _failed_comparison(table: ScoreTable, reason: str) -> MetricComparison:

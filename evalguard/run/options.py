@@ -91,6 +91,7 @@ class CompareOptions:
             scores are those that were kept.
         margin, fail_on, confidence: of the gate; a margin of "1pp" is in points, one of "2%"
             relative to the base's value.
+        broken_documents: how many documents may be broken; None: as the guard file says, else 0.
         gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
             the guard file or in place of them (``evalguard.core.limits.KINDS`` has the names).
         sequential: stop a task as soon as the verdict of all its documents is known;
@@ -161,6 +162,7 @@ class CompareOptions:
     margin: float | str | None = None
     fail_on: str | None = None
     confidence: float | None = None
+    broken_documents: int | None = None
     gate_limits: Mapping[str, float] = field(default_factory=dict)
     sequential: bool | None = None
     sequential_alpha: float | None = None
@@ -212,6 +214,8 @@ class CompareOptions:
         for name in ("threads", "check_batch_size", "verify_scorer"):
             if not _is_count(getattr(self, name), 0):
                 raise _refuse(name, getattr(self, name), "a number, 0 or more")
+        if self.broken_documents is not None and not _is_count(self.broken_documents, 0):
+            raise _refuse("broken_documents", self.broken_documents, "a number, 0 or more")
         if self.timeout is not None and not 0 < self.timeout < math.inf:
             raise _refuse("timeout", self.timeout, "a number of seconds above 0")
         if self.worker not in get_args(WorkerUse):

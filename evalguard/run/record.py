@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import evalguard
 from evalguard.core.comparison import Comparison
 from evalguard.core.limit_scale import DocumentScale
-from evalguard.core.pairing import pair
+from evalguard.core.pairing import finite_rows, pair
 from evalguard.core.reports.compare import CompareReport, drift_column
 from evalguard.core.scores import Aggregation, ScoreTable
 from evalguard.core.settings import Value
@@ -209,11 +209,12 @@ def _metric_drifts(
 ) -> Drifts | None:
     try:
         pair(base, candidate, allow=allow)
-        scale = DocumentScale.of(base, population=comparison.n)
+        base, candidate = finite_rows(base, candidate)
+        population = 0 if comparison.stopping is None else comparison.n
+        scale = DocumentScale.of(base, population=population)
     except (MisalignedRunsError, UsageError):
         return None
-    with np.errstate(invalid="ignore"):  # an infinite log-likelihood on both sides
-        parts = (scale.values(base) - scale.values(candidate)) / base.n / scale.yardstick
+    parts = (scale.values(base) - scale.values(candidate)) / base.n / scale.yardstick
     return dict(zip(base.doc_ids.tolist(), parts.tolist(), strict=True))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.comparison import Outcome, Verdict
+from evalguard.core.documents.rescoring import Rescoring
 from evalguard.core.pairing import PairedScores
-from evalguard.core.rescoring import Rescoring
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.bootstrap import SEED

@@ -48,6 +48,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
                         frozenset({"prompt", "tokens"})),
     "margin": (("--margin", "2"), 2.0),
     "fail_on": (("--fail_on", "any_degradation"), "any-degradation"),
+    "broken_documents": (("--broken-documents", "2"), 2),
     "confidence": (("--confidence", "0.9"), 0.9),
     "gate_limits": (("--gate_metric", "kl_mean=0.01", "--gate-metric", "same_top1=1"),
                     {"kl_mean": 0.01, "same_top1": 1}),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from local_tasks import N, answers, fake_lm, render_chat
 
+from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.gate import Gate
-from evalguard.core.rescoring import rescoring
 from evalguard.core.scorer import Response
 from evalguard.core.scores import ALL_ALIKE, ALL_EMPTY, ScoreTable
 from evalguard.errors import EvaluationError

@@ -42,7 +42,10 @@ class FakeScorer:
 
     def describe(self) -> ModelDescription:
         return ModelDescription(
-            model_type="fake", identity=self._identity, vocabulary_digest="v", vocabulary_size=9
+            model_type="fake",
+            identity=self._identity,
+            vocabulary_digest="v",
+            vocabulary_size=50_000,
         )
 
     def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.gate import Gate
-from evalguard.core.rescoring import rescoring
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.errors import EvaluationError
 from evalguard.run.judging import compare_by_document, drop_incomparable, split_comparable

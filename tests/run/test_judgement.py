@@ -9,8 +9,8 @@ import pytest
 from fake_models import table
 from scipy import stats
 
+from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.gate import Gate
-from evalguard.core.rescoring import rescoring
 from evalguard.core.scores import GroupMetric, NotCompared, TaskGroup
 from evalguard.run.groups import add_aggregates
 from evalguard.run.judging import GateJudgement, compare_by_document, judge_comparisons

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paired_tables import METRICS, WEIGHTED, paired, score_table
 
+from evalguard.core.documents.rescoring import Rescoring
 from evalguard.core.limit_scale import DocumentScale
 from evalguard.core.pairing import PairedScores
-from evalguard.core.rescoring import Rescoring
 from evalguard.errors import UsageError
 from evalguard.stats.compare import compare_scores
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from paired_tables import paired, score_table
 from scipy import stats as scipy_stats
 
+from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.pairing import pair
-from evalguard.core.rescoring import rescoring
 from evalguard.core.scores import TaskGroup
 from evalguard.stats.compare import compare_documents, compare_scores
 from evalguard.stats.drift import estimate_drift as estimate

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.comparison import Comparison, decide
 from evalguard.core.divergence import NO_TOKEN, Float, log_sums
+from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.gate import GateResult, exit_code, gated_state, is_real
 from evalguard.core.limits import GateState, Key, overall
 from evalguard.core.reference import Reference
@@ -101,7 +102,8 @@ def _overall(gate: GateResult) -> Iterator[Fault]:
         "failed": gate.failed,
         "undecided": gate.undecided,
     }
-    state = overall(by_state, gate.limits, compared=bool(gate.gated or gate.limits))
+    measured = [limit for limit in gate.limits if limit.metric != BROKEN_DOCUMENTS]
+    state = overall(by_state, gate.limits, compared=bool(gate.gated or measured))
     if gate.state != state:
         yield "gate.state", f"is {gate.state}, and {state} follows from its metrics and limits"
     if gate.state != "undecided" and gate.passed != (gate.state == "passed"):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.comparison import AcrossTasks, Comparison, SequentialRun
+from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.bisection import BisectReport
@@ -73,6 +74,8 @@ class CompareReport:
         command: the command line that made this report, "" for a call from Python.
         not_compared: metrics that were left out, each with the reason.
         findings: what every reader must see beside the verdict.
+        broken_documents: on which the candidate, or both models, are broken, the worst kind first;
+            at most the first hundred. The gate's limit of that name has their number.
         notes: what concerns the whole run, one line each.
         run_folder: where result.json and the samples lie; None where nothing was written.
         across_tasks: all gated metrics judged together; None, with ``across_tasks_reason``, where
@@ -103,6 +106,7 @@ class CompareReport:
     environment: Mapping[str, Value] = field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
     findings: tuple[Finding, ...] = ()
+    broken_documents: tuple[BrokenDocument, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
     run_folder: str | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evalguard.core.documents.likelihoods import restore_infinity
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.scorer import Ending
 from evalguard.core.scores import chosen_option, needs_lengths, request_hash
@@ -51,19 +52,26 @@ class Sample:
     @property
     def loglikelihoods(self) -> tuple[float, ...]:
         """Of each request, in nats; () where the run shows none (generated answers, edits)."""
-        found = []
-        for response in self.responses:
+        found: list[float] = []
+        for number, response in enumerate(self.responses):
             while isinstance(response, list) and len(response) == 1:  # repeats of one request
                 response = response[0]
             if isinstance(response, list) and len(response) == 2:
                 if str(response[1]) not in ("True", "False"):
                     return ()
                 response = response[0]
-            try:
-                found.append(float(response))
-            except (TypeError, ValueError):
+            asked = self.requests[number] if number < len(self.requests) else ()
+            value = _likelihood(response, _scored_text(asked, self.prompt))
+            if value is None:
                 return ()
+            found.append(value)
         return tuple(found)
+
+    @property
+    def scored_text(self) -> str | None:
+        """The text of its only request that was scored; None of several, or where not shown."""
+        texts = {_scored_text(asked, self.prompt) for asked in self.requests}
+        return texts.pop() if len(texts) == 1 else None
 
     @property
     def continuations(self) -> tuple[str, ...]:
@@ -234,7 +242,7 @@ def _row(
     of_filters: Mapping[str, Sample], fallbacks: Mapping[str, str | None]
 ) -> Mapping[str, Value]:
     first = next(iter(of_filters.values()))
-    answers = [_answer(*one) for one in _document_requests(first)]
+    answers = [_answer(*one, prompt=first.prompt) for one in _document_requests(first)]
     return {
         "doc_id": first.doc_id,
         "doc": json.dumps(first.doc, ensure_ascii=False),
@@ -285,19 +293,26 @@ def _document_requests(sample: Sample) -> list[tuple[Any, Any]]:
     ]
 
 
-def _answer(asked: Any, response: Any) -> Answer:
+def _answer(asked: Any, response: Any, *, prompt: str | None) -> Answer:
     """The first of a request's answers; lm-eval writes numbers as text or as they are."""
     first = response[0] if isinstance(response, list) and response else response
     if isinstance(first, list) and len(first) == 2:
-        return _number(first[0]), str(first[1]) == "True", None
+        return _likelihood(first[0], _scored_text(asked, prompt)), str(first[1]) == "True", None
     if asked is not None and len(asked) == 1:  # a whole text: its log-likelihood alone
-        return _number(first), None, None
+        return _likelihood(first, _scored_text(asked, prompt)), None, None
     return (None, None, first) if isinstance(first, str) else _NOTHING
 
 
-def _number(value: Any) -> float | None:
+def _scored_text(asked: Any, prompt: str | None) -> str | None:
+    """The text of a request that is scored: its continuation, or the whole text, the prompt."""
+    text = (prompt if asked[-1] is None else asked[-1]) if asked else None
+    return text if isinstance(text, str) else None
+
+
+def _likelihood(value: Any, text: str | None) -> float | None:
+    """In nats; None where it is no number."""
     try:
-        return float(value)
+        return restore_infinity(float(value), text=text)
     except (TypeError, ValueError):
         return None
 

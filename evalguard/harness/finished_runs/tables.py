@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.rescoring import Rescoring, rescoring
+from evalguard.core.documents.likelihoods import restore_infinities
+from evalguard.core.documents.rescoring import Rescoring, rescoring
 from evalguard.core.scores import (
     ALL_EMPTY,
+    LOGLIKELIHOODS,
     DocumentFields,
     DocumentStatistics,
     NotComparableError,
@@ -128,7 +130,7 @@ def _table(
         aggregation=statistics.aggregation,
         higher_is_better=higher_is_better,
         doc_ids=np.array([sample.doc_id for sample in scored], dtype=np.int64),
-        values=_only_sound(statistics.values, scored),
+        values=_only_sound(_document_values(statistics, scored), scored),
         weights=statistics.weights,
         rescoring=statistics.rescoring,
         doc_hashes=tuple(sample.doc_hash for sample in scored),
@@ -161,6 +163,15 @@ def _statistics(of: _Metric, samples: Sequence[Sample]) -> tuple[DocumentStatist
         f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {found}",
         hint="results and samples must be the files of one run: make it once more",
     )
+
+
+def _document_values(
+    statistics: DocumentStatistics, samples: Sequence[Sample]
+) -> NDArray[np.float64]:
+    """The values, with minus infinity where a server wrote a number for it."""
+    if statistics.aggregation not in LOGLIKELIHOODS:
+        return statistics.values
+    return restore_infinities(statistics.values, [sample.scored_text for sample in samples])
 
 
 def _only_sound(values: NDArray[np.float64], samples: Sequence[Sample]) -> NDArray[np.float64]:

@@ -52,6 +52,7 @@ from evalguard.report.words.drift import (
 )
 from evalguard.report.words.gate import (
     accepted_lines,
+    broken_lines,
     limit_found,
     limit_label,
     limit_line,
@@ -129,6 +130,7 @@ def build_report_view(report: CompareReport) -> ReportView:
                 label=limit_label(one),
                 line=limit_line(one),
                 found=limit_found(one),
+                documents=broken_lines(report, one),
             )
             for one in gate.limits
         ),
@@ -210,13 +212,14 @@ class LimitView:
     """An absolute limit of the gate: its state, and a line that begins with that.
 
     ``label`` is the figure and what it was measured on: "kl_mean on lastword"; ``found`` is the
-    line without the state.
+    line without the state. ``documents``: of broken ones a sentence each, with their texts.
     """
 
     state: LimitState
     label: str
     line: str
     found: str
+    documents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ def _finding_text(report: CompareReport) -> str:
 
 
 def _passed_text(report: CompareReport, worst: Comparison) -> str:
-    if all(c.bit_identical for c in report.comparisons):
+    if all(c.bit_identical for c in report.comparisons) and not report.broken_documents:
         return "every score is bit-identical to the base's"
     accepted = {one.key for one in report.gate.accepted}
     waived = ", accepted by a waiver" if worst.key in accepted else ""

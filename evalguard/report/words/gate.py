@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.gate import GateResult
 from evalguard.core.limits import LimitVerdict, Waiver
 from evalguard.core.reports.compare import CompareReport
@@ -19,6 +20,8 @@ def limit_line(verdict: LimitVerdict) -> str:
 
 def limit_found(verdict: LimitVerdict) -> str:
     """The same without its state."""
+    if verdict.metric == BROKEN_DOCUMENTS:
+        return f"{_broken_text(verdict)}: {_reason_text(verdict)}"
     found = "" if verdict.value is None else f" {_value_text(verdict)}{_interval_text(verdict)}:"
     return f"{limit_label(verdict)} {_allowed_text(verdict)}:{found} {_reason_text(verdict)}"
 
@@ -33,7 +36,7 @@ def limit_tally(verdicts: Sequence[LimitVerdict]) -> str:
 
 def limit_figures_text(verdicts: Sequence[LimitVerdict]) -> str:
     """Return what is left of each figure with a limit: "; kl_mean on a: 3e-05 (at most 0.001)"."""
-    known = [one for one in verdicts if one.value is not None]
+    known = [v for v in verdicts if v.value is not None and v.metric != BROKEN_DOCUMENTS]
     return "".join(
         f"; {limit_label(one)}: {_value_text(one)} ({_allowed_text(one)})" for one in known
     )
@@ -51,6 +54,9 @@ def decisive_limit(report: CompareReport) -> LimitVerdict | None:
 def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
     """Say what a limit means for the candidate; without a full stop."""
     candidate = printable(report.candidate.name)
+    if verdict.metric == BROKEN_DOCUMENTS:
+        verb = "fails on" if verdict.state == "regressed" else "cannot be judged on"
+        return f"{candidate} {verb} {_broken_text(verdict)}: {_reason_text(verdict)}"
     label, allowed = limit_label(verdict), f"{_allowed_text(verdict)} is allowed"
     if verdict.state == "failed":
         why = _reason_text(verdict).removeprefix("not known: ")
@@ -63,11 +69,27 @@ def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
 
 def limit_label(verdict: LimitVerdict) -> str:
     """Return the figure and what it was measured on: "kl_mean on lastword"."""
+    if verdict.metric == BROKEN_DOCUMENTS:
+        return "broken documents" + printable(f" of {verdict.task}" if verdict.task else "")
     task = printable(f"{verdict.task} {verdict.of}".strip())
     if verdict.filter not in ("", "none"):
         task += printable(f" ({verdict.filter})")
     metric = printable(verdict.metric)
     return f"{metric} on {task}" if task else metric
+
+
+def broken_lines(report: CompareReport, verdict: LimitVerdict) -> tuple[str, ...]:
+    """Return what both models gave in each broken document; () of any other limit."""
+    if verdict.metric != BROKEN_DOCUMENTS:
+        return ()
+    return tuple(printable(f"{one.task} {one.line}") for one in report.broken_documents)
+
+
+def _broken_text(verdict: LimitVerdict) -> str:
+    """Return "4 broken documents (0 allowed)"."""
+    count = int(verdict.value or 0.0)
+    noun = "broken document" if count == 1 else "broken documents"
+    return f"{count:,} {noun} ({verdict.limit:.0f} allowed)"
 
 
 def _allowed_text(verdict: LimitVerdict) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import evalguard
 from evalguard.core.limits import Key
+from evalguard.core.pairing import finite_rows
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisection import BisectReport, Recommended, Repaired
 from evalguard.core.reports.compare import CompareReport
@@ -114,7 +115,7 @@ def _bisect_or_reason(
     reason = _reason_against(finished)
     if reason is not None:
         return reason
-    finished = _score_in_full(finished)
+    finished = _with_finite_scores(_score_in_full(finished))
     searchable = SearchableCandidate.of(finished)
     if isinstance(searchable, str):
         return searchable
@@ -135,6 +136,27 @@ def _bisect_or_reason(
             progress=progress,
         )
         return bisection.run(subject, resumable=stored)
+
+
+def _with_finite_scores(finished: FinishedComparison) -> FinishedComparison:
+    """The comparison of the documents that have a finite score on both sides, as it was judged.
+
+    An assignment is asked about the others too, and what it answers there decides nothing.
+    """
+    base, candidate = finished.scored
+    theirs = {table.key: table for table in candidate.tables}
+    pairs = [
+        finite_rows(table, theirs[table.key]) if table.key in theirs else (table, None)
+        for table in base.tables
+    ]
+    others = {other.key: other for _, other in pairs if other is not None}
+    return replace(
+        finished,
+        scored=(
+            replace(base, tables=tuple(ours for ours, _ in pairs)),
+            replace(candidate, tables=tuple(others.get(t.key, t) for t in candidate.tables)),
+        ),
+    )
 
 
 def _score_in_full(finished: FinishedComparison) -> FinishedComparison:

@@ -317,6 +317,7 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
             "fail_on": gate.fail_on,
             "confidence": gate.confidence,
             "undecided": gate.undecided,
+            "broken_documents": gate.broken_documents,
             "subtasks": gate.subtasks,
             "only": list(gate.gate_metrics),
             "advisory": list(gate.advisory),

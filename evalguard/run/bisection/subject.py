@@ -16,6 +16,7 @@ import numpy as np
 
 from evalguard.bisect.oracle import Floats
 from evalguard.core.comparison import REAL_LEVEL, Comparison
+from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.gate import GateResult, documents_to_be_real, is_real
 from evalguard.core.limit_scale import AnswerScale, DocumentScale, LimitScale
 from evalguard.core.limits import Key, Limit, LimitVerdict
@@ -248,6 +249,11 @@ def _limit_subject(
     divergences: Mapping[str, TaskDivergences],
     of_base: Mapping[Key, ScoreTable],
 ) -> Subject | str:
+    if verdict.metric == BROKEN_DOCUMENTS:
+        return (
+            "broken documents fail the gate, and no metric does: which setting breaks them is not "
+            "searched for (--bisect always searches the worst metric)"
+        )
     try:
         scale = _limit_scale(verdict, divergences.get(verdict.task), of_base)
     except UsageError as error:
@@ -303,7 +309,8 @@ def drift_of(scored: tuple[ScoredSide, ScoredSide], subject: Subject) -> float:
     table = next(table for table in scored[1].tables if table.key == key)
     if isinstance(scale, AnswerScale):
         return scale.figure(table)
-    drift = float(np.mean(subject.base) - np.mean(scale.values(table)))
+    values = scale.values(table)
+    drift = float(np.mean(subject.base) - np.mean(values[np.isfinite(values)]))
     return scale.sigma(drift / scale.yardstick)
 
 

@@ -98,7 +98,7 @@ class TaskSample:
             reason = cannot_stop(base[key]) or _incomplete_note(base[key], self.drawn)
             paired = None if reason else _pair_tables(base[key], candidate[key], choices.allow)
             if reason and gated:
-                self._ask_all(f"{key[2]}: {reason}")
+                self.ask_all(f"{key[2]}: {reason}")
                 return
             own = rule.of(choices.gate.margin_of(key[0], key[2]))
             no_points = own.tolerated.unit == "points" and not base[key].is_share
@@ -118,7 +118,7 @@ class TaskSample:
         if undecided:
             self.place += 1
 
-    def _ask_all(self, reason: str) -> None:
+    def ask_all(self, reason: str) -> None:
         """Leave out the looks between: only all documents can tell."""
         self.looks = (*self.looks[: self.place + 1], len(self.order))
         self.reason = reason

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evalguard.core.comparison import SequentialRun
+from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.errors import UsageError
 from evalguard.harness.requests import TaskRequests
+from evalguard.harness.tables import TaskScores
 from evalguard.run.choices import Choices
 from evalguard.run.groups import cluster_documents
 from evalguard.run.judging import drop_incomparable
@@ -25,6 +27,7 @@ from evalguard.run.sample_size.draws import (
     tables_of_run,
     tables_of_task,
 )
+from evalguard.run.scoring.broken import find_broken_documents
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.run_context import LoadedModels, load_together, open_run_context
 from evalguard.run.scoring.scoring import (
@@ -38,6 +41,8 @@ from evalguard.run.scoring.scoring import (
 )
 from evalguard.run.sources import BaselineSource, ModelSource, Source, StoredSource
 from evalguard.stats.sequential.finding import FACTOR, StoppingRule, document_order, planned_looks
+
+Samples = Mapping[str, TaskScores]
 
 # Models that take turns in memory are loaded anew for every look: then each look doubles.
 TURN_GROWTH = 10.0**0.3
@@ -135,11 +140,15 @@ class _SequentialRun:
     def look(self) -> None:
         """Judge the tasks that are not decided yet, on what was answered so far."""
         sides = {draw.task: self._tables(draw) for draw in self.active}
-        early = [sides[draw.task] for draw in self.active if not draw.complete]
+        early = [sides[draw.task][:2] for draw in self.active if not draw.complete]
         self.rule = self.rule or self._rule(early)
         for draw in self.active:
-            base, candidate = sides[draw.task]
-            draw.look(base, candidate, self.rule, self.choices, self._base_of_all(draw))
+            base, candidate, samples = sides[draw.task]
+            broken = () if draw.complete else self._broken(base, candidate, samples)
+            if broken:
+                draw.ask_all(f"{broken[0].task} {broken[0].line}")
+            else:
+                draw.look(base, candidate, self.rule, self.choices, self._base_of_all(draw))
             if not draw.finished:
                 note = f"{draw.task}: not decided yet, on to {len(draw.drawn):,} documents"
                 self.loaded.context.evaluator.progress.note(note)
@@ -233,16 +242,29 @@ class _SequentialRun:
             real=gate.fail_on == "real",
         )
 
-    def _tables(self, draw: TaskSample) -> tuple[TablesByKey, TablesByKey]:
-        """Both sides' scores of the documents drawn so far, by metric."""
+    def _broken(
+        self, base: TablesByKey, candidate: TablesByKey, samples: Sequence[Samples]
+    ) -> tuple[BrokenDocument, ...]:
+        """Broken documents among those drawn: the gate fails, and all of them have to be told."""
+        described = [asked.description for asked in self.asked]
+        vocabulary = max([one.vocabulary_size for one in described if one is not None], default=0)
+        tables = list(base.values()), list(candidate.values())
+        return find_broken_documents((samples[0], samples[1]), tables, vocabulary=vocabulary)
+
+    def _tables(self, draw: TaskSample) -> tuple[TablesByKey, TablesByKey, Sequence[Samples]]:
+        """Both sides' scores of the documents drawn so far, by metric, and what was answered."""
         asked = iter(self.asked)
         sides: list[SideTables] = []
+        samples: list[Samples] = []
         for source in self.sources:
             if isinstance(source, StoredSource):
                 sides.append(tables_of_run(source, draw))
+                shown = side_of_stored(source).samples
+                samples.append({name: of for name, of in shown.items() if name == draw.task})
             else:
                 scores = next(asked).scores(draw.task, draw.drawn)
                 sides.append((scores.tables, scores.not_compared, {draw.task: scores.fields}))
+                samples.append({draw.task: scores})
         (base, left_of_base, fields), (candidate, left, candidate_fields) = sides
         fields = {**candidate_fields, **fields}  # a history keeps none
         clusters = self.choices.clusters
@@ -253,6 +275,7 @@ class _SequentialRun:
                     drop_incomparable(candidate, left_of_base), candidate_fields, clusters
                 )
             ),
+            samples,
         )
 
     def _base_of_all(self, draw: TaskSample) -> TablesByKey:
@@ -282,7 +305,10 @@ def check_sequential(
         return choices
     for problem, hint in _unsupported_choices(choices, options):
         raise UsageError(problem, hint=hint)
-    note = "distributions are not compared: a sequential run asks for scores alone"
+    note = (
+        "distributions are not compared: a sequential run asks for scores alone; broken documents "
+        "are looked for among those that it asks"
+    )
     if not can_stop_early(sources, choices):
         note = (
             "both sides are finished runs: stopping early would save nothing, so that all "

@@ -1,0 +1,210 @@
+"""Broken documents of a comparison, found in what both sides were asked and answered."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from evalguard.core.documents.broken_documents import (
+    AskedText,
+    BrokenDocument,
+    BrokenSide,
+    broken_document,
+)
+from evalguard.core.scores import LOGLIKELIHOODS, ScoreTable
+from evalguard.core.settings import Value
+from evalguard.harness.tables import TaskScores
+
+Row = Mapping[str, Value]
+Tables = Sequence[ScoreTable]
+
+# Of a text, in nats: what is above this is above every bound, however few tokens the text has.
+_NOTHING_BROKEN = -14.0
+
+
+def find_broken_documents(
+    samples: tuple[Mapping[str, TaskScores], Mapping[str, TaskScores]],
+    tables: tuple[Tables, Tables],
+    *,
+    vocabulary: int,
+) -> tuple[BrokenDocument, ...]:
+    """Find the documents on which the candidate, or both models, are broken.
+
+    Args:
+        samples: of the base, and of the candidate, by task; where a side does not show what it
+            answered, the scores of single documents say what they can.
+        tables: likewise.
+        vocabulary: the models' tokens, 0 where unknown.
+
+    Returns:
+        Each document once; those on which the candidate alone is broken first, then by task and id.
+    """
+    found: dict[tuple[str, int], BrokenDocument] = {}
+    rows: dict[str, dict[int, tuple[Row | None, Row | None]]] = {}
+    for task in dict.fromkeys((*samples[0], *samples[1])):
+        rows[task] = _paired_rows(*(side[task].samples if task in side else () for side in samples))
+        for doc_id, (base, candidate) in rows[task].items():
+            if base is not None and candidate is not None:
+                broken = broken_document(task, doc_id, _asked(base, candidate, vocabulary))
+                if broken is not None:
+                    found[task, doc_id] = broken
+    theirs = {table.key: table for table in tables[1]}
+    for table in tables[0]:
+        if table.key in theirs:
+            shown = rows.get(table.task, {})
+            for one in _broken_scores(table, theirs[table.key], shown, vocabulary):
+                found.setdefault((one.task, one.doc_id), one)
+    sides: tuple[BrokenSide, ...] = ("candidate", "both", "base")
+    return tuple(
+        sorted(found.values(), key=lambda one: (sides.index(one.side), one.task, one.doc_id))
+    )
+
+
+def _paired_rows(
+    base: Sequence[Row], candidate: Sequence[Row]
+) -> dict[int, tuple[Row | None, Row | None]]:
+    """Both sides' rows of each document; a document that was changed between them is two."""
+    ours, theirs = ({_doc_id(row): row for row in side} for side in (base, candidate))
+    found: dict[int, tuple[Row | None, Row | None]] = {}
+    for doc_id in dict.fromkeys((*ours, *theirs)):
+        one, other = ours.get(doc_id), theirs.get(doc_id)
+        if one is None or other is None or one.get("doc_hash") == other.get("doc_hash"):
+            found[doc_id] = one, other
+    return found
+
+
+def _doc_id(row: Row) -> int:
+    found = row.get("doc_id")
+    return found if isinstance(found, int) else -1
+
+
+def _asked(base: Row, candidate: Row, vocabulary: int) -> list[AskedText]:
+    """What both were asked in a document, as far as any of it may be broken; [] where none is."""
+    ours, theirs = _numbers(base), _numbers(candidate)
+    if not ours or len(ours) != len(theirs):
+        return []
+    if all(one is None or _NOTHING_BROKEN < one < math.inf for one in theirs):
+        return []
+    asked, of_base = _asked_texts(candidate), _asked_texts(base)
+    if [text for _, text in asked] != [text for _, text in of_base]:
+        return []  # other texts: pairing refuses them
+    wanted = _wanted(candidate, [text for _, text in asked], len(theirs))
+    found = []
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        if one is None or other is None:
+            continue
+        prompt, text = asked[number] if number < len(asked) else ("", "")
+        found.append(
+            AskedText(
+                base=one,
+                candidate=other,
+                base_tokens=_token_count(base, number),
+                candidate_tokens=_token_count(candidate, number),
+                text=text,
+                prompt=prompt,
+                vocabulary=vocabulary,
+                request=number,
+                wanted=wanted is None or number in wanted,
+            )
+        )
+    if wanted is not None and len(wanted) > 1 and not _all_broken(found):
+        # which of several is the right one is not known: each of them would have to be broken
+        found = [replace(one, wanted=False) for one in found]
+    return found
+
+
+def _all_broken(asked: Sequence[AskedText]) -> bool:
+    return all(one.broken is not None for one in asked if one.wanted)
+
+
+def _wanted(row: Row, texts: Sequence[str], count: int) -> frozenset[int] | None:
+    """The requests that may be the right option; None where there are no options."""
+    if count < 2:
+        return None
+    target = str(row.get("target") or "").strip()
+    found = {number for number, text in enumerate(texts) if target and text.strip() == target}
+    if len(found) == count:  # options that differ in what stands before them
+        found = set()
+    if target.isdecimal() and int(target) < count:
+        found.add(int(target))
+    return frozenset(found or range(count))
+
+
+def _listed(row: Row, name: str) -> Sequence[Any]:
+    found = row.get(name)
+    return found if isinstance(found, (list, tuple)) else ()
+
+
+def _numbers(row: Row) -> list[float | None]:
+    told = _listed(row, "loglikelihood")
+    return [float(one) if isinstance(one, (int, float)) else None for one in told]
+
+
+def _token_count(row: Row, number: int) -> int:
+    told = _listed(row, "token_logprobs")
+    own = told[number] if number < len(told) else None
+    return len(own) if own is not None else 0
+
+
+def _asked_texts(row: Row) -> list[tuple[str, str]]:
+    """Of each request what stands before the text that was scored, and that text; "" if unknown.
+
+    A finished run's rows have null for a context, or a whole text, that is the prompt.
+    """
+    found = []
+    for told in _listed(row, "arguments"):
+        asked: Any = json.loads(told) if isinstance(told, str) else []
+        texts = [row.get("prompt") if one is None else one for one in asked]
+        known = [one if isinstance(one, str) else "" for one in texts]
+        found.append((known[0] if len(known) > 1 else "", known[-1] if known else ""))
+    return found
+
+
+# Where the answers themselves are not shown, and for scores that are no log-likelihoods.
+
+
+def _broken_scores(
+    base: ScoreTable,
+    candidate: ScoreTable,
+    rows: Mapping[int, tuple[Row | None, Row | None]],
+    vocabulary: int,
+) -> Iterator[BrokenDocument]:
+    """Documents whose score of a metric is not finite, or shows a broken one."""
+    _, ours, theirs = np.intersect1d(base.doc_ids, candidate.doc_ids, return_indices=True)
+    values, others = base.values[ours], candidate.values[theirs]
+    is_likelihood = base.aggregation in LOGLIKELIHOODS
+    suspect = ~np.isfinite(values) | ~np.isfinite(others)
+    if is_likelihood:
+        suspect |= others < _NOTHING_BROKEN
+    for place in np.flatnonzero(suspect).tolist():
+        doc_id = int(base.doc_ids[ours[place]])
+        if base.doc_hashes[ours[place]] != candidate.doc_hashes[theirs[place]]:
+            continue
+        one, other = float(values[place]), float(others[place])
+        pair = rows.get(doc_id, (None, None))
+        if np.isfinite(one) and np.isfinite(other) and None not in pair:
+            continue  # its answers were looked at
+        asked = _scored_text(one, other, pair, vocabulary)
+        metric = "" if is_likelihood else base.metric
+        side: BrokenSide | None = asked.broken
+        if not np.isfinite(one) and np.isfinite(other):
+            side = "base"
+        if side is not None:
+            yield BrokenDocument.of(base.task, doc_id, asked, side, metric=metric)
+
+
+def _scored_text(
+    base: float, candidate: float, pair: tuple[Row | None, Row | None], vocabulary: int
+) -> AskedText:
+    """A document's score beside the text that was asked, where either side shows it."""
+    row = pair[1] if pair[1] is not None else pair[0]
+    asked = [] if row is None else _asked_texts(row)
+    prompt, text = asked[0] if len(asked) == 1 else ("", "")
+    return AskedText(
+        base=base, candidate=candidate, text=text, prompt=prompt, vocabulary=vocabulary
+    )
