@@ -146,6 +146,7 @@ def resolve_choices(
         UsageError: if there are no tasks, or the sides' options cannot be met together.
     """
     guard = _find_guard(candidate) or _find_guard(base)
+    judging = guard or _named_guard(guards)
     run = guard.run if guard else RunOptions()
     stored = next((s for s in (base, candidate) if isinstance(s, StoredSource)), None)
     tasks = options.tasks or _tasks_of_guard(guard, base, candidate) or _stored_tasks(stored)
@@ -162,8 +163,8 @@ def resolve_choices(
         task_options=_task_options(guard, run, stored, options),
         policy=_scoring_policy(run, options),
         gate=with_waivers(
-            _resolve_gate(guard, base, candidate, options),
-            guard,
+            _resolve_gate(judging, base, candidate, options),
+            judging,
             base.name,
             candidate.name,
             today=options.today,
@@ -174,7 +175,7 @@ def resolve_choices(
         | _differences_by_settings(base, candidate)
         | _differences_by_search(base, candidate, bisect),
         clusters=ClusterChoice(
-            of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
+            of_all=options.cluster, by_task=judging.clusters if judging is not None else {}
         ),
         distributions=distributions,
         memory=choose_memory(run, options, distributions),
@@ -185,12 +186,21 @@ def resolve_choices(
         history=choose_history_file(guard, options),
         track=choose_sinks(options.track or run.track or (), unasked=not options.git_bisect),
         track_documents=options.track_documents or bool(run.track_documents),
-        notes=_guard_notes(guards, guard),
+        notes=_guard_notes(guards, guard, judging),
     )
 
 
 def _find_guard(source: Source) -> Guard | None:
     return source.guard if isinstance(source, ModelSource) else None
+
+
+def _named_guard(guards: GuardSet) -> Guard | None:
+    """The guard file that ``--config`` names, where no side is a model of it.
+
+    Folders, hub ids and finished runs are judged by its gate, too: a gate that is named and not
+    held to would let pass what it forbids. A file that was only found is not about these.
+    """
+    return guards.guards[0] if guards.guards and guards.origin == "named" else None
 
 
 def _tasks_of_guard(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
@@ -346,9 +356,16 @@ def _sequential_alpha(run: RunOptions, options: CompareOptions) -> float | None:
     )
 
 
-def _guard_notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:
+def _guard_notes(guards: GuardSet, guard: Guard | None, judging: Guard | None) -> tuple[str, ...]:
     if guard is not None and guards.origin == "embedded":
         return (f"no guard file here: the built-in demo's is used ({guard.label})",)
+    if guard is None and judging is not None:
+        return (f"no side is a model of {judging.label}: its gate and clusters count",)
+    if guard is None and guards.guards and guards.origin == "evalguard.yaml":
+        return (
+            f"no side is a model of {guards.where}: it does not count (--config {guards.where} "
+            "holds to its gate)",
+        )
     return ()
 
 

@@ -134,6 +134,7 @@ def judge_scores(
             *tables, gate=choices.gate, allow=choices.allow, stops=stops, broken=broken
         )
     )
+    of_tasks = (*of_tasks, *_unjudged_tasks(scored, of_tasks, undefined))
     groups = (base.groups, candidate.groups)
     of_groups = add_aggregates(
         of_tasks,
@@ -170,6 +171,30 @@ def judge_scores(
 def _vocabulary(scored: tuple[ScoredSide, ScoredSide]) -> int:
     """Tokens of the models' vocabulary, the larger of two; 0 where neither side says it."""
     return max(0 if one.description is None else one.description.vocabulary_size for one in scored)
+
+
+def _unjudged_tasks(
+    scored: tuple[ScoredSide, ScoredSide],
+    compared: Sequence[MetricComparison],
+    undefined: Sequence[NotCompared],
+) -> Iterator[MetricComparison]:
+    """A failed comparison for each task that both sides answered and of which no metric is judged.
+
+    Its metrics are listed as not compared; without this a task among others would pass unseen.
+    Where there are no others, nothing was compared, which is said as such.
+    """
+    if not compared:
+        return
+    base, candidate = scored
+    judged = {one.comparison.task for one in compared}
+    left_out = [*base.not_compared, *candidate.not_compared, *undefined]
+    answered = base.samples.keys() & candidate.samples.keys()
+    for task in dict.fromkeys(left.task for left in left_out if left.task in answered - judged):
+        first = next(left for left in left_out if left.task == task)
+        metric = first.metric or "every metric"
+        reason = f"no metric of {task} can be compared, so nothing is known of it: {first.reason}"
+        failed = failed_comparison((task, first.filter, metric), reason)
+        yield MetricComparison(comparison=failed)
 
 
 def _uncompared(

@@ -107,6 +107,23 @@ def test_without_a_guard_file_the_defaults_hold(settle: Any) -> None:
     assert choices.gate.margin == 1.0
 
 
+def test_a_named_guard_file_judges_what_is_no_model_of_it(guards: GuardSet, tmp_path: Path) -> None:
+    sides, options = (stored(), stored()), CompareOptions()
+    found = resolve_choices(*sides, guards, options)
+    assert (found.gate.margin, found.clusters.by_task) == (1.0, {})
+    assert found.notes == (
+        "no side is a model of evalguard.yaml: it does not count (--config evalguard.yaml holds to "
+        "its gate)",
+    )
+    file = tmp_path / "evalguard.yaml"
+    file.write_text(file.read_text() + "clusters: {run_task: story}\n")
+    named = resolve_choices(*sides, load_guards(file, cwd=tmp_path, allow_code=False), options)
+    assert (named.gate.margin, named.gate.undecided) == (0.5, "fail")
+    assert named.clusters.by_task == {"run_task": "story"}
+    assert named.task_options.limit is None
+    assert named.notes == (f"no side is a model of {file}: its gate and clusters count",)
+
+
 def test_a_finished_run_settles_what_neither_says(settle: Any) -> None:
     run = stored(num_fewshot=5, fewshot_seed=77, limit=20)
     beside = settle(run, INLINE)

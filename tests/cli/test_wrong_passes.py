@@ -1,0 +1,141 @@
+"""Ways to exit 0 without having measured anything: none of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written_runs import (
+    WrittenRun,
+    answer,
+    loglikelihood,
+    rehash,
+    write_finished_runs,
+)
+
+GUARD = """
+models: {a: {model_args: {pretrained: a}}, b: {model_args: {pretrained: b}}}
+tasks: [words]
+"""
+NOTHING_KNOWN = 3
+
+
+@pytest.fixture
+def compared(run: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Compare two written runs under a gate; give exit code and screen."""
+
+    def compare(
+        change: Callable[[WrittenRun, WrittenRun], None], *words: str, gate: str = ""
+    ) -> tuple[int, str]:
+        base, cand = write_finished_runs(tmp_path, change)
+        if gate:
+            (tmp_path / "guard.yaml").write_text(f"{GUARD}gate: {gate}\n")
+            words = ("--config", str(tmp_path / "guard.yaml"), *words)
+        ran = run("compare", "--base", base, "--cand", cand, *words)
+        return ran.code, " ".join(f"{ran.out} {ran.err}".split())
+
+    return compare
+
+
+def nothing(_: WrittenRun, __: WrittenRun) -> None:
+    """Break nothing."""
+
+
+def worse(_: WrittenRun, cand: WrittenRun) -> None:
+    for row in cand.tasks["words"].rows:
+        answer(row, loglikelihood(row) - 1.0)
+
+
+def only(name: str, base: WrittenRun, cand: WrittenRun) -> None:
+    for run in (base, cand):
+        run.tasks = {name: run.tasks[name]}
+
+
+@pytest.mark.parametrize(
+    ("change", "gate"),
+    [
+        (worse, "{advisory: [perplexity, acc, exact_match, word_perplexity]}"),
+        (worse, "{only: [word/perplexity]}"),
+        (nothing, "{metrics: {words/perplexty: {margin: 2}}}"),
+    ],
+)
+def test_a_gate_that_judges_nothing_does_not_pass(compared: Any, change: Any, gate: str) -> None:
+    code, seen = compared(change, gate=gate)
+    assert code == NOTHING_KNOWN, seen
+
+
+def test_the_gate_of_a_named_guard_file_holds_for_finished_runs(compared: Any) -> None:
+    code, seen = compared(nothing, gate="{only: [no_such_metric]}")
+    assert code == NOTHING_KNOWN
+    assert "the gate lists no_such_metric, and it was not compared" in seen
+
+
+def test_one_task_among_others_of_which_nothing_can_be_compared(compared: Any) -> None:
+    def own_aggregation(base: WrittenRun, cand: WrittenRun) -> None:
+        for run in (base, cand):
+            task = run.tasks["words"]
+            task.config["metric_list"] = [
+                {"metric": "best", "aggregation": "def best(items): ...", "higher_is_better": True}
+            ]
+            task.scores = lambda row: {"best": float(row["resps"][0][0][0])}
+        worse(base, cand)
+
+    code, seen = compared(own_aggregation)
+    assert code == NOTHING_KNOWN
+    assert "no metric of words can be compared, so nothing is known of it" in seen
+    assert "a function of the task" in seen
+
+
+def test_one_document(compared: Any) -> None:
+    def first(base: WrittenRun, cand: WrittenRun) -> None:
+        for run in (base, cand):
+            for task in run.tasks.values():
+                task.rows = [row for row in task.rows if row["doc_id"] == 0]
+
+    code, seen = compared(first)
+    assert code == NOTHING_KNOWN
+    assert "a standard error needs at least 2 documents" in seen
+
+
+def test_texts_without_a_word(compared: Any) -> None:
+    def empty(base: WrittenRun, cand: WrittenRun) -> None:
+        only("texts", base, cand)
+        for run in (base, cand):
+            for row in run.tasks["texts"].rows:
+                row["doc"] = {"text": ""}
+                rehash(row)
+
+    code, seen = compared(empty)
+    assert code == NOTHING_KNOWN
+    assert "the documents' weights sum to 0" in seen
+
+
+@pytest.mark.parametrize("metrics", [[], ["bypass"]])
+def test_runs_without_a_metric(compared: Any, metrics: list[str]) -> None:
+    def unscored(base: WrittenRun, cand: WrittenRun) -> None:
+        only("numbers", base, cand)
+        for run in (base, cand):
+            task = run.tasks["numbers"]
+            task.config["metric_list"] = [
+                {"metric": name, "aggregation": "mean", "higher_is_better": True}
+                for name in metrics
+            ]
+            task.scores = lambda _: dict.fromkeys(metrics, 999)
+
+    code, seen = compared(unscored)
+    assert code == NOTHING_KNOWN
+    assert "nothing was compared" in seen
+
+
+@pytest.mark.parametrize("margin", ["99pp", "100000%", "nan", "-1", "inf"])
+def test_a_margin_that_cannot_fail(compared: Any, margin: str) -> None:
+    code, seen = compared(worse, "--margin", margin)
+    assert code in (2, NOTHING_KNOWN), seen
+
+
+def test_a_gate_that_no_metric_of_finished_runs_can_be_held_to(compared: Any) -> None:
+    code, seen = compared(nothing, gate="{metrics: {kl_mean: 0.01}}")
+    assert code == 2
+    assert "kl_mean" in seen
