@@ -329,6 +329,11 @@ def kl_beside(kl: float, floor: TaskDistributionFloor, *, measured: str) -> Dist
 # Nats a token. Measured on the demo model and stories260K: at most 2e-12 for another batch size,
 # attention implementation or number of threads in float32, 7e-4 for bfloat16.
 ROUNDING_KL = 1e-6
+# What no rounding of a whole model makes: ten times what bfloat16 does, and another most likely
+# token at one position of fifty.
+FAR_KL, FAR_TOP1 = 1e-2, 0.98
+# Of a floor that was measured.
+_TIMES_FLOOR = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,6 +435,22 @@ class DistributionComparison:
     def moved(self) -> bool:
         """Whether the whole interval of the mean KL lies above what float32 rounding can leave."""
         return self.kl.interval is not None and self.kl.interval[0] > ROUNDING_KL
+
+    @property
+    def moved_far(self) -> bool:
+        """Whether distributions moved by more than any rounding makes, and than an own floor.
+
+        The whole interval of the mean KL, or that of the share of the same top token, lies beyond.
+        """
+        kl, top1 = FAR_KL, 1.0 - FAR_TOP1
+        if self.floor is not None:
+            kl = max(kl, _TIMES_FLOOR * self.floor.kl_upper)
+            top1 = max(top1, _TIMES_FLOOR * self.floor.top1_changed)
+        lowest = None if self.kl.interval is None else self.kl.interval[0]
+        highest = None if self.same_top1.interval is None else self.same_top1.interval[1]
+        return (lowest is not None and lowest > kl) or (
+            highest is not None and 1.0 - highest > top1
+        )
 
     def kl_at(self, percent: float) -> Figure:
         """The KL that ``percent`` % of the positions do not exceed; empty where unknown."""

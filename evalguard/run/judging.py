@@ -36,9 +36,14 @@ from evalguard.run.record import read_environments
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.scoring.broken import find_broken_documents
 from evalguard.run.scoring.dependent_documents import find_dependent_documents
-from evalguard.run.scoring.divergences import compare_task_distributions, estimate_task_kl
+from evalguard.run.scoring.divergences import (
+    compare_task_distributions,
+    estimate_task_kl,
+    find_moved_distributions,
+)
 from evalguard.run.scoring.fairness import find_padding_changes, note_batch_differences
 from evalguard.run.scoring.generations import compare_task_generations, with_part_caveats
+from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.run.stored_run import describe_differences
@@ -86,7 +91,7 @@ def build_report(
         not_compared=_uncompared(base, candidate, judgement),
         findings=(
             *broken_findings(judgement.broken_documents),
-            *_findings(base, candidate),
+            *_findings(base, candidate, held.comparisons, held.distributions, gate),
             *judgement.findings,
         ),
         notes=tuple(
@@ -97,11 +102,21 @@ def build_report(
     )
 
 
-def _findings(base: ScoredSide, candidate: ScoredSide) -> tuple[Finding, ...]:
+def _findings(
+    base: ScoredSide,
+    candidate: ScoredSide,
+    comparisons: Sequence[Comparison],
+    distributions: Sequence[DistributionComparison],
+    gate: GateResult,
+) -> tuple[Finding, ...]:
     """What every reader must see beside the verdict, the gravest first."""
     names = (base.identity.name, candidate.identity.name)
+    rows = {task: of.samples for task, of in base.samples.items()}
+    vocabulary = 0 if base.description is None else base.description.vocabulary_size
     return (
         *find_padding_changes(base.description, candidate.description, names),
+        *(() if gate.state == "regressed" else find_moved_distributions(distributions)),
+        *find_insensitive_tasks(comparisons, rows, vocabulary=vocabulary),
         *find_side_differences(
             (base.identity, candidate.identity), (base.description, candidate.description)
         ),

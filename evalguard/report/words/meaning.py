@@ -224,7 +224,35 @@ def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
             "searched either: gate it for that",
             "",
         )
-    return "nothing to do", ""
+    return _step_of_findings(report) or ("nothing to do", "")
+
+
+def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
+    """What to do where nothing fell and something was found all the same; None: nothing was."""
+    kinds = {one.kind for one in report.findings}
+    inside = _trace(report)
+    if "padding_changes" in kinds:
+        if inside:
+            return "to see where in the model padding enters", inside
+        return "compare in padded batches (--batch-size 8), to see what padding costs", ""
+    if "distributions_moved" in kinds:
+        limit = "--gate-metric kl_mean=0.01"
+        if inside:
+            return f"to see where the distributions move (a limit on them: {limit})", inside
+        return f"see which tokens moved (report.html), or hold them to a limit: {limit}", ""
+    if "task_shows_little" in kinds and not _sensitive_metrics(report):
+        return "score a task at which the base is far above chance: this one can hardly fail", ""
+    return None
+
+
+def _sensitive_metrics(report: CompareReport) -> list[Comparison]:
+    """The judged metrics that a finding does not call unable to show a loss."""
+    told = [one for one in report.findings if one.kind == "task_shows_little"]
+    named = {"/".join((one.task, one.filter, one.metric)) for one in told}
+    for one in told:
+        several = one.values.get("metrics")
+        named |= {str(key) for key in several} if isinstance(several, tuple) else set()
+    return [one for one in judged_comparisons(report) if "/".join(one.key) not in named]
 
 
 def _undo(report: CompareReport) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from evalguard.config.guard import RunOptions
 from evalguard.core.divergence import TOP_K, Divergence, DocumentDivergence
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reference import KlEstimate, ShownTokens
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ComparedAnswer, Request
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
@@ -208,6 +210,33 @@ def _compare_task(
         confidence=confidence,
         clusters=clusters,
         cluster_field=field,
+    )
+
+
+def find_moved_distributions(
+    distributions: Sequence[DistributionComparison],
+) -> tuple[Finding, ...]:
+    """Say, once, that distributions moved by more than rounding makes, by the worst task."""
+    moved = [one for one in distributions if not one.failure and one.moved_far]
+    if not moved:
+        return ()
+    most = min(moved, key=lambda one: (one.same_top1.value or 0.0, -(one.kl.value or 0.0)))
+    kl, top1 = most.kl.value or 0.0, most.same_top1.value or 0.0
+    others = len(moved) - 1
+    more = f"; {others} more task{'' if others == 1 else 's'} too" if others else ""
+    # without a full stop, and no number that JSON cannot hold
+    text = (
+        f"beneath the scores the distributions moved by more than rounding makes: KL {kl:.2g} nats "
+        f"a token, another most likely token at {100 * (1 - top1):.2g}% of positions{more}"
+    )
+    finite = kl if math.isfinite(kl) else None
+    return (
+        Finding(
+            kind="distributions_moved",
+            text=text,
+            task=most.task,
+            values={"kl": finite, "same_top1": top1, "tasks": tuple(one.task for one in moved)},
+        ),
     )
 
 

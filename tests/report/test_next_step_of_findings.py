@@ -1,0 +1,107 @@
+"""No "nothing to do" stands beside a finding: the next step says how to look into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from distribution_examples import distribution, figure
+from example_reports import comparison, report
+
+from evalguard.core.noise_floor import DistributionFloor
+from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.findings import Finding, FindingKind
+from evalguard.report.words.meaning import derive_meaning
+from evalguard.run.scoring.divergences import find_moved_distributions
+
+HF = "hf, 1.2M parameters, float32, on cpu"
+SIDES = {
+    "base": RunIdentity(name="orig", digest="1", description=HF),
+    "candidate": RunIdentity(name="port", digest="2", description=HF),
+}
+SERVED = {"candidate": RunIdentity(name="port", digest="2", description="local-completions")}
+UNCHANGED: dict[str, Any] = {
+    "outcome": "unchanged", "sigma": 0.0, "sigma_interval": (0.0, 0.0), "significant": False,
+}  # fmt: skip
+COMMAND = "evalguard compare --base orig --cand port"
+
+
+def of(kind: FindingKind, **about: Any) -> Finding:
+    return Finding(kind=kind, text="something was found", **about)
+
+
+def passed(*findings: Finding, **changes: Any) -> CompareReport:
+    fields = {**SIDES, "command": COMMAND, "findings": findings, **changes}
+    return report(comparison(bit_identical=True, **UNCHANGED), **fields)
+
+
+def test_where_nothing_was_found_there_is_nothing_to_do() -> None:
+    said = derive_meaning(passed())
+    assert (said.next_step, said.command) == ("nothing to do", "")
+    assert derive_meaning(passed(of("sides_differ"))).next_step == "nothing to do"
+
+
+@pytest.mark.parametrize("kind", ["padding_changes", "distributions_moved"])
+def test_what_lies_inside_of_a_model_is_traced(kind: FindingKind) -> None:
+    said = derive_meaning(passed(of(kind)))
+    assert said.next_step.startswith("to see where")
+    assert said.command == "evalguard trace --base orig --cand port"
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [("padding_changes", "--batch-size 8"), ("distributions_moved", "--gate-metric kl_mean=0.01")],
+)
+def test_what_cannot_be_traced_is_measured(kind: FindingKind, step: str) -> None:
+    said = derive_meaning(passed(of(kind), **SERVED))
+    assert step in said.next_step
+    assert said.command == ""
+
+
+def test_tasks_that_show_little_ask_for_another_one() -> None:
+    about = comparison()
+    whole = of("task_shows_little", task=about.task, filter=about.filter, metric=about.metric)
+    assert "score a task" in derive_meaning(passed(whole)).next_step
+    named = of("task_shows_little", values={"metrics": ("/".join(about.key),)})
+    assert "score a task" in derive_meaning(passed(named)).next_step
+    other = of("task_shows_little", task="another", filter="none", metric="acc")
+    assert derive_meaning(passed(other)).next_step == "nothing to do"
+
+
+FAR = [
+    {"kl": figure(0.0418, 0.001), "same_top1": figure(0.8587, 0.004)},
+    {"kl": figure(0.338, 0.01), "same_top1": figure(0.99, 0.004)},
+    {"kl": figure(0.002, 0.0001), "same_top1": figure(0.93, 0.01)},
+    {"kl": figure(0.03, 0.005), "same_top1": figure(0.97, 0.02)},
+    {"kl": figure(5.0, 0.1), "same_top1": figure(0.1, 0.02)},
+]
+NEAR = [
+    {"kl": figure(7e-4, 1e-5), "same_top1": figure(0.991, 0.001)},  # bfloat16
+    {"kl": figure(2e-12, 1e-13), "same_top1": figure(1.0, 0.0)},
+    {"kl": figure(0.02, 0.008), "same_top1": figure(0.985, 0.01)},  # few documents
+    {"kl": figure(0.012, 0.01), "same_top1": figure(0.96, 0.02)},
+    {"failure": "the models show none"},
+]
+
+
+@pytest.mark.parametrize("of_task", FAR)
+def test_distributions_that_no_rounding_makes_are_found(of_task: dict[str, Any]) -> None:
+    (told,) = find_moved_distributions([distribution(**of_task), distribution(**NEAR[0])])
+    assert told.kind == "distributions_moved"
+    assert told.task == "evalguard_rolling"
+    assert "another most likely token at" in told.text
+    assert told.values["tasks"] == ("evalguard_rolling",)
+
+
+@pytest.mark.parametrize("of_task", NEAR)
+def test_rounding_and_chance_are_not(of_task: dict[str, Any]) -> None:
+    assert find_moved_distributions([distribution(**of_task)]) == ()
+
+
+def test_a_floor_that_is_as_high_is_no_finding() -> None:
+    floor = DistributionFloor(
+        kl=0.04, kl_upper=0.05, kl_max=1.0, top1_changed=0.05, n=300, positions=48_211,
+        variation="dtype bfloat16", bit_identical=False, measured="", times=1.0, within=True,
+        within_upper=True,
+    )  # fmt: skip
+    assert find_moved_distributions([distribution(**FAR[0], floor=floor)]) == ()
