@@ -181,6 +181,104 @@ class ModelStub(Stub):
         return self.rows[place - 1]
 
 
+Key = Callable[[list[int], int], object]
+"""(prompt, end of a block) -> under which a prefix cache keeps the block."""
+
+
+@dataclass
+class CachingStub(Stub):
+    """A stub whose model reads all that is before a token, and which keeps blocks of prompts.
+
+    Each token leaves a value (as keys and values of attention), a block of them is kept under
+    ``key``, and log-probabilities are those of the table, moved by the values of all tokens before.
+
+    Attributes:
+        block: tokens of a block; ``key``: None keeps nothing.
+        keeps: "values" of tokens, from which log-probabilities are computed anew, or the
+            "logprobs" themselves.
+        on_hit: what becomes of what is found, of shape (tokens, ...).
+        wavering: standard deviation of noise on every log-probability, in nats.
+        generates: tokens of a generated text; ``chooses`` the next token of a row.
+    """
+
+    block: int = 16
+    key: Key | None = None
+    keeps: str = "values"
+    on_hit: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
+    wavering: float = 0.0
+    generates: int = 8
+    chooses: Callable[[NDArray[np.float64]], int] | None = None
+    kept: dict[object, NDArray[np.float64]] = field(default_factory=dict)
+    draws: np.random.Generator = field(default_factory=lambda: np.random.default_rng(11))
+
+    def _values(self, ids: Sequence[int]) -> NDArray[np.float64]:
+        places = np.arange(len(ids))
+        return np.sin(np.outer(np.asarray(ids) + 1, [0.7, 1.3, 2.9]) + 0.01 * places[:, None])
+
+    def _kept_or(self, ids: list[int], own: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Replace whole blocks by what is kept of them, and keep the others."""
+        found = own.copy()
+        if self.key is None:
+            return found
+        hits = True
+        # The last token is the generated one, or is computed so that there is something to say.
+        for end in range(self.block, len(ids), self.block):
+            key, place = self.key(ids, end), slice(end - self.block, end)
+            hits = hits and key in self.kept
+            if hits:
+                kept = self.kept[key]
+                found[place] = kept if self.on_hit is None else self.on_hit(kept)
+            else:
+                self.kept[key] = own[place]
+        return found
+
+    def rows_of(self, ids: list[int]) -> NDArray[np.float64]:
+        """Log-probabilities of what follows each token, shape (n, vocabulary)."""
+        values = self._values(ids)
+        if self.keeps == "values":
+            values = self._kept_or(ids, values)
+        places = np.arange(len(ids))
+        back = np.maximum(places[:, None] - places[None, :], 0)
+        state = np.tril(1.0 / (1.0 + back)) @ values
+        size = len(self.decoder)
+        mixing = np.random.default_rng(5).standard_normal((3, size))
+        logits = self.table[np.asarray(ids)] + state @ mixing
+        logits -= logits.max(axis=1, keepdims=True)
+        rows = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        if self.wavering:
+            rows = rows + self.wavering * self.draws.standard_normal(rows.shape)
+            rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+        return rows
+
+    def tokens(self, ids: Sequence[int], shown: int) -> list[dict[str, Any]]:
+        self.rows = self.rows_of([int(one) for one in ids])
+        if self.keeps == "logprobs":
+            own = np.array([self.rows[n - 1, one] for n, one in enumerate(ids)])
+            own[0] = 0.0
+            kept = self._kept_or([int(one) for one in ids], own)
+            for place in np.flatnonzero(kept != own):
+                self.rows[place - 1, ids[place]] = kept[place]
+        return super().tokens(ids, shown)
+
+    def row(self, ids: Sequence[int], place: int) -> Any:
+        return self.rows[place - 1]
+
+    def _choice(self, index: int, ids: list[int], asked: Json) -> Json:
+        if asked.get("echo"):
+            return super()._choice(index, ids, asked)
+        text, names, values = list(ids), [], []
+        for _ in range(min(self.generates, asked["max_tokens"])):
+            row = self.rows_of(text)[-1]
+            token = int(np.argmax(row)) if self.chooses is None else self.chooses(row)
+            text.append(token)
+            names.append(self.decoder.convert_ids_to_tokens(token))
+            values.append(float(row[token]))
+        choice: Json = {"index": index, "text": "".join(names), "finish_reason": "length"}
+        shown = asked.get("logprobs") and self.shape != "tgi"
+        logprobs = {"tokens": names, "token_logprobs": values, "top_logprobs": None}
+        return {**choice, "logprobs": logprobs if shown else None}
+
+
 @contextmanager
 def serving(stub: Stub) -> Iterator[str]:
     """Run a stub; yields the URL of its completions (of SGLang: of its own endpoint)."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference, TopLogprobs
+from evalguard.core.reports.findings import Finding
 from evalguard.core.settings import Value, Variant
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
@@ -158,6 +159,7 @@ class ModelDescription:
     ``padding`` is what padding does to its answers; None where that was not measured.
     ``configuration`` is what it is configured with, by section: config, generation, tokenizer,
     code; {} where it does not show it.
+    ``findings``: what was seen of the model while it was asked that every reader must know.
     """
 
     model_type: str
@@ -175,6 +177,7 @@ class ModelDescription:
     padding: PaddingEffect | None = None
     configuration: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

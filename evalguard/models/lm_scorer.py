@@ -45,6 +45,11 @@ from evalguard.models.load_failures import (
 from evalguard.models.machine import use_threads
 from evalguard.models.served.answer_checks import check_answers
 from evalguard.models.served.calls import is_served, run_method, seed_repeats
+from evalguard.models.served.context_length import (
+    check_room,
+    read_context_length,
+    settle_context_length,
+)
 from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
 from evalguard.models.served.server_identity import read_server_facts, server_identity
@@ -98,6 +103,7 @@ class LMScorer:
         self._assigned = assigned or AssignedModel()
         self._journal: AnswerJournal | None = None
         self._queue: RequestQueue | None = None
+        self._served_notes: tuple[str, ...] = ()
         self._served = self._read_server() if is_served(lm) else None
         self._probed: set[RequestKind] = set()
         self._shown_tokens = 0
@@ -114,6 +120,7 @@ class LMScorer:
         served = self._served
         if served is None:
             return found
+        found = replace(found, caveats=(*found.caveats, *self._served_notes))
         proofs = self._assigned.provenance
         if not served.revision and proofs is None:
             return replace(found, identity=None)
@@ -124,6 +131,7 @@ class LMScorer:
         lm, assigned = self._lm, self._assigned
         with explain_failures("reading what the server is", ()):
             facts = read_server_facts(lm)
+            self._served_notes = settle_context_length(lm, facts, self._model_args)
             identity = server_identity(
                 lm,
                 self._model_type,
@@ -165,8 +173,7 @@ class LMScorer:
             assert self._served is not None
             self._queue = RequestQueue(lm, facts=self._served.facts, journal=self._journal)
         self.probe(requests)
-        most = self._policy.max_gen_toks
-        plain = [build_arguments(request, most) for request in requests]
+        plain = self._arguments(requests)
         with explain_failures(kind, requests), silence_libraries():
             arguments = seed_repeats(lm, requests, plain)
             self._queue.submit(requests, arguments)
@@ -209,12 +216,20 @@ class LMScorer:
             EvaluationError: this one does not, or does not answer.
         """
         lm = self._open_lm()
+        if self._served is not None:
+            told = read_context_length(self._served.facts)
+            check_room(lm, self._arguments(requests), told=told)
         kinds = {request.kind for request in requests} - self._probed
         new = [request for request in requests if request.kind in kinds]
         if new:
             with explain_failures("answering a probe", ()), silence_libraries():
-                probe_server(lm, new)
+                found = probe_server(lm, new)
             self._probed |= kinds
+            findings = (*self._description.findings, *found)
+            self._description = replace(self._description, findings=findings)
+
+    def _arguments(self, requests: Sequence[Request]) -> list[tuple[Any, ...]]:
+        return [build_arguments(request, self._policy.max_gen_toks) for request in requests]
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -255,10 +270,11 @@ class LMScorer:
             queue, asked = self._submit(requests)
             return queue.wait(requests, asked)
         lm, kind = self._open_lm(), get_request_kind(requests)
+        if hasattr(lm, "probe_caches"):
+            self.probe(requests)
         if self._shown_tokens and kind != "generate_until" and self._description.gives_rows:
             return self._score_showing(requests)
-        most = self._policy.max_gen_toks
-        arguments = [build_arguments(request, most) for request in requests]
+        arguments = self._arguments(requests)
         seeds = seed_generators(self._policy.seed)
         threads = use_threads(self._assigned.threads)
         with (

@@ -120,7 +120,15 @@ def _findings(
         *find_side_differences(
             (base.identity, candidate.identity), (base.description, candidate.description)
         ),
+        *_model_findings(base),
+        *_model_findings(candidate),
     )
+
+
+def _model_findings(side: ScoredSide) -> tuple[Finding, ...]:
+    """What was seen of a side's model while it was asked, with its name."""
+    found = () if side.description is None else side.description.findings
+    return tuple(replace(one, text=f"{side.identity.name}: {one.text}") for one in found)
 
 
 def judge_scores(

@@ -7,13 +7,14 @@ import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference
+from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import (
     ModelDescription,
@@ -178,6 +179,17 @@ DESCRIPTION: Codec[ModelDescription] = name_root(
         padding=optional(codec_of(PaddingEffect)),
         configuration=_VALUE_MAP,
         caveats=sequence(TEXT),
+        findings=sequence(
+            record(
+                Finding,
+                kind=one_of(*get_args(FindingKind)),
+                text=TEXT,
+                task=TEXT,
+                filter=TEXT,
+                metric=TEXT,
+                values=_VALUE_MAP,
+            )
+        ),
     ),
 )
 

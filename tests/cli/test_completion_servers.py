@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_stubs import ModelStub, serving
+from served_stubs import CachingStub, ModelStub, serving
 from small_world import SmallWorld, run_here
 
 from evalguard.core.scorer import Request, ScoringPolicy
@@ -399,3 +399,52 @@ def test_a_model_is_compared_with_a_server_of_itself_where_both_read_bos(
     assert shown["kl_at_least"]["value"] < 1e-6
     assert 4.0 < shown["tokens"] < 6.1
     assert 0.0 < shown["mass_seen"]["value"] < 1.0
+
+
+@pytest.fixture
+def noisy(world: SmallWorld) -> Iterator[str]:
+    stub = CachingStub(tokenizer=world.models["llama"], wavering=0.01)
+    with serving(stub) as url:
+        yield url
+
+
+def test_a_server_that_varies_is_said_to_on_the_first_screen(
+    world: SmallWorld, capfd, noisy: str, serve
+) -> None:
+    done = compare(world, capfd, serve(sound), noisy, "sw_word")
+    assert done.code in (0, 1)
+    (found,) = [one for one in done.document["findings"] if one["kind"] == "server_varies"]
+    assert found["text"].startswith("port: the server gives one prompt, asked again")
+    assert 0.005 < found["values"]["nats_per_token"] < 0.05
+    run = next((world.folder / "reports").iterdir())
+    screen = run_here(["report", run], capfd).out
+    assert "port: the server gives one prompt" in " ".join(screen.split())
+
+
+def test_a_stale_prefix_cache_gives_no_verdict(world: SmallWorld, capfd, serve) -> None:
+    stub = CachingStub(tokenizer=world.models["llama"], key=lambda ids, end: (end, ids[0]))
+    with serving(stub) as url:
+        done = compare(world, capfd, serve(sound), url, "sw_word")
+    assert done.code == 3
+    assert "prefix cache" in done.document["error"]["message"]
+
+
+def test_prompts_that_would_be_cut_to_nothing_give_no_verdict(
+    world: SmallWorld, capfd, serve
+) -> None:
+    task = """
+dataset_path: json
+dataset_kwargs: {data_files: {test: DOCUMENTS}}
+test_split: test
+task: sw_written
+output_type: generate_until
+doc_to_text: "{{text}}"
+doc_to_target: "{{last}}"
+generation_kwargs: {until: ["."], max_gen_toks: 47}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+"""
+    documents = str(next(world.folder.rglob("test.jsonl")))
+    (world.tasks / "sw_written.yaml").write_text(task.replace("DOCUMENTS", documents))
+    done = compare(world, capfd, serve(sound), serve(sound), "sw_written")
+    assert done.code == 3
+    assert "leaves no room for a context" in done.document["error"]["message"]

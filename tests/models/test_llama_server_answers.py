@@ -23,6 +23,7 @@ from evalguard.models.loading import load_lm
 BOS, EOS, FIRST, CONTEXT = 1, 2, 3, 64
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."
 Fault = Callable[[dict[str, Any]], Any]
+Reads = Callable[[list[int], bool], list[int]]
 
 
 def encode(text: str, special: bool) -> list[int]:
@@ -49,7 +50,10 @@ def logprobs_after(ids: list[int]) -> np.ndarray[Any, Any]:
 
 
 class Stub(BaseHTTPRequestHandler):
+    """A server; ``reads`` makes of a prompt, and whether its cache may be used, what is read."""
+
     fault: Fault | None = None
+    reads: Reads | None = None
 
     def do_GET(self) -> None:
         settings = {"n_ctx": CONTEXT}
@@ -70,7 +74,10 @@ class Stub(BaseHTTPRequestHandler):
             self.say({"content": self.generate(prompt, asked["n_predict"])})
             return
         ((wanted, _),) = asked["logit_bias"]
-        row = logprobs_after(prompt)
+        read = (
+            prompt if type(self).reads is None else type(self).reads(prompt, asked["cache_prompt"])
+        )
+        row = logprobs_after(read)
         best = row.argsort()[::-1][: asked["n_probs"]]
         top = [{"id": int(token), "logprob": float(row[token])} for token in best]
         one = {"id": wanted, "logprob": float(row[wanted]), "top_logprobs": top}
@@ -100,8 +107,10 @@ class Stub(BaseHTTPRequestHandler):
 def serve() -> Iterator[Callable[..., LMScorer]]:
     servers: list[ThreadingHTTPServer] = []
 
-    def start(fault: Fault | None = None, **more: Any) -> LMScorer:
-        handler = type("Handler", (Stub,), {"fault": staticmethod(fault) if fault else None})
+    def start(fault: Fault | None = None, reads: Reads | None = None, **more: Any) -> LMScorer:
+        own = {"fault": fault, "reads": reads}
+        faults = {name: staticmethod(one) for name, one in own.items() if one is not None}
+        handler = type("Handler", (Stub,), faults)
         servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
         threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
         policy = ScoringPolicy()
@@ -264,3 +273,41 @@ def test_a_server_that_is_not_there_is_an_error_that_says_so() -> None:
         load_lm("llama_server", {"base_url": "http://127.0.0.1:9"}, {}, ScoringPolicy(),
                 trust_remote_code=False, allow_pickle=False)  # fmt: skip
     assert "no server answers at http://127.0.0.1:9" in str(refused.value)
+
+
+def keeping(key: Callable[[list[int]], Any]) -> Reads:
+    """A cache of whole prompts under a key that may be another prompt's as well."""
+    kept: dict[Any, list[int]] = {}
+
+    def read(prompt: list[int], cached: bool) -> list[int]:
+        return kept.setdefault(key(prompt), prompt) if cached else prompt
+
+    return read
+
+
+STALE: dict[str, Callable[[list[int]], Any]] = {
+    "by length": len,
+    "by the first tokens": lambda prompt: tuple(prompt[:1]),
+    "by all but the last tokens": lambda prompt: tuple(prompt[: len(prompt) // 8 * 8]),
+    "by the tokens, in whatever order": lambda prompt: (len(prompt), frozenset(prompt)),
+    "by the last tokens": lambda prompt: tuple(prompt[-2:]),
+    "by nothing": lambda _: 0,
+}
+
+
+@pytest.mark.parametrize("kind", ["loglikelihood", "generate_until"])
+@pytest.mark.parametrize("name", STALE)
+def test_a_cache_that_gives_a_prompt_anothers_numbers_is_refused(
+    name: str, kind: RequestKind, serve: Callable[..., LMScorer]
+) -> None:
+    scorer = serve(reads=keeping(STALE[name]))
+    more: Any = " sea." if kind == "loglikelihood" else {"max_gen_toks": 4}
+    with pytest.raises(EvaluationError, match="cache is stale, or mixes prompts up") as error:
+        scorer.score([request(kind, "the old man and a boat in the morning fog", more)])
+    assert "--cache-reuse 0" in error.value.hint
+
+
+def test_a_sound_cache_of_a_server_is_nothing_to_speak_of(serve: Callable[..., LMScorer]) -> None:
+    scorer = serve(reads=keeping(tuple))
+    scorer.score([request("loglikelihood", "the old man and a boat", " sea.")])
+    assert scorer.describe().findings == ()

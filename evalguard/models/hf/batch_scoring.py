@@ -41,6 +41,7 @@ from evalguard.models.hf.scored_tokens import (
     ScoredTokens,
     generated_length,
     longrope_switch_length,
+    refuse_without_room,
 )
 
 if TYPE_CHECKING:
@@ -151,10 +152,10 @@ class GuardedGeneration(EncodingCacheHFLM):
 
     def _check_room(self, options: Sequence[Mapping[str, Any]]) -> None:
         longest = max((generated_length(o, self.max_gen_toks) for o in options), default=0)
-        if self.backend == "causal" and longest >= self.max_length:
-            raise EvaluationError(
-                f"{longest} tokens are to be generated, which leaves no room for a context in the "
-                f"model's {self.max_length}",
+        if self.backend == "causal":
+            refuse_without_room(
+                longest,
+                self.max_length,
                 hint="fewer: --gen_kwargs max_gen_toks=N; or raise model_args.max_length if the "
                 "model allows it",
             )

@@ -271,8 +271,11 @@ def _context_room(lm: Any, options: dict[str, Any]) -> int | None:
         return None
     if getattr(lm, "backend", "causal") == "seq2seq":
         return int(max_length)
-    default = getattr(lm, "max_gen_toks", _DEFAULT_GENERATED)
-    return max(1, int(max_length) - generated_length(options, default))
+    if hasattr(lm, "batch_loglikelihood_requests"):  # lm-eval's clients of servers know one name
+        length = int(options.get("max_gen_toks", lm._max_gen_toks))
+    else:
+        length = generated_length(options, getattr(lm, "max_gen_toks", _DEFAULT_GENERATED))
+    return max(1, int(max_length) - length)
 
 
 # The token ids that a request would feed, before any truncation.
@@ -411,6 +414,20 @@ def generated_length(options: Mapping[str, Any], default: int) -> int:
     """Return the largest number of tokens to generate."""
     given = [options[name] for name in LENGTH_NAMES if options.get(name) is not None]
     return int(given[0] if given else default)
+
+
+def refuse_without_room(longest: int, max_length: int, *, hint: str) -> None:
+    """Refuse to generate so many tokens that a prompt would be cut to nothing.
+
+    Raises:
+        EvaluationError: ``longest`` tokens leave none of ``max_length`` for a prompt.
+    """
+    if longest >= max_length:
+        raise EvaluationError(
+            f"{longest} tokens are to be generated, which leaves no room for a context in the "
+            f"model's {max_length}",
+            hint=hint,
+        )
 
 
 # Rotary position embeddings whose frequencies depend on the longest sequence of a batch.

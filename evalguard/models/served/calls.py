@@ -140,6 +140,9 @@ def plan_calls(
         for one, ticket in zip(pending, tickets, strict=True)
         for number, piece in enumerate(ticket.pieces)
     }
+    for pieces, _, _ in recorded.groups:
+        for piece in pieces:
+            _refuse_cut_to_nothing(piece, owners[id(piece)][0], lm.max_length)
     return pending, list(_cut_calls(lm, recorded.groups, owners))
 
 
@@ -213,6 +216,24 @@ class _Piece:
 
     message: Any
     ctxlen: int | None
+
+
+def _refuse_cut_to_nothing(piece: _Piece, asked: PendingAnswer, max_length: int) -> None:
+    """Refuse what lm-eval's client cuts, from the left, until no context is left.
+
+    Raises:
+        EvaluationError: with the document.
+    """
+    if piece.ctxlen is not None and piece.ctxlen < 1:
+        what = f"a continuation of {len(piece.message)} tokens or more leaves no context"
+    elif piece.ctxlen is None and isinstance(piece.message, list) and not piece.message:
+        what = "a prompt of no token is left"
+    else:
+        return
+    raise EvaluationError(
+        f"{asked.place}: {what} in the {max_length} tokens that a prompt may have",
+        hint="raise model_args.max_length if the server reads more",
+    )
 
 
 class _Ticket:

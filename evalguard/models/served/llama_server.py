@@ -27,17 +27,26 @@ from evalguard.models.hf.scored_tokens import (
     generated_length,
     pair_answer,
     refuse_empty_side,
+    refuse_without_room,
     text_answer,
 )
 from evalguard.models.runtimes.encoding import split_into_windows
+from evalguard.models.served.repeated_answers import check_cached_prompts, make_prompts
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
+    from numpy.typing import NDArray
+
+    from evalguard.core.reports.findings import Finding
+    from evalguard.core.scorer import Request
 
 TYPE = "llama_server"
 # Added to the logit of the token that is to come: more than any two logits differ by.
 _BIAS = 1e4
 _ROUNDING = 1e-4  # nats: a log-probability may be above 0 by so much
+# Tokens of the probe's prompts: the cache of llama.cpp knows single tokens, and reuses no blocks
+# but for --cache-reuse. And how many of the tokens that may follow are compared.
+_PROBED, _SHOWN = 263, 20
 _GREEDY_OPTIONS = ("until", "do_sample", "temperature", "top_p", "top_k")
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
@@ -161,6 +170,44 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             for answer, one in zip(answers, asked, strict=True)
         ]
 
+    def probe_caches(self, requests: Sequence[Request]) -> tuple[Finding, ...]:
+        """Compare what the server says after a prompt from its cache, and computed anew.
+
+        Args:
+            requests: some of those that are to come.
+
+        Raises:
+            EvaluationError: it differs by more than rounding.
+        """
+        ids: list[int] = []
+        for request in requests:
+            ids += self.tok_encode(
+                "".join(one for one in request.arguments if isinstance(one, str))
+            )
+            if len(ids) >= _PROBED:
+                break
+        prompts = make_prompts(ids, min(_PROBED, self.max_length - 1))
+        if prompts is None:
+            return ()
+        wanted = ids[0]
+        order: dict[tuple[int, ...], list[int]] = {}
+
+        def ask(prompt: Sequence[int], cached: bool) -> NDArray[np.float64]:
+            one = self._first_token(prompt, wanted, cached=cached, shown=_SHOWN)
+            tops = {
+                top["id"]: float(top["logprob"])
+                for top in one.get("top_logprobs") or []
+                if isinstance(top.get("logprob"), (int, float))
+            }
+            # Of tokens that are near the end of the list, rounding changes which are shown.
+            most = sorted(tops, key=lambda token: -tops[token])[: _SHOWN // 2]
+            order.setdefault(tuple(prompt), most)
+            floor = min(tops.values(), default=0.0)
+            values = [tops.get(token, floor) for token in order[tuple(prompt)]]
+            return np.array([float(one["logprob"]), *values], dtype=np.float64)
+
+        return check_cached_prompts(prompts, ask).findings()
+
     def apply_chat_template(
         self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
     ) -> str:
@@ -209,22 +256,37 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         Raises:
             EvaluationError: the server scored another token, another prompt, or gives no number.
         """
+        one = self._first_token(before, wanted, cached=True, shown=max(1, self._n_shown))
+        logprob, top = one["logprob"], one.get("top_logprobs") or [{}]
+        shown = {f"{ID_LABEL}{wanted}": float(logprob)}
+        if self._n_shown:
+            shown = {**self._read_top(top), **shown}
+        return float(logprob), top[0].get("id") == wanted, shown
+
+    def _first_token(
+        self, before: Sequence[int], wanted: int, *, cached: bool, shown: int
+    ) -> dict[str, Any]:
+        """What the server says of a token that it is made to generate, and of ``shown`` beside it.
+
+        Raises:
+            EvaluationError: it scored another token, another prompt, or gives no number.
+        """
         answer = self._post(
             "/completion",
             {
                 "prompt": list(before),
                 "n_predict": 1,
-                "n_probs": max(1, self._n_shown),
+                "n_probs": shown,
                 "logit_bias": [[wanted, _BIAS]],
                 "samplers": [],
                 "temperature": 0.0,
                 "post_sampling_probs": False,
-                "cache_prompt": True,
+                "cache_prompt": cached,
             },
         )
         told = answer.get("completion_probabilities") or [{}]
-        one = told[0] if isinstance(told[0], dict) else {}
-        logprob, top = one.get("logprob"), one.get("top_logprobs") or [{}]
+        one: dict[str, Any] = told[0] if isinstance(told[0], dict) else {}
+        logprob = one.get("logprob")
         if one.get("id") != wanted or not isinstance(logprob, (int, float)):
             raise EvaluationError(
                 f"the server gave no log-probability for token {wanted} after {len(before)} tokens"
@@ -240,10 +302,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             )
         if not math.isfinite(logprob) or logprob > _ROUNDING:
             raise EvaluationError(f"the server gave {logprob} as a log-probability")
-        shown = {f"{ID_LABEL}{wanted}": float(logprob)}
-        if self._n_shown:
-            shown = {**self._read_top(top), **shown}
-        return float(logprob), top[0].get("id") == wanted, shown
+        return one
 
     def _read_top(self, top: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Natural log-probabilities of the tokens that the server shows, by id.
@@ -278,15 +337,11 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 f"model type llama_server knows no generation argument '{unknown[0]}'"
             )
         most = generated_length(options, self.max_gen_toks)
-        room = self.max_length - most
-        if room < 1:
-            raise EvaluationError(
-                f"{most} tokens are to be generated by a model that reads {self.max_length}",
-                hint="--max-gen-toks N generates fewer",
-            )
+        hint = "fewer: --max-gen-toks N; or a larger --ctx-size of the server"
+        refuse_without_room(most, self.max_length, hint=hint)
         until = options.get("until") or []
         return {
-            "prompt": self.tok_encode(context)[-room:],
+            "prompt": self.tok_encode(context)[-(self.max_length - most) :],
             "n_predict": most,
             "stop": [until] if isinstance(until, str) else [str(one) for one in until if one],
             "temperature": 0.0,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import Request
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.hf.scored_tokens import LENGTH_NAMES
@@ -26,11 +27,26 @@ from evalguard.models.served.answer_checks import (
     method_module,
     with_conversations,
 )
-from evalguard.models.served.prompt_logprobs import LOGPROBS_HINT, PromptAnswer
+from evalguard.models.served.prompt_logprobs import (
+    LOGPROBS_HINT,
+    PromptAnswer,
+    read_generated_tokens,
+)
+from evalguard.models.served.repeated_answers import (
+    LONG_PROMPT,
+    GreedyAnswer,
+    ProbePrompts,
+    check_repeated_prompts,
+    check_repeated_texts,
+    fit_length,
+    make_prompts,
+)
 
 # Enough to tell two prompts apart, and read in no time.
 _PROMPT_TOKENS, _FEWEST_TOKENS = 16, 3
 _GENERATED = 4
+# Tokens of a greedy text that is compared with itself.
+_COMPARED = 16
 # Seconds between tries of a server that is busy; it may ask for another pause, within the longest.
 _PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -44,22 +60,29 @@ _URL_HINT = (
 )
 
 
-def probe_server(lm: Any, requests: Sequence[Request]) -> None:
+def probe_server(lm: Any, requests: Sequence[Request]) -> tuple[Finding, ...]:
     """Ask a served model a handful of requests of the kinds that are to come, and look closely.
 
     Of prompts: is there one log-probability for each token; do they belong to it (the last token
     is changed, and nothing before it may move); does the prompt matter; is the answer the same in
     a batch and beside other requests; does what the server echoes show which prompt it has read
     (``lm.echoes_prompts``: then every answer has to). Of generations: one text for each prompt.
-    Any other model is left alone.
+    Of both: is a prompt of several cache blocks answered alike whenever it is asked
+    (``repeated_answers``)? Any other model is left alone, but for one that ``probe_caches`` itself.
 
     Args:
         requests: some of those that are to come.
+
+    Returns:
+        By how much answers vary, where that is no reason to refuse them.
 
     Raises:
         UsageError: the model type cannot do what is needed, whatever server there is.
         EvaluationError: the server does not answer, or not soundly; with what it lacks.
     """
+    if hasattr(lm, "probe_caches"):
+        return tuple(lm.probe_caches(requests))
+    found: list[Finding] = []
     of_prompts = [request for request in requests if request.kind in _OF_PROMPTS]
     generating = [request for request in requests if request.kind == "generate_until"]
     if of_prompts:
@@ -70,8 +93,13 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> None:
             ids = _probe_ids(lm, of_prompts)
             if len(set(ids)) > 1:
                 _probe_prompts(lm, ids)
-    if generating and method_module(lm, "parse_generations") == "openai_completions":
+                found += _probe_long_prompts(lm, of_prompts)
+    if generating and method_module(lm, "parse_generations") in READERS:
         _probe_generation(lm, generating[0])
+        greedy = [request for request in generating if _is_greedy(request)]
+        if greedy:
+            found += _probe_long_generations(lm, greedy)
+    return tuple(found)
 
 
 def _check_type(lm: Any, request: Request) -> None:
@@ -222,30 +250,194 @@ def _check_own(
             )
 
 
+def _probe_long_prompts(lm: Any, requests: Sequence[Request]) -> tuple[Finding, ...]:
+    """Ask for prompts of several cache blocks; see ``repeated_answers``."""
+    silent = copy.copy(lm)
+    silent.echoes_prompts = False  # tokens in another order may have no text that comes back
+    texts = ["".join(one for one in of.arguments if isinstance(one, str)) for of in requests]
+    units, longest = _gather_units(texts, lm.tok_encode, str(lm.model))
+
+    def ask(prompts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        return [_numbers(one) for one in _ask(silent, prompts)]
+
+    def ask_at_once(prompts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(lambda one: ask([one])[0], prompts))
+
+    opened = _open_with(lm, units, longest, lm.max_length, lambda first: ask([first])[0])
+    if opened is None:
+        return ()
+    prompts, first = opened
+    return check_repeated_prompts(
+        prompts,
+        ask,
+        ask_at_once,
+        batches=int(getattr(lm, "_batch_size", 1)) > 1,
+        concurrent=int(getattr(lm, "_concurrent", 1)) > 1,
+        first=first,
+    ).findings()
+
+
+def _gather_units(
+    texts: Sequence[str], encode: Callable[[str], Any], name: str
+) -> tuple[list[Any], int]:
+    """Enough tokens or words of what is to be asked, and the length of the longest of it."""
+    units: list[Any] = []
+    longest = 0
+    for text in texts:
+        own = list(encode(text))
+        longest = max(longest, len(own))
+        units += own
+        if len(units) >= LONG_PROMPT:
+            break
+    # Two models of one server get prompts of their own, so that the first answer is in no cache.
+    turn = sum(name.encode()) % max(1, len(units))
+    return [*units[turn:], *units[:turn]], longest
+
+
+T = TypeVar("T")
+
+
+def _open_with(
+    lm: Any, units: Sequence[Any], longest: int, room: int, ask: Callable[[Sequence[Any]], T]
+) -> tuple[ProbePrompts, T] | None:
+    """Make prompts of several blocks, or as long as the server reads, and ask for the first one.
+
+    Where nobody says how much it reads, it may refuse them: then of what is to be asked anyway.
+
+    Returns:
+        The prompts, and the answer to the first; None where none can be made.
+    """
+    lengths = [fit_length(room)]
+    if not getattr(lm, "context_known", False):
+        lengths.append(fit_length(min(room, longest)))
+    for length in dict.fromkeys(lengths):
+        prompts = make_prompts(units, length)
+        if prompts is None:
+            return None
+        try:
+            return prompts, ask(prompts.first)
+        except EvaluationError:
+            if length == lengths[-1]:
+                raise
+    return None
+
+
 # Generations.
 
 
 def _probe_generation(lm: Any, request: Request) -> None:
     """Ask for a few tokens."""
     (context, given), *_ = with_conversations(lm, [request.arguments])
-    given = copy.deepcopy(given) if isinstance(given, dict) else {}
-    options = {name: value for name, value in given.items() if name not in LENGTH_NAMES}
     message = [context]
     if getattr(lm, "tokenized_requests", False):
         ids = list(lm.tok_encode(context, add_special_tokens=lm.add_bos_token))
         message = [_shortened(ids)]
+    _generate(lm, message, _without_length(given), _GENERATED)
+
+
+def _without_length(given: Any) -> dict[str, Any]:
+    options = given if isinstance(given, dict) else {}
+    return {name: value for name, value in options.items() if name not in LENGTH_NAMES}
+
+
+def _generate(
+    lm: Any,
+    message: Sequence[Any],
+    options: Mapping[str, Any],
+    number: int,
+    more: Mapping[str, Any] | None = None,
+) -> tuple[list[Any], list[str | None]]:
+    """Ask for so many tokens after each prompt; the answers as they came, and their texts."""
     payload = lm._create_payload(
         lm.create_message(message, generate=True),
         generate=True,
-        gen_kwargs={**options, "max_gen_toks": _GENERATED},
+        gen_kwargs={**copy.deepcopy(dict(options)), "max_gen_toks": number},
         seed=lm._seed,
         eos=lm.eos_string,
     )
-    answer = _post(lm, payload)
+    answer = _post(lm, {**payload, **(more or {})})
     answers = answer if isinstance(answer, list) else [answer]
     check_name(answers, lm.model)
-    check_generations(answers, message)
-    lm.parse_generations(outputs=answers)
+    if method_module(lm, "parse_generations") == "openai_completions":
+        check_generations(answers, message)
+    return answers, list(lm.parse_generations(outputs=answers))
+
+
+def _is_greedy(request: Request) -> bool:
+    options = request.arguments[1] if len(request.arguments) > 1 else None
+    given = options if isinstance(options, Mapping) else {}
+    return given.get("do_sample") is False or not float(given.get("temperature") or 0.0) > 0.0  # type: ignore[arg-type]
+
+
+def _probe_long_generations(lm: Any, requests: Sequence[Request]) -> tuple[Finding, ...]:
+    """Ask for greedy texts after prompts of several cache blocks; see ``repeated_answers``."""
+    wrapped = with_conversations(lm, [request.arguments for request in requests])
+    as_ids = bool(getattr(lm, "tokenized_requests", False))
+    talks = isinstance(wrapped[0][0], tuple)
+    texts = [str(request.arguments[0]) for request in requests]
+    if talks:
+        texts = [_said(text) for text in texts]
+    encode = (
+        (lambda text: lm.tok_encode(text, add_special_tokens=lm.add_bos_token))
+        if as_ids
+        else str.split
+    )
+    units, longest = _gather_units(texts, encode, str(lm.model))
+    # A stop sequence would leave fewer tokens to compare.
+    options = {n: value for n, value in _without_length(wrapped[0][1]).items() if n != "until"}
+    with_tokens = _asks_for_tokens(lm)
+
+    def ask(prompt: Sequence[Any]) -> GreedyAnswer:
+        nonlocal with_tokens
+        message = [list(prompt)] if as_ids else [_as_sent(lm, " ".join(prompt), talks=talks)]
+        try:
+            answers, texts = _generate(lm, message, options, _COMPARED, with_tokens)
+        except EvaluationError:
+            if not with_tokens:
+                raise
+            with_tokens = {}  # it knows no such parameter
+            answers, texts = _generate(lm, message, options, _COMPARED)
+        tokens, logprobs = read_generated_tokens(answers[0])
+        return GreedyAnswer(text=texts[0] or "", tokens=tokens, logprobs=logprobs)
+
+    def ask_at_once(prompts: Sequence[Sequence[Any]]) -> list[GreedyAnswer]:
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(ask, prompts))
+
+    # A word has two or three tokens where it has many.
+    room = (lm.max_length - _COMPARED) // (1 if as_ids else 3)
+    opened = _open_with(lm, units, longest, room, ask)
+    if opened is None:
+        return ()
+    prompts, first = opened
+    concurrent = int(getattr(lm, "_concurrent", 1)) > 1
+    return check_repeated_texts(
+        prompts, ask, ask_at_once, concurrent=concurrent, first=first
+    ).findings()
+
+
+def _said(conversation: str) -> str:
+    """All that is said in a conversation."""
+    told = json.loads(conversation)
+    return " ".join(str(one.get("content", "")) for one in told if isinstance(one, dict))
+
+
+def _as_sent(lm: Any, text: str, *, talks: bool) -> Any:
+    if not talks:
+        return text
+    said = json.dumps([{"role": "user", "content": text}])
+    ((message, *_),) = with_conversations(lm, [(said,)])
+    return message
+
+
+def _asks_for_tokens(lm: Any) -> dict[str, Any]:
+    """What a request has to say for the tokens of a text to come with their log-probabilities."""
+    if is_chat(lm):
+        return {}  # some of these endpoints refuse what they do not know only now and then
+    if method_module(lm, "parse_generations") == "sglang_generate_API":
+        return {"return_logprob": True}
+    return {"logprobs": 1}
 
 
 # A request that says what came back in its stead.

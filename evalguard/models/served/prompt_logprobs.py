@@ -189,6 +189,34 @@ def read_generate(answers: Sequence[Any]) -> list[PromptAnswer]:
     return found
 
 
+def read_generated_tokens(answer: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """The tokens of a generated text and their log-probabilities; two empty ones if not shown."""
+    if not isinstance(answer, dict):
+        return (), ()
+    choices = answer.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        shown = choices[0].get("logprobs")
+        shown = shown if isinstance(shown, dict) else {}
+        names: Any = shown.get("tokens")
+        values: Any = shown.get("token_logprobs")
+        if names is None and isinstance(shown.get("content"), list):  # chat's form
+            content = [one for one in shown["content"] if isinstance(one, dict)]
+            names = [one.get("token") for one in content]
+            values = [one.get("logprob") for one in content]
+    else:
+        about = answer.get("meta_info")
+        triples = about.get("output_token_logprobs") if isinstance(about, dict) else None
+        triples = triples if isinstance(triples, list) and all(map(_is_triple, triples)) else []
+        names, values = [one[1] for one in triples], [one[0] for one in triples]
+    sound = (
+        isinstance(names, list)
+        and isinstance(values, list)
+        and len(names) == len(values)
+        and all(_is_number(one) and not math.isnan(one) for one in values)
+    )
+    return (tuple(map(str, names)), tuple(map(float, values))) if sound else ((), ())
+
+
 def _of_content(logprobs: Mapping[str, Any]) -> Any:
     """Chat's form, which llama.cpp's server gives completions too: of generated tokens alone."""
     content = logprobs.get("content")

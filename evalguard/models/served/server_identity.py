@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.redaction import is_secret, redact_value
 from evalguard.models.identity import package_versions, scoring_code
+from evalguard.models.served.context_length import LENGTH_KEYS
 from evalguard.models.tokenizers import tokenizer_digest
 
 if TYPE_CHECKING:
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 _PATIENCE = 5.0  # seconds, for a page that only describes the server
 _ENDPOINTS = ("/chat/completions", "/completions", "/generate", "/messages")
 # Of the entry of a model; vLLM and llama.cpp put the time of the question into others.
-_MODEL_KEYS = ("id", "root", "parent", "owned_by", "max_model_len", "meta")
+_MODEL_KEYS = ("id", "root", "parent", "owned_by", "meta", *LENGTH_KEYS["/models"])
 # Pages of vLLM, llama.cpp, SGLang and TGI, with what stays the same from one question to the next.
 _PAGES: Mapping[str, tuple[str, ...]] = {
     "/version": ("version",),
-    "/props": ("build_info", "model_path", "model_alias"),
+    "/props": ("build_info", "model_path", "model_alias", *LENGTH_KEYS["/props"]),
     "/get_model_info": ("model_path", "tokenizer_path", "weight_version"),
-    "/info": ("model_id", "model_sha", "model_dtype", "version", "sha"),
+    "/get_server_info": LENGTH_KEYS["/get_server_info"],
+    "/info": ("model_id", "model_sha", "model_dtype", "version", "sha", *LENGTH_KEYS["/info"]),
 }
 # They say where and how the server is reached, not what it answers; how many requests it works on
 # at the same time may change its sums.
@@ -60,7 +62,9 @@ def _read_pages(session: Any, url: str, model: str) -> Iterator[tuple[str, Value
 
     prefix = next((url.removesuffix(end) for end in _ENDPOINTS if url.endswith(end)), url)
     root = prefix.removesuffix("/v1")
-    pages = {f"{prefix}/models": ()} | {f"{root}{page}": keys for page, keys in _PAGES.items()}
+    # SGLang's own endpoint stands beside /v1, and not in it.
+    lists: dict[str, tuple[str, ...]] = {f"{prefix}/models": (), f"{root}/v1/models": ()}
+    pages = lists | {f"{root}{page}": keys for page, keys in _PAGES.items()}
     for page, keys in pages.items():
         try:
             # Not sent on to where a redirection leads: keys are for this server.
@@ -78,11 +82,15 @@ def _read_pages(session: Any, url: str, model: str) -> Iterator[tuple[str, Value
 
 
 def _choose(found: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Value]:
-    return {
-        key: redact_value(found[key], key)
-        for key in keys
-        if isinstance(found.get(key), (str, int, float, dict)) and found[key] != {}
-    }
+    """Values by their keys; "a.b" is b of a."""
+    values = {}
+    for key in keys:
+        value: Any = found
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, (str, int, float, dict)) and value != {}:
+            values[key] = redact_value(value, key)
+    return values
 
 
 def _model_entry(found: Mapping[str, Any], model: str) -> dict[str, Value]:
@@ -90,7 +98,10 @@ def _model_entry(found: Mapping[str, Any], model: str) -> dict[str, Value]:
     entries = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
     named = [one for one in entries if one.get("id") == model]
     entry = (named or (entries if len(entries) == 1 else [{}]))[0]
-    return _choose(entry, _MODEL_KEYS)
+    # Of an adapter, vLLM and SGLang tell lengths with the model that it belongs to.
+    parent = next((one for one in entries if one.get("id") == entry.get("parent")), {})
+    lengths = _choose(parent, LENGTH_KEYS["/models"])
+    return {**lengths, **_choose(entry, _MODEL_KEYS)}
 
 
 def server_identity(
