@@ -32,7 +32,7 @@ def find_culprits(
     thorough: bool = False,
     on_event: Listener | None = None,
     unit: Unit | None = None,
-    may_be_chance: bool = True,
+    level: float | None = 0.025,
     base_scores: Floats | None = None,
     prior: Mapping[str, float] | None = None,
 ) -> BisectResult:
@@ -55,9 +55,10 @@ def find_culprits(
         thorough: be surer, and spend more; for effects of 2 to 4 standard errors of the jitter.
         on_event: called with every event, in order.
         unit: from mean drift in yardsticks to what is reported, monotone; None: as it is.
-        may_be_chance: whether other documents might not show the drift, so that a culprit needs a
-            paired test of its own. Not so of a limit on how far answers or distributions are from
-            the base's: it is about these documents.
+        level: one-sided level of the gate's, at which a culprit needs a paired test of its own
+            (Holm over the settings), because other documents might not show the drift. None of a
+            limit on how far answers or distributions are from the base's: it is about these
+            documents.
         base_scores: of the base, shape (n,), where the model with every setting at reference need
             not be it. What lies between the two uses up the margin: the settings may do the rest.
         prior: setting -> how likely it is to be a culprit beside the others (a trace's ratio);
@@ -101,7 +102,7 @@ def find_culprits(
         effort=effort,
         rng=rng,
         listen=listen,
-        may_be_chance=may_be_chance,
+        level=level,
         weights=prior_weights(names, prior),
     )
     with suppress(KeyboardInterrupt, OutOfBudget):  # "stopped" until it ends by itself

@@ -61,17 +61,18 @@ class CulpritSearch:
         effort: Effort,
         rng: np.random.Generator,
         listen: Listener,
-        may_be_chance: bool = True,
+        level: float | None = 0.025,
         weights: tuple[float, ...] | None = None,
     ) -> None:
         """Begin.
 
         Args:
+            level: as of ``find_culprits``.
             weights: (n,), how likely each setting is to be a culprit beside the others, by what is
                 known without a measurement. They decide what is measured next, and nothing else.
         """
         self.measured = measured
-        self._may_be_chance = may_be_chance
+        self._level = level
         self.status: Status = "stopped"
         self._buildable, self._margin, self._effort = buildable, margin, effort
         self._rng, self._progress = rng, Progress(listen)
@@ -109,7 +110,9 @@ class CulpritSearch:
         guilty = proven(plan, everything, self.measured, margin=self._margin, z=self._effort.z)
         guilty = {one for one in guilty if belief.inclusion[one] >= _LIKELY}
         p_values = own_p_values(plan, fit, self.measured)
-        evident = real(p_values, self.measured) if self._may_be_chance else frozenset(guilty)
+        evident = frozenset(guilty)
+        if self._level is not None:
+            evident = real(p_values, self.measured, level=self._level)
         unseen = plan.unseen(self.measured)
         self.case = Case(
             belief=belief,

@@ -18,7 +18,7 @@ from evalguard.bisect.choice import Component
 from evalguard.bisect.measurement import Measurements, Rows
 from evalguard.bisect.oracle import Buildable, Floats, Mask
 from evalguard.bisect.posterior import SMALL
-from evalguard.core.comparison import REAL_LEVEL
+from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.bootstrap import sign_flip
 
 STEP = 0.3  # of the margin: what a culprit changes at least
@@ -141,7 +141,7 @@ def own_p_values(plan: Plan, fit: Fit, measured: Measurements) -> dict[int, floa
     return found
 
 
-def real(p_values: dict[int, float], measured: Measurements) -> frozenset[int]:
+def real(p_values: dict[int, float], measured: Measurements, *, level: float) -> frozenset[int]:
     """The settings whose own effect the paired test calls real.
 
     Rounding alone flips answers that are nearly tied, the same ones wherever its cause is in: such
@@ -154,12 +154,12 @@ def real(p_values: dict[int, float], measured: Measurements) -> frozenset[int]:
     left = len(measured.settings)
     named = set()
     for one, p_value in sorted(p_values.items(), key=lambda item: item[1]):
-        if p_value * left > REAL_LEVEL:
+        if p_value * left > level:
             break
         named.add(one)
         left -= 1
     whole = measured.drift(np.ones(len(measured.settings), dtype=np.bool_))
-    if paired_p(whole if measured.total >= 0.0 else -whole) > REAL_LEVEL and len(named) < 2:
+    if paired_p(whole if measured.total >= 0.0 else -whole) > level and len(named) < 2:
         return frozenset()
     return frozenset(named)
 
@@ -167,11 +167,14 @@ def real(p_values: dict[int, float], measured: Measurements) -> frozenset[int]:
 def paired_p(d: Floats) -> float:
     """P-value of the one-sided paired test that the mean of d, (n,), is above 0.
 
-    Where few documents change the signs decide, of right and wrong answers McNemar's exact test;
-    else Student's t. 1.0 where nothing differs.
+    Of right and wrong answers McNemar's mid-p, as of the gate; else the signs where few documents
+    change, and Student's t where many do. 1.0 where nothing differs.
     """
-    if not d.any():
+    moved = d[d != 0.0]
+    if not moved.size:
         return 1.0
+    if np.all(np.abs(moved) == abs(moved[0])):
+        return mcnemar_mid_p(int(np.sum(moved > 0.0)), int(np.sum(moved < 0.0)))
     spread = float(np.std(d, ddof=1)) / np.sqrt(d.size)
     if few_change(d) or spread == 0.0:
         return sign_flip(d).p_value

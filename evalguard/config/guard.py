@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from evalguard.core.comparison import Margin
+from evalguard.core.gate import FailOn, WhenUndecided
 from evalguard.core.limits import Limit, Waiver
 from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Variant
 from evalguard.errors import GuardFileError, UsageError, nearest
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
-FailOn = Literal["real", "margin", "significant", "certain", "any-degradation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class GateOptions:
     advisory: tuple[str, ...] = ()
     fail_on: FailOn = "real"
     confidence: float = 0.95
-    undecided: Literal["warn", "fail"] = "warn"
+    undecided: WhenUndecided = "warn"
     broken_documents: int = 0
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()

@@ -93,13 +93,22 @@ class GateEntry(GuardEntry):
     )
     fail_on: Literal["real", "margin", "significant", "certain", "any-degradation"] = Field(
         default="real",
-        description="What fails: real (above the margin, and the paired test calls it real, by "
-        "Holm over all gated metrics at 5%), margin (above the margin), significant (its own "
-        "interval above 0), certain (the whole interval above the margin), any-degradation.",
+        description="What fails: real (above the margin, and its interval, Holm-adjusted over all "
+        "gated metrics, above 0), margin (above the margin), significant (its own interval above "
+        "0), certain (the whole interval above the margin), any-degradation (real ones within it "
+        "too).",
     )
-    confidence: float = Field(default=0.95, gt=0, lt=1, description="Of the interval of the drift.")
-    undecided: Literal["warn", "fail"] = Field(
-        default="warn", description="What too few documents to decide lead to."
+    confidence: float = Field(
+        default=0.95,
+        gt=0,
+        lt=1,
+        description="Of the interval of the drift, and so of what is real: at 0.90 more is found, "
+        "and an unchanged candidate fails in 5% of cases, not 2.5%.",
+    )
+    undecided: Literal["warn", "fail", "pass"] = Field(
+        default="warn",
+        description="What becomes of a run whose documents cannot tell: warn (exit code 0, with a "
+        "warning of CI), fail (exit code 4, as --strict), pass.",
     )
     broken_documents: int = Field(
         default=0,

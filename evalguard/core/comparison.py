@@ -32,6 +32,37 @@ class Companion:
     sigma_interval: tuple[float, float] | None = None
 
 
+# above_margin         it is above the margin, and chance is not excluded
+# too_few_documents    it is not, and a drift above the margin is not excluded
+UndecidedKind = Literal["above_margin", "too_few_documents"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """Why a metric is undecided, and what would decide it; normal approximations.
+
+    Attributes:
+        detectable_sigma: the smallest true drift that fails such a run in 80% of cases, in sigma;
+            ``detectable_change`` in units of the metric. None where the base's standard error is 0
+            (sigma has no size).
+        needed_n: documents after which 80% of runs are decided, whatever the true drift is, at the
+            gate's own margin. None where no number of documents does that: a margin in sigma
+            shrinks as documents are added, as fast as the interval does.
+        fixed_margin: the margin of this run in a unit that does not shrink ("1.26pp", "2.1%"), and
+            ``fixed_margin_n``: ``needed_n`` with that one; "" and None where the gate's is fixed.
+        decidable_margin: the smallest such margin that the documents there are (all of the task's
+            where that is known, else this run's) decide in 80% of runs; "" where there is none.
+    """
+
+    kind: UndecidedKind
+    detectable_sigma: float | None = None
+    detectable_change: float | None = None
+    needed_n: int | None = None
+    fixed_margin: str = ""
+    fixed_margin_n: int | None = None
+    decidable_margin: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Drift of one (task, filter, metric); positive drift and sigma mean: the candidate is worse.
@@ -44,12 +75,16 @@ class Comparison:
         sigma_interval: paired two-sided interval of sigma at ``confidence``.
         paired_stderr: standard error of the paired drift, in units of the metric.
         p_value: one-sided, that an unchanged candidate looks at least this much worse.
-        mid_p_value: McNemar's mid-p for 0/1 metrics, shown beside p_value; it decides nothing.
-        method: the test that gives p_value ("paired-t", "mcnemar-exact", "paired-t-ratio", ...).
+        exact_p_value: of the exact McNemar test, beside the mid-p of 0/1 metrics; ``mid_p_value``
+            is that mid-p once more. They decide nothing; None for other metrics.
+        method: the test that gives p_value ("paired-t", "mcnemar-mid-p", "paired-t-ratio", ...).
         false_alarm_probability: chance that an unchanged candidate with this paired_stderr
             crosses the margin.
-        significant: the drift is real (interval above 0); ``certain``: above the margin.
-        needed_n: for "undecided", documents needed to decide at this paired_stderr; else None.
+        significant: its own interval is above 0; ``certain``: above the margin.
+        adjusted_interval: of sigma, at the level that Holm's procedure asks of it, where that is
+            what keeps a drift from being real: it holds 0, and ``sigma_interval`` does not.
+        undecided: why the outcome is "undecided", and what would decide; None for any other.
+        needed_n: ``undecided.needed_n``.
         flips: (base right and candidate wrong, base wrong and candidate right) for 0/1 metrics.
         churn: documents that both got wrong, in different ways, for 0/1 metrics whose answers both
             runs show; else None.
@@ -71,7 +106,12 @@ class Comparison:
             the standard errors are those of all n documents, and ``n_used`` were asked.
         n_total: documents that the task has; 0 where unknown, as in results of earlier versions.
         margin: that it was judged with, in standard errors of the base; None in results of earlier
-            versions, whose gate has the one margin. ``margin_text`` as it was given ("1pp").
+            versions, whose gate has the one margin, and where the base's standard error is 0.
+            ``margin_text`` as it was given ("1pp").
+        drift: of the metric in its own unit, positive is worse, with its ``drift_interval``; None
+            where it is estimated on a log scale, and in results of earlier versions.
+        tolerated: the margin in units of the metric, where it was given in points or percent:
+            the verdict is then that of ``drift``, whatever the base's standard error is.
         None stands for a number that does not exist (``outcome == "failed"``).
     """
 
@@ -97,8 +137,11 @@ class Comparison:
     certain: bool
     bit_identical: bool
     reason: str
+    adjusted_interval: tuple[float, float] | None = None
+    undecided: Undecided | None = None
     needed_n: int | None = None
     mid_p_value: float | None = None
+    exact_p_value: float | None = None
     flips: tuple[int, int] | None = None
     churn: int | None = None
     same_answer: float | None = None
@@ -115,6 +158,9 @@ class Comparison:
     n_total: int = 0
     margin: float | None = None
     margin_text: str = ""
+    drift: float | None = None
+    drift_interval: tuple[float, float] | None = None
+    tolerated: float | None = None
     caveats: tuple[str, ...] = ()
 
     @property
@@ -315,8 +361,10 @@ class SequentialRun:
 # last bit of a double would decide.
 ON_THE_MARGIN = 1e-9
 
-# Chance that the default gate calls any of its metrics really worse where none is (Holm's level).
-REAL_LEVEL = 0.05
+
+def one_sided_level(confidence: float) -> float:
+    """Level of every one-sided test beside two-sided intervals: where the interval leaves 0."""
+    return round((1.0 - confidence) / 2.0, 12)  # 0.025, not 0.025000000000000022
 
 
 MarginUnit = Literal["sigma", "points", "relative"]
@@ -377,18 +425,14 @@ class Margin:
             return f"{self.value:.12g} sigma"
         return f"{100.0 * self.value:.12g}{'pp' if self.unit == 'points' else '%'}"
 
-    def in_sigma(self, base: float, base_stderr: float, *, is_share: bool) -> float:
-        """The margin in standard errors of the base.
-
-        Args:
-            base, base_stderr: of the base, in units of the metric.
-            is_share: whether the metric lies between 0 and 1 by its kind.
+    def in_metric(self, base: float, *, is_share: bool) -> float | None:
+        """The margin in units of the metric; None for one in sigma.
 
         Raises:
             ValueError: the metric has no such margin; the message is a reason fit for a report.
         """
         if self.unit == "sigma":
-            return self.value
+            return None
         if self.unit == "points" and not (is_share and 0.0 <= base <= 1.0):
             raise ValueError(
                 f"a margin of {self.text} is for metrics between 0 and 1: give this one a margin "
@@ -399,7 +443,21 @@ class Margin:
                 f"the base's value is 0, and {self.text} of it is nothing: give this metric a "
                 "margin in sigma or points"
             )
-        amount = self.value * (abs(base) if self.unit == "relative" else 1.0)
+        return self.value * (abs(base) if self.unit == "relative" else 1.0)
+
+    def in_sigma(self, base: float, base_stderr: float, *, is_share: bool) -> float:
+        """The margin in standard errors of the base.
+
+        Args:
+            base, base_stderr: of the base, in units of the metric.
+            is_share: whether the metric lies between 0 and 1 by its kind.
+
+        Raises:
+            ValueError: the metric has no such margin; the message is a reason fit for a report.
+        """
+        amount = self.in_metric(base, is_share=is_share)
+        if amount is None:
+            return self.value
         if not (base_stderr > 0.0 and math.isfinite(amount / base_stderr)):
             raise ValueError(
                 f"the base's standard error is {base_stderr:.3g}, so that a margin of {self.text} "
@@ -409,16 +467,51 @@ class Margin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricMargin:
+    """A margin beside one metric's drift.
+
+    Attributes:
+        sigma: in standard errors of the base; None where that is 0 and the margin needs none.
+        amount: in units of the metric, for a margin in points or percent of a metric on a linear
+            scale: it decides then, whatever the base's standard error is. Else None.
+        drift: on the scale that the drift is estimated on.
+        is_share: whether the metric lies between 0 and 1 by its kind.
+    """
+
+    margin: Margin
+    sigma: float | None
+    amount: float | None
+    drift: float
+    is_share: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The outcome of one metric.
 
-    ``significant``: the drift to the worse is real (lo > 0); ``certain``: it is above the margin
-    (lo > margin).
+    ``significant``: its interval is above 0 (lo > 0); ``certain``: above the margin (lo > margin).
     """
 
     outcome: Outcome
     significant: bool
     certain: bool
+
+
+def decide_comparison(comparison: Comparison, margin: float) -> Verdict | None:
+    """Read the decision table for a comparison's numbers; None where it has none.
+
+    Args:
+        margin: in sigma; one in units of the metric (``tolerated``) takes its place.
+
+    Raises:
+        ValueError: as ``decide``.
+    """
+    c = comparison
+    if c.tolerated is not None and c.drift is not None and c.drift_interval is not None:
+        return decide(c.drift, *c.drift_interval, c.tolerated)
+    if c.sigma is None or c.sigma_interval is None:
+        return None
+    return decide(c.sigma, *c.sigma_interval, margin)
 
 
 def decide(sigma: float, lo: float, hi: float, margin: float) -> Verdict:
@@ -427,7 +520,7 @@ def decide(sigma: float, lo: float, hi: float, margin: float) -> Verdict:
     | outcome   | condition, first match from above                    |
     |-----------|------------------------------------------------------|
     | regressed | sigma > margin, whatever the interval (literal rule) |
-    | degraded  | lo > 0: real, but within the margin                  |
+    | degraded  | lo > 0: worse for sure, but within the margin        |
     | improved  | hi < 0                                               |
     | unchanged | hi < margin (and lo <= 0 <= hi): shown not to be worse |
     | undecided | the rest: lo <= 0 and hi >= margin                   |

@@ -6,7 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from evalguard.core.comparison import REAL_LEVEL, Comparison, Margin, decide
+from evalguard.core.comparison import (
+    Comparison,
+    Margin,
+    Outcome,
+    decide_comparison,
+    one_sided_level,
+)
 from evalguard.core.documents.broken_documents import BrokenDocument, judge_broken
 from evalguard.core.limits import (
     AcceptedDrift,
@@ -31,9 +37,12 @@ from evalguard.errors import (
     nearest,
 )
 from evalguard.stats.binary import family_false_alarm, holm
-from evalguard.stats.power import documents_for_level
 
 FailOn = Literal["real", "margin", "significant", "certain", "any-degradation"]
+WhenUndecided = Literal["warn", "fail", "pass"]
+
+# Of results of earlier versions, whose gate did not say its level.
+_LEVEL_OF_OLD = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,9 @@ class GateResult:
             policy only warns; never True for "failed".
         state: "regressed" if any gated metric or limit is; else "failed" if any gave no number, or
             nothing was compared; else "undecided" if any is; else "passed".
+        level: one-sided level, over all gated metrics together, at which a degradation is real:
+            (1 - confidence) / 2; None in results of earlier versions, whose level was 0.05.
+        when_undecided: what becomes of a run that is undecided.
         margin: in standard errors of the base; where it was given in another unit, the smallest
             that it comes to over the gated metrics. ``margin_text`` as it was given: "1pp".
         gated: keys (task, filter, metric) of the gated metrics; ``holm_p_values`` are beside them
@@ -54,8 +66,8 @@ class GateResult:
             at least one gated metric crosses the margin: min(1, sum of the metrics' false-alarm
             probabilities). It holds whatever the dependence between metrics, which share
             documents, and for "significant" and "certain", which ask for more. For "real" it is
-            at most Holm's level, ``REAL_LEVEL``, too. For "any-degradation" the Holm level,
-            (1 - confidence) / 2, is added. None where no gated metric has a number.
+            at most ``level``, too; for "any-degradation" that is added. None where no gated metric
+            has a number. It takes documents as independent, and not extremely skewed.
         family_false_alarm_independent: the chance that one crosses the margin if the metrics were
             independent, 1 - prod(1 - p_k); not above the bound.
         family_false_alarm_estimate: the chance itself, estimated by flipping the signs of the
@@ -83,6 +95,8 @@ class GateResult:
     accepted: tuple[AcceptedDrift, ...] = ()
     margin_text: str = ""
     family_false_alarm_estimate: float | None = None
+    level: float | None = None
+    when_undecided: WhenUndecided = "warn"
 
     @property
     def rule(self) -> str:
@@ -102,6 +116,15 @@ class GateResult:
                 "any-degradation": f"above {margin}, or if {real}",
             }[self.fail_on]
         )
+
+    @property
+    def real_level(self) -> float:
+        """``level``, also of results that do not say it."""
+        return _LEVEL_OF_OLD if self.level is None else self.level
+
+    def holm_p_value(self, key: Key) -> float | None:
+        """The adjusted p-value of a gated metric; None without one, and for any other metric."""
+        return self.holm_p_values[self.gated.index(key)] if key in self.gated else None
 
     def state_of(self, key: Key) -> GateState:
         """What a gated metric brought about; "passed" where a waiver lets it through."""
@@ -129,18 +152,18 @@ class Gate:
         margin: tolerated drift; a number is in standard errors of the base.
         margins: margins of metrics ("acc") or of a task's metric ("gsm8k/exact_match"), which wins.
         fail_on: which metrics fail the gate.
-            "real": sigma above the margin, and the paired one-sided test, Holm-adjusted over the
-            gated metrics, calls the degradation real at ``REAL_LEVEL``. The default.
+            "real": sigma above the margin, and a degradation that is real: its interval at
+            ``confidence``, Holm-adjusted over the gated metrics, lies above 0, which is where the
+            paired one-sided test says so at ``level``. The default.
             "margin": sigma above the margin, the literal rule.
             "significant": that, and the drift is real (interval above 0).
             "certain": that, and the whole interval is above the margin.
-            "any-degradation": sigma above the margin, or a drift that is real by its own interval
-            and by its Holm-adjusted p-value at (1 - confidence) / 2, the one-sided level of the
-            interval; over several metrics the chance of any false one stays at that level.
+            "any-degradation": sigma above the margin, or a degradation that is real.
             A metric above the margin without the evidence that the policy asks for counts as
             undecided: more is needed to fail, but it was not shown harmless either.
         confidence: of the paired intervals.
-        undecided: "warn" lets undecided metrics through; "fail" does not.
+        undecided: "warn" lets undecided metrics through and says so, "pass" does so without a
+            warning of CI; "fail" does not.
         gate_metrics: metric names ("acc") or task and metric ("lambada_openai/acc") to which the
             gate is confined; () gates all. The others are shown and decide nothing.
             One that was not compared fails the gate.
@@ -160,7 +183,7 @@ class Gate:
     margins: tuple[tuple[str, Margin], ...] = ()
     fail_on: FailOn = "real"
     confidence: float = 0.95
-    undecided: Literal["warn", "fail"] = "warn"
+    undecided: WhenUndecided = "warn"
     gate_metrics: tuple[str, ...] = ()
     advisory: tuple[str, ...] = ()
     subtasks: bool = False
@@ -180,14 +203,19 @@ class Gate:
             )
         if self.broken_documents < 0:
             raise UsageError(f"broken_documents is 0 or more, not {self.broken_documents}")
-        if self.undecided not in ("warn", "fail"):
-            raise UsageError(f"undecided metrics can 'warn' or 'fail', not '{self.undecided}'")
+        if self.undecided not in get_args(WhenUndecided):
+            raise UsageError(f"undecided metrics can warn, fail or pass, not '{self.undecided}'")
         both = sorted(set(self.gate_metrics) & set(self.advisory))
         if both:
             raise UsageError(
                 f"the gate lists {both[0]} in only and in advisory",
                 hint="only: what may fail; advisory: what is shown and never fails",
             )
+
+    @property
+    def level(self) -> float:
+        """One-sided level, over all gated metrics, at which a degradation is real."""
+        return one_sided_level(self.confidence)
 
     @property
     def default_margin(self) -> Margin:
@@ -234,17 +262,20 @@ class Gate:
         state = overall(by_state, limits, compared=compared)
         chances = [c.false_alarm_probability for c in gated]
         bound, independent = family_false_alarm(
-            [chance for chance in chances if chance is not None], self._holm_level
+            [chance for chance in chances if chance is not None],
+            self.level if self.fail_on == "any-degradation" else 0.0,
         )
         if self.fail_on == "real":
-            bound, independent = _at_most(bound), _at_most(independent)
+            bound, independent = self._at_most_level(bound), self._at_most_level(independent)
         return GateResult(
-            passed=state == "passed" or (state == "undecided" and self.undecided == "warn"),
+            passed=state == "passed" or (state == "undecided" and self.undecided != "fail"),
             state=state,
             margin=self.least_margin(c.margin for c in gated),
             margin_text=self._margin_text(),
             fail_on=self.fail_on,
             confidence=self.confidence,
+            level=self.level,
+            when_undecided=self.undecided,
             gated=tuple(c.key for c in gated),
             regressed=by_state["regressed"],
             undecided=by_state["undecided"],
@@ -268,14 +299,18 @@ class Gate:
     ) -> tuple[Comparison, ...]:
         """The comparisons with the outcome that the policy gives them.
 
-        Under "real" what is above the margin and may be chance is undecided, by its p-value
-        adjusted over the gated metrics; a metric that is not gated, by its own.
+        What is not real is not called so: by its p-value adjusted over the gated metrics; that of
+        a metric that is not gated, by its own.
         """
         adjusted = dict(zip(result.gated, result.holm_p_values, strict=True))
         return tuple(
-            _undecided(c, p, gated=len(adjusted) if c.key in adjusted else 1)
-            if may_be_chance(c, p := adjusted.get(c.key, c.p_value), fail_on=self.fail_on)
-            else c
+            _settled(
+                c,
+                adjusted.get(c.key, c.p_value),
+                fail_on=self.fail_on,
+                level=self.level,
+                margin=result.margin,
+            )
             for c in comparisons
         )
 
@@ -290,7 +325,13 @@ class Gate:
         self, gated: Sequence[Comparison], holm_p_values: Sequence[float | None]
     ) -> dict[GateState, tuple[Key, ...]]:
         states = [
-            gated_state(c, p, fail_on=self.fail_on, confidence=self.confidence)
+            gated_state(
+                c,
+                p,
+                fail_on=self.fail_on,
+                level=self.level,
+                margin=self.least_margin([c.margin]),
+            )
             for c, p in zip(gated, holm_p_values, strict=True)
         ]
         return {
@@ -298,10 +339,8 @@ class Gate:
             for state in get_args(GateState)
         }
 
-    @property
-    def _holm_level(self) -> float:
-        """Chance of a false "real" that the policy grants beside the margin rule."""
-        return _real_level(self.confidence) if self.fail_on == "any-degradation" else 0.0
+    def _at_most_level(self, chance: float | None) -> float | None:
+        return None if chance is None else min(chance, self.level)
 
     def _gated(self, comparisons: list[Comparison]) -> list[Comparison]:
         if not self.gate_metrics:
@@ -339,14 +378,20 @@ class Gate:
             return
         margin = self.margin_of(comparison.task, comparison.metric)
         in_sigma = margin.value if margin.unit == "sigma" else comparison.margin
-        if in_sigma is None:
+        if in_sigma is None and comparison.tolerated is None:
             raise ValueError(f"{comparison.task} {comparison.metric} was compared without a margin")
-        verdict = decide(comparison.sigma, *comparison.sigma_interval, in_sigma)
-        told = "regressed" if comparison.outcome == "undecided" else comparison.outcome
-        same = verdict.outcome in (comparison.outcome, told) or comparison.bit_identical
+        verdict = decide_comparison(comparison, 0.0 if in_sigma is None else in_sigma)
+        same = True
+        if verdict is not None:
+            own = replace(comparison, outcome=verdict.outcome)
+            unproven = settle_outcome(
+                own, None, fail_on="real", level=self.level, margin=in_sigma or 0.0
+            )
+            same = comparison.outcome in (verdict.outcome, unproven)
         early = comparison.stopping is not None and comparison.stopping.early
         # A part of the documents has an interval at the levels of its own rule.
-        if not same or (comparison.confidence != self.confidence and not early):
+        wrong = comparison.confidence != self.confidence and not early
+        if wrong or not (same or comparison.bit_identical):
             raise ValueError(
                 f"{comparison.task} {comparison.metric} was compared with another margin or "
                 f"confidence than the gate's ({margin.text}, {self.confidence:g})"
@@ -354,73 +399,85 @@ class Gate:
 
 
 def gated_state(
-    comparison: Comparison, holm_p_value: float | None, *, fail_on: str, confidence: float
+    comparison: Comparison,
+    holm_p_value: float | None,
+    *,
+    fail_on: str,
+    level: float | None,
+    margin: float,
 ) -> GateState:
     """What one gated metric brings about under a policy, waivers aside.
 
     Args:
         holm_p_value: its p-value, adjusted over all gated metrics.
+        level: at which that makes it real; None in results of earlier versions.
+        margin: of the gate, in sigma, for a comparison that does not say its own.
     """
-    outcome = comparison.outcome
+    outcome = settle_outcome(comparison, holm_p_value, fail_on=fail_on, level=level, margin=margin)
     if outcome == "failed" or outcome == "undecided":
         return outcome
     if outcome == "regressed":
-        enough = {
-            "real": is_real(holm_p_value),
-            "significant": comparison.significant,
-            "certain": comparison.certain,
-        }.get(fail_on, True)
-        return "regressed" if enough else "undecided"
+        enough = {"significant": comparison.significant, "certain": comparison.certain}
+        return "regressed" if enough.get(fail_on, True) else "undecided"
     if fail_on == "any-degradation" and outcome == "degraded":
-        real = holm_p_value is not None and holm_p_value <= _real_level(confidence)
-        return "regressed" if real else "passed"
+        return "regressed" if is_real(holm_p_value, level) else "passed"
     return "passed"
 
 
-def is_real(p_value: float | None) -> bool:
+def is_real(p_value: float | None, level: float | None) -> bool:
     """Whether a p-value, adjusted over all gated metrics, makes a degradation a real one."""
-    return p_value is not None and p_value <= REAL_LEVEL
+    return p_value is not None and p_value <= (_LEVEL_OF_OLD if level is None else level)
 
 
-def may_be_chance(comparison: Comparison, p_value: float | None, *, fail_on: str) -> bool:
-    """Whether a drift above the margin is undecided under the policy, for want of evidence.
+def settle_outcome(
+    comparison: Comparison,
+    p_value: float | None,
+    *,
+    fail_on: str,
+    level: float | None,
+    margin: float,
+) -> Outcome:
+    """The outcome of a comparison once its p-value is adjusted over the gated metrics.
+
+    What is above the margin and may be chance is undecided under "real". A drift within the margin
+    is degraded only where it is real: else it is unchanged, or undecided where its interval reaches
+    the margin.
 
     Args:
-        p_value: its own, adjusted over the gated metrics where it is one of them.
+        p_value: of a metric that is not gated: its own.
+        level: None in results of earlier versions, which adjusted the first of the two alone.
+        margin: as of ``gated_state``.
     """
-    return fail_on == "real" and comparison.outcome == "regressed" and not is_real(p_value)
+    outcome = comparison.outcome
+    if is_real(p_value, level) or (outcome == "regressed" and fail_on != "real"):
+        return outcome
+    if outcome == "regressed":
+        return "undecided"
+    if outcome == "degraded" and level is not None:
+        return "undecided" if _reaches_margin(comparison, margin) else "unchanged"
+    return outcome
 
 
-def documents_to_be_real(comparison: Comparison, p_value: float | None, gated: int) -> int | None:
-    """Documents after which a drift that stays what it is would be called real; None: unknown.
-
-    Args:
-        p_value: its own, adjusted over the gated metrics; ``gated``: how many those are.
-    """
-    own = comparison.p_value
-    if own is None or p_value is None:
-        return None
-    # Holm's factor for this metric; none where the largest of all carried it to 1.
-    factor = min(p_value / own, gated) if own > 0.0 else 1.0
-    return documents_for_level(comparison.n_used, own, REAL_LEVEL / max(factor, 1.0))
+def _reaches_margin(c: Comparison, margin: float) -> bool:
+    if c.tolerated is not None and c.drift_interval is not None:
+        return c.drift_interval[1] >= c.tolerated
+    own = margin if c.margin is None else c.margin
+    return c.sigma_interval is None or c.sigma_interval[1] >= own
 
 
-def _undecided(comparison: Comparison, p_value: float | None, *, gated: int) -> Comparison:
-    """A comparison above the margin whose drift may be chance."""
-    needed = documents_to_be_real(comparison, p_value, gated)
-    said = "the drift may be chance" if p_value is None else f"it may be chance (p = {p_value:.2g})"
-    decide_at = "" if needed is None else f"; about {needed:,} documents would decide"
-    reason = f"above the margin, and {said}{decide_at}: {comparison.reason}"
-    return replace(comparison, outcome="undecided", needed_n=needed, reason=reason)
-
-
-def _at_most(chance: float | None) -> float | None:
-    return None if chance is None else min(chance, REAL_LEVEL)
-
-
-def _real_level(confidence: float) -> float:
-    """Level of the adjusted p-value at which a drift counts as real: one side of the interval."""
-    return (1.0 - confidence) / 2.0
+def _settled(
+    comparison: Comparison, p_value: float | None, *, fail_on: str, level: float, margin: float
+) -> Comparison:
+    """A comparison with its settled outcome, and the reason why it is another than its own."""
+    outcome = settle_outcome(comparison, p_value, fail_on=fail_on, level=level, margin=margin)
+    if outcome == comparison.outcome:
+        return comparison
+    adjusted = p_value is not None and p_value != comparison.p_value
+    where = "above the margin, and" if comparison.outcome == "regressed" else "within the margin;"
+    said = "no p-value says" if p_value is None else f"p = {p_value:.2g} does not say"
+    over = ", adjusted over the gated metrics," if adjusted else ""
+    reason = f"{where} {said}{over} that it is real: {comparison.reason}"
+    return replace(comparison, outcome=outcome, reason=reason)
 
 
 def below_groups(comparisons: Iterable[Comparison]) -> set[str]:

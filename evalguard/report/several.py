@@ -40,7 +40,13 @@ from evalguard.report.view.screen import (
     verdict_text,
 )
 from evalguard.report.words import rounding
-from evalguard.report.words.labels import STATE_STYLE, full_label, metric_label, metric_margin
+from evalguard.report.words.labels import (
+    STATE_STYLE,
+    full_label,
+    metric_label,
+    metric_margin,
+    shown_interval,
+)
 from evalguard.report.words.plain_text import (
     fit_text,
     pad_text,
@@ -230,7 +236,7 @@ def _cell(report: CompareReport, key: Key) -> str:
     }  # fmt: skip
     state = next((state for state, keys in states.items() if key in keys), None)
     margin = metric_margin(report, found)
-    return _sigma(found.sigma, found.sigma_interval, margin) + _MARK.get(state, "")
+    return _sigma(found.sigma, shown_interval(found), margin) + _MARK.get(state, "")
 
 
 def _sigma(sigma: float | None, interval: tuple[float, float] | None, margin: float) -> str:

@@ -48,7 +48,12 @@ from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.run.stored_run import describe_differences
 from evalguard.stats.binary import benjamini_hochberg
-from evalguard.stats.compare import MetricComparison, compare_documents, failed_comparison
+from evalguard.stats.compare import (
+    MetricComparison,
+    compare_documents,
+    complete_verdict,
+    failed_comparison,
+)
 from evalguard.stats.contributions import Contributions
 from evalguard.stats.difference_shape import skewness
 from evalguard.stats.strata import across_tasks, crossing_chance
@@ -326,7 +331,14 @@ def judge_comparisons(
     ]
     comparisons = _with_q_values([one.comparison for one in compared])
     judged = gate.judge(comparisons, distributions, broken)
-    comparisons = gate.with_outcomes(comparisons, judged)
+    comparisons = tuple(
+        complete_verdict(
+            replace(one, comparison=settled),
+            holm_p_value=judged.holm_p_value(settled.key),
+            metrics=len(judged.gated),
+        )
+        for one, settled in zip(compared, gate.with_outcomes(comparisons, judged), strict=True)
+    )
     together, reason = _judge_together(compared, gated=judged.gated, confidence=gate.confidence)
     if gate.fail_on == "margin":
         judged = replace(judged, family_false_alarm_estimate=_crossing_rate(compared, judged.gated))

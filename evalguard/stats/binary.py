@@ -38,8 +38,9 @@ def mcnemar_exact(b: int, c: int, *, alternative: Alternative = "greater") -> fl
 def mcnemar_mid_p(b: int, c: int) -> float:
     """One-sided mid-p: P[Bin(m, 1/2) > b] + P[Bin(m, 1/2) = b] / 2, the mean of both tails.
 
-    Less conservative than the exact test, at the price of a size that may pass the nominal one
-    (Fagerland, Lydersen, Laake 2013). Shown beside the exact p-value, never decides.
+    Less conservative than the exact test: its size comes nearer to the level, and was never seen
+    above it in 9,595 scenarios (M. W. Fagerland, S. Lydersen, P. Laake, BMC Med. Res. Methodol.
+    13:91, 2013). It decides; the exact p-value stands beside it.
     """
     m = b + c
     return 0.5 * (fair_coin_upper_tail(b, m) + fair_coin_upper_tail(b + 1, m))
@@ -106,17 +107,17 @@ def _better_given(delta: float, b: int, c: int, n: int) -> float:
 def flip_estimate(b: int, c: int, n: int, *, confidence: float) -> Estimate:
     """Drift (b - c) / n of a 0/1 metric.
 
-    The p-value is the exact one; the interval is Tango's, with an end pulled back to 0 where the
-    exact test at the same one-sided level, (1 - confidence) / 2, denies that the drift is real:
-    the exact test decides, so the interval never claims what it does not grant. This makes the
-    interval a little conservative around a true drift of 0 when flips are few.
+    The p-value is McNemar's mid-p; the interval is Tango's, with an end pulled back to 0 where the
+    mid-p at the same one-sided level, (1 - confidence) / 2, denies that the drift is real: the
+    mid-p decides, so the interval never claims what it does not grant. The other way round they
+    never disagree at confidences from 0.9 to 0.99.
     """
     low, high = tango_interval(b, c, n, confidence=confidence)
     alpha = (1.0 - confidence) / 2.0
-    p_value = mcnemar_exact(b, c)
+    p_value = mcnemar_mid_p(b, c) if b + c else 1.0
     if p_value > alpha:
         low = min(low, 0.0)
-    if mcnemar_exact(c, b) > alpha:
+    if mcnemar_mid_p(c, b) > alpha:
         high = max(high, 0.0)
     return Estimate(
         point=(b - c) / n,
@@ -124,7 +125,7 @@ def flip_estimate(b: int, c: int, n: int, *, confidence: float) -> Estimate:
         low=low,
         high=high,
         p_value=p_value,
-        method="mcnemar-exact",
+        method="mcnemar-mid-p",
         interval_method="tango-score",
         confidence=confidence,
         differing=b + c,

@@ -7,11 +7,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import Outcome, Verdict
+from evalguard.core.comparison import MetricMargin, Outcome, Verdict
 from evalguard.core.documents.rescoring import Rescoring
 from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
-from evalguard.stats.binary import mcnemar_mid_p
+from evalguard.stats.binary import mcnemar_exact
 from evalguard.stats.bootstrap import SEED
 from evalguard.stats.difference_shape import Skewness, skewness, unequal_weights, worst_documents
 from evalguard.stats.drift import Drift
@@ -36,7 +36,7 @@ def documents_of_task(paired: PairedScores) -> int:
 
 
 def own_caveats(
-    paired: PairedScores, drift: Drift, verdict: Verdict, *, margin: float
+    paired: PairedScores, drift: Drift, verdict: Verdict, *, tolerated: float
 ) -> list[str]:
     """What to know about a comparison's numbers beside what pairing and the runs had to say."""
     table, caveats = paired.base, []
@@ -65,13 +65,13 @@ def own_caveats(
             f"the base's {table.metric} is known to {number_text(100.0 * drift.unit)}% only: its "
             "standard error is by the delta method, and lm-eval's bootstrap would give a larger one"
         )
-    return [*caveats, *_unflipped(paired, drift, margin), *_doubts(paired, drift, verdict)]
+    return [*caveats, *_unflipped(paired, drift, tolerated), *_doubts(paired, drift, verdict)]
 
 
-def _unflipped(paired: PairedScores, drift: Drift, margin: float) -> list[str]:
+def _unflipped(paired: PairedScores, drift: Drift, tolerated: float) -> list[str]:
     """Whether so few answers, none of them flipped, leave room for a drift above the margin."""
     high = drift.estimate.high
-    if drift.flips != (0, 0) or paired.clusters or high <= margin * drift.unit:
+    if drift.flips != (0, 0) or paired.clusters or high <= tolerated:
         return []
     return [
         f"no answer flipped, which is said of these {paired.base.n:,} documents: over all others "
@@ -217,6 +217,7 @@ _METHODS = {
     "cluster-sign-flip": "sign flips of whole clusters",
     "paired-bootstrap-bca": "paired BCa bootstrap",
     "stratified-t": "stratified t over the subtasks",
+    "mcnemar-mid-p": "McNemar's mid-p",
     "mcnemar-exact": "exact McNemar",
     "tango-score": "Tango's score method",
 }
@@ -240,21 +241,10 @@ def _side(value: float, border: float) -> int:
     return (value > border) - (value < border)
 
 
-def explain(
-    drift: Drift,
-    verdict: Verdict,
-    *,
-    margin: float,
-    margin_text: str = "",
-    n: int,
-    needed_n: int | None,
-    n_total: int,
-) -> str:
-    """The sentence for a drift that is not bit-identical; ``margin_text`` as it was given."""
-    head = _size(drift, margin) + _meaning(verdict, drift, margin, margin_text)
-    if verdict.outcome == "undecided":
-        head += "; " + _need(needed_n, n_total)
-    return f"{head} ({_evidence(drift, n, margin)})"
+def explain(drift: Drift, verdict: Verdict, tolerance: MetricMargin, *, n: int) -> str:
+    """The sentence for a drift that is not bit-identical."""
+    head = _size(drift, tolerance) + _meaning(verdict, drift, tolerance)
+    return f"{head} ({_evidence(drift, n, tolerance)})"
 
 
 def explain_identical() -> str:
@@ -262,30 +252,40 @@ def explain_identical() -> str:
     return _IDENTICAL
 
 
-def _size(drift: Drift, margin: float) -> str:
-    sigma = drift.sigma
+def _size(drift: Drift, tolerance: MetricMargin) -> str:
+    sigma, point = drift.sigma, drift.estimate.point
+    word = "worse" if point > 0.0 else "better"
     if math.isinf(sigma) and drift.unit == 0.0:
-        word = "worse" if sigma > 0.0 else "better"
+        size = "" if tolerance.amount is None else f" by {_in_unit(point, tolerance)}"
         return (
-            f"{word}, and the base's standard error is 0 (its documents do not scatter), "
+            f"{word}{size}, and the base's standard error is 0 (its documents do not scatter), "
             "so that any drift is infinite in that unit"
         )
     if sigma == 0.0:
         return "no net drift"
-    word = "worse" if sigma > 0.0 else "better"
-    return f"{word} by {number_text(abs(sigma), beside=margin)} standard errors of the base"
+    beside = 0.0 if tolerance.sigma is None else tolerance.sigma
+    return f"{word} by {number_text(abs(sigma), beside=beside)} standard errors of the base"
 
 
-def limit_words(margin: float, margin_text: str = "") -> str:
+def _in_unit(amount: float, tolerance: MetricMargin) -> str:
+    """A drift on a linear scale, in the unit of its margin."""
+    if tolerance.margin.unit == "points":
+        return f"{number_text(100.0 * abs(amount))}pp"
+    return number_text(abs(amount))
+
+
+def limit_words(margin: float | None, margin_text: str = "") -> str:
     """Return "the margin of 1", or "the margin of 1pp (0.935)" where it is in another unit."""
+    if margin is None:
+        return f"the margin of {margin_text}"
     if not margin_text or margin_text.endswith("sigma"):
         return f"the margin of {margin:.12g}"
     return f"the margin of {margin_text} ({margin:.3g})"
 
 
-def _meaning(verdict: Verdict, drift: Drift, margin: float, margin_text: str) -> str:
-    limit = limit_words(margin, margin_text)
-    if verdict.outcome == "regressed" and math.isinf(drift.sigma) and drift.unit == 0.0:
+def _meaning(verdict: Verdict, drift: Drift, tolerance: MetricMargin) -> str:
+    limit = limit_words(tolerance.sigma, tolerance.margin.text)
+    if verdict.outcome == "regressed" and math.isinf(drift.sigma) and tolerance.amount is None:
         return "; " + (
             "the drift is real" if verdict.significant else "the drift may still be chance"
         )
@@ -295,7 +295,7 @@ def _meaning(verdict: Verdict, drift: Drift, margin: float, margin_text: str) ->
         if verdict.significant:
             return f", above {limit}; the drift is real, but its interval reaches below the margin"
         return f", above {limit}, but its interval holds 0"
-    beyond = ", although its interval reaches above" if drift.sigma_interval[1] > margin else ""
+    beyond = ", although its interval reaches above" if _reaches(drift, tolerance) else ""
     meanings: dict[Outcome, str] = {
         "degraded": f": real, but within {limit}{beyond}",
         "improved": "",
@@ -305,28 +305,32 @@ def _meaning(verdict: Verdict, drift: Drift, margin: float, margin_text: str) ->
     return meanings[verdict.outcome]
 
 
-def _need(needed_n: int | None, n_total: int) -> str:
-    if needed_n is None:
-        return "no practicable number of documents would decide so small a drift in this scatter"
-    need = f"about {needed_n:,} documents would decide if the drift per document stays what it is"
-    if 0 < n_total < needed_n:
-        need += f", and the task has only {n_total:,}"
-    return need
+def _reaches(drift: Drift, tolerance: MetricMargin) -> bool:
+    """Whether the interval reaches above the margin."""
+    if tolerance.amount is not None:
+        return drift.estimate.high > tolerance.amount
+    return tolerance.sigma is not None and drift.sigma_interval[1] > tolerance.sigma
 
 
-def _evidence(drift: Drift, n: int, margin: float) -> str:
+def _evidence(drift: Drift, n: int, tolerance: MetricMargin) -> str:
     low, high = drift.sigma_interval
-    estimate = drift.estimate
+    estimate, beside = drift.estimate, tolerance.sigma or 0.0
+    ends = f"{number_text(low, beside=beside)} to {number_text(high, beside=beside)}"
+    if drift.unit == 0.0 and tolerance.amount is not None:
+        low_text, high_text = (
+            ("-" if end < 0.0 else "") + _in_unit(end, tolerance)
+            for end in (estimate.low, estimate.high)
+        )
+        ends = f"{low_text} to {high_text}"
     interval = (
-        f"{100.0 * estimate.confidence:g}% interval {number_text(low, beside=margin)} to "
-        f"{number_text(high, beside=margin)} by {_method(estimate.interval_method)}"
+        f"{100.0 * estimate.confidence:g}% interval {ends} by {_method(estimate.interval_method)}"
     )
     p_value = f"one-sided p {_p(estimate.p_value)}"
     if drift.flips is not None:
         b, c = drift.flips
         p_value = f"documents lost: {b:,}, won: {c:,}, {_method(estimate.method)} {p_value}"
-        if estimate.method == "mcnemar-exact":
-            p_value += f", mid-p = {number_text(mcnemar_mid_p(b, c))}"
+        if estimate.method == "mcnemar-mid-p":
+            p_value += f", exact p = {number_text(mcnemar_exact(b, c))}"
     return f"{interval}; {p_value}; n = {n:,}"
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from evalguard.core.comparison import Comparison, Margin, Verdict, decide
+from evalguard.core.comparison import (
+    Comparison,
+    Margin,
+    MetricMargin,
+    Undecided,
+    Verdict,
+    decide,
+    one_sided_level,
+)
 from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.answers.same import same_answers
-from evalguard.stats.binary import mcnemar_mid_p
+from evalguard.stats.binary import mcnemar_exact, mcnemar_mid_p
 from evalguard.stats.bootstrap import MOST_UNDEFINED
 from evalguard.stats.caveats import (
     documents_of_task,
@@ -23,8 +32,8 @@ from evalguard.stats.caveats import (
 from evalguard.stats.contributions import Contributions, contributions, influence
 from evalguard.stats.drift import Drift, companions, disagreements, estimate_drift
 from evalguard.stats.few_units import cluster_count
-from evalguard.stats.power import documents_needed
-from evalguard.stats.probability import all_finite
+from evalguard.stats.probability import all_finite, normal_quantile
+from evalguard.stats.undecided import explain_undecided
 
 _NO_NUMBER = "the drift overflows double precision"
 _NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
@@ -36,15 +45,21 @@ _NEITHER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
-    """A comparison, and what each document adds to its drift (None where no sum makes it).
+    """A comparison, and what it was made from.
 
-    ``not_compared``: why the metric cannot be compared on these documents, whatever the models:
-    then it is to be left out, and the comparison, which failed, says the same.
+    Attributes:
+        contributions: what each document adds to its drift; None where no sum makes it.
+        not_compared: why the metric cannot be compared on these documents, whatever the models:
+            then it is to be left out, and the comparison, which failed, says the same.
+        drift, tolerance: what was judged, and by which margin; None where it failed, and where it
+            was stopped early.
     """
 
     comparison: Comparison
     contributions: Contributions | None = None
     not_compared: str = ""
+    drift: Drift | None = None
+    tolerance: MetricMargin | None = None
 
 
 def compare_scores(
@@ -90,34 +105,31 @@ def compare_documents(
         return MetricComparison(
             comparison=_failed(paired, reason, confidence), not_compared=left_out
         )
-    identical = _identical(paired)
+    identical, table = _identical(paired), paired.base
     try:
-        tolerated = margin_of(drift, paired.base, wanted)
+        tolerance = tolerance_of(drift, table, wanted)
     except ValueError as error:
         if gated and not identical:
             return MetricComparison(comparison=_failed(paired, str(error), confidence))
-        tolerated = 1.0
-        if not identical:  # no drift is within any margin
-            wanted = Margin(1.0)
-    judged = (
-        IDENTICAL
-        if identical
-        else judge_metric(
-            drift,
-            n=paired.base.n,
-            n_total=documents_of_task(paired),
-            margin=tolerated,
-            margin_text=wanted.text,
-        )
+        # no drift is within any margin
+        tolerance = sigma_tolerance(drift, 1.0)
+        if identical:
+            tolerance = replace(tolerance, margin=wanted)
+    total = documents_of_task(paired)
+    judged = IDENTICAL if identical else judge_metric(drift, tolerance, n=table.n, n_total=total)
+    comparison, parts = _comparison(paired, drift, judged, tolerance), contributions(paired, drift)
+    return MetricComparison(
+        comparison=replace(
+            comparison, influence=None if parts is None else influence(drift, parts)
+        ),
+        contributions=parts,
+        drift=drift,
+        tolerance=tolerance,
     )
-    comparison, parts = _comparison(paired, drift, judged, tolerated), contributions(paired, drift)
-    carried = None if parts is None else influence(drift, parts)
-    told = replace(comparison, influence=carried, margin=tolerated, margin_text=wanted.text)
-    return MetricComparison(comparison=told, contributions=parts)
 
 
-def margin_of(drift: Drift, table: ScoreTable, margin: Margin) -> float:
-    """A margin in standard errors of the base.
+def tolerance_of(drift: Drift, table: ScoreTable, margin: Margin) -> MetricMargin:
+    """A margin beside a drift.
 
     Raises:
         ValueError: the metric has no such margin.
@@ -128,7 +140,41 @@ def margin_of(drift: Drift, table: ScoreTable, margin: Margin) -> float:
             f"no metric falls by more than 100%, so that a margin of {margin.text} cannot fail: "
             "give this one a smaller margin of its own"
         )
-    return margin.in_sigma(drift.base.point, drift.base.stderr, is_share=table.is_share)
+    return margin_tolerance(drift, margin, is_share=table.is_share)
+
+
+def margin_tolerance(drift: Drift, margin: Margin, *, is_share: bool) -> MetricMargin:
+    """A margin beside the drift of a metric that is a share by its kind, or none.
+
+    Raises:
+        ValueError: the metric has no such margin.
+    """
+    base = drift.base
+    if margin.unit == "sigma":
+        return replace(sigma_tolerance(drift, margin.value), is_share=is_share)
+    amount = margin.in_metric(base.point, is_share=is_share)
+    if drift.log_sign or amount is None:
+        in_sigma = margin.in_sigma(base.point, base.stderr, is_share=is_share)
+        return MetricMargin(
+            margin=margin,
+            sigma=in_sigma,
+            amount=None,
+            drift=drift.drift_of(in_sigma),
+            is_share=is_share,
+        )
+    sized = base.stderr > 0.0 and math.isfinite(amount / base.stderr)
+    return MetricMargin(
+        margin=margin,
+        sigma=amount / base.stderr if sized else None,
+        amount=amount,
+        drift=amount,
+        is_share=is_share,
+    )
+
+
+def sigma_tolerance(drift: Drift, sigma: float) -> MetricMargin:
+    """A margin in standard errors of the base."""
+    return MetricMargin(margin=Margin(sigma), sigma=sigma, amount=None, drift=drift.drift_of(sigma))
 
 
 def _undefined(drift: Drift, paired: PairedScores) -> str:
@@ -218,10 +264,11 @@ def _identical(paired: PairedScores) -> bool:
 
 
 def _comparison(
-    paired: PairedScores, drift: Drift, judged: MetricJudgement, margin: float
+    paired: PairedScores, drift: Drift, judged: MetricJudgement, tolerance: MetricMargin
 ) -> Comparison:
     table = paired.base
-    verdict, level = judged.verdict, (1.0 - drift.estimate.confidence) / 2.0
+    verdict, level = judged.verdict, one_sided_level(drift.estimate.confidence)
+    mid_p, exact_p = _mcnemar_p_values(drift)
     tests = companions(paired, drift)
     doubts = disagreements(tests, real=verdict.significant, level=level)
     answers = same_answers(
@@ -243,16 +290,19 @@ def _comparison(
         sigma_interval=judged.interval,
         paired_stderr=drift.paired_stderr,
         p_value=drift.estimate.p_value,
-        mid_p_value=_mid_p(drift),
+        mid_p_value=mid_p,
+        exact_p_value=exact_p,
         method=drift.estimate.method,
         confidence=drift.estimate.confidence,
-        false_alarm_probability=drift.false_alarm_probability(margin),
+        false_alarm_probability=false_alarm_of(drift, tolerance),
         outcome=verdict.outcome,
         significant=verdict.significant,
         certain=verdict.certain,
         bit_identical=judged.bit_identical,
         reason=judged.reason,
-        needed_n=judged.needed_n,
+        undecided=judged.undecided,
+        needed_n=None if judged.undecided is None else judged.undecided.needed_n,
+        **drift_fields(drift, judged, tolerance),
         flips=drift.flips,
         churn=answers.churn if answers else None,
         same_answer=answers.share if answers else None,
@@ -261,15 +311,40 @@ def _comparison(
         cluster_field=table.cluster_field if paired.clusters else "",
         companions=tests,
         caveats=_distinct(
-            *_carried_caveats(paired), *own_caveats(paired, drift, verdict, margin=margin), *doubts
+            *_carried_caveats(paired),
+            *own_caveats(paired, drift, verdict, tolerated=tolerance.drift),
+            *doubts,
         ),
     )
 
 
-def _mid_p(drift: Drift) -> float | None:
-    if drift.flips is None or drift.estimate.method != "mcnemar-exact":
-        return None
-    return mcnemar_mid_p(*drift.flips)
+def false_alarm_of(drift: Drift, tolerance: MetricMargin) -> float:
+    """The chance that an unchanged candidate crosses a margin."""
+    if tolerance.amount is not None:
+        return drift.chance_beyond(tolerance.amount)
+    assert tolerance.sigma is not None
+    return drift.false_alarm_probability(tolerance.sigma)
+
+
+def _mcnemar_p_values(drift: Drift) -> tuple[float | None, float | None]:
+    """Mid-p and exact p of a 0/1 metric."""
+    if drift.flips is None or drift.estimate.method != "mcnemar-mid-p":
+        return None, None
+    return mcnemar_mid_p(*drift.flips), mcnemar_exact(*drift.flips)
+
+
+def drift_fields(drift: Drift, judged: MetricJudgement, tolerance: MetricMargin) -> dict[str, Any]:
+    """The fields of a comparison that say its drift in units of the metric, and its margin."""
+    estimate = drift.estimate
+    ends = (0.0, 0.0) if judged.bit_identical else (estimate.low, estimate.high)
+    linear = drift.log_sign == 0
+    return {
+        "margin": tolerance.sigma,
+        "margin_text": tolerance.margin.text,
+        "drift": estimate.point if linear else None,
+        "drift_interval": ends if linear else None,
+        "tolerated": tolerance.amount,
+    }
 
 
 def _carried_caveats(paired: PairedScores) -> tuple[str, ...]:
@@ -289,13 +364,13 @@ class MetricJudgement:
 
     Attributes:
         interval: of sigma.
-        needed_n: documents that would decide; None where it is decided, or none would.
+        undecided: what an undecided verdict lacks; None for any other.
     """
 
     verdict: Verdict
     interval: tuple[float, float]
     reason: str
-    needed_n: int | None = None
+    undecided: Undecided | None = None
     bit_identical: bool = False
 
 
@@ -308,27 +383,76 @@ IDENTICAL = MetricJudgement(
 )
 
 
-def judge_metric(
-    drift: Drift, *, n: int, n_total: int, margin: float, margin_text: str = ""
-) -> MetricJudgement:
-    """Judge the drift of scores that are not all identical.
+def judge_metric(drift: Drift, tolerance: MetricMargin, *, n: int, n_total: int) -> MetricJudgement:
+    """Judge the drift of scores that are not all identical, as the only metric of its gate.
 
     Args:
         n: documents of the drift; ``n_total``: those there are, 0 where unknown.
-        margin: tolerated drift, in standard errors of the base; ``margin_text`` as it was given.
     """
-    low, high = drift.sigma_interval
-    verdict = decide(drift.sigma, low, high, margin)
-    needed = None
+    estimate, sigma_interval = drift.estimate, drift.sigma_interval
+    if tolerance.amount is not None:
+        verdict = decide(estimate.point, estimate.low, estimate.high, tolerance.amount)
+    else:
+        assert tolerance.sigma is not None
+        verdict = decide(drift.sigma, *sigma_interval, tolerance.sigma)
+    lacks = None
     if verdict.outcome == "undecided":
-        needed = documents_needed(drift.estimate, n=n, tolerance=drift.drift_of(margin))
-    reason = explain(
+        lacks = explain_undecided(
+            drift, n=n, n_total=n_total, tolerance=tolerance, metrics=1, above=False
+        )
+    reason = explain(drift, verdict, tolerance, n=n)
+    return MetricJudgement(verdict=verdict, interval=sigma_interval, reason=reason, undecided=lacks)
+
+
+def complete_verdict(
+    one: MetricComparison, *, holm_p_value: float | None, metrics: int
+) -> Comparison:
+    """A comparison with the outcome that the gate left it, and what that outcome needs to be read.
+
+    An undecided one says what it lacks; one that Holm's procedure keeps from being real shows the
+    interval that holds 0.
+
+    Args:
+        holm_p_value: None for a metric that is not gated.
+        metrics: that the gate judges together.
+    """
+    told, drift, tolerance = one.comparison, one.drift, one.tolerance
+    if drift is None or tolerance is None or told.bit_identical:
+        return told
+    gated = holm_p_value is not None
+    adjusted = None
+    if gated and told.significant and told.outcome in ("undecided", "unchanged"):
+        adjusted = _adjusted_interval(drift, holm_p_value or 0.0)
+    if told.outcome != "undecided":
+        return replace(told, adjusted_interval=adjusted, undecided=None, needed_n=None)
+    lacks = explain_undecided(
         drift,
-        verdict,
-        margin=margin,
-        margin_text=margin_text,
-        n=n,
-        needed_n=needed,
-        n_total=n_total,
+        n=told.n_used,
+        n_total=told.n_total,
+        tolerance=tolerance,
+        metrics=metrics if gated else 1,
+        above=_is_above(told, tolerance),
     )
-    return MetricJudgement(verdict=verdict, interval=(low, high), reason=reason, needed_n=needed)
+    return replace(told, adjusted_interval=adjusted, undecided=lacks, needed_n=lacks.needed_n)
+
+
+def _is_above(told: Comparison, tolerance: MetricMargin) -> bool:
+    if tolerance.amount is not None and told.drift is not None:
+        return told.drift > tolerance.amount
+    assert tolerance.sigma is not None
+    return told.sigma is not None and told.sigma > tolerance.sigma
+
+
+def _adjusted_interval(drift: Drift, holm_p_value: float) -> tuple[float, float]:
+    """The interval of sigma at the level that Holm's procedure asks of this metric.
+
+    The half widths of the metric's own interval, in the ratio of the two normal quantiles; its
+    lower end is at most 0, since the adjusted p-value is above the level.
+    """
+    estimate = drift.estimate
+    level = one_sided_level(estimate.confidence)
+    asked = level * min(1.0, estimate.p_value / holm_p_value) if holm_p_value > 0.0 else level
+    wider = normal_quantile(asked) / normal_quantile(level) if asked > 0.0 else math.inf
+    low = estimate.point - (estimate.point - estimate.low) * wider
+    high = estimate.point + (estimate.high - estimate.point) * wider
+    return drift.sigma_of(min(low, 0.0)), drift.sigma_of(high)

@@ -110,7 +110,11 @@ class Drift:
         return self.sigma_of(self.estimate.low), self.sigma_of(self.estimate.high)
 
     def false_alarm_probability(self, margin: float) -> float:
-        """About 1 - Phi(margin * SE_base / SE_paired), on the estimation scale.
+        """About 1 - Phi(margin * SE_base / SE_paired), on the estimation scale."""
+        return self.chance_beyond(margin * self.unit)
+
+    def chance_beyond(self, tolerated: float) -> float:
+        """The chance that an unchanged candidate drifts by more than ``tolerated``.
 
         The chance that a candidate without any true drift, but with this paired standard error,
         crosses the margin. It is an estimate: the standard errors are. Answers flip one by one: of
@@ -119,7 +123,7 @@ class Drift:
         does not count whole numbers. Differences that are all alike show no standard error: there
         it is the chance that enough of their signs agree. 0 where no difference is seen at all.
         """
-        estimate, tolerated = self.estimate, margin * self.unit
+        estimate = self.estimate
         if self.flips is not None and self.documents:
             return skellam_upper_tail(math.floor(tolerated * self.documents) + 1, sum(self.flips))
         if scatters(estimate):

@@ -14,15 +14,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evalguard.core.comparison import Companion, Comparison, Margin
+from evalguard.core.comparison import (
+    Companion,
+    Comparison,
+    Margin,
+    MetricMargin,
+    one_sided_level,
+)
 from evalguard.core.scores import TaskGroup
 from evalguard.stats.caveats import skewed_differences
 from evalguard.stats.compare import (
     IDENTICAL,
     MetricComparison,
     MetricJudgement,
+    drift_fields,
     failed_comparison,
+    false_alarm_of,
     judge_metric,
+    margin_tolerance,
+    sigma_tolerance,
 )
 from evalguard.stats.contributions import Contributions, TaskContributions, flip_units, influence
 from evalguard.stats.difference_shape import skewness
@@ -80,20 +90,20 @@ def compare_group(
     wanted = margin if isinstance(margin, Margin) else Margin(margin)
     try:
         is_share = subtasks[0].comparison.metric not in _NO_SHARES
-        tolerated = wanted.in_sigma(drift.base.point, drift.base.stderr, is_share=is_share)
+        tolerance = margin_tolerance(drift, wanted, is_share=is_share)
     except ValueError as error:
         if gated and not identical:
             key = (group.name, subtasks[0].comparison.filter, subtasks[0].comparison.metric)
             return failed_group(group, key, str(error), confidence)
-        tolerated = 1.0
-        if not identical:  # no drift is within any margin
-            wanted = Margin(1.0)
-    judged = IDENTICAL
-    if not identical:
-        judged = judge_metric(drift, n=n, n_total=0, margin=tolerated, margin_text=wanted.text)
-    comparison = _comparison(group, subtasks, drift, judged, tolerated)
+        # no drift is within any margin
+        tolerance = sigma_tolerance(drift, 1.0)
+        if identical:
+            tolerance = replace(tolerance, margin=wanted)
+    judged = IDENTICAL if identical else judge_metric(drift, tolerance, n=n, n_total=0)
+    comparison = _comparison(group, subtasks, drift, judged, tolerance)
     tests = () if parts is None or identical else (*_companions(parts), *plain_t(drift))
-    doubts = disagreements(tests, real=judged.verdict.significant, level=(1.0 - confidence) / 2.0)
+    level = one_sided_level(confidence)
+    doubts = disagreements(tests, real=judged.verdict.significant, level=level)
     counts = [subtask.times for subtask in subtasks]
     caveats = (how_made(counts, weight_by_size), *sharing(shared), *skewed(parts, drift), *doubts)
     return MetricComparison(
@@ -101,11 +111,11 @@ def compare_group(
             comparison,
             companions=tests,
             influence=None if parts is None else influence(drift, parts),
-            margin=tolerated,
-            margin_text=wanted.text,
             caveats=caveats,
         ),
         contributions=parts,
+        drift=drift,
+        tolerance=tolerance,
     )
 
 
@@ -212,7 +222,7 @@ def _comparison(
     subtasks: Sequence[Subtask],
     drift: Drift,
     judged: MetricJudgement,
-    margin: float,
+    tolerance: MetricMargin,
 ) -> Comparison:
     first, verdict = subtasks[0].comparison, judged.verdict
     return Comparison(
@@ -232,13 +242,15 @@ def _comparison(
         p_value=drift.estimate.p_value,
         method=drift.estimate.method,
         confidence=drift.estimate.confidence,
-        false_alarm_probability=drift.false_alarm_probability(margin),
+        false_alarm_probability=false_alarm_of(drift, tolerance),
         outcome=verdict.outcome,
         significant=verdict.significant,
         certain=verdict.certain,
         bit_identical=judged.bit_identical,
         reason=judged.reason,
-        needed_n=judged.needed_n,
+        undecided=judged.undecided,
+        needed_n=None if judged.undecided is None else judged.undecided.needed_n,
+        **drift_fields(drift, judged, tolerance),
         subtasks=group.tasks,
         subgroups=group.groups,
     )

@@ -113,7 +113,7 @@ def test_what_lies_outside_the_settings_uses_up_the_margin(jitter: float) -> Non
     assert alone.status == "not_reproduced"
     found = find_culprits(
         oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=0, base_scores=base,
-        may_be_chance=False,
+        level=None,
     )  # fmt: skip
     assert (found.status, named(found)) == ("minimal", {"c"})
 

@@ -19,7 +19,7 @@ from test_plan_table import metric as planned
 from test_plan_table import report as plan_report
 from whole_report import WHOLE
 
-from evalguard.core.comparison import Comparison
+from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Waiver
 from evalguard.core.reports.bisection import MetricSearch
@@ -41,9 +41,10 @@ PASSING = report(
     comparison(metric="acc", **UNCHANGED),
     comparison(**{**UNCHANGED, "sigma": 0.31, "sigma_interval": (-0.1, 0.72)}),
 )
+LACKS = Undecided(kind="above_margin", detectable_sigma=2.38, needed_n=4_300)
 CHANCE: dict[str, Any] = {
     "sigma": 1.3, "sigma_interval": (-0.4, 3.0), "p_value": 0.07, "outcome": "undecided",
-    "significant": False, "certain": False, "n": 2048, "n_used": 2048, "needed_n": 4300,
+    "significant": False, "certain": False, "n": 2048, "n_used": 2048, "undecided": LACKS,
 }  # fmt: skip
 UNSURE = report(comparison(**CHANCE), comparison(metric="acc", **UNCHANGED))
 MANY = report(
@@ -117,12 +118,11 @@ def test_a_pass_names_the_largest_drift() -> None:
     assert "PASSED: every score is bit-identical to the base's" in first(same)
 
 
-def test_an_undecided_run_says_p_and_the_documents_that_would_decide() -> None:
+def test_an_undecided_run_says_its_kind_and_what_would_decide() -> None:
     line = first(UNSURE)
     assert "UNDECIDED: lambada_openai perplexity +1.30 sigma [-0.40, 3.00], p = 0.07" in line
-    assert "about 4,300 documents would decide (2,048 scored)" in line
-    unknown = report(comparison(**{**CHANCE, "needed_n": None}))
-    assert "would decide (" not in first(unknown)
+    assert "above the margin, chance not excluded; such a run fails 2.4 sigma or more" in line
+    assert "score about 4,300 documents, not 2,048" in " ".join(screen(UNSURE))
 
 
 def test_a_failure_says_which_metric_and_why() -> None:

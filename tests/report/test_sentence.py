@@ -8,7 +8,7 @@ from typing import Any
 from distribution_examples import distribution
 from example_reports import DEMO, INF, SETTINGS, comparison, failed, report
 
-from evalguard.core.comparison import Margin
+from evalguard.core.comparison import Margin, Undecided
 from evalguard.core.gate import Gate
 from evalguard.core.noise_floor import Figure
 from evalguard.core.reports.compare import CompareReport, RunIdentity
@@ -105,19 +105,20 @@ def test_settings_that_are_all_undone_are_not_suggested() -> None:
 def test_a_large_drift_that_is_not_sure_is_not_called_worse_without_saying_so() -> None:
     shown = report(
         comparison(sigma=1.3, sigma_interval=(-0.4, 3.0), significant=False, certain=False,
-                   p_value=0.07, needed_n=9000)
+                   p_value=0.07)
     )  # fmt: skip
     said = derive_meaning(shown)
     assert "that it is worse at all is not sure (95% paired interval -0.40 to 3.00" in said.sentence
-    assert "9,000 documents instead of 5,153" in said.next_step
+    assert said.next_step.startswith("score more documents")
 
 
 def test_documents_that_the_task_does_not_have_are_not_asked_for() -> None:
-    undecided = quiet(outcome="undecided", needed_n=78_749, n=500, n_used=500, n_total=2_048)
+    lacks = Undecided(kind="too_few_documents", needed_n=78_749, decidable_margin="1.4%")
+    undecided = quiet(outcome="undecided", undecided=lacks, n=500, n_used=500, n_total=2_048)
     said = derive_meaning(report(undecided))
     assert said.next_step == (
-        "about 78,700 documents would decide, and lambada_openai has 2,048: a larger task, or a "
-        "wider --margin"
+        "score all 2,048: lambada_openai has 2,048 documents, about 78,700 are needed; "
+        "--margin 1.4% is the smallest that they decide, or take a larger task"
     )
 
 
@@ -174,21 +175,40 @@ def test_an_infinite_drift_gives_its_reason_and_no_number() -> None:
 
 
 def test_undecided_asks_for_the_documents_that_decide() -> None:
+    lacks = Undecided(kind="too_few_documents", detectable_sigma=2.14, needed_n=430)
     shown = report(
-        quiet(sigma=0.4, sigma_interval=(-0.4, 1.2), outcome="undecided", n_used=100, needed_n=430)
-    )
+        quiet(sigma=0.4, sigma_interval=(-0.4, 1.2), outcome="undecided", n_used=100,
+              undecided=lacks)
+    )  # fmt: skip
     said = derive_meaning(shown)
-    assert said.sentence == (
+    assert said.sentence.startswith(
         "100 documents cannot tell whether fla-port is worse than orig by more than 1.0 standard "
-        "errors on lambada_openai perplexity (sigma +0.40, 95% paired interval -0.40 to 1.20)."
+        "errors on lambada_openai perplexity (sigma +0.40, 95% paired interval -0.40 to 1.20, "
     )
-    assert "about 430 documents instead of 100" in said.next_step
+    assert "too few documents to exclude a drift above the margin; such a run" in said.sentence
+    assert "fails 2.1 sigma or more in 80% of cases" in said.sentence
+    assert said.next_step == "score about 430 documents, not 100"
+
+
+def test_a_margin_that_shrinks_with_documents_is_proposed_in_a_unit_that_does_not() -> None:
+    lacks = Undecided(kind="above_margin", fixed_margin="2.1%", fixed_margin_n=9_000)
+    shown = report(quiet(sigma=1.4, sigma_interval=(-0.4, 3.2), outcome="undecided", margin=1.0,
+                         undecided=lacks))  # fmt: skip
+    said = derive_meaning(shown)
+    assert said.next_step == (
+        "score about 9,000 documents, not 5,153 with --margin 2.1% (1.0 sigma now; sigma shrinks "
+        "as they grow)"
+    )
+    assert "above the margin, chance not excluded" in said.sentence
 
 
 def test_undecided_that_no_document_decides_does_not_send_for_more() -> None:
-    shown = report(quiet(sigma=0.0, sigma_interval=(-1.4, 1.4), outcome="undecided"))
+    lacks = Undecided(kind="too_few_documents", decidable_margin="1.4%")
+    shown = report(
+        quiet(sigma=0.0, sigma_interval=(-1.4, 1.4), outcome="undecided", undecided=lacks)
+    )
     assert derive_meaning(shown).next_step == (
-        "more documents would not decide so small a drift; a wider --margin would"
+        "more documents do not decide at this margin; a wider one does: --margin 1.4%"
     )
 
 

@@ -174,25 +174,38 @@ def test_impossible_flips_are_refused(counts):
 
 
 @given(counted_flips(), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
-def test_the_interval_never_claims_what_the_exact_test_denies(counts, confidence):
+def test_the_interval_is_above_zero_exactly_where_the_mid_p_says_so(counts, confidence):
     b, c, n = counts
     estimate = flip_estimate(b, c, n, confidence=confidence)
     alpha = (1.0 - confidence) / 2.0
-    assert estimate.p_value == mcnemar_exact(b, c)
-    if estimate.low > 0.0:
-        assert mcnemar_exact(b, c) <= alpha
-    if estimate.high < 0.0:
-        assert mcnemar_exact(c, b) <= alpha
+    assert estimate.p_value == (mcnemar_mid_p(b, c) if b + c else 1.0)
+    assert (estimate.low > 0.0) == (b + c > 0 and mcnemar_mid_p(b, c) <= alpha)
+    assert (estimate.high < 0.0) == (b + c > 0 and mcnemar_mid_p(c, b) <= alpha)
     assert estimate.low <= estimate.point <= estimate.high
 
 
-def test_the_exact_test_pulls_the_interval_back_to_zero():
-    # z = 5 / sqrt(5) = 2.24 calls it real, the exact p of 1/32 does not
-    assert tango_interval(5, 0, 100)[0] > 0.0
-    estimate = flip_estimate(5, 0, 100, confidence=0.95)
+def test_the_mid_p_pulls_the_interval_back_to_zero():
+    # z = 4 / sqrt(4) = 2 calls it real, the mid-p of 1/32 does not
+    assert tango_interval(4, 0, 100)[0] > 0.0
+    estimate = flip_estimate(4, 0, 100, confidence=0.95)
     assert estimate.p_value == pytest.approx(1 / 32)
     assert estimate.low == 0.0
-    assert flip_estimate(0, 5, 100, confidence=0.95).high == 0.0
+    assert flip_estimate(0, 4, 100, confidence=0.95).high == 0.0
+
+
+@pytest.mark.parametrize("flip_rate", [0.005, 0.02, 0.05, 0.15, 0.4])
+@pytest.mark.parametrize("n", [50, 200, 1319])
+@pytest.mark.parametrize("alpha", [0.025, 0.05])
+def test_the_mid_p_keeps_its_size_over_the_number_of_flips(n, flip_rate, alpha):
+    """Unconditionally: the number of flips is random too (Fagerland et al. 2013)."""
+    flips = np.arange(n + 1)
+    chance = scipy_stats.binom.pmf(flips, n, flip_rate)
+    size = 0.0
+    for m in flips[chance > 1e-9]:
+        b = np.arange(m + 1)
+        rejected = [mcnemar_mid_p(int(k), int(m - k)) <= alpha for k in b]
+        size += chance[m] * float(np.sum(scipy_stats.binom.pmf(b, m, 0.5)[rejected]))
+    assert size <= alpha * 1.06
 
 
 def test_exact_mcnemar_does_not_exceed_its_size_under_the_null():

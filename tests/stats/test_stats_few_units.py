@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from paired_tables import paired, score_table
 from scipy import stats as scipy_stats
@@ -18,7 +18,6 @@ from evalguard.core.scores import TaskGroup
 from evalguard.stats.compare import compare_documents, compare_scores
 from evalguard.stats.drift import estimate_drift as estimate
 from evalguard.stats.group import Subtask, compare_group
-from evalguard.stats.power import documents_needed
 from evalguard.stats.skewed.corrected_t import uncorrected
 
 LEVEL = 0.025
@@ -101,6 +100,7 @@ def test_the_p_value_is_the_larger_of_scipy_s_t_and_of_scipy_s_permutations(d):
     d = np.array(d)
     if not d.any():
         return
+    assume(not set(d) <= {-1.0, 0.0, 1.0})  # of answers McNemar's mid-p decides
     got = drift_of(d)
     signs = np.array(list(itertools.product([1.0, -1.0], repeat=len(d))))
     by_signs = np.mean(signs @ d >= d.sum())
@@ -265,17 +265,6 @@ def test_a_metric_that_is_no_mean_is_no_surer_than_swaps_of_its_documents(n, rea
     assert got.p_value >= 0.5**n
     assert got.significant == real
     assert math.isinf(got.sigma_interval[1]) != real
-
-
-def test_more_documents_are_asked_for_until_their_signs_could_tell():
-    base = np.arange(4.0)
-    got = compare_scores(paired(base, base - 0.5))
-    assert (got.outcome, got.needed_n) == ("undecided", 6)
-    sparse = np.zeros(50)
-    sparse[:3] = 0.01
-    base = np.tile([0.0, 1.0], 25)
-    found = estimate(paired(base, base - sparse), confidence=0.95).estimate
-    assert documents_needed(found, n=50, tolerance=1.0) >= 100
 
 
 def test_as_many_differences_that_agree_have_a_false_alarm_chance_of_their_signs():

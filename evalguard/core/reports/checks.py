@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import Comparison, decide
+from evalguard.core.comparison import MARGIN_PATTERN, Comparison, Outcome, decide, decide_comparison
 from evalguard.core.divergence import NO_TOKEN, Float, log_sums
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
-from evalguard.core.gate import GateResult, exit_code, gated_state, is_real
+from evalguard.core.gate import GateResult, exit_code, gated_state, settle_outcome
 from evalguard.core.limits import GateState, Key, overall
 from evalguard.core.reference import Reference
 from evalguard.core.reports.compare import CompareReport
@@ -37,14 +39,18 @@ def report_faults(report: CompareReport) -> Iterator[Fault]:
         where = f"comparisons[{number}]"
         if keys[comparison.key] > 1:
             yield where, f"is there twice: {' '.join(comparison.key)}"
-        chance = gate.fail_on == "real" and not is_real(
-            adjusted.get(comparison.key, comparison.p_value)
-        )
         margin = gate.margin if comparison.margin is None else comparison.margin
         if not (math.isfinite(margin) and margin >= 0.0):
             yield f"{where}.margin", f"is {margin!r}, not a finite number of sigmas"
             continue
-        for name, what in faults(comparison, margin=margin, may_be_chance=chance):
+        p_value = adjusted.get(comparison.key, comparison.p_value)
+
+        def settle(found: Comparison, p_value: float | None = p_value) -> Outcome:
+            return settle_outcome(
+                found, p_value, fail_on=gate.fail_on, level=gate.level, margin=gate.margin
+            )
+
+        for name, what in faults(comparison, margin=margin, settle=settle):
             yield f"{where}.{name}", what
     yield from _q_values(report)
     yield from _gate(gate, {c.key: c for c in report.comparisons})
@@ -86,7 +92,9 @@ def _gate(gate: GateResult, comparisons: Mapping[Key, Comparison]) -> Iterator[F
         where = f"gate.gated[{number}]"
         if not _same(told, None if comparison.p_value is None else next(adjusted)):
             yield f"{where}.holm_p_value", "does not follow from the p-values"
-        follows = gated_state(comparison, told, fail_on=gate.fail_on, confidence=gate.confidence)
+        follows = gated_state(
+            comparison, told, fail_on=gate.fail_on, level=gate.level, margin=gate.margin
+        )
         if follows == "regressed" and comparison.key in let_through:
             follows = "passed"
         state = gate.state_of(comparison.key)
@@ -157,23 +165,28 @@ _MOST = 2**63 - 1
 _CHANCES = ("p_value", "mid_p_value", "bh_q_value", "false_alarm_probability", "same_answer")
 # Sums of many terms may pass 1 in their last digits.
 _ROUNDING = 1e-9
+_INTERVALS = ("sigma_interval", "adjusted_interval", "drift_interval", "same_answer_interval")
 _NUMBERS = ("sigma", "sigma_interval")
 
 
 def faults(
-    comparison: Comparison, *, margin: float, may_be_chance: bool = False
+    comparison: Comparison,
+    *,
+    margin: float,
+    settle: Callable[[Comparison], Outcome] = lambda found: found.outcome,
 ) -> Iterator[Fault]:
     """Yield what contradicts itself: counts, chances, intervals, and the verdict on its numbers.
 
     Args:
         margin: that the comparison was judged with, finite and not negative.
-        may_be_chance: whether the gate asks for evidence that the comparison lacks: above the
-            margin it is undecided then.
+        settle: the outcome that the gate leaves to a comparison with the outcome of its numbers.
     """
+    if comparison.margin_text and not re.match(MARGIN_PATTERN, comparison.margin_text):
+        yield "margin_text", "is no margin"
     yield from _counts(comparison)
     yield from _chances(comparison)
     yield from _intervals(comparison)
-    yield from _verdict(comparison, margin, may_be_chance)
+    yield from _verdict(comparison, margin, settle)
 
 
 def _counts(c: Comparison) -> Iterator[Fault]:
@@ -211,7 +224,7 @@ def _chances(c: Comparison) -> Iterator[Fault]:
 
 
 def _intervals(c: Comparison) -> Iterator[Fault]:
-    found = [(name, getattr(c, name)) for name in ("sigma_interval", "same_answer_interval")]
+    found = [(name, getattr(c, name)) for name in _INTERVALS]
     found += [
         (f"companions[{i}].sigma_interval", test.sigma_interval)
         for i, test in enumerate(c.companions)
@@ -221,7 +234,9 @@ def _intervals(c: Comparison) -> Iterator[Fault]:
             yield name, f"begins at {interval[0]!r} and ends at {interval[1]!r}"
 
 
-def _verdict(c: Comparison, margin: float, may_be_chance: bool) -> Iterator[Fault]:
+def _verdict(
+    c: Comparison, margin: float, settle: Callable[[Comparison], Outcome]
+) -> Iterator[Fault]:
     numbers = [getattr(c, name) for name in _NUMBERS]
     if c.outcome == "failed":
         if c.significant or c.certain or any(number is not None for number in numbers):
@@ -242,9 +257,8 @@ def _verdict(c: Comparison, margin: float, may_be_chance: bool) -> Iterator[Faul
             yield "bit_identical", "is true, and there is a drift"
         found = ("unchanged", False, False)
     else:
-        verdict = decide(c.sigma, low, high, margin)
-        unproven = may_be_chance and verdict.outcome == "regressed"
-        outcome = "undecided" if unproven else verdict.outcome
+        verdict = decide_comparison(c, margin) or decide(c.sigma, low, high, margin)
+        outcome = settle(replace(c, outcome=verdict.outcome))
         found = (outcome, verdict.significant, verdict.certain)
     names = ("outcome", "significant", "certain")
     for name, told, follows in zip(

@@ -152,7 +152,9 @@ def _with_states(report: CompareReport, gated: Sequence[Mapping[str, Any]]) -> G
             state = read_record(GateState, one["state"], f"{where}.state")
         elif key in comparisons and key not in let_through:
             p_value, rule = gate.holm_p_values[number], gate.fail_on
-            state = gated_state(comparisons[key], p_value, fail_on=rule, confidence=gate.confidence)
+            state = gated_state(
+                comparisons[key], p_value, fail_on=rule, level=gate.level, margin=gate.margin
+            )
         elif key not in let_through:
             raise damaged_error(where, "names a metric that is not among the comparisons")
         states[state].append(key)

@@ -19,6 +19,7 @@ from evalguard.report.words.labels import (
     metric_margin,
     outcome_words,
     select_shown,
+    shown_interval,
 )
 from evalguard.report.words.plain_text import printable
 
@@ -253,7 +254,7 @@ def _metric_view(
 ) -> MetricView:
     key, margin = c.key, metric_margin(report, c)
     pair = rounding.round_pair((c.base, c.base_stderr), (c.candidate, c.candidate_stderr))
-    sigma, low, high = rounding.format_sigma_interval(c.sigma, c.sigma_interval, margin=margin)
+    sigma, low, high = rounding.format_sigma_interval(c.sigma, shown_interval(c), margin=margin)
     remarks = tuple(dict.fromkeys(printable(caveat).strip() for caveat in c.caveats))
     return MetricView(
         task=printable(c.task),
@@ -305,7 +306,7 @@ def _clusters_text(comparison: Comparison) -> str:
 
 
 def _plot_numbers(comparison: Comparison, margin: float) -> PlotNumbers:
-    low, high = comparison.sigma_interval or (None, None)
+    low, high = shown_interval(comparison) or (None, None)
     return PlotNumbers(
         sigma=_number_or_none(comparison.sigma),
         low=_number_or_none(low),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from evalguard.core.limits import GateState
 from evalguard.core.reports.bisection import SIGMA, BisectReport, MetricSearch
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
+from evalguard.report.words.advice import undecided_text
 from evalguard.report.words.bisection import (
     search_answer,
     search_drift_phrase,
@@ -26,6 +28,7 @@ from evalguard.report.words.labels import (
     judged_comparisons,
     metric_label,
     metric_margin,
+    shown_interval,
     ungated_regression_text,
 )
 from evalguard.report.words.plain_text import printable
@@ -108,21 +111,28 @@ def _passed_text(report: CompareReport, worst: Comparison) -> str:
 
 def _undecided_text(report: CompareReport, worst: Comparison) -> str:
     p = rounding.p_value_phrase(worst.p_value)
-    found = f"{full_label(worst)} {_drift_text(report, worst)}, {p}"
-    if worst.needed_n is not None and worst.needed_n > worst.n_used:
-        used, needed = rounding.format_count(worst.n_used), rounding.format_estimate(worst.needed_n)
-        return f"{found}; about {needed} documents would decide ({used} scored)"
-    return f"{found}; more documents would decide"
+    return f"{full_label(worst)} {_drift_text(report, worst)}, {p}: {undecided_text(worst)}"
 
 
 def _drift_text(report: CompareReport, worst: Comparison) -> str:
     sigma, low, high = rounding.format_sigma_interval(
-        worst.sigma, worst.sigma_interval, margin=metric_margin(report, worst)
+        worst.sigma, shown_interval(worst), margin=metric_margin(report, worst)
     )
     if worst.bit_identical:
         return "0 sigma, bit-identical"
+    if worst.sigma is not None and math.isinf(worst.sigma) and worst.base_stderr == 0.0:
+        size = drift_in_unit(worst) or _plain_drift(worst)
+        return f"{size} ({sigma} sigma: the base's documents do not scatter)"
     found = f"{sigma} sigma [{low}, {high}]" if worst.sigma_interval else f"{sigma} sigma"
     return ", ".join(filter(None, (found, drift_in_unit(worst))))
+
+
+def _plain_drift(worst: Comparison) -> str:
+    """The drift in units of the metric."""
+    if worst.drift is None or worst.drift_interval is None:
+        return "worse" if (worst.sigma or 0.0) > 0.0 else "better"
+    low, high = worst.drift_interval
+    return f"{worst.drift:+.3g} [{low:.3g}, {high:.3g}]"
 
 
 def cause_line(report: CompareReport) -> str:

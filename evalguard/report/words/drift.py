@@ -18,6 +18,7 @@ from evalguard.report.words.labels import (
     margin_text,
     metric_label,
     metric_margin,
+    shown_interval,
 )
 from evalguard.report.words.plain_text import printable
 
@@ -159,7 +160,7 @@ def unmoved_perplexity_text(report: CompareReport, one: DistributionComparison) 
 
 def _outcome_with_sigma(report: CompareReport, comparison: Comparison) -> str:
     sigma, _, _ = rounding.format_sigma_interval(
-        comparison.sigma, comparison.sigma_interval, margin=metric_margin(report, comparison)
+        comparison.sigma, shown_interval(comparison), margin=metric_margin(report, comparison)
     )
     held = "within the margin" if comparison.outcome == "degraded" else comparison.outcome
     return f"{held} ({sigma} sigma)"

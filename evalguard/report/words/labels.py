@@ -132,23 +132,34 @@ def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "
     given = comparison.margin_text
     if not given or given.endswith("sigma"):
         return f"{margin_text(metric_margin(report, comparison))}{unit}"
+    if comparison.margin is None and comparison.tolerated is not None:
+        return printable(given)
     return f"{printable(given)} ({metric_margin(report, comparison):.3g} sigma)"
 
 
 def drift_in_unit(comparison: Comparison) -> str:
     """Return the drift in points or percent where the margin is: "+4.6% [4.3, 5.0]"; else ""."""
-    given, margin, ends = comparison.margin_text, comparison.margin, comparison.sigma_interval
-    if not given or given.endswith("sigma") or not margin or comparison.bit_identical:
+    given, size, ends = comparison.margin_text, comparison.drift, comparison.drift_interval
+    if not given or given.endswith("sigma") or comparison.bit_identical:
         return ""
-    if comparison.sigma is None or ends is None or not all(map(math.isfinite, ends)):
+    allowed, points = 100.0 * Margin.parse(given).value, given.endswith("pp")
+    scale = 100.0 if points else 100.0 / abs(comparison.base or math.nan)
+    if comparison.tolerated is None:  # a log scale, or a result of an earlier version
+        if comparison.sigma is None or not comparison.margin:
+            return ""
+        size, ends = comparison.sigma, comparison.sigma_interval
+        scale = allowed / comparison.margin
+    if size is None or ends is None or not all(map(math.isfinite, (scale, *ends))):
         return ""
-    allowed = 100.0 * Margin.parse(given).value
-    size, low, high = rounding.format_sigma_interval(
-        comparison.sigma * allowed / margin,
-        (ends[0] * allowed / margin, ends[1] * allowed / margin),
-        margin=allowed,
+    told, low, high = rounding.format_sigma_interval(
+        size * scale, (ends[0] * scale, ends[1] * scale), margin=allowed
     )
-    return f"{size}{'pp' if given.endswith('pp') else '%'} [{low}, {high}]"
+    return f"{told}{'pp' if points else '%'} [{low}, {high}]"
+
+
+def shown_interval(comparison: Comparison) -> tuple[float, float] | None:
+    """Return the interval of sigma that the verdict rests on: Holm-adjusted where that matters."""
+    return comparison.adjusted_interval or comparison.sigma_interval
 
 
 def margin_lines(comparisons: Sequence[Comparison]) -> list[str]:
@@ -157,8 +168,8 @@ def margin_lines(comparisons: Sequence[Comparison]) -> list[str]:
     if not held:
         return []
     told = "; ".join(
-        f"{full_label(c)} {drift_in_unit(c)}, margin {printable(c.margin_text)} "
-        f"({c.margin:.3g} sigma)"
+        f"{full_label(c)} {drift_in_unit(c)}, margin {printable(c.margin_text)}"
+        + ("" if c.margin is None else f" ({c.margin:.3g} sigma)")
         for c in held[:_MOST_MARGINS]
     )
     more = len(held) - _MOST_MARGINS

@@ -16,6 +16,7 @@ from evalguard.core.reports.bisection import BisectReport
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.text import as_bisection, as_comparison, as_trace
 from evalguard.report.words import rounding
+from evalguard.report.words.advice import SCORE_MORE, decide_step, undecided_text
 from evalguard.report.words.bisection import list_names, search_answer
 from evalguard.report.words.drift import distributions_moved_clause
 from evalguard.report.words.gate import accepted_clause, decisive_limit, limit_statement
@@ -26,6 +27,7 @@ from evalguard.report.words.labels import (
     judged_comparisons,
     margin_words,
     metric_margin,
+    shown_interval,
     ungated_regression_text,
     ungated_subtasks,
 )
@@ -39,7 +41,6 @@ from evalguard.report.words.plain_text import printable
 
 # Targets that are a place in the model: more than one module may be at fault there.
 _INSIDE = ("attr:", "dtype:", "module:", "weights:")
-_SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ def _limit_meaning(report: CompareReport, limit: LimitVerdict) -> Meaning:
     if limit.state == "failed":
         return Meaning(lead=sentence, next_step="measure it, or take the limit away")
     if limit.state == "undecided":
-        return Meaning(lead=sentence, next_step=_SCORE_MORE)
+        return Meaning(lead=sentence, next_step=SCORE_MORE)
     next_step, command = _undo(report)
     return Meaning(lead=sentence, next_step=next_step, command=command)
 
@@ -128,17 +129,20 @@ def _regressed(report: CompareReport, worst: Comparison) -> str:
 
 def _undecided(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
+    why = "" if worst.undecided is None else f": {undecided_text(worst)}"
     return (
         f"{_documents(worst.n_used)} cannot tell whether {candidate} is worse than {base} by "
         f"more than {margin_words(report, worst, unit=' standard errors')} on {full_label(worst)} "
-        f"(sigma {_signed_size(report, worst)}, {_interval(report, worst)})"
+        f"(sigma {_signed_size(report, worst)}, {_certainty(report, worst)}){why}"
     )
 
 
 def _degraded(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
-    high = worst.sigma_interval[1] if worst.sigma_interval else 0.0
-    beyond = ", although its interval reaches above" if high > metric_margin(report, worst) else ""
+    high, margin = (worst.sigma_interval or (0.0, 0.0))[1], metric_margin(report, worst)
+    if worst.tolerated is not None and worst.drift_interval is not None:
+        high, margin = worst.drift_interval[1], worst.tolerated
+    beyond = ", although its interval reaches above" if high > margin else ""
     return (
         f"{candidate} is worse than {base} by {_size(report, worst)} standard errors on "
         f"{full_label(worst)} ({_certainty(report, worst)}): real, but within the margin of "
@@ -208,12 +212,12 @@ def _unknown(report: CompareReport, worst: Comparison) -> str:
 
 def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
     if worst.outcome == "failed" and worst.n == 1:
-        return _SCORE_MORE, ""
+        return SCORE_MORE, ""
     if worst.outcome == "failed":
         return "remove that cause and run again; no other metric stands in for it", ""
     unsure = worst.outcome == "regressed" and not worst.significant
     if worst.outcome == "undecided" or unsure or report.gate.state == "undecided":
-        return _more_documents(worst), ""
+        return decide_step(worst), ""
     if worst.outcome in ("regressed", "degraded"):
         return _undo(report)
     if worst.outcome == "improved":
@@ -276,20 +280,6 @@ def _undo(report: CompareReport) -> tuple[str, str]:
     return "compare again with one change of the conversion undone", ""
 
 
-def _more_documents(worst: Comparison) -> str:
-    if worst.outcome == "undecided" and worst.needed_n is None:
-        return "more documents would not decide so small a drift; a wider --margin would"
-    if worst.needed_n is None or worst.needed_n <= worst.n_used:
-        return _SCORE_MORE
-    needed, used = rounding.format_estimate(worst.needed_n), rounding.format_count(worst.n_used)
-    if 0 < worst.n_total < worst.needed_n:
-        return (
-            f"about {needed} documents would decide, and {printable(worst.task)} has "
-            f"{rounding.format_count(worst.n_total)}: a larger task, or a wider --margin"
-        )
-    return f"score about {needed} documents instead of {used} (a higher --limit, or a larger task)"
-
-
 def _suspects(report: CompareReport) -> list[str]:
     """The candidate's settings that are not at their reference value."""
     return [one.name for one in report.candidate.settings if one.value != one.reference]
@@ -344,7 +334,7 @@ def _finite(comparison: Comparison) -> bool:
 
 def _rounded(report: CompareReport, comparison: Comparison) -> tuple[str, str, str]:
     return rounding.format_sigma_interval(
-        comparison.sigma, comparison.sigma_interval, margin=metric_margin(report, comparison)
+        comparison.sigma, shown_interval(comparison), margin=metric_margin(report, comparison)
     )
 
 

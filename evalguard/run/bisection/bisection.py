@@ -433,6 +433,7 @@ class BisectFindings:
             repaired_before=tuple(self.values),
             inside=inside,
             ratios=self.ratios,
+            level=choices.gate.level,
         )
 
     def put_right(self, reset: tuple[str, ...], values: Mapping[str, Value] | None) -> None:

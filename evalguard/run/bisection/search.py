@@ -57,6 +57,7 @@ class SearchPlan:
         repaired_before: settings found guilty before, put right in this candidate.
         inside: guilty settings whose finer ones are searched.
         ratios: by module, how far a trace found it beyond the floor: what is measured first.
+        level: one-sided, at which the gate calls a drift real.
     """
 
     subject: Subject
@@ -68,6 +69,7 @@ class SearchPlan:
     repaired_before: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
     ratios: Mapping[str, float] = field(default_factory=dict)
+    level: float = 0.025
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -230,7 +232,7 @@ def _run_search(
         thorough=plan.thorough,
         on_event=progress,
         unit=scale.sigma,
-        may_be_chance=isinstance(scale, DocumentScale),
+        level=plan.level if isinstance(scale, DocumentScale) else None,
         base_scores=plan.subject.base,
         prior=weigh_settings(plan.ratios, plan.settings.values()),
     )

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from evalguard.bisect.oracle import Floats
-from evalguard.core.comparison import REAL_LEVEL, Comparison
+from evalguard.core.comparison import Comparison
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
-from evalguard.core.gate import GateResult, documents_to_be_real, is_real
+from evalguard.core.gate import GateResult, is_real
 from evalguard.core.limit_scale import AnswerScale, DocumentScale, LimitScale
 from evalguard.core.limits import Key, Limit, LimitVerdict
 from evalguard.core.redaction import redact_value
@@ -25,7 +25,6 @@ from evalguard.core.reports.compare import CompareReport
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Variant, checksum_fault, with_checksum
 from evalguard.errors import SettingError, StoreError, UsageError
-from evalguard.report.words import rounding
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter
 from evalguard.run.modules.module_settings import describe_module_source
@@ -165,7 +164,7 @@ def choose_subject(
 def _real_failures(gate: GateResult) -> Iterator[Key]:
     """The metrics that fail, and whose drift the paired test calls real."""
     for key, p_value in zip(gate.gated, gate.holm_p_values, strict=True):
-        if key in gate.regressed and is_real(p_value):
+        if key in gate.regressed and is_real(p_value, gate.level):
             yield key
 
 
@@ -180,17 +179,11 @@ def explain_chance(comparisons: Sequence[Comparison], gate: GateResult) -> list[
         one = by_key[key]
         margin = gate.margin if one.margin is None else one.margin
         above = one.sigma is not None and one.sigma > margin
-        if p_value is None or is_real(p_value) or not above or one.key in gate.failed:
+        if p_value is None or is_real(p_value, gate.level) or not above or one.key in gate.failed:
             continue
-        needed = documents_to_be_real(one, p_value, len(gate.gated))
-        decide = (
-            ""
-            if needed is None
-            else f"; about {rounding.format_estimate(needed)} documents would decide"
-        )
         text = (
             f"the drift of {one.task} {one.metric} may be chance (paired p = {p_value:.2g}, "
-            f"above {REAL_LEVEL:g}), and no setting is blamed for chance{decide}"
+            f"above {gate.real_level:g}), and no setting is blamed for chance"
         )
         found.append((-(one.sigma or 0.0), text))
     return [text for _, text in sorted(found)]

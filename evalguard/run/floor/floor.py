@@ -37,7 +37,7 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.record import read_environment
 from evalguard.run.scoring.actors import with_execution
 from evalguard.run.sources import ModelSource, Source, identify_model
-from evalguard.stats.compare import margin_of
+from evalguard.stats.compare import tolerance_of
 from evalguard.stats.drift import estimate_drift
 from evalguard.store.block_cache import open_cache_dir
 from evalguard.store.files import FloorStore
@@ -197,7 +197,7 @@ def _with_margin(floor: MetricFloor, tables: Sequence[ScoreTable], gate: Gate) -
     table = next(table for table in tables if table.key == floor.key)
     drift = estimate_drift(PairedScores(base=table, candidate=table), confidence=gate.confidence)
     try:
-        return dataclasses.replace(told, margin=margin_of(drift, table, margin))
+        return dataclasses.replace(told, margin=tolerance_of(drift, table, margin).sigma)
     except ValueError:  # it has no such margin: the gate would fail it, whatever its floor
         return told
 

@@ -240,6 +240,7 @@ class _SequentialRun:
             gated=max(1, sum(gate.covers(key[0], key[2]) for key in keys)),
             seed=self.choices.task_options.seed,
             real=gate.fail_on == "real",
+            level=gate.level,
         )
 
     def _broken(

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import REAL_LEVEL, Margin, MarginUnit, StoppingMethod
+from evalguard.core.comparison import Margin, MarginUnit, StoppingMethod
 from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.drift import is_binary
@@ -321,7 +321,7 @@ class StoppingRule:
         gated: K, the number of gated metrics.
         seed: of the order.
         real: whether a metric above the margin fails the gate only if all documents would show
-            its drift to be real, too.
+            its drift to be real, too, at ``level`` over all gated metrics.
     """
 
     margin: float | Margin
@@ -329,6 +329,7 @@ class StoppingRule:
     gated: int
     seed: int
     real: bool = False
+    level: float = 0.025
 
     def __post_init__(self) -> None:
         if not 0.0 < self.alpha < 0.5:
@@ -358,7 +359,7 @@ class StoppingRule:
     @property
     def level_of_real(self) -> float:
         """The p-value that all documents would have to give one of K metrics, by Bonferroni."""
-        return REAL_LEVEL / self.gated
+        return self.level / self.gated
 
     @property
     def alpha_far(self) -> float:

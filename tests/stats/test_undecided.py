@@ -1,0 +1,194 @@
+"""What an undecided verdict lacks: its kind, what it would have shown, what would decide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from paired_tables import paired
+from scipy import stats as scipy_stats
+
+from evalguard.core.comparison import Comparison, Margin
+from evalguard.core.gate import Gate
+from evalguard.core.pairing import PairedScores
+from evalguard.run.judging import judge_comparisons
+from evalguard.stats.compare import compare_documents
+from evalguard.stats.undecided import TOLERABLE, documents_to_decide
+
+
+def judge(pairs: PairedScores, gate: Gate) -> Comparison:
+    margin = gate.margin_of(pairs.base.task, pairs.base.metric)
+    compared = compare_documents(pairs, margin=margin, confidence=gate.confidence)
+    return judge_comparisons([compared], gate=gate).comparisons[0]
+
+
+def answers(n: int, *, lost: int, won: int, right: float = 0.6) -> PairedScores:
+    base = (np.arange(n) < round(right * n)).astype(float)
+    other = base.copy()
+    other[np.flatnonzero(base)[:lost]] = 0.0
+    other[np.flatnonzero(base == 0.0)[:won]] = 1.0
+    return paired(base, other)
+
+
+def drawn_answers(rng: np.random.Generator, n: int, *, churn: float, drift: float) -> PairedScores:
+    """Answers of which a share flips, a drift more of them to the worse."""
+    base = (rng.random(n) < 0.6).astype(float)
+    flip = rng.random(n)
+    lost = (base == 1.0) & (flip < (churn + drift) / 2.0 / 0.6)
+    won = (base == 0.0) & (flip < (churn - drift) / 2.0 / 0.4)
+    return paired(base, np.where(lost, 0.0, np.where(won, 1.0, base)))
+
+
+# Which of the two it is.
+
+
+def test_above_the_margin_with_an_interval_that_holds_0_is_chance_not_excluded() -> None:
+    found = judge(answers(1319, lost=112, won=86), Gate())
+    assert found.outcome == "undecided"
+    assert found.undecided is not None
+    assert found.undecided.kind == "above_margin"
+
+
+def test_below_the_margin_with_an_interval_that_reaches_it_is_too_few_documents() -> None:
+    found = judge(answers(60, lost=8, won=8), Gate())
+    assert found.undecided is not None
+    assert found.undecided.kind == "too_few_documents"
+
+
+@pytest.mark.parametrize("lost", [0, 200])
+def test_what_is_decided_lacks_nothing(lost: int) -> None:
+    found = judge(answers(1319, lost=lost, won=1), Gate())
+    assert found.outcome in ("unchanged", "regressed")
+    assert found.undecided is None
+    assert found.needed_n is None
+
+
+# The smallest drift that a run shows.
+
+
+def test_the_detectable_drift_fails_four_of_five_runs() -> None:
+    rng, gate, n = np.random.default_rng(5), Gate(margin=Margin(0.01, "points")), 1319
+    drift = judge(answers(n, lost=100, won=98), gate).undecided
+    assert drift is not None
+    assert drift.detectable_change is not None
+    fails = [
+        judge(drawn_answers(rng, n, churn=0.15, drift=drift.detectable_change), gate).outcome
+        for _ in range(600)
+    ]
+    assert np.mean([one == "regressed" for one in fails]) == pytest.approx(0.8, abs=0.06)
+
+
+# The documents that decide.
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.005, 0.01, 0.02])
+def test_so_many_documents_as_are_asked_for_decide_four_of_five_runs(drift: float) -> None:
+    rng, gate = np.random.default_rng(11), Gate(margin=Margin(0.01, "points"))
+    decided = []
+    while len(decided) < 150:
+        first = judge(drawn_answers(rng, 1319, churn=0.15, drift=drift), gate)
+        if first.undecided is None:
+            continue
+        assert first.needed_n is not None
+        again = judge(drawn_answers(rng, first.needed_n, churn=0.15, drift=drift), gate)
+        decided.append(again.outcome != "undecided")
+    assert np.mean(decided) >= 0.8 - 0.05
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("ratio", [0.5, 2.0, 3.3])
+def test_documents_added_to_those_that_left_it_undecided_decide_four_of_five(
+    drift: float, ratio: float
+) -> None:
+    """A normal estimate with a margin of 1 and known standard errors, extended from n to N."""
+    rng, n, z = np.random.default_rng(3), 1000, scipy_stats.norm.ppf(0.975)
+    needed = documents_to_decide(ratio, 2.0 * z, known=n, fixed=True)
+    assert needed is not None
+    early = 1.0 / ratio
+    late = early * math.sqrt(n / needed)
+    fresh = math.sqrt(needed - n)
+    first = rng.normal(drift, early, 40_000)
+    first = first[(first + z * early >= 1.0) & (first - z * early <= 0.0)]
+    if first.size < 200:
+        return
+    more = rng.normal(drift, early * math.sqrt(n) / fresh, first.size)
+    final = (first * n + more * (needed - n)) / needed
+    undecided = (final + z * late >= 1.0) & (final - z * late <= 0.0)
+    assert np.mean(undecided) <= 0.2 + 3.0 * math.sqrt(0.16 / first.size)
+
+
+def test_a_margin_in_sigma_shrinks_with_documents_so_that_none_may_decide() -> None:
+    found = judge(answers(1319, lost=100, won=98), Gate()).undecided
+    assert found is not None
+    assert found.needed_n is None
+    assert found.fixed_margin.endswith("pp")
+    assert found.fixed_margin_n is not None
+    assert Margin.parse(found.fixed_margin).value == pytest.approx(0.0135, abs=0.0007)
+
+
+def test_the_margin_that_is_proposed_decides_with_the_documents_there_are() -> None:
+    rng = np.random.default_rng(23)
+    first = judge(answers(1319, lost=100, won=98), Gate()).undecided
+    assert first is not None
+    gate = Gate(margin=Margin.parse(first.decidable_margin))
+    outcomes = [
+        judge(drawn_answers(rng, 1319, churn=0.15, drift=0.015), gate).outcome for _ in range(300)
+    ]
+    assert np.mean([one != "undecided" for one in outcomes]) >= 0.8 - 0.06
+
+
+def test_a_perplexity_is_proposed_a_margin_in_percent() -> None:
+    noise = np.where(np.arange(400) % 2, 1.0, -1.0)
+    base = -2.0 + np.sin(np.arange(400.0))
+    found = compare_documents(paired(base, base + noise, "perplexity")).comparison
+    assert found.undecided is not None
+    assert found.undecided.fixed_margin.endswith("%")
+
+
+@pytest.mark.parametrize("ratio", [0.0, -0.0])
+def test_no_number_of_documents_decides_at_a_margin_of_0(ratio: float) -> None:
+    assert documents_to_decide(ratio, 3.92, known=100, fixed=True) is None
+
+
+def test_a_sigma_margin_that_is_wide_enough_asks_for_documents() -> None:
+    window = 3.92
+    wide = window - TOLERABLE / 2.0
+    found = documents_to_decide(wide, window, known=100, fixed=False)
+    assert found is not None
+    assert 100 < found < 200
+
+
+@pytest.mark.parametrize("known", [2, 100, 5000])
+def test_more_than_the_known_documents_are_asked_for(known: int) -> None:
+    found = documents_to_decide(3.91, 3.92, known=known, fixed=True)
+    assert found is not None
+    assert found > known
+
+
+# The Holm-adjusted interval stands where it is what keeps a drift from being real.
+
+
+def test_what_only_the_adjustment_keeps_from_being_real_shows_the_adjusted_interval() -> None:
+    gate = Gate()
+    one = compare_documents(answers(1319, lost=115, won=85))
+    assert one.comparison.significant
+    alone = judge_comparisons([one], gate=gate).comparisons[0]
+    assert alone.outcome == "regressed"
+    assert alone.adjusted_interval is None
+    others = [
+        replace(
+            one,
+            comparison=replace(
+                compare_documents(answers(1319, lost=5, won=5)).comparison, task=f"task{i}"
+            ),
+        )
+        for i in range(6)
+    ]
+    together = judge_comparisons([one, *others], gate=gate)
+    first = together.comparisons[0]
+    assert first.outcome == "undecided"
+    assert first.adjusted_interval is not None
+    assert first.adjusted_interval[0] <= 0.0 < first.adjusted_interval[1]
+    assert together.gate.state == "undecided"
