@@ -56,6 +56,7 @@ from evalguard.stats.compare import (
 )
 from evalguard.stats.contributions import Contributions
 from evalguard.stats.difference_shape import skewness
+from evalguard.stats.skewed.few_documents import find_few_documents
 from evalguard.stats.strata import across_tasks, crossing_chance
 
 
@@ -191,7 +192,10 @@ def judge_scores(
         not_compared=(*undefined, *absent),
         kl_estimates=estimates,
         generations=generations,
-        findings=find_dependent_documents(of_tasks, {**base.fields, **candidate.fields}),
+        findings=(
+            *judgement.findings,
+            *find_dependent_documents(of_tasks, {**base.fields, **candidate.fields}),
+        ),
     )
     return found, unused
 
@@ -290,7 +294,7 @@ class GateJudgement:
     which subtasks the gate does not judge, ``note_uncompared`` what no subtask has.
     ``kl_estimates`` are shown, and no limit is held to them.
     ``generations`` say how the generated answers differ; they decide nothing, and no more do the
-    ``findings``: dependent documents.
+    ``findings``: dependent documents, and few that a verdict rests on.
     ``broken_documents`` are all on which a model is broken; the gate has judged their number.
     """
 
@@ -353,6 +357,9 @@ def judge_comparisons(
             *_ungated_notes(comparisons, judged.gated),
             *gate.waiver_notes(comparisons, judged),
             *_misspelled_metrics(gate.advisory, known),
+        ),
+        findings=find_few_documents(
+            [(one.comparison, one.contributions) for one in compared], judged
         ),
     )
 

@@ -54,6 +54,7 @@ class Contributions:
         parts: one for the metric of a task, several for that of a group of tasks.
         unit: standard error of the base on that scale, so that values / unit are in sigma (to
             first order on a log scale).
+        log_sign: of that scale, see ``SigmaScale``.
     """
 
     task: str
@@ -61,6 +62,7 @@ class Contributions:
     metric: str
     unit: float
     parts: tuple[TaskContributions, ...]
+    log_sign: int = 0
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -95,6 +97,7 @@ def contributions(paired: PairedScores, drift: Drift) -> Contributions | None:
         metric=table.metric,
         unit=drift.unit,
         parts=(part,),
+        log_sign=drift.log_sign,
     )
 
 
