@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is a folder of scripts, not a part 
 from benchmarks.gate_policies import gate_of, policies, state  # noqa: E402
 from benchmarks.tables import scored  # noqa: E402
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _PLACEHOLDER = re.compile(r"\.\.\.|\[|<|\bOPTIONS\b|…")
 
 
