@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def _init(file: Path, force: bool) -> CommandResult:
     from evalguard.run.listing import write_template
 
     write_template(file, force=force)
-    named = "" if file == Path("evalguard.yaml") else f" --config {file}"
+    named = "" if file == Path("evalguard.yaml") else f" --config {shlex.quote(str(file))}"
     click.echo(f"wrote {file}", err=True)
     click.echo(f"next: edit it, then: evalguard models{named}", err=True)
     return CommandResult(str)

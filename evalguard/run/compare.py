@@ -9,6 +9,7 @@ from typing import Any
 
 from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
+from evalguard.core.text import as_comparison
 from evalguard.errors import UsageError
 from evalguard.run.base import is_stored_base, read_baseline
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
@@ -18,7 +19,7 @@ from evalguard.run.history.storage import prepare_history
 from evalguard.run.judging import build_report
 from evalguard.run.loading.own_environment import shares_prefixes
 from evalguard.run.meter import Meter, check_files, interruptible, requested_files
-from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.options import CompareOptions, make_options, typed_comparison
 from evalguard.run.preflight import check_measurable, check_models, find_guards
 from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
 from evalguard.run.sample_size.draws import Stops
@@ -94,7 +95,13 @@ def compare_sides(
     with interruptible("comparing the scores"):
         with meter.phase("comparing"):
             report = build_report(scored, choices, options, stops)
-        report = replace(report, resources=meter.resources())
+        # what a screen proposes is typed from it, with the guard file and the tasks of a night
+        command = report.command if as_comparison(report.command) else ""
+        report = replace(
+            report,
+            command=command or typed_comparison(base, candidate, options),
+            resources=meter.resources(),
+        )
     return FinishedComparison(
         named=(base, candidate),
         sources=sources,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evalguard.config.entries import parse_model_args
+from evalguard.core.redaction import redacted_command
 from evalguard.core.reports.compare import Format
 from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Assignment, Value
@@ -341,6 +342,30 @@ def option_words(options: CompareOptions, names: Collection[str]) -> list[str]:
         and (value := getattr(options, field.name)) != getattr(default, field.name)
         for word in _option_words(field.name, value)
     ]
+
+
+# A comparison that is typed to see one that was asked for from Python, or by a night, again: what
+# does not change its numbers is left to whoever types it.
+_NOT_REPEATED = frozenset(
+    {
+        "command", "quiet", "write", "output", "output_format", "output_path", "git_bisect",
+        "today", "history", "use_history", "track", "track_documents",
+    }
+)  # fmt: skip
+_REPEATED = frozenset(
+    field.name
+    for field in fields(CompareOptions)
+    if field.name not in _NOT_REPEATED and not field.name.startswith("bisect")
+)
+
+
+def typed_comparison(base: str, candidate: str, options: CompareOptions) -> str:
+    """Return a command that asks for a comparison; "" where none can be typed."""
+    if isinstance(options.apply_chat_template, str):
+        return ""  # a template by its name cannot be typed
+    of_base = ["--base", base] if base else []  # of a stored base, its name need not be said
+    asked = option_words(options, _REPEATED)
+    return redacted_command(["evalguard", "compare", *of_base, "--cand", candidate, *asked])
 
 
 def typed_text(value: Value) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.compare import CompareReport, Format
 from evalguard.core.reports.several import NoVerdict, SeveralReport, Step, step_drifts
-from evalguard.core.text import as_one_pair
+from evalguard.core.text import as_bisection, as_one_pair
 from evalguard.errors import EXIT_FAILED, EvalguardError, Interrupted, UsageError
 from evalguard.report.formats import choose_format
 from evalguard.report.progress import ProgressLine
@@ -290,8 +291,9 @@ def _bisect_option(
         return "never", _searched_step_note(there[0]) if failing else ""
     if use == "auto" and (candidate is None or not names_off_reference(candidate.variant)):
         base, name = one.named
-        derive = f"evalguard bisect --base {base} --cand {name} derives them from the two models"
-        return "never", f"{name} declares no settings of its own ({derive})"
+        typed = as_bisection(one.report.command)
+        derive = typed or shlex.join(["evalguard", "bisect", "--base", base, "--cand", name])
+        return "never", f"{name} declares no settings of its own; to derive them: {derive}"
     return "always", ""
 
 

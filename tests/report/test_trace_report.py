@@ -165,7 +165,7 @@ def test_a_suspect_by_its_weights_leads_to_its_weights() -> None:
     view = build_trace_view(
         trace_report(trace_of(suspects=(guilty,), first=guilty), hyperparameters=())
     )
-    assert "evalguard tensors" in view.next_step
+    assert "the command tensors" in view.next_step
     assert "in its weights" in view.headline
 
 

@@ -225,7 +225,7 @@ def next_step(report: TraceReport) -> tuple[str, str]:
         return f"give the candidate the base's {names} there, and trace again", ""
     where = module_text(first.module)
     if first.fault == "weights":
-        return f"look at the weights of {where} (evalguard tensors), and trace again", ""
+        return f"compare the weights of {where} (the command tensors does), and trace again", ""
     if first.fault == "precision":
         return f"compute {where} as the base does, and trace again", ""
     twin = report.trace.twin

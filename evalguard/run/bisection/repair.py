@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalguard.config.yaml_nodes import as_yaml, guard_text, settings_excerpt
@@ -24,7 +24,7 @@ from evalguard.run.bisection.subject import FinishedComparison, Subject
 from evalguard.run.choices import Choices
 from evalguard.run.judging import GateJudgement, judge_scores
 from evalguard.run.modules.module_settings import drop_idle_modules
-from evalguard.run.options import CompareOptions, option_words, typed_text
+from evalguard.run.options import option_words, typed_comparison, typed_text
 from evalguard.run.scoring.divergences import DistributionChoice
 from evalguard.run.scoring.scoring import ScoredSide, score_models, side_of_model
 from evalguard.run.sources import ModelSource
@@ -164,12 +164,6 @@ def score_candidate_alone(
 
 
 # Fields that are not about what is compared, and how it is judged.
-_NOT_REPEATED = frozenset({"command", "quiet", "write", "output", "output_format", "git_bisect"})
-_REPEATED = frozenset(
-    field.name
-    for field in fields(CompareOptions)
-    if field.name not in _NOT_REPEATED and not field.name.startswith("bisect")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +203,9 @@ def build_repair(
     if None in typed.values():  # a secret that is not the reference: it cannot be shown
         return Repair(text=text, where=where)
     sets = [f"--set {shlex.quote(f'{name}={value}')}" for name, value in typed.items()]
-    command = _comparison_command(finished)
+    command = as_comparison(finished.report.command) or typed_comparison(
+        *finished.named, finished.options
+    )
     return Repair(text=text, where=where, command=command and " ".join([command, *sets]))
 
 
@@ -253,23 +249,6 @@ def _set_text(value: Value, setting: Setting) -> str | None:
     if shown_value(value, setting) != value:
         return None
     return typed_text(value)
-
-
-def _comparison_command(finished: FinishedComparison) -> str:
-    """The user's own command, as a comparison; from Python: one that asks for the same.
-
-    "" where none can be typed.
-    """
-    typed = as_comparison(finished.report.command)
-    if typed:
-        return typed
-    if isinstance(finished.options.apply_chat_template, str):
-        return ""  # a template by its name cannot be typed
-    base, candidate = finished.named
-    asked = option_words(finished.options, _REPEATED)
-    of_base = ["--base", base] if base else []  # of a stored base, its name need not be said
-    words = ["evalguard", "compare", *of_base, "--cand", candidate, *asked]
-    return redacted_command(words)
 
 
 # A guard file with the base and a repaired candidate whose settings nobody declared.
