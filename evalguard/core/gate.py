@@ -103,9 +103,11 @@ class GateResult:
         """The rule in words: "a metric fails above 1 sigma if its interval lies above 0 (...)"."""
         margin = self.margin_text or f"{self.margin:.12g} sigma"
         level, metrics = f"{100 * self.confidence:.6g}%", len(self.gated)
-        own = f"its {level} interval lies above 0"
+        sure = f"{100 * (1.0 - 2.0 * self.real_level):.6g}%"
         those = "both" if metrics == 2 else f"all {metrics}"
-        real = own if metrics < 2 else f"its interval lies above 0 ({level} over {those})"
+        own = f"its {level} interval lies above 0"
+        over_all = f"its interval lies above 0 ({sure} over {those})"
+        real = f"its {sure} interval lies above 0" if metrics < 2 else over_all
         return (
             "a metric fails "
             + {
