@@ -126,12 +126,14 @@ class GateEntry(GuardEntry):
     )
     only: list[Text] = Field(
         default_factory=list,
-        description="Metrics (acc) or tasks' metrics (gsm8k/exact_match) that are gated; one that "
-        "is not in the run fails. Default: all.",
+        description="Metrics (acc) or tasks' metrics (gsm8k/exact_match) that are gated, of one "
+        "filter after a comma (gsm8k/exact_match,strict-match); one that is not in the run fails. "
+        "Default: all.",
     )
     advisory: list[Text] = Field(
         default_factory=list,
-        description="Metrics, or tasks' metrics, that are shown and never fail.",
+        description="Metrics, tasks' metrics, or those of one filter, that are shown and never "
+        "fail.",
     )
 
 

@@ -347,12 +347,12 @@ class Gate:
     def _gated(self, comparisons: list[Comparison]) -> list[Comparison]:
         if not self.gate_metrics:
             below = set() if self.subtasks else below_groups(comparisons)
-            return [c for c in comparisons if c.task not in below and self.covers(c.task, c.metric)]
-        return [c for c in comparisons if self.covers(c.task, c.metric)]
+            return [c for c in comparisons if c.task not in below and self.covers(*c.key)]
+        return [c for c in comparisons if self.covers(*c.key)]
 
     def missing(self, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
         """What the gate lists by name and was not compared: a listed metric fails the gate then."""
-        known = {name for c in comparisons for name in (c.metric, f"{c.task}/{c.metric}")}
+        known = {name for c in comparisons for name in metric_names(*c.key)}
         listed = (*self.gate_metrics, *(name for name, _ in self.margins))
         return tuple(dict.fromkeys(name for name in listed if name not in known))
 
@@ -368,9 +368,9 @@ class Gate:
         own = "1 metric has its own" if more == 1 else f"{more} metrics have their own"
         return margin.text + (f" ({own})" if more else "")
 
-    def covers(self, task: str, metric: str) -> bool:
-        """Whether a metric of a task is gated."""
-        names = {metric, f"{task}/{metric}"}
+    def covers(self, task: str, filter_name: str, metric: str) -> bool:
+        """Whether a metric of a task is gated under a filter."""
+        names = set(metric_names(task, filter_name, metric))
         listed = not self.gate_metrics or bool(names & set(self.gate_metrics))
         return listed and not names & set(self.advisory)
 
@@ -398,6 +398,15 @@ class Gate:
                 f"{comparison.task} {comparison.metric} was compared with another margin or "
                 f"confidence than the gate's ({margin.text}, {self.confidence:g})"
             )
+
+
+def metric_names(task: str, filter_name: str, metric: str) -> tuple[str, ...]:
+    """Names by which a gate may list a metric."""
+    return tuple(
+        f"{where}{metric}{of_filter}"
+        for where in ("", f"{task}/")
+        for of_filter in ("", f",{filter_name}")
+    )
 
 
 def gated_state(

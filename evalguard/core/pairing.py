@@ -15,6 +15,7 @@ ALLOWED = frozenset({"prompt", "tokens", "length", "reading"})
 
 _RUN_HINTS = {
     "rolling_bos": "read whole texts alike: --rolling-bos with the value of the stored run",
+    "limit": "run both with the same --limit",
 }
 
 # Fields that name the metric itself: where they differ, the tables are about different things.
@@ -96,13 +97,13 @@ def _document_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) 
         if extra.size:
             found.append(f"{extra.size:,} documents only in {name} (first: doc_id {extra[0]})")
     shorter = min(base.n, candidate.n)
-    hint = "score both models on the same documents"
+    hint, text = "score both models on the same documents", " and ".join(found)
     if np.array_equal(base.doc_ids[:shorter], candidate.doc_ids[:shorter]):
-        hint = (
-            f"one run stops where the other goes on ({base.n:,} and {candidate.n:,} documents): "
-            "run both with the same --limit"
+        text += (
+            f"; one run stops where the other goes on ({base.n:,} and {candidate.n:,} documents)"
         )
-    return [Mismatch(" and ".join(found), hint)]
+        hint = _RUN_HINTS["limit"]
+    return [Mismatch(text, hint)]
 
 
 def _weight_mismatches(base: ScoreTable, candidate: ScoreTable) -> list[Mismatch]:
@@ -148,7 +149,13 @@ _UNKNOWN_HINT = (
 
 
 _MAY_DIFFER = "so that the token ids, which are not shown, may differ"
+_PROMPTS_MAY_DIFFER = (
+    "so that prompts may have been built or cut otherwise, and their token ids are not shown"
+)
 _IF_KNOWN = "declare that both read the same tokens: --allow-differing tokens"
+# Which examples stand in a prompt; a declared difference of prompts does not cover it.
+_SHOTS = ("num_fewshot", "fewshot_seed")
+_TEMPLATES = {"chat_template": "chat template", "system_instruction": "system instruction"}
 _READING_HINTS = {
     "prefix_token": "give both the same tokenizer",
     "max_length": "give both the same max_length",
@@ -220,31 +227,57 @@ def compare_hashes(
         if kind.permission in allow:
             tail = "" if kind.follows else "; their token ids are not compared"
             caveats.append(f"{count}, as declared{tail}{one_sided}")
-        else:
-            mismatches.append(_mismatch(kind, base, int(np.argmax(differs)), count + one_sided))
+            continue
+        first = int(np.argmax(differs))
+        if kind.permission != "prompt":
+            mismatches.append(_mismatch(kind, base, first, count + one_sided))
+            continue
+        found = _mismatch(kind, base, first, count + _prompt_cause(base, candidate))
+        known = (key for key in _SHOTS if key in base.run and key in candidate.run)
+        shots = any(base.run[key] != candidate.run[key] for key in known)
+        mismatches.append(replace(found, hint="") if shots else found)
     return mismatches, caveats
+
+
+def _prompt_cause(base: ScoreTable, candidate: ScoreTable) -> str:
+    """Say which templates of two finished runs differ, as far as they record them."""
+    ours, theirs = base.reading or {}, candidate.reading or {}
+    if not (ours.get("finished") and theirs.get("finished")):
+        return ""
+    names, found = names_of(base, candidate), []
+    for key, noun in _TEMPLATES.items():
+        one, other = ours.get(key), theirs.get(key)
+        if one and other and one != other:
+            found.append(f"another {noun} on each side")
+        elif one != other:
+            found.append(f"a {noun} in {names[0 if one else 1]} only")
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _compare_readings(
     base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]
 ) -> tuple[list[Mismatch], list[str]]:
-    """Compare what token ids follow from, where a side does not show them and they are scored.
+    """Compare what token ids follow from, where a side does not show them.
 
     A setting under test ("tokens") brings other arguments, and no other lm-eval: that has to be
-    declared ("reading").
+    declared ("reading"). Of generated texts too: versions build and cut prompts differently.
     """
     shown = bool(base.token_hashes and candidate.token_hashes)
-    kinds = (base.run.get("output_type"), candidate.run.get("output_type"))
-    if shown or "generate_until" in kinds or (base.reading is None and candidate.reading is None):
+    if shown or (base.reading is None and candidate.reading is None):
         return [], []
+    may_differ = _PROMPTS_MAY_DIFFER if _is_generated(base, candidate) else _MAY_DIFFER
     mismatches: list[Mismatch] = []
     caveats: list[str] = []
     for found, permissions, hint in _reading_differences(base, candidate):
         if permissions & allow:
             caveats.append(f"{found}, as declared")
         else:
-            mismatches.append(Mismatch(f"{found}, {_MAY_DIFFER}", f"{hint}, or {_IF_KNOWN}"))
+            mismatches.append(Mismatch(f"{found}, {may_differ}", f"{hint}, or {_IF_KNOWN}"))
     return mismatches, caveats
+
+
+def _is_generated(base: ScoreTable, candidate: ScoreTable) -> bool:
+    return "generate_until" in (base.run.get("output_type"), candidate.run.get("output_type"))
 
 
 def _reading_differences(
@@ -262,13 +295,14 @@ def _reading_differences(
         found.append((text, frozenset({"reading"}), again))
     if not (ours.get("finished") or theirs.get("finished")):
         return found  # what two models were told to read alike, each in its own words
-    for key in ("add_bos_token", "prefix_token_id"):
+    generated = _is_generated(base, candidate)
+    for key in ("add_bos_token",) if generated else ("add_bos_token", "prefix_token_id"):
         one, other = (str(side.get(key, "")).lower() for side in (ours, theirs))
         if one != other:
             text = _of_both(key, one, other, names, "not given")
             found.append((text, frozenset({"tokens", "reading"}), "give both the same"))
     rolling = base.run.get("output_type") == "loglikelihood_rolling"
-    for key, hint in _READING_HINTS.items():
+    for key, hint in () if generated else _READING_HINTS.items():
         one, other = (str(side.get(key, "")) for side in (ours, theirs))
         if one and other and one != other and (rolling or key == "prefix_token"):
             permission = "length" if key == "max_length" else "tokens"

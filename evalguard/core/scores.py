@@ -27,14 +27,35 @@ Aggregation = Literal["mean", "perplexity", "weighted_perplexity", "bits_per_byt
 # Of these a document's value is its log-likelihood in nats.
 LOGLIKELIHOODS: tuple[Aggregation, ...] = ("perplexity", "weighted_perplexity", "bits_per_byte")
 
-# Caveats of answers that say nothing about a model: two models that both give them are not
-# compared, since any two would agree. Where one side does, that is what the metric shows.
-ALL_EMPTY = "every generated answer is empty"
-ALL_ALIKE = "every token has the same log-probability, so the output does not depend on the input"
-UNINFORMATIVE = {
-    ALL_EMPTY: "look at stop strings, chat template and end-of-text token of both models",
-    ALL_ALIKE: "look at the weights of both models' last layers",
-}
+# empty       (nearly) every generated text is empty
+# not_found   the filter finds no answer in (nearly) all texts
+# one_answer  (nearly) all documents are given one and the same answer
+# flat        every token has the same log-probability
+UninformativeKind = Literal["empty", "not_found", "one_answer", "flat"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uninformative:
+    """Why one model's answers to a task say nothing about the model.
+
+    Two models of which both sides' do would agree whatever they are.
+
+    Attributes:
+        documents: those of which it holds, of ``n``.
+        texts: up to three of their answers, as the model wrote them; () where there are none.
+    """
+
+    kind: UninformativeKind
+    documents: int
+    n: int
+    texts: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> str:
+        """Of how many documents, in words: "all 100 documents", "97 of 100 documents"."""
+        noun = "document" if self.n == 1 else "documents"
+        every = self.documents == self.n
+        return f"{'all ' if every else f'{self.documents:,} of '}{self.n:,} {noun}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +81,12 @@ class ScoreTable:
             (cut from the left, or read in windows); () where the run does not show it.
         reading: what token ids follow from where a run does not show them: ``lm_eval`` (its
             version), ``add_bos_token``, ``prefix_token_id``, ``prefix_token``, ``max_length``,
-            ``rolling_bos``, ``finished`` (True of an lm-eval run); what is not recorded is
-            absent; None: nobody looked.
+            ``rolling_bos``, ``chat_template`` and ``system_instruction`` (hashes), ``finished``
+            (True of an lm-eval run); what is not recorded is absent; None: nobody looked.
         n_total: documents the task has, whether scored or not; 0 where unknown.
         source: where these scores come from, for messages ("model orig", "results/a").
+        uninformative: why the answers say nothing about the model; None where they do, or where
+            nobody looked.
         run: what both runs must share besides documents (num_fewshot, fewshot seed, limit, task
             version ...), compared key by key where both sides know it.
     """
@@ -89,6 +112,7 @@ class ScoreTable:
     reading: Mapping[str, Value] | None = None
     n_total: int = 0
     source: str = ""
+    uninformative: Uninformative | None = None
     run: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
 

@@ -13,13 +13,12 @@ from evalguard.core.documents.rescoring import Rescoring, rescoring
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.scorer import Response
 from evalguard.core.scores import (
-    ALL_ALIKE,
-    ALL_EMPTY,
     DocumentFields,
     DocumentStatistics,
     NotComparableError,
     NotCompared,
     ScoreTable,
+    Uninformative,
     has_closed_form,
     read_items,
 )
@@ -34,6 +33,7 @@ from evalguard.harness.answers import (
 from evalguard.harness.requests import TaskRequests, written
 from evalguard.harness.single_answers import aggregation_name, direction, single_scores
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
+from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
@@ -136,12 +136,11 @@ def _table(
     caveats = [*task_requests.notes, aggregation_caveat, direction_caveat]
     caveats += [_repeated(answers.repeats.get((filter_name, metric), 1))]
     caveats += [
-        _uninformative(documents),
         _equal_repeats(documents),
         _truncated(documents),
         _missing(len(documents), task_requests.n_documents),
     ]
-    return ScoreTable(
+    table = ScoreTable(
         task=task_requests.task,
         filter=filter_name,
         metric=metric,
@@ -163,6 +162,7 @@ def _table(
         run=task_requests.run,
         caveats=tuple(caveat for caveat in caveats if caveat),
     )
+    return with_uninformative(table, _uninformative(table, answers, documents))
 
 
 def _depends_on_length(document: AnsweredDocument) -> bool:
@@ -180,15 +180,26 @@ def _repeated(repeats: int) -> str:
     )
 
 
-def _uninformative(documents: Sequence[AnsweredDocument]) -> str:
-    """Where no answer says anything about the model, in the words of ``evalguard.core.scores``."""
-    answers = [answer for document in documents for answer in document.responses]
-    if answers and all(answer.text is not None and not answer.text.strip() for answer in answers):
-        return ALL_EMPTY
-    known = [answer.token_logprobs for answer in answers if answer.token_logprobs is not None]
-    scored = np.concatenate(known) if known and len(known) == len(answers) else np.empty(0)
+def _uninformative(
+    table: ScoreTable, answers: TaskAnswers, documents: Sequence[AnsweredDocument]
+) -> Uninformative | None:
+    """Where the answers say nothing about the model."""
+    told = [answer for document in documents for answer in document.responses]
+    if answers.alone:
+        of_filter = answers.alone.get(table.filter)
+        unfound = of_filter.missing if of_filter is not None else {}
+        known = all(document.doc_id in unfound for document in documents)
+        return uninformative_answers(
+            table,
+            [document.responses[0].text or "" for document in documents],
+            [unfound[document.doc_id][0] for document in documents] if known else [],
+        )
+    tokens = [answer.token_logprobs for answer in told if answer.token_logprobs is not None]
+    scored = np.concatenate(tokens) if tokens and len(tokens) == len(told) else np.empty(0)
     few = len(scored) < _FEW_TOKENS or not np.isfinite(scored).all()
-    return "" if few or float(np.ptp(scored)) > _ROUNDING else ALL_ALIKE
+    if few or float(np.ptp(scored)) > _ROUNDING:
+        return None
+    return Uninformative(kind="flat", documents=len(documents), n=len(documents))
 
 
 def _equal_repeats(documents: Sequence[AnsweredDocument]) -> str:

@@ -478,6 +478,7 @@ def _build_table(
         cut=tuple(bool(row["cut"]) for row in having),
         n_total=facts.n_total,
         source=source,
+        uninformative=facts.uninformative,
         run=facts.run,
         caveats=facts.caveats,
     )

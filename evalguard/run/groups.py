@@ -141,7 +141,7 @@ def _build_aggregate(
         weight_by_size=by_size,
         margin=gate.margin_of(group.name, parts[0][2]),
         confidence=gate.confidence,
-        gated=gate.covers(group.name, parts[0][2]),
+        gated=gate.covers(group.name, *parts[0][1:]),
     )
     lacking = len(parts) - len(having)
     if not lacking:

@@ -11,7 +11,7 @@ import numpy as np
 import evalguard
 from evalguard.core.comparison import AcrossTasks, Comparison, Key
 from evalguard.core.documents.broken_documents import BrokenDocument, broken_findings, broken_ids
-from evalguard.core.gate import Gate, GateResult, exit_code
+from evalguard.core.gate import Gate, GateResult, exit_code, metric_names
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.pairing import PairedScores, finite_rows, pair
 from evalguard.core.redaction import redacted_text
@@ -19,7 +19,7 @@ from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import GenerationComparison
-from evalguard.core.scores import UNINFORMATIVE, NotCompared, ScoreTable
+from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsError, nearest
 from evalguard.harness.finished_runs.run import environment_differences
@@ -42,11 +42,17 @@ from evalguard.run.scoring.divergences import (
     find_moved_distributions,
 )
 from evalguard.run.scoring.fairness import find_padding_changes, note_batch_differences
-from evalguard.run.scoring.generations import compare_task_generations, with_part_caveats
+from evalguard.run.scoring.generations import (
+    compare_task_generations,
+    find_missing_answers,
+    with_part_caveats,
+)
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
+from evalguard.run.scoring.nothing_known import fail_unknown
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.run.stored_run import describe_differences
+from evalguard.stats.answers.uninformative import nothing_known
 from evalguard.stats.binary import benjamini_hochberg
 from evalguard.stats.compare import (
     MetricComparison,
@@ -99,6 +105,7 @@ def build_report(
             *broken_findings(judgement.broken_documents),
             *_findings(base, candidate, held.comparisons, held.distributions, gate),
             *judgement.findings,
+            *find_missing_answers(generations),
         ),
         notes=tuple(
             dict.fromkeys((*choices.notes, *unused, *_report_notes(base, candidate), *more))
@@ -158,11 +165,10 @@ def judge_scores(
     broken = find_broken_documents(
         (base.samples, candidate.samples), (tables[0], tables[1]), vocabulary=_vocabulary(scored)
     )
-    of_tasks, undefined = split_comparable(
-        compare_by_document(
-            *tables, gate=choices.gate, allow=choices.allow, stops=stops, broken=broken
-        )
+    compared_tasks = compare_by_document(
+        *tables, gate=choices.gate, allow=choices.allow, stops=stops, broken=broken
     )
+    of_tasks, undefined = split_comparable(fail_unknown(compared_tasks, scored, gate=choices.gate))
     of_tasks = (*of_tasks, *_unjudged_tasks(scored, of_tasks, undefined))
     groups = (base.groups, candidate.groups)
     of_groups = add_aggregates(
@@ -328,7 +334,7 @@ def judge_comparisons(
         UsageError, ValueError: as ``Gate.judge``.
     """
     listed = gate.missing([one.comparison for one in compared])
-    known = {n for one in compared for n in _metric_names(one.comparison)}
+    known = {n for one in compared for n in metric_names(*one.comparison.key)}
     compared = [
         *compared,
         *(MetricComparison(comparison=_missing_metric(name, known)) for name in listed),
@@ -364,18 +370,15 @@ def judge_comparisons(
     )
 
 
-def _metric_names(comparison: Comparison) -> tuple[str, str]:
-    return comparison.metric, f"{comparison.task}/{comparison.metric}"
-
-
 def _missing_metric(name: str, known: Collection[str]) -> Comparison:
     """A metric that the gate lists and that was not compared: nothing is known of it."""
-    task, _, metric = name.rpartition("/")
+    named, _, filter_name = name.partition(",")
+    task, _, metric = named.rpartition("/")
     reason = (
         f"the gate lists {name}, and it was not compared{nearest(name, known)}: run its task, or "
         "take it off the list"
     )
-    return failed_comparison((task or "any task", "none", metric), reason)
+    return failed_comparison((task or "any task", filter_name or "none", metric), reason)
 
 
 def _misspelled_metrics(advisory: Sequence[str], known: Collection[str]) -> Iterator[str]:
@@ -574,11 +577,9 @@ def _compare_key(
         present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
         table = bases.get(key) or candidates[key]
         return _failed_comparison(table, f"only the {present} has this metric, not the {missing}")
-    for caveat, hint in UNINFORMATIVE.items():
-        if caveat in bases[key].caveats and caveat in candidates[key].caveats:
-            return _failed_comparison(
-                bases[key], f"of both models, {caveat}: there is nothing to compare; {hint}"
-            )
+    unknown = nothing_known(bases[key], candidates[key])
+    if unknown is not None and not unknown.regression_stands:
+        return _failed_comparison(bases[key], unknown.reason)
     base, other = _with_side_caveats(bases[key], candidates[key])
     try:
         paired = pair(base, other, allow=allow)
@@ -586,20 +587,21 @@ def _compare_key(
         return _failed_comparison(base, _error_reason(error, key))
     early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
     if early is not None:
-        return MetricComparison(comparison=early)
+        told = "" if unknown is None else unknown.reason
+        return MetricComparison(comparison=early, unless_regressed=told)
     try:
         compared = compare_documents(
             _without_broken(paired, broken),
             margin=gate.margin_of(key[0], key[2]),
             confidence=gate.confidence,
-            gated=gate.covers(key[0], key[2]),
+            gated=gate.covers(*key),
         )
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
         return _failed_comparison(base, _error_reason(error, key))
     compared = _with_count(compared, paired.base.n)
-    return (
-        compared if stops is None else replace(compared, comparison=stops.late(compared.comparison))
-    )
+    if stops is not None:
+        compared = replace(compared, comparison=stops.late(compared.comparison))
+    return compared if unknown is None else replace(compared, unless_regressed=unknown.reason)
 
 
 def _without_broken(paired: PairedScores, broken: Sequence[BrokenDocument]) -> PairedScores:

@@ -152,13 +152,12 @@ def _check_versions(sources: Sequence[Source], choices: Choices) -> None:
         return
     (run,) = runs
     here = metadata.version("lm_eval")
-    asked = [table for table in run.run.tables if table.run.get("output_type") != "generate_until"]
-    then = {str((table.reading or {}).get("lm_eval") or "not recorded") for table in asked}
-    if len(asked) < len(run.run.tables) or then <= {here}:
+    then = {str((table.reading or {}).get("lm_eval") or "not recorded") for table in run.run.tables}
+    if then <= {here}:
         return
     raise MisalignedRunsError(
         f"the version of lm-eval is {', '.join(then)} in the run {run.name}, and {here} here: "
-        "versions read the same text as other tokens (some add BOS, some do not), and a finished "
+        "versions build and read prompts differently (some add BOS, some do not), and a finished "
         "run does not show its token ids",
         hint=f"run lm_eval again with {here}, or name the model instead of its run; if both read "
         "the same tokens: --allow-differing tokens",

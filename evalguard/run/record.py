@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.limit_scale import DocumentScale
 from evalguard.core.pairing import finite_rows, pair
 from evalguard.core.reports.compare import CompareReport, drift_column
-from evalguard.core.scores import Aggregation, ScoreTable
+from evalguard.core.scores import Aggregation, ScoreTable, Uninformative, UninformativeKind
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError
 from evalguard.harness.tables import TaskScores
@@ -262,6 +262,7 @@ class MetricFacts:
     higher_is_better: bool
     n_total: int = 0
     run: Mapping[str, Value]
+    uninformative: Uninformative | None = None
     caveats: tuple[str, ...] = ()
 
     @classmethod
@@ -280,8 +281,22 @@ class MetricFacts:
             higher_is_better=bool(told["higher_is_better"]),
             n_total=int(told["n_total"]),
             run=dict(told["run"]),
+            uninformative=_read_uninformative(told.get("uninformative")),
             caveats=tuple(map(str, told["caveats"])),
         )
+
+
+def _read_uninformative(told: Mapping[str, Any] | None) -> Uninformative | None:
+    if told is None:  # there is nothing to say, or an earlier version did not look
+        return None
+    if told["kind"] not in get_args(UninformativeKind):
+        raise ValueError(f"answers are not uninformative in a way {told['kind']!r}")
+    return Uninformative(
+        kind=cast("UninformativeKind", told["kind"]),
+        documents=int(told["documents"]),
+        n=int(told["n"]),
+        texts=tuple(map(str, told["texts"])),
+    )
 
 
 def describe_metrics(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
@@ -294,6 +309,7 @@ def describe_metrics(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
             "higher_is_better": table.higher_is_better,
             "n_total": table.n_total,
             "run": dict(table.run),
+            "uninformative": None if table.uninformative is None else asdict(table.uninformative),
             "caveats": list(table.caveats),
         }
         for table in tables

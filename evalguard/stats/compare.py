@@ -53,6 +53,7 @@ class MetricComparison:
             then it is to be left out, and the comparison, which failed, says the same.
         drift, tolerance: what was judged, and by which margin; None where it failed, and where it
             was stopped early.
+        unless_regressed: why nothing is known of the candidate unless the gate calls it regressed.
     """
 
     comparison: Comparison
@@ -60,6 +61,7 @@ class MetricComparison:
     not_compared: str = ""
     drift: Drift | None = None
     tolerance: MetricMargin | None = None
+    unless_regressed: str = ""
 
 
 def compare_scores(

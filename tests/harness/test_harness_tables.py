@@ -17,7 +17,7 @@ from local_tasks import N, answers, fake_lm, render_chat
 from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.gate import Gate
 from evalguard.core.scorer import Response
-from evalguard.core.scores import ALL_ALIKE, ALL_EMPTY, ScoreTable
+from evalguard.core.scores import ScoreTable
 from evalguard.errors import EvaluationError
 from evalguard.harness.requests import build_requests
 from evalguard.harness.surroundings import TaskOptions
@@ -339,10 +339,15 @@ def test_two_models_that_both_say_nothing_are_not_compared(task_folder: Path) ->
             told = [_of_a_dead_head(one, n % 3 + 1) for n, one in enumerate(told)]
         return score_tables(requests, told).tables
 
-    for task, reason in (("eg_generate", ALL_EMPTY), ("eg_lastword", ALL_ALIKE)):
+    flat = "every token has the same log-probability"
+    for task, kind, reason in (
+        ("eg_generate", "empty", "the generated answers to all 24 documents are empty"),
+        ("eg_lastword", "flat", f"{flat}, so the output does not depend on the input"),
+    ):
         silent, sound = tables(task, silent=True), tables(task, silent=False)
+        assert {of.uninformative and of.uninformative.kind for of in silent} == {kind}
         assert all(reason in table.caveats for table in silent)
-        assert not any(reason in table.caveats for table in sound)
+        assert {table.uninformative for table in sound} == {None}
         for one in compare_tables(silent, silent, gate=Gate()):
             assert one.outcome == "failed"
             assert reason in one.reason

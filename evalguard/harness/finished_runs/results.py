@@ -40,10 +40,13 @@ _LOWER_IS_BETTER = frozenset(
     {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "ter", "brier_score"}
 )
 
-# What lm-eval writes under these keys: a mapping from tasks or options to values of this shape.
-# Filters of lm-eval that make one answer out of one, and those of them that look for something.
+# Filters of lm-eval that look for an answer, and those that leave a fallback as it is, but for
+# case and blanks: a majority of fallbacks is one, too.
 _EXTRACTING = frozenset({"regex", "multi_choice_regex"})
-_FILTERS_OF_ONE = frozenset({*_EXTRACTING, "remove_whitespace", "lowercase", "uppercase"})
+_KEEPING = frozenset(
+    {"remove_whitespace", "lowercase", "uppercase", "majority_vote", "take_first", "take_first_k"}
+)
+# What lm-eval writes under these keys: a mapping from tasks or options to values of this shape.
 _SECTIONS: Mapping[str, type | tuple[type, ...]] = {
     "results": dict,
     "config": object,
@@ -189,6 +192,22 @@ class Results:
         original = counts.get("original")
         return original if isinstance(original, int) else 0
 
+    def scored(self, task: str) -> tuple[int, bool]:
+        """Documents that were scored, 0 where unknown; and whether lm-eval counted them.
+
+        Up to 0.4.9 or so it wrote the size of the task where a selection (--samples) was scored.
+        """
+        counted = (self.content["results"].get(task) or {}).get("sample_len")
+        if isinstance(counted, int):
+            return counted, True
+        counts = (self.content.get("n-samples") or {}).get(task) or {}
+        effective = counts.get("effective")
+        return (effective if isinstance(effective, int) else 0), False
+
+    def without_scores(self, task: str) -> bool:
+        """Whether a task has nothing but lm-eval's placeholder of runs that only keep answers."""
+        return {metric for metric, _ in self.metrics(task)} == {"bypass"}
+
     def run(self, task: str, n: int) -> dict[str, Value]:
         """What both runs must share, by the keys that the harness uses too.
 
@@ -216,7 +235,7 @@ class Results:
     def fallbacks(self, task: str) -> dict[str, str | None]:
         """What each filter of a task gives where it finds nothing; None: it takes what there is.
 
-        Filters that take answers together, or that are no filters of lm-eval, are left out.
+        Filters with other steps than lm-eval's, or that map answers to others, are left out.
         """
         config = self._task_config(task)
         if config.get("output_type") != "generate_until":
@@ -229,17 +248,12 @@ class Results:
             steps = one.get("filter") if isinstance(one, dict) else None
             if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
                 continue
-            names = [step.get("function") for step in steps]
-            before = names[:-1]
-            while before[-1:] == ["remove_whitespace"]:
-                before.pop()
-            if names[-1:] != ["take_first"] or not set(before) <= _FILTERS_OF_ONE:
-                continue
-            if not before:
-                found[str(one.get("name"))] = None
-            elif before[-1] in _EXTRACTING:
-                fallback = steps[len(before) - 1].get("fallback", "[invalid]")
-                found[str(one.get("name"))] = str(fallback)
+            looking = [at for at, step in enumerate(steps) if step.get("function") in _EXTRACTING]
+            after = steps[looking[-1] + 1 :] if looking else steps
+            if all(step.get("function") in _KEEPING for step in after):
+                last = steps[looking[-1]] if looking else {"fallback": None}
+                fallback = last.get("fallback", "[invalid]")
+                found[str(one.get("name"))] = None if fallback is None else str(fallback)
         return found
 
     def output_type(self, task: str) -> str:
@@ -303,25 +317,26 @@ def metric_value(statistics: DocumentStatistics) -> float:
         return float(np.exp(ratio))
 
 
-def run_disagreement(
-    statistics: DocumentStatistics, reported: float, reported_stderr: float | None
-) -> str:
-    """Say where the samples give another value than the results file, or return "".
-
-    The standard error is compared for means only: lm-eval bootstraps those of perplexities.
-    """
+def run_disagreement(statistics: DocumentStatistics, reported: float) -> str:
+    """Say where the samples give another value than the results file, or return ""."""
     value = metric_value(statistics)
-    if not _agree(value, reported):
-        return f"the samples give {value:.10g}, the results file says {reported:.10g}"
-    if statistics.aggregation != "mean" or reported_stderr is None or statistics.values.size < 2:
+    if _agree(value, reported):
         return ""
-    stderr = float(statistics.values.std(ddof=1)) / math.sqrt(statistics.values.size)
-    if not _agree(stderr, reported_stderr):
-        return (
-            f"the samples give a standard error of {stderr:.10g}, the results file says "
-            f"{reported_stderr:.10g}"
-        )
-    return ""
+    return f"the samples give {value:.10g}, the results file says {reported:.10g}"
+
+
+def stderr_disagreement(statistics: DocumentStatistics, reported: float | None) -> str:
+    """Say where the samples give another standard error than the results file, or return "".
+
+    Of means only: lm-eval bootstraps those of perplexities.
+    """
+    n = statistics.values.size
+    if statistics.aggregation != "mean" or reported is None or n < 2:
+        return ""
+    stderr = float(statistics.values.std(ddof=1)) / math.sqrt(n)
+    if _agree(stderr, reported):
+        return ""
+    return f"a standard error of {stderr:.4g}, and the results file says {reported:.4g}"
 
 
 def _agree(found: float, reported: float) -> bool:

@@ -13,6 +13,7 @@ from evalguard.core.scores import DocumentFields, GroupMetric, NotCompared, Scor
 from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
 from evalguard.harness.finished_runs.files import RunFiles, dates_with_task, find_run
+from evalguard.harness.finished_runs.origin import RunOrigin
 from evalguard.harness.finished_runs.results import Results
 from evalguard.harness.finished_runs.tables import read_task
 
@@ -35,6 +36,9 @@ class LmEvalRun:
         notes: what was chosen among several, what lies there and was not read.
         reported: (task, filter, metric) -> lm-eval's own value and standard error (None: none).
         environment: how the run was made, as far as it was recorded.
+        origin: which model answered; None: nobody looked.
+        lost: what the run scored, or should have, and has no scores of documents for, with the
+            reason; a metric is lm-eval's placeholder "bypass" where none was scored.
     """
 
     path: Path
@@ -49,6 +53,8 @@ class LmEvalRun:
     notes: tuple[str, ...] = ()
     reported: Reported = field(default_factory=dict)
     environment: Mapping[str, Value] = field(default_factory=dict)
+    origin: RunOrigin | None = None
+    lost: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
 
 
 def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> LmEvalRun:
@@ -83,7 +89,6 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> LmEvalRun:
         tables=tables,
         not_compared=(
             *(left_out for task in read for left_out in task.not_compared),
-            *(() if tasks else _without_samples(files, results)),
             *unusable,
         ),
         groups=groups,
@@ -92,6 +97,8 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> LmEvalRun:
         notes=files.notes,
         reported={of.key: results.reported(of.task, of.metric, of.filter) for of in tables},
         environment=environment,
+        origin=RunOrigin.of(results),
+        lost=dict(_lost(files, results, tasks or ())),
     )
 
 
@@ -114,12 +121,33 @@ def _chosen(files: RunFiles, results: Results, names: Sequence[str]) -> tuple[st
     return tuple(chosen)
 
 
-def _without_samples(files: RunFiles, results: Results) -> Iterator[NotCompared]:
-    for task in results.content.get("configs") or {}:
+def _lost(
+    files: RunFiles, results: Results, names: Sequence[str]
+) -> Iterator[tuple[tuple[str, str, str], str]]:
+    """Metrics that the results file has and no samples give, of the tasks that are asked."""
+    children = results.content.get("group_subtasks") or {}
+    groups = {name for name, of in children.items() if of}
+    below = [str(task) for of in children.values() for task in of or ()]
+    every = dict.fromkeys((*(results.content.get("configs") or {}), *below))
+    tasks = {task: None for task in every if task not in groups}
+    asked = {task for name in names for task in results.expand(name, tasks)} if names else tasks
+    for task in tasks:
+        if task not in asked:
+            continue
         if task not in files.samples:
-            yield NotCompared(
-                task=task, metric="", reason=f"{files.results.parent} has no samples file of it"
+            reason = (
+                f"{files.results.parent} has no samples file of it; run lm_eval once more with "
+                "--log_samples, or leave the task out with --tasks"
             )
+        elif results.without_scores(task):
+            reason = (
+                f"{files.results.parent} holds answers without scores (lm_eval --predict_only); "
+                "run lm_eval once more without it"
+            )
+        else:
+            continue
+        for metric, filter_name in list(results.metrics(task)) or [("bypass", "none")]:
+            yield (task, filter_name, metric), reason
 
 
 def _elsewhere(files: RunFiles, task: str) -> str:
@@ -189,6 +217,8 @@ def run_reading(results: Results) -> dict[str, Value]:
         "prefix_token_id": arguments.get("prefix_token_id"),
         "prefix_token": _prefix_token(results),
         "max_length": content.get("max_length") or arguments.get("max_length"),
+        "chat_template": content.get("chat_template_sha"),
+        "system_instruction": content.get("system_instruction_sha"),
         "rolling_bos": "lm-eval",
         "finished": True,
     }

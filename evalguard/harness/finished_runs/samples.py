@@ -273,12 +273,35 @@ def _generated(
     if not fallbacks or not texts or texts[0] is None:
         return ""
     missing = {
-        name: (not texts[0].strip() or one.filtered[0] == fallbacks[name],)
+        name: (unfound,)
         for name, one in of_filters.items()
-        if name in fallbacks and one.filtered
+        if (unfound := found_nothing(one, name, fallbacks)) is not None
     }
     unknown: list[Ending] = ["" for _ in texts]
     return GeneratedDocument(ended=unknown, missing=missing).written
+
+
+def first_text(sample: Sample) -> str | None:
+    """The first text that the model generated for a document; None where the run shows none."""
+    requests = _document_requests(sample)
+    return _answer(*requests[0], prompt=sample.prompt)[2] if requests else None
+
+
+def found_nothing(
+    sample: Sample, filter_name: str, fallbacks: Mapping[str, str | None]
+) -> bool | None:
+    """Whether a filter found no answer in a document's text; None where that is not known."""
+    text = first_text(sample)
+    if text is None or not sample.filtered or filter_name not in fallbacks:
+        return None
+    fallback, given = fallbacks[filter_name], sample.filtered[0]
+    gave_up = isinstance(given, str) and fallback is not None and _is_same(given, fallback)
+    return gave_up or not text.strip()
+
+
+def _is_same(given: str, fallback: str) -> bool:
+    """Whether a filter's answer is its fallback, which later steps may strip and change in case."""
+    return given.strip().casefold() == fallback.strip().casefold()
 
 
 def _document_requests(sample: Sample) -> list[tuple[Any, Any]]:

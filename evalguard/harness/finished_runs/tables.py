@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from evalguard.core.documents.likelihoods import restore_infinities
 from evalguard.core.documents.rescoring import Rescoring, rescoring
 from evalguard.core.scores import (
-    ALL_EMPTY,
     LOGLIKELIHOODS,
     DocumentFields,
     DocumentStatistics,
@@ -26,13 +25,20 @@ from evalguard.core.scores import (
 )
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
-from evalguard.harness.finished_runs.results import Results, run_disagreement
+from evalguard.harness.finished_runs.results import (
+    Results,
+    run_disagreement,
+    stderr_disagreement,
+)
 from evalguard.harness.finished_runs.samples import (
     Sample,
     document_rows,
+    first_text,
+    found_nothing,
     read_lmeval_samples,
     stored_answers,
 )
+from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,19 +117,18 @@ def _table(
     of: _Metric, samples: Sequence[Sample], *, source: str, caveats: tuple[str, ...]
 ) -> ScoreTable:
     scored = [sample for sample in samples if of.name in sample.items]
-    statistics, aggregation_caveat = _statistics(of, scored)
+    statistics, found = _statistics(of, scored, n=len(samples))
     higher_is_better, direction_caveat = of.results.direction(of.task, of.name)
     missing = _missing(len(scored), len(samples))
     asked = tuple(sample.asked for sample in scored)
     own = (
-        aggregation_caveat,
+        *found,
         direction_caveat,
-        _empty(of, samples),
         missing,
         _gaps(samples),
         _repeated(of, scored),
     )
-    return ScoreTable(
+    table = ScoreTable(
         task=of.task,
         filter=of.filter,
         metric=of.name,
@@ -143,10 +148,26 @@ def _table(
         run=of.results.run(of.task, len(samples)),
         caveats=(*caveats, *(text for text in own if text)),
     )
+    if of.results.output_type(of.task) != "generate_until":
+        return table
+    fallbacks = of.results.fallbacks(of.task)
+    unfound = [found_nothing(sample, of.filter, fallbacks) for sample in scored]
+    known = [one for one in unfound if one is not None]
+    texts = [text for sample in scored if (text := first_text(sample)) is not None]
+    return with_uninformative(
+        table,
+        uninformative_answers(
+            table,
+            texts if len(texts) == len(scored) else [],
+            known if len(known) == len(scored) else [],
+        ),
+    )
 
 
-def _statistics(of: _Metric, samples: Sequence[Sample]) -> tuple[DocumentStatistics, str]:
-    """Read a metric's items and hold them to what the results file reports; add a caveat."""
+def _statistics(
+    of: _Metric, samples: Sequence[Sample], *, n: int
+) -> tuple[DocumentStatistics, list[str]]:
+    """Read a metric's items and hold them to what the results file reports; add caveats."""
     aggregation, declared = of.results.aggregation(of.task, of.name)
     items = [sample.items[of.name] for sample in samples]
     if has_closed_form(aggregation):
@@ -154,15 +175,28 @@ def _statistics(of: _Metric, samples: Sequence[Sample]) -> tuple[DocumentStatist
     else:
         statistics = DocumentStatistics.rescored(read_rescoring(items, aggregation))
     reported, stderr = of.results.reported(of.task, of.name, of.filter)
-    found = run_disagreement(statistics, reported, stderr)
-    if not found:
-        return statistics, "" if declared else "no aggregation declared: mean, as it comes out"
-    if not declared:
+    found = run_disagreement(statistics, reported)
+    if found and not declared:
         raise NotComparableError(f"its aggregation is not recorded and is not a mean ({found})")
-    raise EvaluationError(
-        f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {found}",
-        hint="results and samples must be the files of one run: make it once more",
-    )
+    if not found:
+        found = _lost_documents(of, n, stderr_disagreement(statistics, stderr))
+    if found:
+        raise EvaluationError(
+            f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {found}",
+            hint="results and samples must be the files of one run: make it once more",
+        )
+    caveats = ["" if declared else "no aggregation declared: mean, as it comes out"]
+    if other := stderr_disagreement(statistics, stderr):
+        caveats.append(f"the samples give {other}; that of the samples is used")
+    return statistics, [caveat for caveat in caveats if caveat]
+
+
+def _lost_documents(of: _Metric, n: int, other_stderr: str) -> str:
+    """Say where documents that were scored are not among the samples, or return ""."""
+    scored, counted = of.results.scored(of.task)
+    if n >= scored or not (counted or other_stderr):
+        return ""
+    return f"{n:,} documents stand in the samples, and {scored:,} were scored"
 
 
 def _document_values(
@@ -184,22 +218,6 @@ def _missing(found: int, expected: int) -> str:
     if found == expected:
         return ""
     return f"{expected - found} of {expected} documents have no value for this metric"
-
-
-def _empty(of: _Metric, samples: Sequence[Sample]) -> str:
-    if of.results.output_type(of.task) != "generate_until":
-        return ""
-    answers = [answer for sample in samples for answer in _flat(sample.responses)]
-    return ALL_EMPTY if answers and not any(answer.strip() for answer in answers) else ""
-
-
-def _flat(answers: object) -> Iterator[str]:
-    """Texts of requests and of their repeats."""
-    if isinstance(answers, (list, tuple)):
-        for answer in answers:
-            yield from _flat(answer)
-    else:
-        yield str(answers)
 
 
 def _repeated(of: _Metric, samples: Sequence[Sample]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from evalguard.core.noise_floor import Figure
@@ -130,7 +130,8 @@ def _signed(figure: Figure, of: PairedFigure | None = None, *, percent: bool) ->
 
 def generations_line(report: CompareReport) -> str:
     """Say in a line where answers became shorter, longer, cut or not found; "" if nowhere."""
-    off = [(one, told) for one in report.generations if (told := list(_changes(one)))]
+    found = {(f.task, f.filter) for f in report.findings if f.kind == "no_answer_found"}
+    off = [(one, told) for one in report.generations if (told := list(_changes(one, found)))]
     if not off:
         return ""
     shown = [f"{printable(one.task)}: {', '.join(told)}" for one, told in off[:_MOST_TASKS]]
@@ -138,17 +139,18 @@ def generations_line(report: CompareReport) -> str:
     return f"Answers of {'; '.join(shown)}" + (f"; and {more} more tasks" if more > 0 else "")
 
 
-def _changes(one: GenerationComparison) -> Iterator[str]:
+def _changes(one: GenerationComparison, found: Collection[tuple[str, str]]) -> Iterator[str]:
+    """What changed; of filters that a finding tells of, their answers not found are left out."""
     yield from _length_change(one.length)
     if one.cut is not None and one.cut.moved:
         yield _share_change("cut at the token limit", one.cut)
-    moved = [found for found in one.filters if found.missing.moved]
-    for found in sorted(moved, key=lambda of: -abs(of.missing.difference.value or 0.0))[:1]:
+    moved = [of for of in one.filters if of.missing.moved and (one.task, of.filter) not in found]
+    for most in sorted(moved, key=lambda of: -abs(of.missing.difference.value or 0.0))[:1]:
         others = len(moved) - 1
         more = f" and {others} more filter{'' if others == 1 else 's'}" if others else ""
-        name = f"{printable(found.filter)}{more}"
+        name = f"{printable(most.filter)}{more}"
         yield _share_change(
-            f"without an answer{'' if name == 'none' else f' ({name})'}", found.missing
+            f"without an answer{'' if name == 'none' else f' ({name})'}", most.missing
         )
     if one.candidate_equal is not None and one.base_equal is not None:
         yield from _equal_change(one.base_equal, one.candidate_equal)

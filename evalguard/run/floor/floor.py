@@ -190,7 +190,7 @@ def _with_margin(floor: MetricFloor, tables: Sequence[ScoreTable], gate: Gate) -
     """With what the gate tolerates of the metric, in sigma of the default run."""
     margin = gate.margin_of(floor.task, floor.metric)
     told = dataclasses.replace(floor, margin_text=margin.text)
-    if not gate.covers(floor.task, floor.metric):
+    if not gate.covers(floor.task, floor.filter, floor.metric):
         return told
     if margin.unit == "sigma":
         return dataclasses.replace(told, margin=margin.value)

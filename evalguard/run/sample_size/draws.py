@@ -94,7 +94,7 @@ class TaskSample:
             return
         undecided = False
         for key in [key for key in base if key in candidate]:
-            gated = choices.gate.covers(key[0], key[2])
+            gated = choices.gate.covers(*key)
             reason = cannot_stop(base[key]) or _incomplete_note(base[key], self.drawn)
             paired = None if reason else _pair_tables(base[key], candidate[key], choices.allow)
             if reason and gated:

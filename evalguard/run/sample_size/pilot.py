@@ -72,7 +72,7 @@ class PlanAim:
         """
         margin, asked = self.gate.margin_of(pilot.task, pilot.metric), (self.alpha, self.power)
         plan = plan_metric(pilot, n=n, margin=margin, alpha=asked[0], power=asked[1])
-        gated = self.gate.covers(pilot.task, pilot.metric)
+        gated = self.gate.covers(pilot.task, pilot.filter, pilot.metric)
         if gated or plan.pilot.problem == pilot.problem:
             return plan
         return plan_metric(pilot, n=n, margin=1.0, alpha=asked[0], power=asked[1])

@@ -237,7 +237,7 @@ class _SequentialRun:
         return StoppingRule(
             margin=gate.default_margin,
             alpha=self.alpha,
-            gated=max(1, sum(gate.covers(key[0], key[2]) for key in keys)),
+            gated=max(1, sum(gate.covers(*key) for key in keys)),
             seed=self.choices.task_options.seed,
             real=gate.fail_on == "real",
             level=gate.level,

@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.pairing import PairedScores, pair
-from evalguard.core.reports.generations import GeneratedDocument, GenerationComparison
+from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.generations import (
+    FilterComparison,
+    GeneratedDocument,
+    GenerationComparison,
+)
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError
@@ -21,6 +26,10 @@ from evalguard.stats.answers.generated import (
 
 Samples = Mapping[str, TaskScores]
 Tables = Sequence[ScoreTable]
+
+# Above this share of texts without an answer a score is in good part one of form.
+_MANY_MISSING = 0.2
+_MOST_FINDINGS = 2
 
 
 def compare_task_generations(
@@ -117,4 +126,60 @@ def with_part_caveats(
         if c.outcome != "unchanged" and (text := found.get(c.key, ""))
         else c
         for c in comparisons
+    )
+
+
+def find_missing_answers(generations: Sequence[GenerationComparison]) -> tuple[Finding, ...]:
+    """Say where a filter finds no answer in more than a fifth of a side's texts, worst first."""
+    found = [
+        (_shares(of_filter), one.task, of_filter)
+        for one in generations
+        for of_filter in one.filters
+        if max(_shares(of_filter)) > _MANY_MISSING
+    ]
+    found.sort(key=lambda one: -max(one[0]))
+    findings = [
+        Finding(
+            kind="no_answer_found",
+            text=_missing_text(*shares, of_filter),
+            task=task,
+            filter=of_filter.filter,
+            values={"base": shares[0], "candidate": shares[1], "documents": of_filter.missing.n},
+        )
+        for shares, task, of_filter in found
+    ]
+    more = findings[_MOST_FINDINGS:]
+    if not more:
+        return tuple(findings)
+    tasks = tuple(dict.fromkeys(one.task for one in more))
+    text = (
+        f"no answer is found in over {100 * _MANY_MISSING:.0f}% of a side's texts by "
+        f"{len(more)} more filter{'' if len(more) == 1 else 's'}, of {len(tasks)} "
+        f"task{'' if len(tasks) == 1 else 's'} (first: {tasks[0]})"
+    )
+    rest = Finding(kind="no_answer_found", text=text, values={"tasks": tasks})
+    return (*findings[:_MOST_FINDINGS], rest)
+
+
+def _shares(of_filter: FilterComparison) -> tuple[float, float]:
+    """Share of the texts without an answer, of base and candidate."""
+    missing = of_filter.missing
+    return missing.base.value or 0.0, missing.candidate.value or 0.0
+
+
+def _missing_text(base: float, candidate: float, of_filter: FilterComparison) -> str:
+    ours, theirs = f"{100 * base:.3g}%", f"{100 * candidate:.3g}%"
+    if not of_filter.missing.moved:
+        return (
+            f"no answer is found in {theirs} of the candidate's texts and {ours} of the base's: "
+            "in good part the score is one of form"
+        )
+    if candidate > base:
+        return (
+            f"no answer is found in {theirs} of the candidate's texts (base {ours}): a loss of "
+            "form, which says little about what the model knows"
+        )
+    return (
+        f"no answer is found in {ours} of the base's texts (candidate {theirs}): a gain of form, "
+        "which may hide a loss"
     )

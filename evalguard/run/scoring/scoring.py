@@ -17,6 +17,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError, nearest
 from evalguard.harness.answers import requested_documents
 from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.finished_runs.origin import RunOrigin
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
@@ -50,6 +51,8 @@ class ScoredSide:
     it a baseline; of a stored base those that were kept, {} of one from a history.
     ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
     where that was not measured. ``shown``: what a server shows of its distributions, by task.
+    ``origin``: which model answered, as a finished lm-eval run records it. ``lost``: metrics that
+    such a run scored, or should have, and has no scores of documents for, with the reason.
     """
 
     identity: RunIdentity
@@ -63,6 +66,8 @@ class ScoredSide:
     groups: tuple[TaskGroup, ...] = ()
     environment: Mapping[str, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    origin: RunOrigin | None = None
+    lost: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
 
 
 def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
@@ -98,6 +103,8 @@ def side_of_lmeval_run(source: RunSource) -> ScoredSide:
         groups=run.groups,
         environment=run.environment,
         notes=run.notes,
+        origin=run.origin,
+        lost=run.lost,
     )
 
 

@@ -306,8 +306,8 @@ def parts_caveat(parts: Sequence[DriftPart]) -> str:
         for one in told
     )
     return (
-        f"of the {kind} of {abs(drift):.3g}, {found}: read these answers before it is taken for "
-        "what the model can do"
+        f"of the {kind} of {abs(drift):.3g}, {found}: a {kind} of form, so read these answers "
+        "before it is taken for what the model can do"
     )
 
 

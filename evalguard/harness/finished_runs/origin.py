@@ -1,0 +1,144 @@
+"""RunOrigin: whose answers a finished run says it holds, and where two runs hold one model's.
+
+lm-eval's response cache (``use_cache``) keys answers by the request alone: a second model that is
+run with the same file gives the first one's answers back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from evalguard.core.settings import Value
+from evalguard.harness.finished_runs.results import Results
+
+# Arguments that say where and how fast a model is run, and not which.
+_PLACEMENT = frozenset(
+    {
+        "autogptq_cache", "batch_size", "cache_dir", "device", "device_map", "device_map_option",
+        "eos_string", "gpus", "max_batch_size", "max_cpu_memory", "max_gpu_memory",
+        "max_memory_per_gpu", "max_retries", "num_concurrent", "offload_folder", "parallelize",
+        "timeout", "token", "trust_remote_code", "use_auth_token", "verify_certificate",
+    }
+)  # fmt: skip
+# Two similar models write some texts alike, and rounded log-likelihoods agree now and then; more
+# than that does not come from two models whose answers went through one file.
+_NEARLY_ALL_TEXTS, _MOST_LIKELIHOODS = 0.95, 0.5
+
+Rows = Sequence[Mapping[str, Value]]
+_Answers = tuple[Value, Value]  # texts, log-likelihoods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrigin:
+    """What a results file records of the model that answered.
+
+    Attributes:
+        name: of the model, for people.
+        model: what tells it from others: type, name, revision, and arguments but for those that
+            only place it.
+        cache: lm-eval's ``use_cache``; "" where it was off.
+        clock: moments of the run that no other run has; () where they are not recorded.
+    """
+
+    name: str
+    model: Mapping[str, Value] = field(default_factory=dict)
+    cache: str = ""
+    clock: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, results: Results) -> RunOrigin:
+        """Read it from a results file."""
+        config, content = results.config, results.content
+        told: dict[str, Value] = {
+            "model": config.get("model"),
+            "model_name": content.get("model_name"),
+            "model_sha": config.get("model_sha"),
+            "model_revision": config.get("model_revision"),
+            **{f"model_args: {name}": value for name, value in results.model_args.items()},
+        }
+        left_out = {f"model_args: {name}" for name in _PLACEMENT}
+        times = (content.get("start_time"), content.get("total_evaluation_time_seconds"))
+        return cls(
+            name=results.model_name,
+            model={
+                name: str(value)
+                for name, value in told.items()
+                if value not in (None, "") and name not in left_out
+            },
+            cache=str(config.get("use_cache") or ""),
+            clock=() if None in times else tuple(map(str, times)),
+        )
+
+
+def share_one_model(base: RunOrigin, candidate: RunOrigin, ours: Rows, theirs: Rows) -> str:
+    """Say why a task's answers in two runs are one model's, although two are named; "" if not.
+
+    Args:
+        ours, theirs: the documents' rows of base and candidate (``samples.document_rows``).
+    """
+    differing = [
+        name
+        for name in dict.fromkeys((*base.model, *candidate.model))
+        if base.model.get(name) != candidate.model.get(name)
+    ]
+    if not differing:
+        return ""
+    same, n = _same_answers(ours, theirs)
+    if not same:
+        return ""
+    alike = f"all {n:,} documents" if same == n else f"{same:,} of {n:,} documents"
+    models = f"{base.name} and {candidate.name}"
+    if base.name == candidate.name:
+        models = f"{base.name} with other {', '.join(differing)}"
+    if base.clock and base.clock == candidate.clock:
+        return (
+            f"both results files are of one run (same start and duration), name two models "
+            f"({models}), and have the same answers to {alike}: one is a copy of the other; run "
+            "the candidate once more"
+        )
+    if not _is_one_file(base.cache, candidate.cache):
+        return ""
+    return (
+        f"both runs went through one lm-eval cache (use_cache {candidate.cache}), under two models "
+        f"({models}), and have the same answers to {alike}: the cache does not tell models apart, "
+        "so these are one model's answers; run the candidate once more without use_cache, or with "
+        "a file of its own"
+    )
+
+
+def _is_one_file(one: str, other: str) -> bool:
+    """Whether two caches may be one file: runs may name it from other folders or machines."""
+    return bool(one and other) and PurePath(one).name == PurePath(other).name
+
+
+def _same_answers(ours: Rows, theirs: Rows) -> tuple[int, int]:
+    """In how many documents the answers are the same, of how many; (0, n) where few are."""
+    pairs = list(_pairs(ours, theirs))
+    same = sum(one == other for one, other in pairs)
+    generated = any(_texts(one) for one, _ in pairs)
+    enough = (
+        same >= _NEARLY_ALL_TEXTS * len(pairs)
+        if generated
+        else same > (_MOST_LIKELIHOODS * len(pairs))
+    )
+    return (same if enough else 0), len(pairs)
+
+
+def _pairs(ours: Rows, theirs: Rows) -> Iterator[tuple[_Answers, _Answers]]:
+    others = {row["doc_id"]: row for row in theirs}
+    for row in ours:
+        other = others.get(row["doc_id"])
+        if other is not None:
+            yield _answers(row), _answers(other)
+
+
+def _answers(row: Mapping[str, Value]) -> _Answers:
+    return row.get("text"), row.get("loglikelihood")
+
+
+def _texts(answers: _Answers) -> bool:
+    """Whether there is any generated text among a document's answers."""
+    texts = answers[0]
+    return isinstance(texts, (list, tuple)) and any(text is not None for text in texts)

@@ -1,0 +1,91 @@
+"""Metrics of which nothing is known, whatever their numbers say: failed, and never a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from evalguard.core.comparison import Comparison
+from evalguard.core.gate import Gate
+from evalguard.harness.finished_runs.origin import share_one_model
+from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.stats.compare import MetricComparison, failed_comparison
+
+Compared = Sequence[MetricComparison]
+
+
+def fail_unknown(
+    compared: Compared, sides: tuple[ScoredSide, ScoredSide], *, gate: Gate
+) -> tuple[MetricComparison, ...]:
+    """Fail what is no comparison of two models.
+
+    Those are tasks whose answers in two finished runs are one model's, metrics that such a run
+    scored and has no documents of, and candidates whose answers say nothing where the gate does
+    not call them regressed.
+    """
+    base, candidate = sides
+    found = _fail_one_model(compared, base, candidate)
+    return tuple(_fail_silent(tuple(_with_lost(tuple(found), base, candidate)), gate))
+
+
+def _fail_one_model(
+    compared: Compared, base: ScoredSide, candidate: ScoredSide
+) -> Iterator[MetricComparison]:
+    ours, theirs = base.origin, candidate.origin
+    reasons: dict[str, str] = {}
+    if ours is not None and theirs is not None:
+        reasons = {
+            task: share_one_model(ours, theirs, of.samples, candidate.samples[task].samples)
+            for task, of in base.samples.items()
+            if task in candidate.samples
+        }
+    for one in compared:
+        reason = reasons.get(one.comparison.task, "")
+        failed = one.comparison.outcome == "failed"
+        yield _without_numbers(one.comparison, reason) if reason and not failed else one
+
+
+def _with_lost(
+    compared: Compared, base: ScoredSide, candidate: ScoredSide
+) -> Iterator[MetricComparison]:
+    """Say of metrics that one side lacks where its documents are; add those of which none are."""
+    lost = {**base.lost, **candidate.lost}
+    reasons = {task: reason for (task, _, _), reason in lost.items()}
+    for one in compared:
+        reason, told = reasons.get(one.comparison.task, ""), one.comparison
+        if reason and told.outcome == "failed":
+            yield replace(one, comparison=replace(told, reason=f"{told.reason}; {reason}"))
+        else:
+            yield one
+    known = {one.comparison.task for one in compared}
+    for key, reason in lost.items():
+        if key[0] not in known:
+            yield MetricComparison(comparison=failed_comparison(key, reason))
+
+
+def _fail_silent(compared: Compared, gate: Gate) -> Iterator[MetricComparison]:
+    if not any(one.unless_regressed for one in compared):
+        yield from compared
+        return
+    comparisons = [one.comparison for one in compared]
+    judged = gate.judge(comparisons)
+    outcomes = {c.key: c.outcome for c in gate.with_outcomes(comparisons, judged)}
+    unshown = {*judged.undecided, *(key for key, of in outcomes.items() if of != "regressed")}
+    for one in compared:
+        told = one.comparison
+        if one.unless_regressed and told.key in unshown and told.outcome != "failed":
+            yield _without_numbers(told, one.unless_regressed)
+        else:
+            yield one
+
+
+def _without_numbers(comparison: Comparison, reason: str) -> MetricComparison:
+    failed = failed_comparison(
+        comparison.key,
+        reason,
+        higher_is_better=comparison.higher_is_better,
+        n=comparison.n,
+        confidence=comparison.confidence,
+        caveats=comparison.caveats,
+    )
+    return MetricComparison(comparison=failed)

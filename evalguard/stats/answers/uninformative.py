@@ -1,0 +1,150 @@
+"""Answers that say nothing about a model: none found by the filter, empty, or one for all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.scores import ScoreTable, Uninformative, UninformativeKind
+
+# From this share of the documents on, what is left measures how often an answer has the right
+# form, and no longer how often it is right.
+_WITHOUT_ANSWER = 0.9
+# One answer is given to fewer documents by accident, or because their targets are the same.
+_ONE_ANSWER, _FEW_DOCUMENTS = 0.95, 8
+# An answer that is right in so many of the documents that get it is what the task asks for.
+_MOSTLY_RIGHT = 0.9
+_SHOWN_TEXTS, _SHOWN_CHARACTERS = 3, 40
+
+_HINTS = {
+    "empty": "look at stop strings, chat template and end-of-text token",
+    "not_found": "mend the filter, the prompt or the chat template (a task of your own can take "
+    "another filter)",
+    "one_answer": "look at prompts, stop strings and caches of the server",
+    "flat": "look at the weights of the last layer",
+}
+
+
+def uninformative_answers(
+    table: ScoreTable, texts: Sequence[str], missing: Sequence[bool]
+) -> Uninformative | None:
+    """Say why a task's generated answers tell nothing about the model; None where they do.
+
+    Args:
+        table: of one metric; its ``answers`` are those after the filter, where they are known.
+        texts: the first text of each of the table's documents.
+        missing: whether the filter found nothing in it; () where that is not known.
+    """
+    if not texts:
+        return None
+    right = _right(table)
+    blank = np.array([not text.strip() for text in texts], dtype=np.bool_)
+    if blank.mean() >= _WITHOUT_ANSWER and not _is_an_answer(blank, right):
+        return Uninformative(kind="empty", documents=int(blank.sum()), n=len(texts))
+    unfound = np.array(missing, dtype=np.bool_)
+    if missing and unfound.mean() >= _WITHOUT_ANSWER and not _is_an_answer(unfound, right):
+        return _of_documents("not_found", unfound, texts)
+    answers = [answer.strip() for answer in table.answers or texts]
+    answer, most = Counter(answers).most_common(1)[0]
+    given = np.array([one == answer for one in answers], dtype=np.bool_)
+    few = len(answers) < _FEW_DOCUMENTS or most < _ONE_ANSWER * len(answers)
+    if few or (right is not None and right[given].mean() >= _MOSTLY_RIGHT):
+        return None
+    return _of_documents("one_answer", given, texts)
+
+
+def _of_documents(
+    kind: UninformativeKind, chosen: NDArray[np.bool_], texts: Sequence[str]
+) -> Uninformative:
+    shown = tuple(texts[row] for row in np.flatnonzero(chosen)[:_SHOWN_TEXTS])
+    return Uninformative(kind=kind, documents=int(chosen.sum()), n=len(texts), texts=shown)
+
+
+def _right(table: ScoreTable) -> NDArray[np.bool_] | None:
+    """Which documents were answered right; None for a metric that is not right or wrong."""
+    binary = table.aggregation == "mean" and bool(np.isin(table.values, (0.0, 1.0)).all())
+    return table.values == float(table.higher_is_better) if binary else None
+
+
+def _is_an_answer(without: NDArray[np.bool_], right: NDArray[np.bool_] | None) -> bool:
+    """Whether giving no answer is what the task wants ("unanswerable"), and some do answer."""
+    return right is not None and not without.all() and right[without].mean() >= _MOSTLY_RIGHT
+
+
+def with_uninformative(table: ScoreTable, found: Uninformative | None) -> ScoreTable:
+    """The table with what makes its answers say nothing, as a fact and as a caveat."""
+    if found is None:
+        return table
+    caveat = describe_uninformative(found, table.filter)
+    return replace(table, uninformative=found, caveats=(*table.caveats, caveat))
+
+
+# What is said of them.
+
+
+def describe_uninformative(found: Uninformative, filter_name: str) -> str:
+    """Say in a clause what is wrong with a model's answers."""
+    if found.kind == "empty":
+        return f"the generated answers to {found.share} are empty"
+    if found.kind == "not_found":
+        name = f"the filter {filter_name}" if filter_name not in ("", "none") else "the task"
+        return f"{name} finds no answer in {found.share}"
+    if found.kind == "one_answer":
+        return f"{found.share} are given the same answer"
+    return "every token has the same log-probability, so the output does not depend on the input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingKnown:
+    """Why a metric says nothing about a pair of models.
+
+    ``regression_stands``: only the candidate's answers say nothing, which is a loss where the
+    statistics show one, and no pass where they do not.
+    """
+
+    reason: str
+    regression_stands: bool = False
+
+
+def nothing_known(base: ScoreTable, candidate: ScoreTable) -> NothingKnown | None:
+    """Say why a metric of two models says nothing about them; None where it does."""
+    ours, theirs = base.uninformative, candidate.uninformative
+    if ours is not None and theirs is not None:
+        same = ours.kind == theirs.kind and ours.share == theirs.share
+        said = describe_uninformative(ours, base.filter)
+        other = describe_uninformative(theirs, base.filter)
+        found = f"of both models, {said}" if same else f"of the base, {said}; of the other, {other}"
+        return NothingKnown(
+            reason=f"{found}: there is nothing to compare{_texts(theirs, ours)}; "
+            f"{_HINTS[theirs.kind]}"
+        )
+    if ours is not None:
+        said = describe_uninformative(ours, base.filter)
+        return NothingKnown(
+            reason=f"of the base, {said}: there is nothing that a candidate could lose"
+            f"{_texts(ours)}; {_HINTS[ours.kind]}"
+        )
+    if theirs is not None:
+        said = describe_uninformative(theirs, base.filter)
+        return NothingKnown(
+            reason=f"of the candidate, {said}: its score says nothing about it, and no loss is "
+            f"shown{_texts(theirs)}; {_HINTS[theirs.kind]}",
+            regression_stands=True,
+        )
+    return None
+
+
+def _texts(*sides: Uninformative) -> str:
+    """Up to three texts, of the first side that has any."""
+    texts = next((one.texts for one in sides if one.texts), ())
+    shown = ", ".join(f'"{_clip(text)}"' for text in texts)
+    return f" (texts: {shown})" if shown else ""
+
+
+def _clip(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."
