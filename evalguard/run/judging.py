@@ -60,7 +60,7 @@ from evalguard.stats.compare import (
     complete_verdict,
     failed_comparison,
 )
-from evalguard.stats.contributions import Contributions
+from evalguard.stats.contributions import Contributions, spread_of_loss
 from evalguard.stats.difference_shape import skewness
 from evalguard.stats.skewed.few_documents import find_few_documents
 from evalguard.stats.strata import across_tasks, crossing_chance
@@ -200,10 +200,60 @@ def judge_scores(
         generations=generations,
         findings=(
             *judgement.findings,
+            *find_spread_losses(of_groups, judgement.gate, tables[0]),
             *find_dependent_documents(of_tasks, {**base.fields, **candidate.fields}),
         ),
     )
     return found, unused
+
+
+def find_spread_losses(
+    compared: Sequence[MetricComparison], gate: GateResult, tables: Sequence[ScoreTable]
+) -> tuple[Finding, ...]:
+    """Say how the loss of answers is spread, of the worst such metric that is not cleared.
+
+    Answers have no bound beyond which a document is broken, so that a reader has to see whether a
+    few documents make a loss or many.
+
+    Args:
+        tables: of either side: a mean over documents is a metric of answers.
+    """
+    means = {table.task for table in tables if table.aggregation == "mean"}
+    likelihoods = {(t.task, t.metric) for t in tables if t.aggregation != "mean"}
+    doubtful = {*gate.regressed, *gate.undecided}
+    found = [
+        one
+        for one in compared
+        if one.comparison.key in doubtful
+        and one.contributions is not None
+        and all(
+            part.task in means and (part.task, one.comparison.metric) not in likelihoods
+            for part in one.contributions.parts
+        )
+    ]
+    worst = max(found, key=lambda one: one.comparison.sigma or -np.inf, default=None)
+    spread = None
+    if worst is not None and worst.contributions is not None:
+        spread = spread_of_loss(worst.contributions)
+    if worst is None or spread is None:
+        return ()
+    return (
+        Finding(
+            kind="loss_is_spread",
+            text=spread.text,
+            task=worst.comparison.task,
+            filter=worst.comparison.filter,
+            metric=worst.comparison.metric,
+            values={
+                "lost": spread.lost,
+                "won": spread.won,
+                "half": spread.half,
+                "tied": spread.tied,
+                "free": spread.free,
+                "documents": tuple(doc_id for _, doc_id in spread.named),
+            },
+        ),
+    )
 
 
 def _vocabulary(scored: tuple[ScoredSide, ScoredSide]) -> int:

@@ -294,3 +294,68 @@ def _without(positions: NDArray[np.int64], of: Contributions) -> float:
 def _total(part: TaskContributions, kept: NDArray[np.bool_]) -> float:
     weight = exact_sum(part.shares[kept])
     return exact_sum(part.values[kept]) / weight if weight > 0.0 else 0.0
+
+
+# How a loss is spread, for metrics of answers, where no document can be called broken.
+
+
+_TIED = 1e-9  # relative: sums of a few decimals in another order
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSpread:
+    """How many documents carry a loss.
+
+    Attributes:
+        lost, won: documents on which the candidate is worse, and better.
+        half: the fewest documents that carry half of what the lost ones lose together.
+        tied: lost documents that weigh as much as the lightest of those; ``free`` of the half are
+            any of them.
+        named: (task, doc_id) of the half where it is no such choice and they are few; else ().
+    """
+
+    lost: int
+    won: int
+    half: int
+    tied: int
+    free: int
+    named: tuple[Document, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """It in a sentence without a full stop."""
+        head = f"{self.lost:,} document{'' if self.lost == 1 else 's'} lost, {self.won:,} won"
+        if self.lost == 1:
+            return head
+        if self.tied == self.lost:
+            return f"{head}; all weigh the same, so that any {self.half:,} carry half of the loss"
+        found = f"{head}; {self.half:,} carry half of the loss"
+        if self.free < self.tied:
+            return f"{found} ({self.free:,} of them any of {self.tied:,} that weigh the same)"
+        names = ", ".join(str(doc_id) for _, doc_id in self.named)
+        return f"{found} ({names})" if names else found
+
+
+def spread_of_loss(of: Contributions) -> LossSpread | None:
+    """Return how a loss is spread over documents; None where none is lost."""
+    values = np.concatenate([part.values for part in of.parts])
+    places = np.flatnonzero(values > 0.0)
+    if not places.size:
+        return None
+    order = places[np.argsort(-values[places], kind="stable")]
+    sizes = values[order]
+    half = _half(sizes)
+    lightest = float(sizes[half - 1])
+    alike = np.isclose(sizes, lightest, rtol=_TIED, atol=0.0)
+    tied, free = int(np.sum(alike)), int(np.sum(alike[:half]))
+    documents = [(part.task, doc_id) for part in of.parts for doc_id in part.doc_ids.tolist()]
+    few = free == tied and half <= _MOST_NAMED
+    return LossSpread(
+        lost=int(places.size),
+        won=int(np.sum(values < 0.0)),
+        half=half,
+        tied=tied,
+        free=free,
+        named=tuple(documents[place] for place in order[:half].tolist()) if few else (),
+    )

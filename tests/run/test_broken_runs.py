@@ -276,3 +276,30 @@ def test_a_stored_report_has_them_and_is_read_back_as_it_was(tmp_path: Path) -> 
     assert again.broken_documents == report.broken_documents
     assert again.gate == report.gate
     assert again.findings == report.findings
+
+
+@pytest.mark.parametrize(("lost", "won"), [(2, 0), (9, 7), (40, 3)])
+def test_of_answers_the_first_screen_says_how_a_loss_is_spread(
+    tmp_path: Path, lost: int, won: int
+) -> None:
+    right, wrong = [-1.0, -2.0], [-2.0, -1.0]
+    values = [right if n % 10 < 7 else wrong for n in range(300)]
+    moved = [list(one) for one in values]
+    for n in [n for n in range(300) if values[n] is right][:lost]:
+        moved[n] = [wrong[0] - n / 1e3, wrong[1]]
+    for n in [n for n in range(300) if values[n] is wrong][:won]:
+        moved[n] = [right[0] - n / 1e3, right[1]]
+    options = (" yes", " no")
+    base = write_run(tmp_path / "base", values, options, metric="acc", target="0")
+    candidate = write_run(tmp_path / "cand", moved, options, metric="acc", target="0")
+    report = compare(base, candidate, margin=0.1)
+    found = [one for one in report.findings if one.kind == "loss_is_spread"]
+    assert report.gate.state in ("regressed", "undecided")
+    assert [(one.values["lost"], one.values["won"]) for one in found] == [(lost, won)]
+    assert f"any {-(-lost // 2)} carry half of the loss" in screen(report)
+
+
+def test_of_log_likelihoods_it_does_not(tmp_path: Path) -> None:
+    base = write_run(tmp_path / "base", single(LIKELY))
+    candidate = write_run(tmp_path / "cand", single(LIKELY - 1.0))
+    assert not [o for o in compare(base, candidate).findings if o.kind == "loss_is_spread"]

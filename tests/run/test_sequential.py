@@ -306,3 +306,25 @@ def test_two_finished_runs_save_nothing_and_say_so(run: Run) -> None:
     choices = resolve_choices(stored, stored, GuardSet(guards=()), options)
     notes = check_sequential((stored, stored), choices, options).notes
     assert any("would save nothing" in note for note in notes)
+
+
+class Broken(FakeScorer):
+    """Gives one document far less than chance, or nothing at all, and all others as ever."""
+
+    document, loglikelihood = 0, -90.0
+
+    def _respond(self, request: Request) -> Response:
+        answer = super()._respond(request)
+        if request.doc_id != self.document:
+            return answer
+        return replace(answer, loglikelihood=self.loglikelihood)
+
+
+@pytest.mark.parametrize("loglikelihood", [-90.0, -9999.0, float("-inf"), float("nan")])
+def test_no_run_stops_early_past_a_broken_document(run: Run, loglikelihood: float) -> None:
+    scorer = Broken("m", cached=False)
+    scorer.document = document_order(range(N_LONG), task="sw_long", seed=1234)[3]
+    scorer.loglikelihood = loglikelihood
+    _, stops = run("a", "b", {"a": FakeScorer("m"), "b": scorer})
+    assert not stops.run.early
+    assert f"document {scorer.document}" in stops.run.tasks[0].reason

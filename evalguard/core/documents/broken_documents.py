@@ -96,6 +96,10 @@ class AskedText:
         ours, theirs = self.base_mean, self.candidate_mean
         if theirs < self.chance - BELOW_CHANCE and ours - theirs > LOST:
             return "candidate"
+        if not (self.base_tokens and self.candidate_tokens) and self.text:
+            # a text may have as many tokens as bytes, where neither model knows such texts
+            most = len(self.text.encode("utf-8", "surrogatepass"))
+            ours, theirs = self.base / most, self.candidate / most
         return "both" if max(ours, theirs) < self.chance - BOTH_BELOW_CHANCE else None
 
     @property
