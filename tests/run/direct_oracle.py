@@ -92,7 +92,8 @@ class DirectOracle:
         return self.known[key]
 
     def _values(self, side: ScoredSide) -> Floats:
-        return self.scale.values(self._table(side))
+        table, asked = self._table(side), self._table(self.scored[0]).doc_ids
+        return self.scale.values(table)[np.isin(table.doc_ids, asked)]
 
     def _table(self, side: ScoredSide) -> Any:
         return next(table for table in side.tables if table.key == self.key)

@@ -30,6 +30,8 @@ from evalguard.run.stored_run import read_stored_run
 
 # What a setting costs on a document, in nats, by task.
 COSTS = {"gain": {"sw_word": 2.0}, "late": {"sw_text": 2.0}}
+# A document that a setting breaks, by task.
+BREAKS = {"scale": {"sw_word": 5}}
 GUARD = """
 models:
   orig: {{model: fake}}
@@ -47,7 +49,9 @@ include_path: [{folder}]
 
 
 class Planted(FakeScorer):
-    """Loses what its settings cost."""
+    """Loses what its settings cost; ``spelled`` is what a broken document gets, 0 for none."""
+
+    spelled = 0.0
 
     def __init__(self, assignment: Mapping[str, Any]) -> None:
         active = {name: value for name, value in assignment.items() if value}
@@ -62,6 +66,10 @@ class Planted(FakeScorer):
         )
         answer = super()._respond(request)
         jitter = 0.01 * (answer.loglikelihood or 0.0)
+        if self.spelled and any(
+            BREAKS.get(name, {}).get(request.task) == request.doc_id for name in self._active
+        ):
+            return replace(answer, loglikelihood=self.spelled)
         return replace(answer, loglikelihood=-1.0 - digest[0] / 16 - cost + jitter)
 
 
@@ -78,6 +86,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         gain: float = 1.0,
         late: float = 0.0,
         tasks: str = "sw_word",
+        base: str = "orig",
         candidate: str = "port",
         **given: Any,
     ) -> evalguard.CompareResult:
@@ -98,7 +107,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
             "quiet": True,
             "distributions": "off",
         }
-        return evalguard.compare("orig", candidate, **{**fields, **given})
+        return evalguard.compare(base, candidate, **{**fields, **given})
 
     return ran
 
@@ -240,6 +249,36 @@ def test_nothing_is_searched_where_nobody_asked_for_it(
     assert reason in result.report.bisect_reason
     assert bool(reason) == bool(result.report.bisect_reason)
     assert not opened.oracles
+
+
+@pytest.mark.parametrize("spelled", [-9999.0, float("-inf"), float("nan")])
+def test_a_broken_document_ends_no_search_for_the_drift_of_the_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch, spelled: float
+) -> None:
+    monkeypatch.setattr(Planted, "spelled", spelled)
+    result = run(Opened())
+    assert "gain" in names(result)
+    assert result.exit_code == 1
+    assert [one.doc_id for one in result.report.broken_documents] == [5]
+    assert read_stored_run(Path(result.run_folder)).report == result.report
+
+
+def test_broken_documents_alone_are_not_searched(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Planted, "spelled", -9999.0)
+    result = run(Opened(), gain=0.0)
+    assert (result.exit_code, result.report.bisect) == (1, None)
+    assert "broken documents fail the gate" in result.report.bisect_reason
+
+
+def test_a_stored_base_with_a_broken_document_is_read_as_it_was_compared(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Planted, "spelled", -9999.0)
+    first = run(Opened(), gain=0.0, bisect="never")
+    given = {"bisect": "never", "baseline": Path(first.run_folder), "gain": 0.0}
+    candidate = run(Opened(), base="port", **given)
+    assert [one.side for one in candidate.report.broken_documents] == ["both"]
+    assert candidate.exit_code == 3
 
 
 def test_always_searches_where_the_gate_passes_too(run: Run) -> None:
