@@ -129,6 +129,8 @@ def _findings(
     return (
         *find_padding_changes(base.description, candidate.description, names),
         *(() if gate.state == "regressed" else find_moved_distributions(distributions)),
+        *base.findings,
+        *(one for one in candidate.findings if one not in base.findings),
         *find_insensitive_tasks(comparisons, rows, vocabulary=vocabulary),
         *find_side_differences(
             (base.identity, candidate.identity), (base.description, candidate.description)

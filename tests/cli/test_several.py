@@ -72,6 +72,24 @@ def test_distributions_of_every_candidate_are_compared(compare: Any, tmp_path: P
     assert kl["value"] > 0.01
 
 
+@pytest.mark.parametrize("before", ["same", "soft"])
+def test_a_base_of_the_cache_leaves_distributions_for_all_candidates(
+    compare: Any, tmp_path: Path, before: str
+) -> None:
+    cache = ("--cache-dir", tmp_path / "cache", "--json")
+    compare("orig", before, *cache)  # leaves the base's scores, and no reference of it
+    alone = compare("orig", "other", *cache).document
+    assert alone["distributions"] == []
+    assert [one["kind"] for one in alone["findings"]].count("distributions_unknown") == 1
+    found = compare("orig", "same", "--cand", "sharp", "--cand", "soft", *cache)
+    assert found.err.count("loading orig") == 1
+    for one in found.document["candidates"]:
+        assert [task["failure"] for task in one["distributions"]] == [""]
+        assert "distributions_unknown" not in [each["kind"] for each in one["findings"]]
+    later = compare("orig", "other", *cache).document
+    assert [task["failure"] for task in later["distributions"]] == [""]
+
+
 @pytest.mark.slow
 def test_a_candidate_in_a_worker_process_is_held_against_the_base_s_reference(
     compare: Any, tmp_path: Path

@@ -12,6 +12,7 @@ from typing import Literal
 # sides_differ          configs, tokenizers or code of the two models
 # padding_changes       a model answers otherwise in a padded batch
 # task_shows_little     the base is near chance, so that the task cannot show a drift
+# distributions_unknown they were not compared, though both models show them
 # distributions_moved   far more than rounding makes, whatever the scores say
 # server_varies         a server answers the same prompt in more than one way
 # dependent_documents   differences of documents that are not independent
@@ -23,6 +24,7 @@ FindingKind = Literal[
     "sides_differ",
     "padding_changes",
     "task_shows_little",
+    "distributions_unknown",
     "distributions_moved",
     "server_varies",
     "dependent_documents",

@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 
 from evalguard.core.reference import ShownTokens, TopLogprobs
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import (
     AheadScorer,
     ModelDescription,
@@ -161,7 +162,8 @@ class Evaluation:
 
     ``divergences`` of a candidate: how its distributions differ from the base's, task by task;
     empty where that was not measured. ``shown``: the tokens that a server showed of its
-    distributions, by task. ``groups``: by which the tasks were asked for.
+    distributions, by task. ``groups``: by which the tasks were asked for. ``findings``: what of how
+    it was scored every reader of a comparison must see.
     """
 
     name: str
@@ -171,6 +173,7 @@ class Evaluation:
     shown: Mapping[str, ShownTokens] = field(default_factory=dict)
     groups: tuple[TaskGroup, ...] = ()
     notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from evalguard.conversion.planning import plan_conversion
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ComparedAnswer
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
@@ -141,8 +142,8 @@ class ScoringPlan:
                     base_recurs=self.context.choices.distributions.base_recurs,
                 )
         if way == "scores":
-            both = (self._scores(first), self._scores(second))
-            return [_with_notes(evaluation, (BASE_FROM_CACHE,)) for evaluation in both]
+            ours = self._scores(first)
+            return [ours, replace(self._scores(second), findings=(BASE_FROM_CACHE,))]
         if way == "reference":
             return self._measured(*by_reference.evaluate_open(first, second))
         with _memory_hint():
@@ -289,9 +290,12 @@ def _with_notes(evaluation: Evaluation, notes: Sequence[str]) -> Evaluation:
 
 ScoringWay = Literal["lockstep", "reference", "scores"]
 
-BASE_FROM_CACHE = (
-    "distributions are not compared: the base's scores are from the cache; --distributions "
-    "lockstep runs it again, --distributions reference keeps what is needed"
+BASE_FROM_CACHE = Finding(
+    kind="distributions_unknown",
+    text=(
+        "distributions are not compared: the base's scores are from the cache (--distributions "
+        "lockstep runs it again, reference keeps what it takes)"
+    ),
 )
 
 
@@ -305,7 +309,7 @@ def choose_scoring_way(
     """Choose how two models are scored where the user left it open.
 
     A base whose scores are all kept is not run for its distributions, unless a limit of the gate
-    needs them.
+    needs them, or more candidates follow: then it is run once, and leaves a reference for all.
 
     Args:
         references: of the base.
@@ -327,7 +331,7 @@ def choose_scoring_way(
     if not asked:
         return "lockstep"
     kept = all(entry.is_there for ours in asked for entry in references.entries(ours, [base]))
-    return "reference" if kept else "scores"
+    return "reference" if kept or base_recurs else "scores"
 
 
 def _block_pairs(lockstep: LockstepScoring) -> Iterator[tuple[RequestBlock, RequestBlock]]:

@@ -11,6 +11,7 @@ import numpy as np
 from evalguard.core.pairing import pair
 from evalguard.core.reference import ShownTokens
 from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
 from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
 from evalguard.core.settings import Value
@@ -53,6 +54,7 @@ class ScoredSide:
     where that was not measured. ``shown``: what a server shows of its distributions, by task.
     ``origin``: which model answered, as a finished lm-eval run records it. ``lost``: metrics that
     such a run scored, or should have, and has no scores of documents for, with the reason.
+    ``findings``: what of how it was scored every reader must see.
     """
 
     identity: RunIdentity
@@ -68,6 +70,7 @@ class ScoredSide:
     notes: tuple[str, ...] = ()
     origin: RunOrigin | None = None
     lost: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
 
 def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
@@ -85,6 +88,7 @@ def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
         groups=evaluation.groups,
         environment=evaluation.description.environment,
         notes=(*evaluation.notes, *evaluation.description.caveats),
+        findings=evaluation.findings,
     )
 
 
