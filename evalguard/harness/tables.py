@@ -33,7 +33,11 @@ from evalguard.harness.answers import (
 from evalguard.harness.requests import TaskRequests, written
 from evalguard.harness.single_answers import aggregation_name, direction, single_scores
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
-from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
+from evalguard.stats.answers.uninformative import (
+    gives_nothing,
+    uninformative_answers,
+    with_uninformative,
+)
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
@@ -188,11 +192,14 @@ def _uninformative(
     if answers.alone:
         of_filter = answers.alone.get(table.filter)
         unfound = of_filter.missing if of_filter is not None else {}
-        known = all(document.doc_id in unfound for document in documents)
+        filtered = answers.filtered[table.filter]
         return uninformative_answers(
             table,
             [document.responses[0].text or "" for document in documents],
-            [unfound[document.doc_id][0] for document in documents] if known else [],
+            [
+                unfound[doc][0] if doc in unfound else gives_nothing(filtered[doc][0])
+                for doc in (document.doc_id for document in documents)
+            ],
         )
     tokens = [answer.token_logprobs for answer in told if answer.token_logprobs is not None]
     scored = np.concatenate(tokens) if tokens and len(tokens) == len(told) else np.empty(0)

@@ -62,6 +62,24 @@ def without_seed(number: int, seed: int) -> tuple[str, str]:
     return right(number, 1234)
 
 
+def without_mark(number: int, seed: int) -> tuple[str, str]:
+    """The same answers without the mark: the strict filter finds none of them."""
+    text, reason = right(number, seed)
+    return text.replace("#### ", "The answer is "), reason
+
+
+def without_number(number: int, seed: int) -> tuple[str, str]:
+    return f"{'very ' * (number % 5)}hard to say", "stop"
+
+
+def empty(number: int, seed: int) -> tuple[str, str]:
+    return "\n " * (number % 3), "stop"
+
+
+def the_same(number: int, seed: int) -> tuple[str, str]:
+    return "Let me see. #### 3", "stop"
+
+
 @dataclass
 class Served:
     """Servers at 127.0.0.1, by what they say."""
@@ -238,6 +256,58 @@ def test_a_server_that_ignores_the_seed_is_told_by_its_equal_answers(asked: Aske
     (said,) = [text for text in caveats(done, "strict") if "the same text" in text]
     assert f"in {DOCUMENTS} of {DOCUMENTS} documents" in said
     assert "temperature 0.8" in said
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        (without_number, "the filter strict finds no answer in all 20 documents"),
+        (empty, "the generated answers to all 20 documents are empty"),
+        (the_same, "all 20 documents are given the same answer"),
+    ],
+)
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_two_servers_whose_answers_say_nothing_give_no_verdict(
+    asked: Asked, says: Says, said: str, repeats: int
+) -> None:
+    done = asked.compare(says, says, "--json", repeats=repeats)
+    assert done.code == 3
+    strict = next(c for c in done.document["comparisons"] if c["filter"] == "strict")
+    assert said in strict["reason"]
+
+
+@pytest.mark.parametrize("says", [without_number, empty, the_same])
+def test_a_base_that_was_stored_and_says_nothing_gives_no_verdict(asked: Asked, says: Says) -> None:
+    done = asked.compare(says, right, "--json", repeats=1)
+    words = ["compare", "--config", asked.tmp_path / "servers.yaml", "--quiet", "--json"]
+    folder = done.document["run_folder"]
+    again = run_here(
+        [*words, "--base", folder, "--cand", "port", "--output-path", asked.tmp_path / "more"],
+        asked.capfd,
+    )
+    assert (done.code, again.code) == (3, 3)
+    assert again.document["comparisons"][0]["reason"] == done.document["comparisons"][0]["reason"]
+    assert (
+        "there is nothing that a candidate could lose" in done.document["comparisons"][0]["reason"]
+    )
+
+
+@pytest.mark.parametrize("says", [without_number, empty, the_same])
+def test_a_candidate_that_says_nothing_is_never_a_pass(asked: Asked, says: Says) -> None:
+    assert asked.compare(right, says, repeats=1).code == 1
+
+
+def test_a_filter_that_is_not_meant_for_the_models_comes_off_the_gate(asked: Asked) -> None:
+    done = asked.compare(without_mark, without_mark, repeats=1)
+    assert done.code == 3
+    assert "the filter strict finds no answer in all 20 documents" in " ".join(done.out.split())
+    guard = asked.tmp_path / "servers.yaml"
+    told = json.loads(guard.read_text())
+    guard.write_text(json.dumps(told | {"gate": {"advisory": ["sums/exact_match,strict"]}}))
+    words = ["compare", "--config", guard, "--base", "served", "--cand", "port", "--quiet"]
+    again = run_here([*words, "--output-path", asked.tmp_path / "more"], asked.capfd)
+    assert again.code == 0
+    assert "no answer is found in 100% of the candidate's texts" in " ".join(again.out.split())
 
 
 def test_a_stored_run_shows_the_same_answers_again(asked: Asked) -> None:

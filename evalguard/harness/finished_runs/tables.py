@@ -18,6 +18,7 @@ from evalguard.core.scores import (
     NotComparableError,
     NotCompared,
     ScoreTable,
+    Uninformative,
     check_loglikelihoods,
     has_closed_form,
     read_fields,
@@ -38,7 +39,11 @@ from evalguard.harness.finished_runs.samples import (
     read_lmeval_samples,
     stored_answers,
 )
-from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
+from evalguard.stats.answers.uninformative import (
+    gives_nothing,
+    uninformative_answers,
+    with_uninformative,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,20 +153,23 @@ def _table(
         run=of.results.run(of.task, len(samples)),
         caveats=(*caveats, *(text for text in own if text)),
     )
-    if of.results.output_type(of.task) != "generate_until":
-        return table
+    return with_uninformative(table, _uninformative(of, table, scored))
+
+
+def _uninformative(
+    of: _Metric, table: ScoreTable, samples: Sequence[Sample]
+) -> Uninformative | None:
+    """Where generated answers say nothing about the model."""
+    texts = [text for sample in samples if (text := first_text(sample)) is not None]
+    if of.results.output_type(of.task) != "generate_until" or len(texts) < len(samples):
+        return None
     fallbacks = of.results.fallbacks(of.task)
-    unfound = [found_nothing(sample, of.filter, fallbacks) for sample in scored]
-    known = [one for one in unfound if one is not None]
-    texts = [text for sample in scored if (text := first_text(sample)) is not None]
-    return with_uninformative(
-        table,
-        uninformative_answers(
-            table,
-            texts if len(texts) == len(scored) else [],
-            known if len(known) == len(scored) else [],
-        ),
-    )
+    unfound = [found_nothing(sample, of.filter, fallbacks) for sample in samples]
+    missing = [
+        bool(sample.filtered) and gives_nothing(sample.filtered[0]) if one is None else one
+        for sample, one in zip(samples, unfound, strict=True)
+    ]
+    return uninformative_answers(table, texts, missing)
 
 
 def _statistics(

@@ -57,6 +57,13 @@ def uninformative_answers(
     return _of_documents("one_answer", given, texts)
 
 
+def gives_nothing(answer: object) -> bool:
+    """Whether a filter of any kind gave no answer: nothing, an empty text, an empty list."""
+    if isinstance(answer, str):
+        return not answer.strip()
+    return answer is None or (isinstance(answer, (list, tuple)) and not answer)
+
+
 def _of_documents(
     kind: UninformativeKind, chosen: NDArray[np.bool_], texts: Sequence[str]
 ) -> Uninformative:

@@ -56,6 +56,7 @@ def reason(report: CompareReport) -> str:
 OWN_FALLBACK = [{"function": "regex", "regex_pattern": "= (.*)", "fallback": "none found"}, FIRST]
 LOWERED = [{"function": "regex", "fallback": "Nothing "}, {"function": "lowercase"}, FIRST]
 CHOICES = [{"function": "multi_choice_regex"}, FIRST]
+OF_THE_TASK = [{"function": "<function find at 0x7f>"}, FIRST]
 VOTED = [{"function": "regex"}, {"function": "majority_vote"}, FIRST]
 
 
@@ -67,9 +68,12 @@ VOTED = [{"function": "regex"}, {"function": "majority_vote"}, FIRST]
         (LOWERED, "nothing", N),
         (CHOICES, "[invalid]", N),
         (VOTED, "[invalid]", N),
+        (OF_THE_TASK, None, N),
+        (OF_THE_TASK, " ", N - 2),
+        (OF_THE_TASK, [], N - 6),
         (None, "[invalid]", N - 4),
+        (None, "[invalid]", 108),
     ],
-    ids=["all", "own fallback", "lowered", "multiple choice", "majority", "nearly all"],
 )
 def test_a_filter_that_finds_nothing_on_either_side_is_no_pass(
     compare: Any, steps: Any, fallback: str, missing: int
@@ -83,9 +87,9 @@ def test_a_filter_that_finds_nothing_on_either_side_is_no_pass(
     assert "the filter number finds no answer in" in reason(report)
     assert f"{'all' if missing == N else f'{missing} of'} {N} documents" in reason(report)
     assert all(f'"org/port thinks {i}"' in reason(report) for i in range(3))
-    (finding,) = report.findings
-    assert finding.kind == "no_answer_found"
-    assert finding.values["candidate"] == pytest.approx(missing / N)
+    for finding in report.findings if steps is not OF_THE_TASK else ():
+        assert finding.kind == "no_answer_found"
+        assert finding.values["candidate"] == pytest.approx(missing / N)
 
 
 def test_a_candidate_without_answers_regresses_and_it_is_said_to_be_a_loss_of_form(
