@@ -12,6 +12,7 @@ from handmade_runs import HandmadeRun
 
 import evalguard
 from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.findings import Finding
 from evalguard.errors import EvaluationError
 
 N = 120
@@ -56,6 +57,13 @@ def reason(report: CompareReport) -> str:
 OWN_FALLBACK = [{"function": "regex", "regex_pattern": "= (.*)", "fallback": "none found"}, FIRST]
 LOWERED = [{"function": "regex", "fallback": "Nothing "}, {"function": "lowercase"}, FIRST]
 CHOICES = [{"function": "multi_choice_regex"}, FIRST]
+
+
+def found(report: CompareReport) -> list[Finding]:
+    """What is said of answers that were not found."""
+    return [one for one in report.findings if one.kind == "no_answer_found"]
+
+
 OF_THE_TASK = [{"function": "<function find at 0x7f>"}, FIRST]
 VOTED = [{"function": "regex"}, {"function": "majority_vote"}, FIRST]
 
@@ -87,8 +95,8 @@ def test_a_filter_that_finds_nothing_on_either_side_is_no_pass(
     assert "the filter number finds no answer in" in reason(report)
     assert f"{'all' if missing == N else f'{missing} of'} {N} documents" in reason(report)
     assert all(f'"org/port thinks {i}"' in reason(report) for i in range(3))
-    for finding in report.findings if steps is not OF_THE_TASK else ():
-        assert finding.kind == "no_answer_found"
+    assert bool(found(report)) == (steps is not OF_THE_TASK)
+    for finding in found(report):
         assert finding.values["candidate"] == pytest.approx(missing / N)
 
 
@@ -97,7 +105,7 @@ def test_a_candidate_without_answers_regresses_and_it_is_said_to_be_a_loss_of_fo
 ) -> None:
     report = compare(generated(), generated("org/port", missing=N - 2))
     assert report.exit_code == 1
-    (finding,) = report.findings
+    (finding,) = found(report)
     assert "98.3% of the candidate's texts (base 0%): a loss of form" in finding.text
     assert any("a loss of form" in caveat for caveat in report.comparisons[0].caveats)
 
@@ -134,13 +142,13 @@ def test_many_texts_without_an_answer_are_a_finding_of_a_run_that_is_judged(
 ) -> None:
     report = compare(generated(missing=missing), generated("org/port", missing=missing))
     assert report.exit_code == 0
-    (finding,) = report.findings
+    (finding,) = found(report)
     assert f"{100 * missing / N:.3g}% of the candidate's texts" in finding.text
 
 
 def test_few_texts_without_an_answer_are_no_finding(compare: Any) -> None:
     report = compare(generated(missing=20), generated("org/port", missing=20))
-    assert (report.exit_code, report.findings) == (0, ())
+    assert (report.exit_code, found(report)) == (0, [])
 
 
 def test_findings_of_many_tasks_are_three_lines(compare: Any) -> None:
@@ -149,7 +157,7 @@ def test_findings_of_many_tasks_are_three_lines(compare: Any) -> None:
         for number in range(5):
             answers = ["[invalid]"] * (40 + number) + ANSWERS[40 + number :]
             side.generate(TEXTS, answers, RIGHT, task=f"task{number}")
-    findings = compare(*sides).findings
+    findings = found(compare(*sides))
     assert [one.task for one in findings] == ["task4", "task3", ""]
     assert "by 3 more filters, of 3 tasks (first: task2)" in findings[2].text
 
@@ -164,7 +172,7 @@ def test_giving_no_answer_may_be_the_right_answer(compare: Any) -> None:
     ]
     report = compare(*sides)
     assert report.exit_code == 0
-    assert "no answer is found in 91.7%" in report.findings[0].text
+    assert "no answer is found in 91.7%" in found(report)[0].text
 
 
 TAKEN = [FIRST]
