@@ -83,7 +83,7 @@ def _metrics(plans: Sequence[MetricPlan], width: int) -> list[Text]:
     margins = list(dict.fromkeys(_margin_text(plan) for plan in planned))
     several = len(margins) > 1
     seen = "the margin" if several else "".join(margins)
-    header = ["", "drift seen, sigma", f"to see {seen}", "to rule it out"]
+    header = ["", "drift seen, sigma", f"to see {seen}", "to decide"]
     rows = [[f"  {_metric_name(plan)}", *_cells(plan, own=several)] for plan in planned]
     widest = max((cell_len(row[0]) for row in rows), default=0)
     room = _widths([header, *rows], width)[0] if rows else -1
@@ -125,7 +125,7 @@ def _cells(plan: MetricPlan, *, own: bool) -> list[str]:
         f"{_sigma(plan.detectable_sigma)} [{_sigma(low)}, {_sigma(high)}]",
         (f"{_margin_text(plan)}: " if own else "")
         + _documents(plan.needed_to_detect, plan.needed_to_detect_range),
-        _documents(plan.needed_to_show_harmless, plan.needed_to_show_harmless_range),
+        _documents(plan.needed_to_decide, plan.needed_to_decide_range),
     ]
 
 
@@ -280,9 +280,8 @@ def _aim_sentence(report: PlanReport) -> str:
         f"seen: with a chance of {format_percent(aim.power)} by the paired test, one-sided at "
         "alpha = "
         f"{aim.alpha:.4g}; ranges at {format_percent(aim.confidence)}. t approximation for "
-        "means, normal "
-        "approximation of the exact McNemar test for 0/1 metrics; a drift of 0 is assumed where "
-        "it is to be ruled out"
+        "means, normal approximation of McNemar's test for 0/1 metrics. decided: whatever the true "
+        "drift is, all gated metrics together"
     )
 
 
@@ -302,9 +301,8 @@ def _conclusion(report: PlanReport) -> str:
         several = len(plans) > 1
         return (
             f"Enough documents{' for every metric' if several else ''}: at most "
-            f"{rounding.format_count(sure)} of {documents} (--limit) show a drift of {margin}, "
-            "or rule "
-            f"it out, on {where}{', the hardest' if several else ''}."
+            f"{rounding.format_count(sure)} of {documents} (--limit) decide at a margin of "
+            f"{margin}, on {where}{', the hardest' if several else ''}."
         )
     needed = _needed(worst)
     if needed is not None and needed <= worst.n:
@@ -365,15 +363,11 @@ def _shortage(plan: MetricPlan) -> tuple[float, float]:
 
 
 def _most_documents(plan: MetricPlan) -> int | None:
-    return _larger(plan.needed_to_detect_range[1], plan.needed_to_show_harmless_range[1])
+    return plan.needed_to_decide_range[1]
 
 
 def _needed(plan: MetricPlan) -> int | None:
-    return _larger(plan.needed_to_detect, plan.needed_to_show_harmless)
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
+    return plan.needed_to_decide
 
 
 # The JSON contract ``evalguard.plan/1``: one plan as one strict JSON document.
@@ -423,6 +417,8 @@ def _metric_document(plan: MetricPlan) -> dict[str, Any]:
         "needed_to_detect_range": list(plan.needed_to_detect_range),
         "needed_to_show_harmless": plan.needed_to_show_harmless,
         "needed_to_show_harmless_range": list(plan.needed_to_show_harmless_range),
+        "needed_to_decide": plan.needed_to_decide,
+        "needed_to_decide_range": list(plan.needed_to_decide_range),
         "method": plan.method,
         "reason": pilot.problem,
         "caveats": list(pilot.caveats),

@@ -14,8 +14,10 @@ from evalguard.stats.drift import estimate_drift
 from evalguard.stats.power import (
     NORMAL_KURTOSIS,
     Range,
+    decidable_ratio,
     detectable_drift,
     detectable_flip_drift,
+    documents_to_decide,
     flip_documents_to_detect,
     flip_documents_to_show_harmless,
     kurtosis,
@@ -250,6 +252,8 @@ class MetricPlan:
             ``FEWEST_FOR_T`` where a t test decides.
         needed_to_show_harmless: documents after which a candidate without a drift is shown to
             stay below the margin (non-inferiority).
+        needed_to_decide: documents after which the verdict is decided, whatever the true drift is:
+            those that an undecided comparison of the pilot's documents asks for.
         The ``_range`` beside a number is what the pilot leaves open, at the pilot's confidence.
         method: the test that the plan is for.
     """
@@ -268,11 +272,19 @@ class MetricPlan:
     needed_to_detect_range: DocumentRange = (None, None)
     needed_to_show_harmless: int | None = None
     needed_to_show_harmless_range: DocumentRange = (None, None)
+    needed_to_decide: int | None = None
+    needed_to_decide_range: DocumentRange = (None, None)
     method: str = "none"
 
 
 def plan_metric(
-    pilot: Pilot, *, n: int, margin: float | Margin, alpha: float, power: float
+    pilot: Pilot,
+    *,
+    n: int,
+    margin: float | Margin,
+    alpha: float,
+    power: float,
+    metrics: int = 1,
 ) -> MetricPlan:
     """Plan a run of n documents (at least 2) from a pilot.
 
@@ -281,6 +293,9 @@ def plan_metric(
     the n of the run that is planned, where it is a drift of margin * s_base / sqrt(n), and the
     documents needed are those that detect this drift. A margin in points or percent is the same
     drift whatever n; it is relative to the pilot's base.
+
+    Args:
+        metrics: that the gate judges together.
     """
     given = margin if isinstance(margin, Margin) else Margin(margin)
     base_stderr = pilot.base_stderr * math.sqrt(pilot.n / n)
@@ -296,6 +311,8 @@ def plan_metric(
     rule = _flip_rule if pilot.flip_rate is not None else _mean_rule
     ends = [rule(pilot, ratio, n, in_sigma, alpha, power) for ratio in pilot.ratio_range]
     at = rule(pilot, pilot.ratio, n, in_sigma, alpha, power)
+    tolerated, aim = in_sigma / math.sqrt(n), (alpha, power, metrics)
+    deciding = [_deciding(pilot, ratio, tolerated, *aim) for ratio in pilot.ratio_range]
     return MetricPlan(
         pilot=pilot,
         n=n,
@@ -311,7 +328,29 @@ def plan_metric(
         needed_to_detect_range=(ends[0].detect, ends[1].detect),
         needed_to_show_harmless=at.harmless,
         needed_to_show_harmless_range=(ends[0].harmless, ends[1].harmless),
-        method="paired-t" if pilot.flip_rate is None else "mcnemar-exact",
+        needed_to_decide=_deciding(pilot, pilot.ratio, tolerated, *aim),
+        needed_to_decide_range=(deciding[0], deciding[1]),
+        method="paired-t" if pilot.flip_rate is None else "mcnemar-mid-p",
+    )
+
+
+def _deciding(
+    pilot: Pilot, ratio: float, tolerated: float, alpha: float, power: float, metrics: int
+) -> int | None:
+    """Documents that decide; ``ratio`` and the tolerated drift in units of the base's scatter."""
+    if not (ratio > 0.0 and math.isfinite(ratio) and tolerated > 0.0):
+        return FEWEST_FOR_T if ratio == 0.0 and tolerated > 0.0 else None
+    least = decidable_ratio(alpha, metrics, power=power)
+    fresh = math.ceil((least * ratio / tolerated) ** 2)
+    if fresh <= pilot.n:
+        return max(FEWEST_FOR_T, fresh)
+    return documents_to_decide(
+        tolerated / ratio * math.sqrt(pilot.n),
+        known=pilot.n,
+        alpha=alpha,
+        metrics=metrics,
+        fixed=True,
+        power=power,
     )
 
 

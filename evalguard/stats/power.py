@@ -22,6 +22,7 @@ from evalguard.stats.probability import (
 )
 
 _MOST_DOCUMENTS = 10**15
+_LEAST_DRIFT = 1e-12  # where flips are none but the drift's, 0 would be a solution too
 
 
 def check_power(alpha: float, power: float) -> None:
@@ -110,28 +111,27 @@ def smallest(enough: Callable[[int], bool], start: float) -> int | None:
 
 
 def detectable_flip_drift(flip_rate: float, n: int, *, alpha: float, power: float) -> float:
-    """Smallest drift delta that the exact McNemar test on n documents detects; at most 1.
+    """Smallest drift delta that McNemar's mid-p on n documents detects; at most 1.
 
     The delta at which ``flip_documents_to_detect`` asks for n documents.
     """
     check_power(alpha, power)
 
     def surplus(delta: float) -> float:
-        return math.sqrt(n) * (delta - 1.0 / n) - _needed(flip_rate, delta, alpha, power)
+        return math.sqrt(n) * delta - _needed(flip_rate, delta, alpha, power)
 
     if surplus(1.0) <= 0.0:
         return 1.0
-    return float(optimize.brentq(surplus, 0.0, 1.0, xtol=1e-14, rtol=1e-12))
+    return float(optimize.brentq(surplus, _LEAST_DRIFT, 1.0, xtol=1e-14, rtol=1e-12))
 
 
 def flip_documents_to_detect(
     flip_rate: float, drift: float, *, alpha: float, power: float
 ) -> int | None:
-    """Documents after which the exact McNemar test detects a drift; None for no drift.
+    """Documents after which McNemar's mid-p detects a drift; None for no drift.
 
-    sqrt(n) (delta - 1/n) = z_{1-alpha} sqrt(psi) + z_{power} sqrt(psi - delta^2): the normal
-    approximation of R. J. Connor (Biometrics 43, 1987, 207-211), with the continuity correction
-    1/n that stands for the exact test's conservatism (b - c moves in steps of 2 at given b + c).
+    sqrt(n) delta = z_{1-alpha} sqrt(psi) + z_{power} sqrt(psi - delta^2): the normal approximation
+    of R. J. Connor (Biometrics 43, 1987, 207-211); the mid-p asks for no continuity correction.
     """
     check_power(alpha, power)
     if not drift > 0.0:
@@ -139,8 +139,7 @@ def flip_documents_to_detect(
     if drift >= 1.0:
         return 2
     needed = _needed(flip_rate, drift, alpha, power)
-    root = (needed + math.sqrt(needed * needed + 4.0 * drift)) / (2.0 * drift)
-    return max(2, math.ceil(root * root))
+    return max(2, math.ceil((needed / drift) ** 2))
 
 
 def flip_documents_to_show_harmless(
@@ -167,6 +166,59 @@ def _needed(flip_rate: float, delta: float, alpha: float, power: float) -> float
 
 
 # How many documents a question needs, and how small a drift so many can show.
+
+
+POWER = 0.8
+_MOST_DECIDING = 10**9
+
+
+def decidable_ratio(alpha: float, metrics: int = 1, *, power: float = POWER) -> float:
+    """The smallest margin, in paired standard errors, that so many runs decide.
+
+    With z the normal quantile at the one-sided level alpha and z_K that at alpha / K, which the
+    gate asks of one of its K metrics (Bonferroni's, so that Holm asks no more), an estimate D with
+    standard error S and a margin m is undecided between m - z S (below, a drift above the margin is
+    excluded) and z_K S (above, it is real). That window is z + z_K - m / S standard errors long:
+    wherever the true drift lies, it holds at most 2 Phi(length / 2) - 1 of all estimates, which is
+    1 - power at the length that this leaves.
+    """
+    window = -normal_quantile(alpha) - normal_quantile(alpha / max(metrics, 1))
+    return window - _tolerable_length(power)
+
+
+def documents_to_decide(
+    ratio: float, *, known: int, alpha: float, metrics: int = 1, fixed: bool, power: float = POWER
+) -> int | None:
+    """Documents after which so many runs are decided, whatever the true drift is.
+
+    The known documents are among them: what is known of the estimate does not scatter anew, so that
+    the window of ``decidable_ratio`` counts by sqrt(1 - known / N) of its length.
+
+    Args:
+        ratio: the margin over the paired standard error of the known documents.
+        metrics: K, that the gate judges together.
+        fixed: whether the margin stays what it is; else it shrinks as the standard error does.
+
+    Returns:
+        The number, above ``known``; None where no number below a billion does.
+    """
+    tolerable = _tolerable_length(power)
+    window = decidable_ratio(alpha, metrics, power=power) + tolerable
+
+    def enough(documents: int) -> bool:
+        if documents <= known:
+            return False
+        length = window - ratio * (math.sqrt(documents / known) if fixed else 1.0)
+        return length <= tolerable * math.sqrt(1.0 - known / documents)
+
+    possible = ratio > 0.0 if fixed else window - ratio < tolerable
+    found = smallest(enough, known + 1.0) if possible else None
+    return found if found is not None and found <= _MOST_DECIDING else None
+
+
+def _tolerable_length(power: float) -> float:
+    """Length, in standard errors, of the interval that holds 1 - power of a normal at most."""
+    return 2.0 * normal_quantile(1.0 - power / 2.0)
 
 
 def fewest_signs(confidence: float) -> int:

@@ -15,7 +15,8 @@ from evalguard.core.gate import Gate
 from evalguard.core.pairing import PairedScores
 from evalguard.run.judging import judge_comparisons
 from evalguard.stats.compare import compare_documents
-from evalguard.stats.undecided import TOLERABLE, documents_to_decide
+from evalguard.stats.pilot import pilot_of_comparison, plan_metric
+from evalguard.stats.power import decidable_ratio, documents_to_decide
 
 
 def judge(pairs: PairedScores, gate: Gate) -> Comparison:
@@ -104,7 +105,7 @@ def test_documents_added_to_those_that_left_it_undecided_decide_four_of_five(
 ) -> None:
     """A normal estimate with a margin of 1 and known standard errors, extended from n to N."""
     rng, n, z = np.random.default_rng(3), 1000, scipy_stats.norm.ppf(0.975)
-    needed = documents_to_decide(ratio, 2.0 * z, known=n, fixed=True)
+    needed = documents_to_decide(ratio, known=n, alpha=0.025, fixed=True)
     assert needed is not None
     early = 1.0 / ratio
     late = early * math.sqrt(n / needed)
@@ -149,22 +150,41 @@ def test_a_perplexity_is_proposed_a_margin_in_percent() -> None:
 
 @pytest.mark.parametrize("ratio", [0.0, -0.0])
 def test_no_number_of_documents_decides_at_a_margin_of_0(ratio: float) -> None:
-    assert documents_to_decide(ratio, 3.92, known=100, fixed=True) is None
+    assert documents_to_decide(ratio, known=100, alpha=0.025, fixed=True) is None
 
 
 def test_a_sigma_margin_that_is_wide_enough_asks_for_documents() -> None:
-    window = 3.92
-    wide = window - TOLERABLE / 2.0
-    found = documents_to_decide(wide, window, known=100, fixed=False)
+    found = documents_to_decide(decidable_ratio(0.025) + 0.25, known=100, alpha=0.025, fixed=False)
     assert found is not None
     assert 100 < found < 200
 
 
 @pytest.mark.parametrize("known", [2, 100, 5000])
 def test_more_than_the_known_documents_are_asked_for(known: int) -> None:
-    found = documents_to_decide(3.91, 3.92, known=known, fixed=True)
+    found = documents_to_decide(3.91, known=known, alpha=0.025, fixed=True)
     assert found is not None
     assert found > known
+
+
+@pytest.mark.parametrize("margin", ["1pp", "1 sigma", "3%"])
+@pytest.mark.parametrize("metrics", [1, 7])
+def test_a_plan_asks_for_the_documents_that_the_comparison_asks_for(
+    margin: str, metrics: int
+) -> None:
+    gate = Gate(margin=Margin.parse(margin))
+    one = compare_documents(answers(1319, lost=100, won=98), margin=gate.default_margin)
+    others = [
+        replace(one, comparison=replace(one.comparison, task=f"task{i}"))
+        for i in range(metrics - 1)
+    ]
+    found = judge_comparisons([one, *others], gate=gate).comparisons[0]
+    assert found.undecided is not None
+    asked = found.needed_n or found.undecided.fixed_margin_n
+    pilot = pilot_of_comparison(found, confidence=0.95)
+    plan = plan_metric(
+        pilot, n=1319, margin=gate.default_margin, alpha=0.025, power=0.8, metrics=metrics
+    )
+    assert plan.needed_to_decide == asked
 
 
 # The Holm-adjusted interval stands where it is what keeps a drift from being real.

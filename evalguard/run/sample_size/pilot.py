@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class PlanAim:
     @property
     def alpha(self) -> float:
         """One-sided level of the paired test: the interval at ``confidence`` leaves 0."""
-        return (1.0 - self.confidence) / 2.0
+        return self.gate.level
 
     @classmethod
     def of(cls, gate: Gate, power: float) -> PlanAim:
@@ -65,17 +66,25 @@ class PlanAim:
             confidence=self.confidence,
         )
 
-    def plan(self, pilot: Pilot, n: int) -> MetricPlan:
-        """Plan a run of n documents, by the metric's own margin.
+    def plan(self, pilot: Pilot, n: int, *, metrics: int) -> MetricPlan:
+        """Plan a run of n documents, by the metric's own margin, of so many gated metrics.
 
         One that the gate does not judge, and that has no such margin, is planned for 1 sigma.
         """
-        margin, asked = self.gate.margin_of(pilot.task, pilot.metric), (self.alpha, self.power)
-        plan = plan_metric(pilot, n=n, margin=margin, alpha=asked[0], power=asked[1])
+        margin = self.gate.margin_of(pilot.task, pilot.metric)
         gated = self.gate.covers(pilot.task, pilot.filter, pilot.metric)
+        asked = partial(
+            plan_metric,
+            pilot,
+            n=n,
+            alpha=self.alpha,
+            power=self.power,
+            metrics=metrics if gated else 1,
+        )
+        plan = asked(margin=margin)
         if gated or plan.pilot.problem == pilot.problem:
             return plan
-        return plan_metric(pilot, n=n, margin=1.0, alpha=asked[0], power=asked[1])
+        return asked(margin=1.0)
 
 
 def plan_metrics(
@@ -91,6 +100,7 @@ def plan_metrics(
     """
     bases, candidates = ({table.key: table for table in side.tables} for side in scored)
     plans, failed = [], False
+    gated = sum(aim.gate.covers(*key) for key in {*bases, *candidates})
     for key in dict.fromkeys([*bases, *candidates]):
         if key not in bases or key not in candidates:
             present = "candidate" if key in candidates else "base"
@@ -100,7 +110,8 @@ def plan_metrics(
         else:
             base, candidate = _same_documents(bases[key], candidates[key], sources)
             pilot, comparison = _metric_pilot(base, candidate, choices, aim)
-        plan = aim.plan(pilot, count_planned_documents(bases.get(key) or candidates[key], choices))
+        planned = count_planned_documents(bases.get(key) or candidates[key], choices)
+        plan = aim.plan(pilot, planned, metrics=gated)
         failed = failed or comparison.outcome == "failed" or plan.pilot.problem != pilot.problem
         plans.append(plan)
     return tuple(plans), failed

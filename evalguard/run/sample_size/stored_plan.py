@@ -72,8 +72,9 @@ def plan_from_run(
         known = ", ".join(dict.fromkeys(c.task for c in comparisons)) or "none"
         raise UsageError(f"{run} has no task {', '.join(options.tasks)}", hint=f"it has: {known}")
     pilots = [pilot_of_comparison(c, confidence=aim.confidence) for c in chosen]
+    gated = sum(gate.covers(*c.key) for c in chosen)
     plans = tuple(
-        aim.plan(pilot, max(2, int(options.limit or c.n)))
+        aim.plan(pilot, max(2, int(options.limit or c.n)), metrics=gated)
         for pilot, c in zip(pilots, chosen, strict=True)
     )
     failed = any(
