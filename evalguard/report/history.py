@@ -286,6 +286,7 @@ def _trend_document(trend: Trend) -> dict[str, Any]:
         "shortest": scan.shortest,
         "smallest_step": scan.smallest_step,
         "seed": scan.seed,
+        "correlation": scan.correlation,
         "nights": [
             {"run": night.run.number, "created": night.run.created, "used": place in used}
             | {

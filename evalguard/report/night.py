@@ -83,7 +83,7 @@ def change_point_error_text(report: NightReport) -> str:
     return (
         f"Change points: the chance of any false one is at most {format_percent(report.alpha)} "
         "for a pair "
-        f"in {format_count(report.looks)} nights, if nights do not depend on each other."
+        f"in {format_count(report.looks)} nights; nights in a row that are alike are counted."
     )
 
 

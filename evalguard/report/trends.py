@@ -162,8 +162,18 @@ def trend_error_text(report: TrendReport) -> str:
     looks = f" in {format_count(report.looks)} answers like this" if report.looks > 1 else ""
     return (
         f"{points}; the chance of any false one {among}{looks} is at most "
-        f"{format_percent(report.alpha)} "
-        "(permutation scan; nights that do not depend on each other)"
+        f"{format_percent(report.alpha)} (permutation scan{_alike_text(report)})"
+    )
+
+
+def _alike_text(report: TrendReport) -> str:
+    """What nights that follow each other mean for that chance."""
+    correlation = max((trend.scan.correlation for trend in report.trends), default=0.0)
+    if correlation == 0.0:
+        return "; nights in a row are not seen to be alike"
+    return (
+        f"; nights in a row are alike, correlation {correlation:.2f}, which is counted: by "
+        "simulation up to twice that chance"
     )
 
 

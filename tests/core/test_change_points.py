@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.signal import lfilter
 
 from evalguard.stats.series.change_points import change_points
 
@@ -87,6 +88,56 @@ def test_false_alarms_are_at_most_as_often_as_stated(series: Callable[[Rng], Ser
 @pytest.mark.parametrize("series", QUIET)
 def test_false_alarms_over_many_histories(series: Callable[[Rng], Series]) -> None:
     assert false_alarms(series, 2_000, seed=2) <= bound(ALPHA, 2_000)
+
+
+def persistent(rng: Rng, correlation: float, nights: int = 120) -> Series:
+    noise = np.sqrt(1.0 - correlation**2) * rng.normal(size=nights + 100)
+    return lfilter([1.0], [1.0, -correlation], noise)[100:], np.full(nights, 0.2)
+
+
+@pytest.mark.parametrize("correlation", [0.3, 0.6, 0.8])
+def test_nights_in_a_row_that_are_alike_are_no_steps(correlation: float) -> None:
+    """Of nights that were taken as independent half of all windows alarmed at 0.6."""
+    runs = 60
+    share = false_alarms(lambda rng: persistent(rng, correlation), runs, seed=4)
+    assert share <= bound(0.10, runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nights", [60, 120])
+@pytest.mark.parametrize("correlation", [0.0, 0.2, 0.4, 0.6, 0.8])
+def test_false_alarms_over_many_windows_of_nights_that_are_alike(
+    correlation: float, nights: int
+) -> None:
+    runs = 500
+    share = false_alarms(lambda rng: persistent(rng, correlation, nights), runs, seed=5)
+    assert share <= bound(0.10, runs)
+
+
+@pytest.mark.parametrize(
+    ("step", "correlation", "least"), [(3.0, 0.3, 0.95), (3.0, 0.6, 0.85), (5.0, 0.8, 0.75)]
+)
+def test_steps_among_nights_that_are_alike_are_found(
+    step: float, correlation: float, least: float
+) -> None:
+    hits, runs = 0, 40
+    for run in range(runs):
+        values, errors = persistent(np.random.default_rng([6, run]), correlation)
+        values[60:] += step
+        hits += bool(change_points(values, errors, alpha=ALPHA, seed=run).points)
+    assert hits / runs >= least - 3.0 * np.sqrt(least * (1 - least) / runs)
+
+
+def test_the_correlation_of_nights_is_seen_around_steps_and_counts_in_their_errors() -> None:
+    rng = np.random.default_rng(9)
+    alike, errors = persistent(rng, 0.7)
+    alone = rng.normal(size=120)
+    steps = np.where(np.arange(120) < 60, 0.0, 8.0)
+    (first, second) = (change_points(noise + steps, errors) for noise in (alike, alone))
+    assert 0.5 < first.correlation < 0.9
+    assert second.correlation == 0.0
+    assert [len(scan.points) for scan in (first, second)] == [1, 1]
+    assert first.points[0].stderr > 1.5 * second.points[0].stderr
 
 
 def found_steps(step: float, spread: float, at: int, runs: int) -> tuple[float, float, float]:

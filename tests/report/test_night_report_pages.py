@@ -61,7 +61,7 @@ def test_a_night_without_a_pair_says_so() -> None:
 def test_what_is_said_of_a_trend_are_sentences() -> None:
     page = render_history_page(a_history())
     assert "<p>Worse by " in page
-    assert "(permutation scan; nights that do not depend on each other).</p>" in page
+    assert "(permutation scan; nights in a row are not seen to be alike).</p>" in page
 
 
 def test_what_tonight_and_last_night_do_not_share_is_named() -> None:
