@@ -251,7 +251,12 @@ def _gate(entry: GateEntry) -> GateOptions:
     limits = entry.metrics.model_dump(by_alias=True, exclude_none=True, exclude=set(margins))
     return GateOptions(
         margin=margin.value if margin.unit == "sigma" else margin,
-        margins=tuple((name, one.margin) for name, one in margins.items()),
+        margins=tuple((name, one.margin) for name, one in margins.items() if one.margin),
+        directions=tuple(
+            (name, one.higher_is_better)
+            for name, one in margins.items()
+            if one.higher_is_better is not None
+        ),
         fail_on=entry.fail_on,
         confidence=entry.confidence,
         undecided=entry.undecided,

@@ -51,7 +51,14 @@ def _share(what: str) -> Any:
 class MetricGateEntry(GuardEntry):
     """What the gate asks of one metric, or of one task's."""
 
-    margin: MarginField = Field(description="Tolerated drift of this metric: 1.0, 1pp, 2%.")
+    margin: MarginField = Field(
+        default=None, description="Tolerated drift of this metric: 1.0, 1pp, 2%."
+    )
+    higher_is_better: bool | None = Field(
+        default=None,
+        description="Which way is better, of a metric whose task does not say: without it such a "
+        "metric is shown and not gated.",
+    )
 
 
 class LimitsEntry(GuardEntry):

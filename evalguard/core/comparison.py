@@ -105,6 +105,8 @@ class Comparison:
             guarantees; None in an ordinary one. Where it stopped early, sigma, its interval and
             the standard errors are those of all n documents, and ``n_used`` were asked.
         n_total: documents that the task has; 0 where unknown, as in results of earlier versions.
+        directed: whether anybody says which way is better; else its sign is that of a metric of
+            which more is better, and the gate does not judge it.
         margin: that it was judged with, in standard errors of the base; None in results of earlier
             versions, whose gate has the one margin, and where the base's standard error is 0.
             ``margin_text`` as it was given ("1pp").
@@ -156,6 +158,7 @@ class Comparison:
     influence: Influence | None = None
     stopping: Stopping | None = None
     n_total: int = 0
+    directed: bool = True
     margin: float | None = None
     margin_text: str = ""
     drift: float | None = None

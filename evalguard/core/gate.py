@@ -153,6 +153,7 @@ class Gate:
     Attributes:
         margin: tolerated drift; a number is in standard errors of the base.
         margins: margins of metrics ("acc") or of a task's metric ("gsm8k/exact_match"), which wins.
+        directions: whether higher is better, of metrics (named likewise) whose task does not say.
         fail_on: which metrics fail the gate.
             "real": sigma above the margin, and a degradation that is real: its interval at
             ``confidence``, Holm-adjusted over the gated metrics, lies above 0, which is where the
@@ -183,6 +184,7 @@ class Gate:
 
     margin: float | str | Margin = 1.0
     margins: tuple[tuple[str, Margin], ...] = ()
+    directions: tuple[tuple[str, bool], ...] = ()
     fail_on: FailOn = "real"
     confidence: float = 0.95
     undecided: WhenUndecided = "warn"
@@ -228,6 +230,11 @@ class Gate:
         """The margin of a task's metric: its own, the metric's, else the gate's."""
         own = dict(self.margins)
         return own.get(f"{task}/{metric}") or own.get(metric) or self.default_margin
+
+    def direction_of(self, task: str, metric: str) -> bool | None:
+        """Whether higher is better, where the gate says so of a task's metric."""
+        stated = dict(self.directions)
+        return stated.get(f"{task}/{metric}", stated.get(metric))
 
     @property
     def needs_distributions(self) -> bool:
@@ -345,10 +352,23 @@ class Gate:
         return None if chance is None else min(chance, self.level)
 
     def _gated(self, comparisons: list[Comparison]) -> list[Comparison]:
+        return [c for c in self._chosen(comparisons) if c.directed]
+
+    def _chosen(self, comparisons: list[Comparison]) -> list[Comparison]:
         if not self.gate_metrics:
             below = set() if self.subtasks else below_groups(comparisons)
             return [c for c in comparisons if c.task not in below and self.covers(*c.key)]
         return [c for c in comparisons if self.covers(*c.key)]
+
+    def undirected(self, comparisons: Iterable[Comparison]) -> tuple[tuple[Comparison, ...], bool]:
+        """Those that the gate would judge if anybody said which way is better.
+
+        The flag says whether nothing is known then: one of them is listed by name, or there is
+        nothing else that the gate judges.
+        """
+        chosen = self._chosen(list(comparisons))
+        found = tuple(c for c in chosen if not c.directed)
+        return found, bool(found) and (bool(self.gate_metrics) or len(found) == len(chosen))
 
     def missing(self, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
         """What the gate lists by name and was not compared: a listed metric fails the gate then."""

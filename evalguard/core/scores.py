@@ -27,6 +27,9 @@ Aggregation = Literal["mean", "perplexity", "weighted_perplexity", "bits_per_byt
 # Of these a document's value is its log-likelihood in nats.
 LOGLIKELIHOODS: tuple[Aggregation, ...] = ("perplexity", "weighted_perplexity", "bits_per_byte")
 
+# Caveat of a metric of which nobody says which way is better: the gate does not judge it.
+UNDIRECTED = "direction not declared: its sign is that of a metric of which more is better"
+
 # empty       (nearly) every generated text is empty
 # not_found   the filter finds no answer in (nearly) all texts
 # one_answer  (nearly) all documents are given one and the same answer
@@ -83,6 +86,8 @@ class ScoreTable:
             version), ``add_bos_token``, ``prefix_token_id``, ``prefix_token``, ``max_length``,
             ``rolling_bos``, ``chat_template`` and ``system_instruction`` (hashes), ``finished``
             (True of an lm-eval run); what is not recorded is absent; None: nobody looked.
+        directed: whether ``higher_is_better`` is declared, by the task, by lm-eval's registry or by
+            a guard file; else it is a guess, and the gate does not judge the metric.
         n_total: documents the task has, whether scored or not; 0 where unknown.
         source: where these scores come from, for messages ("model orig", "results/a").
         uninformative: why the answers say nothing about the model; None where they do, or where
@@ -110,6 +115,7 @@ class ScoreTable:
     cluster_field: str = ""
     cut: tuple[bool, ...] = ()
     reading: Mapping[str, Value] | None = None
+    directed: bool = True
     n_total: int = 0
     source: str = ""
     uninformative: Uninformative | None = None

@@ -247,16 +247,14 @@ def aggregation_name(task: Task, metric: str) -> tuple[str, str]:
     return getattr(function, "__name__", type(function).__name__), ""
 
 
-def direction(task: Task, metric: str) -> tuple[bool, str]:
-    """Return whether higher is better (the task's word, else lm-eval's registry), and a caveat."""
+def direction(task: Task, metric: str) -> bool | None:
+    """Return whether higher is better: the task's word, else lm-eval's registry, else None."""
     from lm_eval.api.registry import HIGHER_IS_BETTER_REGISTRY
 
     declared = task.higher_is_better().get(metric)
     if declared is None and metric in HIGHER_IS_BETTER_REGISTRY:
         declared = HIGHER_IS_BETTER_REGISTRY[metric]
-    if declared is None:
-        return True, "direction not declared: higher taken as better"
-    return bool(declared), ""
+    return None if declared is None else bool(declared)
 
 
 def _known_aggregations() -> list[tuple[str, Any]]:

@@ -124,7 +124,7 @@ def _table(
 ) -> ScoreTable:
     task = task_requests.lm_eval_task
     aggregation, aggregation_caveat = aggregation_name(task, metric)
-    higher_is_better, direction_caveat = direction(task, metric)
+    higher_is_better = direction(task, metric)
     documents = sorted(
         (document for document in answers.documents if document.doc_id in items),
         key=lambda document: document.doc_id,
@@ -137,7 +137,7 @@ def _table(
         statistics = DocumentStatistics.rescored(rescoring)
     asked = [document.asked for document in documents]
     tokens = tuple(document.token_hash for document in documents)
-    caveats = [*task_requests.notes, aggregation_caveat, direction_caveat]
+    caveats = [*task_requests.notes, aggregation_caveat]
     caveats += [_repeated(answers.repeats.get((filter_name, metric), 1))]
     caveats += [
         _equal_repeats(documents),
@@ -149,7 +149,8 @@ def _table(
         filter=filter_name,
         metric=metric,
         aggregation=statistics.aggregation,
-        higher_is_better=higher_is_better,
+        higher_is_better=higher_is_better is not False,
+        directed=higher_is_better is not None,
         doc_ids=np.array([document.doc_id for document in documents], dtype=np.int64),
         values=statistics.values,
         weights=statistics.weights,

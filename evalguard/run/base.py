@@ -466,6 +466,7 @@ def _build_table(
         metric=facts.metric,
         aggregation=statistics.aggregation,
         higher_is_better=facts.higher_is_better,
+        directed=facts.directed,
         doc_ids=np.array([row["doc_id"] for row in having], dtype=np.int64),
         values=_row_values(statistics, having),
         weights=statistics.weights,

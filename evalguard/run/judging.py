@@ -19,9 +19,15 @@ from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import GenerationComparison
-from evalguard.core.scores import NotCompared, ScoreTable
+from evalguard.core.scores import UNDIRECTED, NotCompared, ScoreTable
 from evalguard.core.settings import Value
-from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsError, nearest
+from evalguard.errors import (
+    EvalguardError,
+    EvaluationError,
+    MisalignedRunsError,
+    UsageError,
+    nearest,
+)
 from evalguard.harness.finished_runs.run import environment_differences
 from evalguard.run.choices import Choices
 from evalguard.run.floor.stored_floors import compare_with_floors
@@ -391,6 +397,7 @@ def judge_comparisons(
         *compared,
         *(MetricComparison(comparison=_missing_metric(name, known)) for name in listed),
     ]
+    compared, undirected = _refuse_undirected(compared, gate)
     comparisons = _with_q_values([one.comparison for one in compared])
     judged = gate.judge(comparisons, distributions, broken)
     comparisons = tuple(
@@ -412,6 +419,7 @@ def judge_comparisons(
         distributions=tuple(distributions),
         broken_documents=tuple(broken),
         notes=(
+            *undirected,
             *_ungated_notes(comparisons, judged.gated),
             *gate.waiver_notes(comparisons, judged),
             *_misspelled_metrics(gate.advisory, known),
@@ -420,6 +428,53 @@ def judge_comparisons(
             [(one.comparison, one.contributions) for one in compared], judged
         ),
     )
+
+
+def _refuse_undirected(
+    compared: Sequence[MetricComparison], gate: Gate
+) -> tuple[list[MetricComparison], tuple[str, ...]]:
+    """Take metrics of which nobody says which way is better out of what the gate judges.
+
+    They are shown, with a note; where the gate lists one of them, or has no other, they fail: which
+    way the candidate went is not known.
+    """
+    found, fatal = gate.undirected(one.comparison for one in compared)
+    keys = {comparison.key for comparison in found}
+    if fatal:
+        return [_undirected(one) if one.comparison.key in keys else one for one in compared], ()
+    notes = (f"{c.task} {c.metric}: {_NO_DIRECTION}: it is shown, not gated" for c in found)
+    shown = [_without_verdict(one) if not one.comparison.directed else one for one in compared]
+    return shown, tuple(dict.fromkeys(notes))
+
+
+_NO_DIRECTION = (
+    "whether higher is better is not declared (`higher_is_better` in the task's metric_list, or in "
+    "`gate: {metrics: {METRIC: {higher_is_better: true}}}` of the guard file)"
+)
+
+
+def _undirected(one: MetricComparison) -> MetricComparison:
+    comparison = one.comparison
+    if comparison.outcome == "failed":
+        return replace(one, comparison=replace(comparison, directed=True))
+    failed = failed_comparison(
+        comparison.key, _NO_DIRECTION, n=comparison.n, confidence=comparison.confidence
+    )
+    return MetricComparison(comparison=failed)
+
+
+def _without_verdict(one: MetricComparison) -> MetricComparison:
+    """Neither better nor worse: what moved is undecided, whichever way."""
+    comparison = one.comparison
+    if comparison.outcome in ("failed", "unchanged") or comparison.bit_identical:
+        return one
+    undecided = replace(
+        comparison,
+        outcome="undecided",
+        needed_n=None,
+        reason=f"{_NO_DIRECTION}: {comparison.reason}",
+    )
+    return replace(one, comparison=undecided)
 
 
 def _missing_metric(name: str, known: Collection[str]) -> Comparison:
@@ -632,7 +687,9 @@ def _compare_key(
     unknown = nothing_known(bases[key], candidates[key])
     if unknown is not None and not unknown.regression_stands:
         return _failed_comparison(bases[key], unknown.reason)
-    base, other = _with_side_caveats(bases[key], candidates[key])
+    base, other = _with_direction(
+        *_with_side_caveats(bases[key], candidates[key]), gate.direction_of(key[0], key[2])
+    )
     try:
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
@@ -681,6 +738,38 @@ def _with_count(compared: MetricComparison, n: int) -> MetricComparison:
     if comparison.n == n:
         return compared
     return replace(compared, comparison=replace(comparison, n=n))
+
+
+def _with_direction(
+    base: ScoreTable, candidate: ScoreTable, stated: bool | None
+) -> tuple[ScoreTable, ScoreTable]:
+    """Give both sides one direction: that of the guard file, else the one that a side declares.
+
+    Raises:
+        UsageError: the guard file says otherwise than a task.
+    """
+    sides = (base, candidate)
+    if all(table.directed for table in sides) and stated is None:
+        return sides
+    declared = {table.higher_is_better for table in sides if table.directed}
+    if stated is not None and declared - {stated}:
+        raise UsageError(
+            f"gate: metrics: {base.metric}: higher_is_better: {str(stated).lower()} in the guard "
+            f"file, and the task {base.task} declares the other direction",
+            hint="leave it out: the task's own word counts",
+        )
+    higher = next(iter(declared), True) if stated is None else stated
+    caveats = (UNDIRECTED,) if stated is None else ()
+    base, candidate = (
+        replace(
+            table,
+            higher_is_better=higher,
+            directed=stated is not None,
+            caveats=(*table.caveats, *caveats),
+        )
+        for table in sides
+    )
+    return base, candidate
 
 
 def _failed_comparison(table: ScoreTable, reason: str) -> MetricComparison:

@@ -260,6 +260,7 @@ class MetricFacts:
     metric: str
     aggregation: Aggregation
     higher_is_better: bool
+    directed: bool = True
     n_total: int = 0
     run: Mapping[str, Value]
     uninformative: Uninformative | None = None
@@ -279,6 +280,7 @@ class MetricFacts:
             metric=str(told["metric"]),
             aggregation=cast(Aggregation, told["aggregation"]),
             higher_is_better=bool(told["higher_is_better"]),
+            directed=bool(told.get("directed", True)),  # of earlier versions
             n_total=int(told["n_total"]),
             run=dict(told["run"]),
             uninformative=_read_uninformative(told.get("uninformative")),
@@ -307,6 +309,7 @@ def describe_metrics(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
             "metric": table.metric,
             "aggregation": table.aggregation,
             "higher_is_better": table.higher_is_better,
+            "directed": table.directed,
             "n_total": table.n_total,
             "run": dict(table.run),
             "uninformative": None if table.uninformative is None else asdict(table.uninformative),

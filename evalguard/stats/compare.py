@@ -281,6 +281,7 @@ def _comparison(
         filter=table.filter,
         metric=table.metric,
         higher_is_better=table.higher_is_better,
+        directed=table.directed,
         n=table.n,
         n_used=table.n,
         n_total=documents_of_task(paired),

@@ -230,6 +230,7 @@ def _comparison(
         filter=first.filter,
         metric=first.metric,
         higher_is_better=first.higher_is_better,
+        directed=all(subtask.comparison.directed for subtask in subtasks),
         n=sum(subtask.comparison.n for subtask in subtasks),
         n_used=sum(subtask.comparison.n_used for subtask in subtasks),
         base=drift.base.point,

@@ -222,7 +222,8 @@ def test_nan_stays_nan_and_missing_documents_are_said(ours: dict[str, TaskScores
         tables["sometimes"].caveats
     )
     assert any("no aggregation declared" in c for c in tables["undeclared"].caveats)
-    assert any("direction not declared" in c for c in tables["undeclared"].caveats)
+    assert not tables["undeclared"].directed
+    assert tables["broken"].directed
 
 
 def test_filters_of_a_task_are_scored_apart(ours: dict[str, TaskScores]) -> None:

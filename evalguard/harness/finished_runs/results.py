@@ -165,14 +165,12 @@ class Results:
         usual = _USUAL_AGGREGATION.get(metric)
         return (usual, True) if usual else ("mean", False)
 
-    def direction(self, task: str, metric: str) -> tuple[bool, str]:
-        """Whether higher is better, and a caveat where that was not declared."""
+    def direction(self, task: str, metric: str) -> bool | None:
+        """Whether higher is better; None where that was not declared."""
         declared = ((self.content.get("higher_is_better") or {}).get(task) or {}).get(metric)
         if declared is not None:
-            return bool(declared), ""
-        if metric in _USUAL_AGGREGATION:
-            return metric not in _LOWER_IS_BETTER, ""
-        return True, "direction not declared: higher taken as better"
+            return bool(declared)
+        return metric not in _LOWER_IS_BETTER if metric in _USUAL_AGGREGATION else None
 
     def takes_first_answers(self, task: str, filter_name: str) -> bool:
         """Whether a filter of generated answers only takes the first one of each request."""

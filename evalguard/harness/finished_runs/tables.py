@@ -123,12 +123,11 @@ def _table(
 ) -> ScoreTable:
     scored = [sample for sample in samples if of.name in sample.items]
     statistics, found = _statistics(of, scored, n=len(samples))
-    higher_is_better, direction_caveat = of.results.direction(of.task, of.name)
+    higher_is_better = of.results.direction(of.task, of.name)
     missing = _missing(len(scored), len(samples))
     asked = tuple(sample.asked for sample in scored)
     own = (
         *found,
-        direction_caveat,
         missing,
         _gaps(samples),
         _repeated(of, scored),
@@ -138,7 +137,8 @@ def _table(
         filter=of.filter,
         metric=of.name,
         aggregation=statistics.aggregation,
-        higher_is_better=higher_is_better,
+        higher_is_better=higher_is_better is not False,
+        directed=higher_is_better is not None,
         doc_ids=np.array([sample.doc_id for sample in scored], dtype=np.int64),
         values=_only_sound(_document_values(statistics, scored), scored),
         weights=statistics.weights,

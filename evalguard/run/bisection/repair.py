@@ -14,6 +14,7 @@ from pathlib import Path
 
 from evalguard.config.yaml_nodes import as_yaml, guard_text, settings_excerpt
 from evalguard.core.comparison import Margin
+from evalguard.core.gate import Gate
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.redaction import redacted_command, redacted_text, shown_value
 from evalguard.core.reports.bisection import Repaired, RepairedMetric
@@ -302,7 +303,7 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
             "advisory": list(gate.advisory),
             "metrics": {
                 **{limit.metric: limit.value for limit in gate.limits},
-                **{name: {"margin": _margin_value(margin)} for name, margin in gate.margins},
+                **_metric_entries(gate),
             },
         },
     }
@@ -311,6 +312,18 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
         variant = drop_idle_modules(variant, finished.candidate.variant)
     models = {"base": base.variant, "repaired": variant}
     return guard_text(models, more, head=_HEAD)
+
+
+def _metric_entries(gate: Gate) -> dict[str, Value]:
+    """What the gate says of single metrics, as a guard file has it."""
+    margins, directions = dict(gate.margins), dict(gate.directions)
+    return {
+        name: {
+            **({"margin": _margin_value(margins[name])} if name in margins else {}),
+            **({"higher_is_better": directions[name]} if name in directions else {}),
+        }
+        for name in dict.fromkeys((*margins, *directions))
+    }
 
 
 def _margin_value(margin: Margin) -> Value:

@@ -39,6 +39,7 @@ def stopped_comparison(
         filter=table.filter,
         metric=table.metric,
         higher_is_better=table.higher_is_better,
+        directed=table.directed,
         n=n_total,
         n_used=table.n,
         base=drift.base.point,

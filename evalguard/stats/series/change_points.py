@@ -376,7 +376,7 @@ def nightly_correlation(values: Floats, positions: Sequence[int]) -> float:
         return 0.0
     found = float(np.sum(left[1:] * left[:-1])) / squares
     found += (_LOST + _LOST_BY_CORRELATION * found) / n
-    return min(max(found, 0.0), _MOST_CORRELATED)
+    return float(min(max(found, 0.0), _MOST_CORRELATED))
 
 
 def best_split(
