@@ -7,6 +7,7 @@ CompareOptions.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -116,6 +117,29 @@ class Command(click.Command):
                     group=_OUTPUT,
                 )
             )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; who gives two models without their options is told these.
+
+        Raises:
+            UsageError: for that.
+        """
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            named = any(word.partition("=")[0] in ("--base", "--cand") for word in words)
+            bare = isinstance(error, click.MissingParameter) or type(error) is click.UsageError
+            if named or not bare or all(one.name != "cand" for one in self.params):
+                raise
+            _, given, _ = self.make_parser(ctx).parse_args(words)
+            if not given:
+                raise
+            base, candidate = shlex.join(given[:1]), shlex.join(given[1:2]) or "CANDIDATE"
+            raise UsageError(
+                "models are named by options, --base and --cand",
+                hint=f"{ctx.command_path} --base {base} --cand {candidate}",
+            ) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of ``first``, or all in groups."""

@@ -63,9 +63,15 @@ def render_terminal(
 
 
 def _first_screen(view: ReportView, width: int) -> list[list[Text]]:
-    """The blocks of the first screen; of few tasks, with as many metrics as keep it one screen."""
-    rows, saved = _MOST_ROWS, True
-    while True:
+    """The blocks of the first screen; of few tasks, with as many metrics as keep it one screen.
+
+    What else stands elsewhere goes before a metric does: the folder's own line, then the names.
+    """
+    room = _SCREEN if width >= _USUAL_WIDTH else 2 * _SCREEN
+    fewest = _FEWEST_ROWS if len(view.tasks) <= _FEW_TASKS else _MOST_ROWS
+    sizes = [(rows, saved) for rows in range(_MOST_ROWS, fewest - 1, -1) for saved in (True, False)]
+    blocks: list[list[Text]] = []
+    for rows, saved in sizes:
         legend = f"sigma: {SIGMA_UNIT}" if view.metrics else ""
         named = sides_line(view.base, view.candidate, width, legend=legend)
         blocks = [
@@ -74,16 +80,12 @@ def _first_screen(view: ReportView, width: int) -> list[list[Text]]:
             _next_lines(view, width, saved=saved),
         ]
         height = sum(map(len, blocks)) + len(blocks) - 1
-        room = _SCREEN if width >= _USUAL_WIDTH else 2 * _SCREEN
-        if height > room and saved and view.run_folder:
-            saved = False  # the last line names the folder, too
-            continue
         if height > room and len(named) > 1:  # commands name both models, too
             blocks[1] = blocks[1][1:]
             height -= 1
-        if height <= room or rows == _FEWEST_ROWS or len(view.tasks) > _FEW_TASKS:
-            return blocks
-        rows -= 1
+        if height <= room:
+            break
+    return blocks
 
 
 def _long_form(view: ReportView, width: int) -> list[list[Text]]:

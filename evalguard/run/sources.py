@@ -204,7 +204,12 @@ def _check_spelling(side: SideSpec, guards: GuardSet, path: Path) -> None:
 def _spelling_hint(side: SideSpec, guards: GuardSet, path: Path) -> str:
     folder = nearest(path.name, _sibling_folders(path)).removeprefix("; ")
     named = f"models in {guards.where}: {', '.join(guards.names)}" if guards.names else ""
-    return "; ".join(filter(None, (folder, "" if "/" in side.spec else named)))
+    return _join_hints(folder, "" if "/" in side.spec else named)
+
+
+def _join_hints(*hints: str | None) -> str:
+    """One line of several; none follows a question mark but for a blank."""
+    return "; ".join(part for part in hints if part).replace("?; ", "? ")
 
 
 def _sibling_folders(path: Path) -> tuple[str, ...]:
@@ -303,7 +308,7 @@ def with_location(source: ModelSource) -> Iterator[None]:
             setting = _quoted_setting(str(error), source.variant)
             where = source.guard.place(source.variant.name, setting)
             _prepend_text(error, f"{where}: ")
-        error.hint = "; ".join(part for part in (error.hint, source.misspelt) if part)
+        error.hint = _join_hints(source.misspelt, error.hint)  # a right name is the best of them
         raise
 
 

@@ -204,3 +204,13 @@ def test_a_chat_template_is_not_chosen_by_a_name_that_would_have_no_effect() -> 
 def test_a_chat_templates_name_can_be_typed(seen: Any) -> None:
     assert seen("--apply_chat_template", "rag").apply_chat_template == "rag"
     assert seen("--apply_chat_template", "--strict").apply_chat_template is True
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect", "trace"])
+def test_models_without_their_options_are_told_these(run: Any, command: str) -> None:
+    ran = run(command, "original", "my port")
+    assert (ran.code, ran.out) == (2, "")
+    assert "models are named by options, --base and --cand" in ran.err
+    assert f"evalguard {command} --base original --cand 'my port'" in ran.err
+    other = run(command, "--base", "original", "--cand", "port", "stray")
+    assert "unexpected extra argument" in other.err
