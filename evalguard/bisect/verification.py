@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import stdtr
 
 from evalguard.bisect.blocks import few_change
 from evalguard.bisect.choice import Component
@@ -20,6 +19,8 @@ from evalguard.bisect.oracle import Buildable, Floats, Mask
 from evalguard.bisect.posterior import SMALL
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.bootstrap import sign_flip
+from evalguard.stats.probability import t_estimate
+from evalguard.stats.skewed.corrected_t import careful_t
 
 STEP = 0.3  # of the margin: what a culprit changes at least
 FIRST = 0.25  # share of the documents on which a doubtful answer is looked at first
@@ -168,7 +169,8 @@ def paired_p(d: Floats) -> float:
     """P-value of the one-sided paired test that the mean of d, (n,), is above 0.
 
     Of right and wrong answers McNemar's mid-p, as of the gate; else the signs where few documents
-    change, and Student's t where many do. 1.0 where nothing differs.
+    change, and where many do Student's t, or what is more careful of skewed documents. 1.0 where
+    nothing differs.
     """
     moved = d[d != 0.0]
     if not moved.size:
@@ -178,7 +180,10 @@ def paired_p(d: Floats) -> float:
     spread = float(np.std(d, ddof=1)) / np.sqrt(d.size)
     if few_change(d) or spread == 0.0:
         return sign_flip(d).p_value
-    return float(stdtr(d.size - 1, -float(np.mean(d)) / spread))
+    plain = t_estimate(
+        float(np.mean(d)), float(spread), df=d.size - 1, confidence=0.95, method="paired-t"
+    )
+    return careful_t(plain, d, None, 1.0).p_value
 
 
 def drowned(plan: Plan, measured: Measurements, *, z: float) -> bool:

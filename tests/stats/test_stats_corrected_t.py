@@ -13,9 +13,12 @@ from paired_tables import paired
 from scipy import optimize
 from scipy import stats as scipy_stats
 
+from evalguard.bisect.verification import paired_p
 from evalguard.core.gate import Gate
-from evalguard.stats.compare import compare_scores
+from evalguard.core.scores import TaskGroup
+from evalguard.stats.compare import compare_documents, compare_scores
 from evalguard.stats.drift import estimate_drift
+from evalguard.stats.group import Subtask, compare_group
 from evalguard.stats.probability import moments
 from evalguard.stats.skewed.corrected_t import find_tail
 
@@ -287,3 +290,36 @@ def test_the_gate_goes_by_the_careful_p_value():
     assert result.state == "undecided"
     careless = replace(got, p_value=drift(d).plain.p_value)
     assert Gate().judge([careless]).state == "regressed"
+
+
+def test_a_bisection_names_a_setting_by_the_same_p_value():
+    assert paired_p(GAINS) == pytest.approx(drift(GAINS).estimate.p_value, rel=1e-9)
+    d = np.random.default_rng(1).normal(0.1, 1.0, 200)
+    expected = scipy_stats.ttest_1samp(d, 0.0, alternative="greater").pvalue
+    assert paired_p(d) == pytest.approx(expected, rel=1e-9)
+
+
+def grouped(parts):
+    """The aggregate of a group of these subtasks' differences, each document weighing alike."""
+    subtasks = []
+    for number, d in enumerate(parts):
+        names = tuple(f"{number}-{index}" for index in range(len(d)))
+        fields = dict.fromkeys(("doc_hashes", "prompt_hashes", "target_hashes"), names)
+        run = paired(
+            np.arange(float(len(d))), np.arange(float(len(d))) - d, task=f"part {number}", **fields
+        )
+        subtasks.append(Subtask(compared=compare_documents(run), size=len(d)))
+    names = tuple(f"part {number}" for number in range(len(parts)))
+    group = TaskGroup(name="all", children=names, tasks=names)
+    return compare_group(group, subtasks, weight_by_size=True, margin=1.0, confidence=0.95)
+
+
+def test_a_group_of_skewed_subtasks_is_judged_as_carefully_as_its_documents_together():
+    parts = [GAINS[:25], GAINS[25:]]
+    got, together = grouped(parts).comparison, corrected(GAINS)
+    assert got.method == "stratified-t-skew"
+    (plain,) = (test for test in got.companions if test.method == "stratified-t")
+    assert got.p_value > 1.5 * plain.p_value
+    assert got.p_value == pytest.approx(together.p_value, rel=0.25)
+    assert (got.sigma_interval[0] > 0.0) == (got.p_value < 0.025)
+    assert any("interval and p are corrected for it" in text for text in got.caveats)

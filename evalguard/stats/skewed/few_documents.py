@@ -326,7 +326,7 @@ def _finding(c: Comparison, few: FewDocuments) -> Finding:
     said = _SENTENCES[few.turn, few.fails](few)
     return Finding(
         kind="rests_on_documents",
-        text=f"this verdict rests on {documents}{said}; read them, or compare more",
+        text=f"this verdict rests on {documents}{said}; compare more",
         task=c.task,
         filter=c.filter,
         metric=c.metric,
@@ -355,16 +355,16 @@ def _sigma(few: FewDocuments) -> str:
 
 
 _SENTENCES: dict[tuple[Turn, bool], Callable[[FewDocuments], str]] = {
-    ("without", True): lambda few: f": without them the drift is {_sigma(few)} and passes",
-    ("without", False): lambda few: f", which gain much: without them it fails at {_sigma(few)}",
+    ("without", True): lambda few: f": without them {_sigma(few)}, which passes",
+    ("without", False): lambda few: f" that gain much: without them it fails at {_sigma(few)}",
     ("with more", True): lambda few: (
-        f", half of all gains: with {few.more} more like the first it would not fail"
+        f" that gain half of all: with {few.more} more like the first it would not fail"
     ),
     ("with more", False): lambda few: (
-        f", half of all losses: with {few.more} more like the first it would fail"
+        f" that lose half of all: with {few.more} more like the first it would fail"
     ),
     ("by plain t", False): lambda few: (
-        f", half of all gains: plain t has p = {few.p_value:.2g}, and is too sure of them"
+        f" that gain half of all; plain t has p = {few.p_value:.2g}, too sure of them"
     ),
 }
 
