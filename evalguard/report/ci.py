@@ -216,15 +216,20 @@ def neutralize_commands(text: str, token: str) -> str:
 def _gate_level(view: ReportView) -> AnnotationLevel:
     if view.exit_code != 0 or view.state in ("regressed", "failed"):
         return "error"
-    return "warning" if view.state == "undecided" else "notice"
+    return _undecided_level(view) if view.state == "undecided" else "notice"
+
+
+def _undecided_level(view: ReportView) -> AnnotationLevel:
+    if view.state == "undecided" and view.exit_code != 0:
+        return "error"
+    return "notice" if view.when_undecided == "pass" else "warning"
 
 
 def _metric_annotations(view: ReportView) -> Iterator[str]:
-    strict = view.state == "undecided" and view.exit_code != 0
     levels: tuple[tuple[GateState, AnnotationLevel], ...] = (
         ("regressed", "error"),
         ("failed", "error"),
-        ("undecided", "error" if strict else "warning"),
+        ("undecided", _undecided_level(view)),
     )
     for state, level in levels:
         for metric in view.metrics:

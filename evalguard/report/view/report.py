@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.gate import WhenUndecided
 from evalguard.core.limits import GateState, LimitState
 from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
 from evalguard.core.reports.compare import SINK_TITLES, CompareReport, Sent
@@ -89,6 +90,7 @@ def build_report_view(report: CompareReport) -> ReportView:
         state=gate.state,
         passed=gate.passed,
         exit_code=report.exit_code,
+        when_undecided=gate.when_undecided,
         headline=_headline(report),
         gate=_gate_text(report),
         verdict=(
@@ -232,7 +234,8 @@ class ReportView:
 
     Attributes:
         title: "fla-port against orig".
-        state: what the gate says, ``passed`` whether it lets the candidate through.
+        state: what the gate says, ``passed`` whether it lets the candidate through;
+            ``when_undecided`` what it does where nothing is decided.
         headline: "REGRESSED: 4 regressed, 3 undecided".
         gate: "a metric fails above 1 sigma if ...; an unchanged candidate would ...".
         verdict: headline, exit code, culprits and gate as one paragraph.
@@ -266,6 +269,7 @@ class ReportView:
     state: GateState
     passed: bool
     exit_code: int
+    when_undecided: WhenUndecided
     headline: str
     gate: str
     verdict: str
