@@ -16,6 +16,7 @@ from evalguard.models.hf.padding import measure_padding
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
+from evalguard.models.tracing.padded import locate_padding
 from evalguard.worker.messages import DESCRIPTION
 
 POLICY = ScoringPolicy(device="cpu")
@@ -109,3 +110,35 @@ def test_a_description_keeps_the_effect_on_its_way_to_another_process(tmp_path: 
 def test_a_context_with_no_room_for_padding_is_not_asked(tmp_path: Path) -> None:
     folder = save_gpt2(tmp_path, FAULTS["the mask is ignored"], n_positions=10)
     assert measure_padding(load(folder)) is None
+
+
+def entry(folder: Path, dtype: str = "float32") -> tuple[str, float]:
+    lm = load(folder, dtype=dtype)
+    return locate_padding(lm.model, lm.tok_encode(CONTEXTS[0]), lm.tokenizer.pad_token_id)
+
+
+POSITIONS, ATTENTION = "transformer.wpe", "transformer.h.0.attn"
+ENTRIES = {
+    fault: ATTENTION if "mask" in fault or "padding is seen" in fault else POSITIONS
+    for fault in FAULTS
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_padded_twin_shows_where_padding_enters(tmp_path: Path, fault: str, dtype: str) -> None:
+    module, size = entry(save_gpt2(tmp_path, FAULTS[fault]), dtype)
+    assert module == ENTRIES[fault]
+    assert size > 0.1
+
+
+@pytest.mark.parametrize("port", HEALTHY)
+def test_a_healthy_ports_padded_twin_is_the_port(tmp_path: Path, port: str) -> None:
+    assert entry(save_gpt2(tmp_path, HEALTHY[port])) == ("", 0.0)
+
+
+@pytest.mark.parametrize("name", [one for one in ARCHITECTURES if "rwkv" not in one])
+def test_padding_enters_nowhere_in_what_transformers_has(tmp_path: Path, name: str) -> None:
+    folder = save_architecture(tmp_path, name)
+    for dtype in ("float32", "bfloat16"):
+        assert entry(folder, dtype) == ("", 0.0)

@@ -11,8 +11,11 @@ from unpadded_models import FAULTS, HEALTHY, save_gpt2
 import evalguard
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.trace import TraceReport
 from evalguard.core.scorer import ModelDescription, PaddingEffect
 from evalguard.report.terminal import render_terminal
+from evalguard.report.trace.document import read_trace, trace_document
+from evalguard.report.trace.terminal import render_trace
 from evalguard.run.scoring.fairness import find_padding_changes
 
 NAMES = ("base", "port")
@@ -140,3 +143,30 @@ def test_a_healthy_port_is_told_nothing_of(tmp_path: Path) -> None:
     report = compare(tmp_path, HEALTHY["positions from the mask"], batch_size=8)
     assert all(one.bit_identical for one in report.comparisons)
     assert of_padding(report) == []
+
+
+def trace(tmp_path: Path, change: str) -> TraceReport:
+    base = save_gpt2(tmp_path / "base")
+    port = save_gpt2(tmp_path / "port", change)
+    return evalguard.trace(
+        base, port, tasks=["written"], include_path=[write_task(tmp_path / "tasks")], limit=1,
+        write=False, trust_remote_code=True, device="cpu", quiet=True, swap=0,
+        cache_dir=tmp_path / "cache",
+    ).report  # fmt: skip
+
+
+def test_a_trace_names_where_padding_enters(tmp_path: Path) -> None:
+    report = trace(tmp_path, FAULTS["positions are counted from the padding"])
+    assert report.exit_code == 1
+    assert report.padded is not None
+    assert report.padded.module == "transformer.wpe"
+    screen = " ".join(render_trace(report, width=80).split())
+    assert screen.startswith("LOCATED: padding changes the candidate's answers by up to")
+    assert "it enters at transformer.wpe" in screen
+    assert "--batch-size 8" in screen
+    assert read_trace(json.loads(json.dumps(trace_document(report)))).padded == report.padded
+
+
+def test_a_trace_of_a_healthy_port_passes(tmp_path: Path) -> None:
+    report = trace(tmp_path, HEALTHY["positions from the mask"])
+    assert (report.exit_code, report.padded) == (0, None)

@@ -214,6 +214,23 @@ class HyperparameterDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedTwin:
+    """The candidate beside itself with a padded text, where padding changes it and not the base.
+
+    Attributes:
+        nats, base_nats: largest change of a likely token's log-probability on each side; None for
+            a base of which that is not known.
+        module: the first one whose output padding changes while its input stays; "" where none was
+            found, or the candidate is not at hand. ``error``: relative L2 there.
+    """
+
+    nats: float
+    base_nats: float | None
+    module: str = ""
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TracedDocument:
     """One sequence that both models read.
 
@@ -241,6 +258,7 @@ class TraceReport:
     Attributes:
         documents: in the order in which ``trace`` counts its sequences; ``chosen`` says why these.
         run: folder of the comparison that they were chosen from; None: of none.
+        padded: what padding changes in the candidate alone; None: nothing, or that is not known.
         swap_task: task and metric on which ``swap_sigma`` of the suspects was measured; "" if not.
         folder: where this was written; None: nowhere.
         exit_code: 0 nothing beyond the floor, 1 a location is named, 3 nothing known.
@@ -255,6 +273,7 @@ class TraceReport:
     documents: tuple[TracedDocument, ...] = ()
     chosen: str = ""
     run: str | None = None
+    padded: PaddedTwin | None = None
     swap_task: str = ""
     environment: Mapping[str, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -133,7 +133,7 @@ class _Calls:
 
     def _visit_outputs(self, name: str, call: int, leaf: bool, output: Any) -> Any:
         changed: dict[tuple[Any, ...], torch.Tensor] = {}
-        for index, (path, value) in enumerate(_tensors_of(output)):
+        for index, (path, value) in enumerate(tensors_of(output)):
             point = str(PointName(name, "out", index, call))
             other = self.visit(PointEvent(point, name, name, leaf), value)
             if other is not None:
@@ -162,15 +162,16 @@ def _main_argument(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | st
     return known[0] if known else next(others, None)
 
 
-def _tensors_of(output: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def tensors_of(output: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Give the tensors in what a module was given or gives, each with the way to it."""
     if _is_value(output):
         yield path, output
     elif isinstance(output, Mapping):
         for key, value in output.items():
-            yield from _tensors_of(value, (*path, key))
+            yield from tensors_of(value, (*path, key))
     elif isinstance(output, (tuple, list)):
         for index, value in enumerate(output):
-            yield from _tensors_of(value, (*path, index))
+            yield from tensors_of(value, (*path, index))
 
 
 def _with_tensors(

@@ -66,6 +66,7 @@ def _answer(view: TraceView, width: int) -> list[Text]:
     lines[0].stylize(STATE_STYLES[view.state], 0, len(view.state) + 1)
     for text in view.because:
         lines += wrap_prose(f"Likely why: {text}", width)
+    lines += wrap_prose(view.padded, width)
     lines += wrap_prose(view.numbers, width)
     if not view.because:
         lines += wrap_prose(view.configuration, width)

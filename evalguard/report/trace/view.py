@@ -25,6 +25,7 @@ from evalguard.report.trace.words import (
     lead_text,
     next_step,
     numbers_text,
+    padded_text,
     side_texts,
     touches_suspect,
     trace_state,
@@ -115,6 +116,7 @@ class TraceView:
     Attributes:
         headline: "LOCATED: model.layers.1.self_attn, before o_proj, ...".
         lead: the same without the state. because: hyper-parameters that may explain it.
+        padded: what padding changes, beside a suspect that is the lead; "" else.
         numbers: the first suspect's in words. configuration: how hyper-parameters compare.
         growth: ratios over depth. threshold: a ratio above it is beyond the floor.
     """
@@ -124,6 +126,7 @@ class TraceView:
     headline: str
     lead: str
     because: tuple[str, ...]
+    padded: str
     numbers: str
     configuration: str
     next_step: str
@@ -166,6 +169,7 @@ def build_trace_view(report: TraceReport) -> TraceView:
         headline=f"{state.upper()}: {lead}",
         lead=lead,
         because=tuple(map(difference_text, explained[:_MOST_CAUSES])),
+        padded=_padded_beside(report),
         numbers=numbers_text(report),
         configuration=configuration_text(report.hyperparameters),
         next_step=step,
@@ -197,6 +201,13 @@ def build_trace_view(report: TraceReport) -> TraceView:
         folder="" if report.folder is None else printable(report.folder),
         exit_code=report.exit_code,
     )
+
+
+def _padded_beside(report: TraceReport) -> str:
+    if report.padded is None or not report.trace.suspects:
+        return ""
+    said = padded_text(report.padded)
+    return f"{said[0].upper()}{said[1:]}."
 
 
 def _documents_text(report: TraceReport) -> str:

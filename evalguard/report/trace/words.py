@@ -13,6 +13,7 @@ from evalguard.core.reports.trace import (
     HyperparameterDelta,
     HyperparameterVerdict,
     LayerDelta,
+    PaddedTwin,
     SuspectModule,
     TraceReport,
 )
@@ -47,7 +48,7 @@ _NO_CAUSE = frozenset({"attention_implementation"})
 
 def trace_state(report: TraceReport) -> TraceState:
     """Whether a location is named, nothing is beyond the floor, or nothing is known."""
-    if report.trace.suspects:
+    if report.trace.suspects or report.padded is not None:
         return "located"
     return "clear" if report.exit_code == 0 else "unknown"
 
@@ -84,6 +85,9 @@ def lead_text(report: TraceReport) -> str:
             f"{where} {beyond}: {printable(first.operation)}; {format_ratio(first.local_ratio)} "
             f"what rounding makes there {CHECKS[first.check]}"
         )
+    if report.padded is not None:
+        alone = "" if not measured_modules(report) else "; no module adds error to a text alone"
+        return f"{padded_text(report.padded)}{alone}"
     if report.exit_code == 0:
         worst = max(
             (one for one in trace.layers if one.local_ratio is not None),
@@ -97,6 +101,22 @@ def lead_text(report: TraceReport) -> str:
         return f"no module introduces more error than rounding does{largest}"
     why = next(iter((*report.notes, *trace.caveats)), "nothing could be measured")
     return f"where the error comes from is not known: {printable(why)}"
+
+
+def measured_modules(report: TraceReport) -> bool:
+    """Whether any module's error was measured."""
+    return any(one.local or one.accumulated for one in report.trace.layers)
+
+
+def padded_text(padded: PaddedTwin) -> str:
+    """Say what padding changes in the candidate alone, and where it enters."""
+    beside = "" if padded.base_nats is None else ", and not the base's"
+    text = (
+        f"padding changes the candidate's answers by up to {padded.nats:.2g} nats a token{beside}"
+    )
+    if not padded.module:
+        return text
+    return f"{text}; it enters at {module_text(padded.module)}"
 
 
 def numbers_text(report: TraceReport) -> str:
@@ -215,6 +235,12 @@ def touches_suspect(one: HyperparameterDelta, suspect: SuspectModule) -> bool:
 def next_step(report: TraceReport) -> tuple[str, str]:
     """What to do next in words without a full stop, and a command for it."""
     first = report.trace.first
+    if first is None and report.padded is not None:
+        return (
+            "let positions and mask follow from the padding there, as the base does; compare with "
+            "--batch-size 8 to see what it costs",
+            "",
+        )
     if first is None:
         if report.exit_code:
             return "name documents or inputs that both models can read", ""

@@ -18,7 +18,7 @@ from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.conversion.taken_weights import take_weights
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.trace import Trace
-from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
+from evalguard.core.scorer import ModelDescription, PaddingEffect, Request, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
@@ -56,6 +56,7 @@ class TracedSide:
         vocabulary: digest of it; "" where unknown.
         tokenizer: the library's own, None where it is not at hand.
         render_chat: its chat template; None where it has none.
+        padding: what padding does to its answers; None where that is not known.
         close: releases it.
     """
 
@@ -70,6 +71,7 @@ class TracedSide:
     vocabulary: str = ""
     tokenizer: Any = field(default=None, repr=False)
     render_chat: Callable[..., str] | None = None
+    padding: PaddingEffect | None = None
     close: Callable[[], None] = lambda: None
 
     @property
@@ -187,6 +189,7 @@ def _open_language_model(
         vocabulary=description.vocabulary_digest,
         tokenizer=scorer.tokenizer,
         render_chat=scorer.render_chat,
+        padding=description.padding,
         close=scorer.close,
     )
 

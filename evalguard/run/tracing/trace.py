@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import evalguard
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.trace import Trace, TraceReport
+from evalguard.core.reports.trace import PaddedTwin, Trace, TraceReport
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, UsageError
@@ -155,6 +157,7 @@ def _run(
         points = [one.point for one in found.suspects[:_MOST_DETAILS]]
         if detail and points:
             found = dataclasses.replace(found, details=measure(points).details)
+        padded = _padded_twin(loaded)
         identities = base.identity, candidate.identity
     return TraceReport(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -166,6 +169,7 @@ def _run(
         documents=sequences.documents,
         chosen=documents.chosen,
         run=None if documents.run is None else str(documents.run),
+        padded=padded,
         environment=read_environment(),
         notes=(
             *request.notes,
@@ -173,7 +177,7 @@ def _run(
             *_class_notes(loaded.classes),
             *_unaligned_notes(found),
         ),
-        exit_code=_exit_code(found),
+        exit_code=_exit_code(found, padded),
         version=evalguard.__version__,
     )
 
@@ -254,8 +258,31 @@ def _report_to(progress: ProgressLine, name: str) -> Callable[[str, int, int], N
     return report
 
 
-def _exit_code(found: Trace) -> int:
-    if found.suspects:
+def _padded_twin(loaded: LoadedSides) -> PaddedTwin | None:
+    """What padding changes in the candidate, where it does not in the base, and where it enters."""
+    base, candidate = loaded.base.padding, loaded.candidate.padding
+    if candidate is None or not candidate.before_matters or candidate.keeps_state:
+        return None
+    if base is not None and base.before_matters:
+        return None
+    module, error = "", 0.0
+    side = loaded.candidate
+    if side.module is not None and side.tokenizer is not None:
+        from evalguard.models.tracing.padded import locate_padding
+
+        ids = np.ravel(loaded.sequences.inputs[0].get("input_ids", ())).astype(int).tolist()
+        if ids:
+            module, error = locate_padding(side.module, ids, side.tokenizer.pad_token_id)
+    return PaddedTwin(
+        nats=candidate.left,
+        base_nats=None if base is None else base.left,
+        module=module,
+        error=error if module else None,
+    )
+
+
+def _exit_code(found: Trace, padded: PaddedTwin | None) -> int:
+    if found.suspects or padded is not None:
         return EXIT_REGRESSED
     measured = any(one.local or one.accumulated for one in found.layers)
     return EXIT_PASSED if measured else EXIT_FAILED
