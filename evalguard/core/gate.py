@@ -13,7 +13,11 @@ from evalguard.core.comparison import (
     decide_comparison,
     one_sided_level,
 )
-from evalguard.core.documents.broken_documents import BrokenDocument, judge_broken
+from evalguard.core.documents.broken_documents import (
+    BrokenDocument,
+    broken_text,
+    judge_broken,
+)
 from evalguard.core.limits import (
     AcceptedDrift,
     GateState,
@@ -266,9 +270,15 @@ class Gate:
         by_state = _without(by_state, {one.key for one in let_through})
         sure = self.fail_on == "certain"
         limits = judge_limits(self.limits, distributions, comparisons, only_certain=sure)
-        compared = bool(gated or limits)
-        limits += judge_broken(broken, allowed=self.broken_documents)
-        state = overall(by_state, limits, compared=compared)
+        by_document = judge_broken(broken, allowed=self.broken_documents)
+        state = overall(by_state, (*limits, *by_document), compared=bool(gated or limits))
+        of_metrics = reason(
+            by_state,
+            limits,
+            len(gated),
+            accepted=len(let_through),
+            shown=len(comparisons) - len(gated),
+        )
         chances = [c.false_alarm_probability for c in gated]
         bound, independent = family_false_alarm(
             [chance for chance in chances if chance is not None],
@@ -292,14 +302,8 @@ class Gate:
             holm_p_values=adjusted,
             family_false_alarm=bound,
             family_false_alarm_independent=independent,
-            reason=reason(
-                by_state,
-                limits,
-                len(gated),
-                accepted=len(let_through),
-                shown=len(comparisons) - len(gated),
-            ),
-            limits=limits,
+            reason="; ".join([*map(broken_text, by_document), of_metrics]),
+            limits=(*limits, *by_document),
             accepted=let_through,
         )
 

@@ -60,6 +60,7 @@ from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.run.stored_run import describe_differences
 from evalguard.stats.answers.uninformative import nothing_known
 from evalguard.stats.binary import benjamini_hochberg
+from evalguard.stats.caveats import documents_of_task
 from evalguard.stats.compare import (
     MetricComparison,
     compare_documents,
@@ -707,7 +708,7 @@ def _compare_key(
         )
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
         return _failed_comparison(base, _error_reason(error, key))
-    compared = _with_count(compared, paired.base.n)
+    compared = _with_count(compared, paired)
     if stops is not None:
         compared = replace(compared, comparison=stops.late(compared.comparison))
     return compared if unknown is None else replace(compared, unless_regressed=unknown.reason)
@@ -728,16 +729,20 @@ def _without_broken(paired: PairedScores, broken: Sequence[BrokenDocument]) -> P
         f"{len(lost):,} broken {have} no finite score (first: {lost[0]}): these numbers are of the "
         "others"
     )
-    base, candidate = finite_rows(paired.base, paired.candidate)
+    base, candidate = (
+        replace(side, n_total=max(side.n_total - len(lost), 0))
+        for side in finite_rows(paired.base, paired.candidate)
+    )
     return replace(paired, base=base, candidate=candidate, caveats=(*paired.caveats, caveat))
 
 
-def _with_count(compared: MetricComparison, n: int) -> MetricComparison:
-    """The comparison with all documents of the runs as ``n``, those without a number included."""
-    comparison = compared.comparison
+def _with_count(compared: MetricComparison, paired: PairedScores) -> MetricComparison:
+    """The comparison with all documents that were scored as ``n``, the broken ones included."""
+    comparison, n = compared.comparison, paired.base.n
     if comparison.n == n:
         return compared
-    return replace(compared, comparison=replace(comparison, n=n))
+    total = documents_of_task(paired) if comparison.n_total else 0
+    return replace(compared, comparison=replace(comparison, n=n, n_total=total))
 
 
 def _with_direction(

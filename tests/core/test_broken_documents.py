@@ -147,6 +147,7 @@ def test_none_is_allowed_by_default_whatever_the_metrics_say() -> None:
     (verdict,) = result.limits
     assert (verdict.metric, verdict.value, verdict.limit) == ("broken_documents", 2.0, 0.0)
     assert "lambada 5, 9" in verdict.reason
+    assert "2 broken documents (0 allowed): lambada 5, 9" in result.reason
 
 
 def test_a_broken_document_weighs_more_than_a_metric_without_a_number() -> None:

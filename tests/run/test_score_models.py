@@ -75,7 +75,10 @@ def test_models_are_scored_in_order_and_released(score: Score) -> None:
     ("other", "message"),
     [
         (OtherWords, r"encode 1 of 8 requests differently \(first: sw_word, doc_id 7: token ids"),
-        (OtherVocabulary, r"vocabularies of base and candidate differ \(9 and 1,000 entries\)"),
+        (
+            OtherVocabulary,
+            r"vocabularies of base and candidate differ \(50,000 and 1,000 entries\)",
+        ),
     ],
 )
 def test_other_tokens_are_refused_before_the_second_model_is_scored(

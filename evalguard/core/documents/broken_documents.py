@@ -283,6 +283,13 @@ def judge_broken(documents: Sequence[BrokenDocument], *, allowed: int) -> tuple[
     )
 
 
+def broken_text(verdict: LimitVerdict) -> str:
+    """Return "4 broken documents (0 allowed): ..." with what ``judge_broken`` says of them."""
+    count = int(verdict.value or 0.0)
+    noun = "broken document" if count == 1 else "broken documents"
+    return f"{count:,} {noun} ({verdict.limit:.0f} allowed): {verdict.reason}"
+
+
 def _named(documents: Sequence[BrokenDocument], what: str) -> str:
     return f"{name_documents(documents)}: {what}" if documents else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
+from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS, broken_text
 from evalguard.core.gate import GateResult
 from evalguard.core.limits import LimitVerdict, Waiver
 from evalguard.core.reports.compare import CompareReport
@@ -21,7 +21,7 @@ def limit_line(verdict: LimitVerdict) -> str:
 def limit_found(verdict: LimitVerdict) -> str:
     """The same without its state."""
     if verdict.metric == BROKEN_DOCUMENTS:
-        return f"{_broken_text(verdict)}: {_reason_text(verdict)}"
+        return printable(broken_text(verdict))
     found = "" if verdict.value is None else f" {_value_text(verdict)}{_interval_text(verdict)}:"
     return f"{limit_label(verdict)} {_allowed_text(verdict)}:{found} {_reason_text(verdict)}"
 
@@ -56,7 +56,7 @@ def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
     candidate = printable(report.candidate.name)
     if verdict.metric == BROKEN_DOCUMENTS:
         verb = "fails on" if verdict.state == "regressed" else "cannot be judged on"
-        return f"{candidate} {verb} {_broken_text(verdict)}: {_reason_text(verdict)}"
+        return f"{candidate} {verb} {printable(broken_text(verdict))}"
     label, allowed = limit_label(verdict), f"{_allowed_text(verdict)} is allowed"
     if verdict.state == "failed":
         why = _reason_text(verdict).removeprefix("not known: ")
@@ -83,13 +83,6 @@ def broken_lines(report: CompareReport, verdict: LimitVerdict) -> tuple[str, ...
     if verdict.metric != BROKEN_DOCUMENTS:
         return ()
     return tuple(printable(f"{one.task} {one.line}") for one in report.broken_documents)
-
-
-def _broken_text(verdict: LimitVerdict) -> str:
-    """Return "4 broken documents (0 allowed)"."""
-    count = int(verdict.value or 0.0)
-    noun = "broken document" if count == 1 else "broken documents"
-    return f"{count:,} {noun} ({verdict.limit:.0f} allowed)"
 
 
 def _allowed_text(verdict: LimitVerdict) -> str:
