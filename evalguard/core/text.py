@@ -126,6 +126,23 @@ def as_trace(command: str) -> str:
     return _about_models(command, "trace", of=("compare", "bisect"))
 
 
+def planned_as_comparison(command: str) -> str:
+    """Return a plan to be typed once more as the comparison that was planned; "" likewise.
+
+    >>> planned_as_comparison("evalguard plan --base a --cand b --pilot 32 --limit 900")
+    'evalguard compare --base a --cand b --limit 900'
+    """
+    try:
+        words = shell_words(command_to_repeat(command))
+    except ValueError:  # nobody typed this
+        return ""
+    names = [word.partition("=")[0] for word in words]
+    if words[:2] != ["evalguard", "plan"] or "--run" in names:
+        return ""
+    kept = without_options(words[2:], with_value=("--pilot", "--power"), flags=("-v", "--verbose"))
+    return shlex.join(["evalguard", "compare", *kept])
+
+
 def traced_as_comparison(command: str) -> str:
     """Return a trace to be typed once more as a comparison of its two models; "" likewise."""
     return _about_models(command, "compare", of=("trace",))

@@ -12,8 +12,16 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.reports.plan import ExpectedDrift, PlanReport, TaskCost
+from evalguard.core.text import planned_as_comparison
 from evalguard.report.contract.json_values import key_fields, nulls_told, record_fields
-from evalguard.report.page import NARROWEST, more_lines, prose_width, render_page, wrap_prose
+from evalguard.report.page import (
+    NARROWEST,
+    command_lines,
+    more_lines,
+    prose_width,
+    render_page,
+    wrap_prose,
+)
 from evalguard.report.progress import clock_time
 from evalguard.report.terminal import sides_lines
 from evalguard.report.view.side import side_view
@@ -44,7 +52,9 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
     width = max(width, NARROWEST)
     plans = report.metrics if verbose else _sort_hardest_first(report.metrics)[:_MOST_ROWS]
     answer = wrap_prose(_conclusion(report), width, style="bold")
-    steps = wrap_prose(f"Next: {_next_step(report)}.", width, style="bold")
+    step, command = _next_step(report)
+    text = f"Next, {step}:" if command else f"Next: {step}."
+    steps = [*wrap_prose(text, width, style="bold"), *command_lines(command, width)]
     if verbose:
         blocks = [
             answer,
@@ -319,18 +329,23 @@ def _conclusion(report: PlanReport) -> str:
     )
 
 
-def _next_step(report: PlanReport) -> str:
-    """Say what to do now; without a full stop."""
+def _next_step(report: PlanReport) -> tuple[str, str]:
+    """Say what to do now, without a full stop; and the command for it, "" for none."""
     plans = [plan for plan in report.metrics if not plan.pilot.problem]
     if not plans:
-        return "plan with more documents (--pilot), or name other tasks"
+        return "plan with more documents (--pilot), or name other tasks", ""
     needs = [_most_documents(plan) for plan in plans]
     if all(need is not None and need <= plan.n for need, plan in zip(needs, plans, strict=True)):
-        return "evalguard compare with the same options"
+        return _comparison_step(report, "to compare")
     short = [plan for plan in plans if (need := _needed(plan)) is None or need > plan.n]
     if not short:
-        return "evalguard compare with the same options, or a larger --pilot to be surer"
-    return "a higher --limit or a larger task, a wider --margin, or gate other metrics"
+        return _comparison_step(report, "to compare (a larger --pilot would be surer)")
+    return "a higher --limit or a larger task, a wider --margin, or gate other metrics", ""
+
+
+def _comparison_step(report: PlanReport, step: str) -> tuple[str, str]:
+    command = printable(planned_as_comparison(report.command))
+    return (step, command) if command else (f"{step} with the same options", "")
 
 
 def _sort_hardest_first(plans: Sequence[MetricPlan]) -> list[MetricPlan]:

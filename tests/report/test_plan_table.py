@@ -127,3 +127,15 @@ def test_what_json_cannot_hold_is_null_with_a_note() -> None:
     assert document["metrics"][0]["detectable_sigma_range"][1] is None
     assert document["costs"][0]["expected_seconds_range"][1] is None
     assert any("detectable_sigma_range[1] is +infinite" in note for note in document["notes"])
+
+
+def test_a_plan_whose_documents_are_enough_ends_with_the_comparison_to_type() -> None:
+    enough = metric(ratio=0.2, ratio_range=(0.15, 0.25))
+    typed = "evalguard plan --base './the original' --cand b --pilot 32 --limit 900 -v"
+    screen = render_plan(report(enough, command=typed), width=80, color=False)
+    assert "Next, to compare:" in screen
+    assert "evalguard compare --base './the original' --cand b --limit 900" in screen
+    of_a_run = render_plan(
+        report(enough, command="evalguard plan --run reports/a"), width=80, color=False
+    )
+    assert "Next: to compare with the same options." in of_a_run
