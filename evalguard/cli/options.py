@@ -139,7 +139,8 @@ TASKS = (
         "--allow-differing",
         type=click.Choice(["prompt", "tokens"]),
         multiple=True,
-        help="Accept that prompts or token ids of the two sides differ. Repeatable.",
+        help="Accept that prompts or token ids of the two sides differ (tokens: the versions of "
+        "lm-eval of finished runs, too). Repeatable.",
     ),
     gate_option(
         "--cluster",

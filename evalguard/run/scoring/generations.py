@@ -23,6 +23,7 @@ from evalguard.stats.answers.generated import (
     compare_generations,
     parts_caveat,
 )
+from evalguard.stats.answers.uninformative import WITHOUT_ANSWER
 
 Samples = Mapping[str, TaskScores]
 Tables = Sequence[ScoreTable]
@@ -170,9 +171,10 @@ def _shares(of_filter: FilterComparison) -> tuple[float, float]:
 def _missing_text(base: float, candidate: float, of_filter: FilterComparison) -> str:
     ours, theirs = f"{100 * base:.3g}%", f"{100 * candidate:.3g}%"
     if not of_filter.missing.moved:
+        part = "" if min(base, candidate) >= WITHOUT_ANSWER else "in good part "
         return (
             f"no answer is found in {theirs} of the candidate's texts and {ours} of the base's: "
-            "in good part the score is one of form"
+            f"{part}the score is one of form"
         )
     if candidate > base:
         return (

@@ -13,7 +13,7 @@ from evalguard.core.scores import ScoreTable, Uninformative, UninformativeKind
 
 # From this share of the documents on, what is left measures how often an answer has the right
 # form, and no longer how often it is right.
-_WITHOUT_ANSWER = 0.9
+WITHOUT_ANSWER = 0.9
 # One answer is given to fewer documents by accident, or because their targets are the same.
 _ONE_ANSWER, _FEW_DOCUMENTS = 0.95, 8
 # An answer that is right in so many of the documents that get it is what the task asks for.
@@ -22,8 +22,7 @@ _SHOWN_TEXTS, _SHOWN_CHARACTERS = 3, 40
 
 _HINTS = {
     "empty": "look at stop strings, chat template and end-of-text token",
-    "not_found": "mend the filter, the prompt or the chat template (a task of your own can take "
-    "another filter)",
+    "not_found": "mend the filter, the prompt or the chat template",
     "one_answer": "look at prompts, stop strings and caches of the server",
     "flat": "look at the weights of the last layer",
 }
@@ -43,10 +42,10 @@ def uninformative_answers(
         return None
     right = _right(table)
     blank = np.array([not text.strip() for text in texts], dtype=np.bool_)
-    if blank.mean() >= _WITHOUT_ANSWER and not _is_an_answer(blank, right):
+    if blank.mean() >= WITHOUT_ANSWER and not _is_an_answer(blank, right):
         return Uninformative(kind="empty", documents=int(blank.sum()), n=len(texts))
     unfound = np.array(missing, dtype=np.bool_)
-    if missing and unfound.mean() >= _WITHOUT_ANSWER and not _is_an_answer(unfound, right):
+    if missing and unfound.mean() >= WITHOUT_ANSWER and not _is_an_answer(unfound, right):
         return _of_documents("not_found", unfound, texts)
     answers = [answer.strip() for answer in table.answers or texts]
     answer, most = Counter(answers).most_common(1)[0]
@@ -127,22 +126,29 @@ def nothing_known(base: ScoreTable, candidate: ScoreTable) -> NothingKnown | Non
         found = f"of both models, {said}" if same else f"of the base, {said}; of the other, {other}"
         return NothingKnown(
             reason=f"{found}: there is nothing to compare{_texts(theirs, ours)}; "
-            f"{_HINTS[theirs.kind]}"
+            f"{_advice(theirs, base)}"
         )
     if ours is not None:
         said = describe_uninformative(ours, base.filter)
         return NothingKnown(
             reason=f"of the base, {said}: there is nothing that a candidate could lose"
-            f"{_texts(ours)}; {_HINTS[ours.kind]}"
+            f"{_texts(ours)}; {_advice(ours, base)}"
         )
     if theirs is not None:
         said = describe_uninformative(theirs, base.filter)
         return NothingKnown(
             reason=f"of the candidate, {said}: its score says nothing about it, and no loss is "
-            f"shown{_texts(theirs)}; {_HINTS[theirs.kind]}",
+            f"shown{_texts(theirs)}; {_advice(theirs, base)}",
             regression_stands=True,
         )
     return None
+
+
+def _advice(found: Uninformative, table: ScoreTable) -> str:
+    if found.kind != "not_found":
+        return _HINTS[found.kind]
+    name = f'"{table.task}/{table.metric},{table.filter}"'
+    return f"{_HINTS[found.kind]}, or take it off the gate (advisory: [{name}])"
 
 
 def _texts(*sides: Uninformative) -> str:
