@@ -140,7 +140,9 @@ def _findings(
         *(one for one in candidate.findings if one not in base.findings),
         *find_insensitive_tasks(comparisons, rows, vocabulary=vocabulary),
         *find_side_differences(
-            (base.identity, candidate.identity), (base.description, candidate.description)
+            (base.identity, candidate.identity),
+            (base.description, candidate.description),
+            (base.declared, candidate.declared),
         ),
         *_model_findings(base),
         *_model_findings(candidate),

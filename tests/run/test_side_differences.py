@@ -15,9 +15,11 @@ from unpadded_models import HEALTHY, save_gpt2
 from evalguard.core.reports.compare import RunIdentity, SettingState
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
+from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
+from evalguard.models.tracing.hyperparameters import read_named_values
 from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.worker.messages import DESCRIPTION
 
@@ -212,3 +214,38 @@ def test_a_description_keeps_its_configuration(llama: tuple[Path, ModelDescripti
     config = llama[1].configuration["config"]
     assert isinstance(config, dict)
     assert config["rope_parameters.rope_theta"] == 10000.0
+
+
+def gguf(**changes: Any) -> list[HeldValue]:
+    metadata = {
+        "general.architecture": "llama", "llama.attention.layer_norm_rms_epsilon": 9.99999975e-06,
+        "llama.rope.freq_base": 10000.0, "llama.attention.head_count": 8, "general.name": "x",
+        "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.padding_token_id": 0,
+    }  # fmt: skip
+    return read_named_values({**metadata, **changes}, prefix="")
+
+
+CONFIG = {
+    "rms_norm_eps": 1e-5, "rope_parameters.rope_theta": 10000.0, "num_attention_heads": 8,
+    "eos_token_id": 2,
+}  # fmt: skip
+OTHER_LIBRARY = ModelDescription(model_type="hf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"llama.rope.freq_base": 50000.0}, "rope_theta 10000 -> 50000"),
+        ({"llama.attention.layer_norm_rms_epsilon": 1e-6}, "norm_eps 1e-05 -> 1e-06"),
+        ({"llama.attention.head_count": 4}, "heads 8 -> 4"),
+        ({"tokenizer.ggml.eos_token_id": 7}, "eos_token_id 2 -> 7"),
+        ({"general.name": "y", "tokenizer.ggml.padding_token_id": 5}, ""),
+    ],
+)
+def test_of_another_librarys_model_its_files_are_compared(
+    changes: dict[str, Any], said: str
+) -> None:
+    told = find_side_differences(SIDES, (described(CONFIG), OTHER_LIBRARY), ((), gguf(**changes)))
+    texts = [one.text for one in told]
+    assert texts == ([f"configs differ: {said}"] if said else [])

@@ -15,7 +15,14 @@ from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
 from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
 from evalguard.core.settings import Value
-from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError, nearest
+from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.errors import (
+    EvalguardError,
+    EvaluationError,
+    MisalignedRunsError,
+    UsageError,
+    nearest,
+)
 from evalguard.harness.answers import requested_documents
 from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.finished_runs.origin import RunOrigin
@@ -54,7 +61,8 @@ class ScoredSide:
     where that was not measured. ``shown``: what a server shows of its distributions, by task.
     ``origin``: which model answered, as a finished lm-eval run records it. ``lost``: metrics that
     such a run scored, or should have, and has no scores of documents for, with the reason.
-    ``findings``: what of how it was scored every reader must see.
+    ``findings``: what of how it was scored every reader must see. ``declared``: hyper-parameters
+    that its files name, of a model that another library runs and that does not show its own.
     """
 
     identity: RunIdentity
@@ -71,6 +79,7 @@ class ScoredSide:
     origin: RunOrigin | None = None
     lost: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    declared: tuple[HeldValue, ...] = ()
 
 
 def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
@@ -89,7 +98,19 @@ def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
         environment=evaluation.description.environment,
         notes=(*evaluation.notes, *evaluation.description.caveats),
         findings=evaluation.findings,
+        declared=_declared_by_files(source, evaluation.description),
     )
+
+
+def _declared_by_files(source: ModelSource, description: ModelDescription) -> tuple[HeldValue, ...]:
+    if description.configuration or not is_runtime(source.variant):
+        return ()
+    from evalguard.run.tracing.sides import read_declared_hyperparameters
+
+    try:
+        return tuple(read_declared_hyperparameters(source.variant))
+    except EvalguardError:  # it was loaded and scored all the same
+        return ()
 
 
 def side_of_lmeval_run(source: RunSource) -> ScoredSide:

@@ -14,11 +14,14 @@ from evalguard.core.reports.compare import RunIdentity, SettingState
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Value
+from evalguard.core.tracing.hyperparameters import HeldValue, compare_hyperparameters
 from evalguard.models.tracing.hyperparameters import read_named_values
 
 _MOST_TEXT = 140  # characters: two lines of a terminal, with what stands before them
 _MOST_VALUE = 24
 _PACKAGES = ("torch", "transformers", "tokenizers")
+# Of files: what the loaded models say themselves, and what no number follows from.
+_SAID_ELSEWHERE = frozenset({"dtype", "attention_implementation", "pad_token_id", "puts_bos_first"})
 # Said first, by a part of their names: what a wrong value of changes most.
 _FIRST = (
     "rope", "eps", "scal", "softcap", "act", "head", "tie", "quant", "window", "layer_types",
@@ -52,16 +55,18 @@ class SideDifference:
 def find_side_differences(
     sides: tuple[RunIdentity, RunIdentity],
     models: tuple[ModelDescription | None, ModelDescription | None],
+    declared: tuple[Sequence[HeldValue], Sequence[HeldValue]] = ((), ()),
 ) -> tuple[Finding, ...]:
     """Say in which configs, tokenizers, code and settings two models differ; () if in none.
 
     Args:
         sides, models: of base and candidate; None for a finished run, which shows none of it.
+        declared: what the files of a model say that another library runs; () where it shows itself.
     """
     base, candidate = models
     if base is None or candidate is None:
         return ()
-    found = list(compare_models(base, candidate))
+    found = [*compare_models(base, candidate), *_declared(models, declared)]
     found += _settings(sides, found)
     if not found:
         return ()
@@ -116,14 +121,31 @@ def _by_common_names(
     base: Mapping[str, Value], candidate: Mapping[str, Value], shared: set[str]
 ) -> list[SideDifference]:
     """What two architectures call otherwise and mean the same by, where they hold other values."""
-    one, other = ({h.name: h for h in read_named_values(of, prefix="")} for of in (base, candidate))
+    ours, theirs = (read_named_values(of, prefix="") for of in (base, candidate))
+    known = {one.name for one in ours if one.source.rpartition(".")[2] in shared}
+    return _differing([one for one in ours if one.name not in known], theirs)
+
+
+def _differing(base: Sequence[HeldValue], candidate: Sequence[HeldValue]) -> list[SideDifference]:
     return [
-        _difference("configs", name, one[name].value, other[name].value)
-        for name in one
-        if name in other
-        and one[name].source.rpartition(".")[2] not in shared
-        and not _same(one[name].value, other[name].value)
+        _difference("configs", one.name, one.base, one.candidate)
+        for one in compare_hyperparameters(base, candidate)
+        if one.verdict == "differs" and one.name not in _SAID_ELSEWHERE
     ]
+
+
+def _declared(
+    models: tuple[ModelDescription | None, ModelDescription | None],
+    declared: tuple[Sequence[HeldValue], Sequence[HeldValue]],
+) -> list[SideDifference]:
+    """What files say of a side that another library runs, beside what the other one holds."""
+    if not any(declared):
+        return []
+    held = []
+    for model, of in zip(models, declared, strict=True):
+        config = {} if model is None else _sections(model).get("config", {})
+        held.append(list(of) or read_named_values(config, prefix=""))
+    return sorted(_differing(*held), key=_rank)
 
 
 def _rank(one: SideDifference) -> tuple[int, str]:

@@ -293,7 +293,7 @@ def open_worker_side(
         identity=side.identity,
         record=record,
         trace=side.trace,
-        held=lambda: list(_declared_hyperparameters(source.variant)),
+        held=lambda: list(read_declared_hyperparameters(source.variant)),
         encode=encode,
         max_length=side.max_length,
         vocabulary=side.vocabulary,
@@ -301,7 +301,7 @@ def open_worker_side(
     )
 
 
-def _declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
+def read_declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
     """What a model's files and arguments say: a worker does not show what its library holds."""
     from evalguard.models.tracing.hyperparameters import read_hyperparameter_file, read_named_values
 
