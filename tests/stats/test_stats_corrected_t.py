@@ -267,6 +267,36 @@ def test_few_documents_that_gain_much_do_not_make_an_unchanged_candidate_worse(s
     assert plain >= 1.5 * real
 
 
+def few_gain(rng, n):
+    """5% of the documents gain, and the others lose a little."""
+    return np.where(rng.random(n) < 0.05, -rng.exponential(1.0, n), rng.normal(1 / 19, 0.02, n))
+
+
+SKEWED_NULLS = {
+    "exponential gains": lambda rng, n: 1.0 - rng.exponential(1.0, n),
+    "Pareto gains": lambda rng, n: 1.0 / 1.2 - rng.pareto(2.2, n),
+    "5% gain": few_gain,
+    "lognormal gains with noise": lambda rng, n: (
+        lognormal_gains(rng, 1.0, n) + 0.6 * rng.normal(size=n)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", ["documents", "texts", "passages"])
+@pytest.mark.parametrize("kind", SKEWED_NULLS)
+def test_the_kind_of_gains_and_of_unit_does_not_matter(kind, shape):
+    rng, n, real = np.random.default_rng(15), 150, []
+    for _ in range(250):
+        d, how = SKEWED_NULLS[kind](rng, n), {}
+        if shape == "texts":
+            how["weights"] = rng.integers(5, 40, n).astype(float)
+            d = d * how["weights"]
+        elif shape == "passages":
+            d, how["clusters"] = np.repeat(d, 2), tuple(np.repeat(np.arange(n), 2).astype(str))
+        real.append(drift(d, **how).estimate.low > 0.0)
+    assert np.mean(real) <= 0.06  # 0.025, and more than three Monte Carlo errors
+
+
 @pytest.mark.parametrize("draw", ["normal", "standard_t"])
 @pytest.mark.parametrize("n", [50, 200])
 def test_ordinary_drifts_are_seen_as_often_as_by_t(draw, n):
