@@ -86,7 +86,7 @@ def state(gate: Gate, metrics: list[PairedScores]) -> str:
             confidence=gate.confidence,
         )
         for paired in metrics
-        if gate.covers(paired.base.task, paired.base.metric)
+        if gate.covers(*paired.base.key)
     ).state
 
 
@@ -106,7 +106,7 @@ def report(repetitions: int) -> Iterator[str]:
     yield f"{repetitions:,} unchanged candidates, seed {SEED}\n"
     yield "| policy | gated | fails unchanged | undecided | the port |\n|---|---|---|---|---|"
     for name, gate in gates.items():
-        gated = sum(gate.covers(paired.base.task, paired.base.metric) for paired in metrics)
+        gated = sum(gate.covers(*paired.base.key) for paired in metrics)
         shares = (_percent(counts[name], repetitions) for counts in (failed, undecided))
         yield f"| {name} | {gated} | {' | '.join(shares)} | {state(gate, metrics)} |"
 
