@@ -71,6 +71,7 @@ from evalguard.stats.contributions import Contributions, spread_of_loss
 from evalguard.stats.difference_shape import skewness
 from evalguard.stats.skewed.few_documents import find_few_documents
 from evalguard.stats.strata import across_tasks, crossing_chance
+from evalguard.stats.unexpected_scores import find_unexpected_scores
 
 
 def build_report(
@@ -139,6 +140,7 @@ def _findings(
         *base.findings,
         *(one for one in candidate.findings if one not in base.findings),
         *find_insensitive_tasks(comparisons, rows, vocabulary=vocabulary),
+        *find_unexpected_scores(base.tables, candidate.tables, comparisons),
         *find_side_differences(
             (base.identity, candidate.identity),
             (base.description, candidate.description),

@@ -165,6 +165,50 @@ def both_end_before_the_answer(base: WrittenRun, cand: WrittenRun) -> None:
         write_texts(run.tasks["numbers"], [re.sub(r"[0-9].*", "", t) for t in texts])
 
 
+# Prompts that lm-eval's clients of servers cut to nothing (others: test_planted_servers.py).
+
+
+def _served(run: WrittenRun, most: int, **arguments: object) -> None:
+    """Let a run be one of lm-eval's client, which generates so many tokens."""
+    run.tasks = {"numbers": run.tasks["numbers"]}
+    run.config["model"] = "local-completions"
+    run.config["model_args"] = {"base_url": "http://host/v1/completions", **arguments}
+    for row in run.tasks["numbers"].rows:
+        row["arguments"]["gen_args_0"]["arg_1"]["max_gen_toks"] = most
+
+
+@breaks("cut prompts", NOTHING_KNOWN, r"4,096 tokens .* left no room for a prompt in 2,047")
+def both_generate_more_than_the_client_reads(base: WrittenRun, cand: WrittenRun) -> None:
+    for run in (base, cand):
+        _served(run, 4096)
+
+
+@breaks("cut prompts", NOTHING_KNOWN, r"left no room for a prompt in 511 ")
+def both_were_given_a_short_context(base: WrittenRun, cand: WrittenRun) -> None:
+    for run in (base, cand):
+        _served(run, 512, max_length=512)
+
+
+@breaks("cut prompts", NOTHING_KNOWN, r"cand/.*left no room for a prompt")
+def only_the_ports_context_is_short(base: WrittenRun, cand: WrittenRun) -> None:
+    _served(base, 1024, max_length=8192)
+    _served(cand, 1024, max_length=1024)
+
+
+@breaks("cut prompts", NOTHING_KNOWN, r"base/.*left no room for a prompt")
+def only_the_bases_context_is_short(base: WrittenRun, cand: WrittenRun) -> None:
+    _served(base, 1024, max_length="1024")
+    _served(cand, 1024, max_length="8192")
+
+
+@breaks("cut prompts", NOTHING_KNOWN, r"left no room for a prompt")
+def the_clients_own_default_is_too_long(base: WrittenRun, cand: WrittenRun) -> None:
+    for run in (base, cand):
+        _served(run, 0, max_length=300, max_gen_toks=300)
+        for row in run.tasks["numbers"].rows:
+            row["arguments"]["gen_args_0"]["arg_1"].pop("max_gen_toks", None)
+
+
 # Sentinels: how servers and clients write what they do not know.
 
 
@@ -302,7 +346,7 @@ def a_fifth_of_the_documents_has_its_options_exchanged(_: WrittenRun, cand: Writ
             row[field] = row[field][::-1]
 
 
-@breaks("swapped answers", UNDECIDED, r"UNDECIDED", "--strict")
+@breaks("swapped answers", UNDECIDED, r"words perplexity: .* nothing in common", "--strict")
 def log_likelihoods_are_the_next_documents(_: WrittenRun, cand: WrittenRun) -> None:
     rows = cand.tasks["words"].rows
     values = [loglikelihood(row) for row in rows]
@@ -606,6 +650,14 @@ def log_likelihoods_are_probabilities(_: WrittenRun, cand: WrittenRun) -> None:
         answer(row, math.exp(loglikelihood(row)))
 
 
+@breaks("swapped answers", UNDECIDED, r"texts word_perplexity: .* nothing in common", "--strict")
+def whole_texts_are_scored_in_another_order(_: WrittenRun, cand: WrittenRun) -> None:
+    rows = cand.tasks["texts"].rows
+    rates = [loglikelihood(row) / len(row["doc"]["text"].split()) for row in rows]
+    for row, rate in zip(rows, rates[7:] + rates[:7], strict=True):
+        answer(row, rate * len(row["doc"]["text"].split()))
+
+
 @breaks("other units", FAILS, r"texts")
 def whole_texts_are_in_bits(_: WrittenRun, cand: WrittenRun) -> None:
     for row in cand.tasks["texts"].rows:
@@ -648,6 +700,15 @@ def test_the_port_passes_before_anything_is_broken(run: Any, tmp_path: Path) -> 
     base, cand = write_finished_runs(tmp_path, lambda *_: None)
     ran = run("compare", "--base", base, "--cand", cand, "--strict")
     assert ran.code == 0, ran.out
+
+
+def test_runs_of_a_client_whose_prompts_have_room_pass(run: Any, tmp_path: Path) -> None:
+    def served(base: WrittenRun, cand: WrittenRun) -> None:
+        _served(base, 1024, max_length=8192)
+        _served(cand, 1024, max_length=8192)
+
+    base, cand = write_finished_runs(tmp_path, served)
+    assert run("compare", "--base", base, "--cand", cand, "--strict").code == 0
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda b: f"{b.kind}: {b.name}")

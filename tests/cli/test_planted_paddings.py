@@ -19,7 +19,7 @@ from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 
 N = 40
-_GREEDY = {"until": ["zzz"], "max_gen_toks": 6, "do_sample": False}
+_GREEDY: Any = {"until": ["zzz"], "max_gen_toks": 6, "do_sample": False}
 _TEXT = "mara carried the lantern down to the harbour because the fog had come in"
 FAILS = 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,12 @@ def test_a_gate_that_no_metric_of_finished_runs_can_be_held_to(compared: Any) ->
     code, seen = compared(nothing, gate="{metrics: {kl_mean: 0.01}}")
     assert code == 2
     assert "kl_mean" in seen
+
+
+def test_an_improvement_that_no_conversion_makes_is_said(compared: Any) -> None:
+    def in_tens(_: WrittenRun, cand: WrittenRun) -> None:
+        for row in cand.tasks["words"].rows:
+            answer(row, loglikelihood(row) / math.log(10.0))
+
+    _, seen = compared(in_tens)
+    assert "words perplexity is 10.4 sigma better than the base's" in seen

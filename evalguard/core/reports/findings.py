@@ -17,6 +17,8 @@ from typing import Literal
 # server_varies         a server answers the same prompt in more than one way
 # dependent_documents   differences of documents that are not independent
 # rests_on_documents    the verdict rests on a few documents
+# scores_unrelated      two sides' scores of the same documents have nothing in common
+# far_better            the candidate is better by more than its margin, for sure
 FindingKind = Literal[
     "broken_documents",
     "loss_is_spread",
@@ -29,6 +31,8 @@ FindingKind = Literal[
     "server_varies",
     "dependent_documents",
     "rests_on_documents",
+    "scores_unrelated",
+    "far_better",
 ]
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]
 

@@ -69,6 +69,7 @@ def read_task(
     by_filter = read_lmeval_samples(path, metrics)
     if "likelihood" in results.output_type(task) or results.output_type(task) == "multiple_choice":
         _check_loglikelihoods(path, task, by_filter)
+    _check_room(results, path, task, by_filter)
     tables: list[ScoreTable] = []
     left_out: list[NotCompared] = []
     for filter_name, samples in by_filter.items():
@@ -105,6 +106,48 @@ def _check_loglikelihoods(path: Path, task: str, by_filter: Mapping[str, Sequenc
         check_loglikelihoods(task, of_documents)
     except EvaluationError as error:
         raise EvaluationError(f"{path}: {error}", hint=error.hint) from error
+
+
+# lm-eval's clients that cut the token ids they send, and what they take where nothing is given.
+_CUTTING = frozenset({"local-completions", "openai-completions", "sglang-generate"})
+_CLIENT_LENGTH, _CLIENT_GENERATES = 2048, 256
+
+
+def _check_room(
+    results: Results, path: Path, task: str, by_filter: Mapping[str, Sequence[Sample]]
+) -> None:
+    """Refuse a run whose prompts were cut to nothing on their way to a server.
+
+    lm-eval 0.4.13 (``TemplateAPI.generate_until``) sends the last ``max_length - 1 -
+    max_gen_toks`` tokens of a prompt. Below 0 that number cuts from the beginning: what is left
+    is nothing, or the end of a long prompt.
+    """
+    given = results.model_args
+    sent_as_texts = str(given.get("tokenized_requests", True)).lower() == "false"
+    if str(results.config.get("model") or "") not in _CUTTING or sent_as_texts:
+        return
+    length = _whole_number(given.get("max_length"), _CLIENT_LENGTH) - 1
+    default = _whole_number(given.get("max_gen_toks"), _CLIENT_GENERATES)
+    for sample in next(iter(by_filter.values())):
+        asked = [options for one in sample.requests for options in one if isinstance(options, dict)]
+        longest = max(
+            (_whole_number(options.get("max_gen_toks"), default) for options in asked), default=0
+        )
+        if longest > length:
+            raise EvaluationError(
+                f"{path}: task '{task}': {longest:,} tokens were to be generated, which left no "
+                f"room for a prompt in {length:,} tokens: lm-eval's client sent document "
+                f"{sample.doc_id} without its beginning, or nothing of it",
+                hint="run lm_eval again with model_args max_length=N, the tokens that the server "
+                "reads, or with fewer max_gen_toks",
+            )
+
+
+def _whole_number(value: object, default: int) -> int:
+    try:
+        return default if value is None or value == "None" else int(str(value))
+    except ValueError:
+        return default
 
 
 @dataclass(frozen=True, slots=True)
