@@ -728,6 +728,8 @@ def _without_broken(paired: PairedScores, broken: Sequence[BrokenDocument]) -> P
     known = broken_ids(broken, paired.base.task)
     if not lost or not all(doc_id in known for doc_id in lost):
         return paired
+    if np.count_nonzero(finite) < 2:  # why there is no number is to be said of all of them
+        return paired
     have = "document has" if len(lost) == 1 else "documents have"
     caveat = (
         f"{len(lost):,} broken {have} no finite score (first: {lost[0]}): these numbers are of the "

@@ -139,7 +139,8 @@ def test_a_run_of_a_model_that_answered_nan_fails_on_every_metric(
 ) -> None:
     broken = lm_eval("nan")
     ran = run("compare", "--base", base_run, "--cand", broken, "--json")
-    assert ran.code == 3
+    assert ran.code == 1  # every document is broken, and the base's are not
+    assert ran.document["broken_documents"]
     assert {c["outcome"] for c in ran.document["comparisons"]} == {"failed"}
 
 
