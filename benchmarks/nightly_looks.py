@@ -176,7 +176,8 @@ The promise: the chance of any false change point in a year of looks is at most 
         yield quiet_row(name, make, runs, few)
     yield family_row(10, few)
     yield """
-Outside the promise, which is for nights that do not depend on each other and vary alike:
+Outside the promise, which is for nights that vary alike around levels; that they are alike with \
+the next is estimated and counted:
 
 | nights | years with any | a series-year | each look by itself |
 |---|---|---|---|"""

@@ -19,7 +19,7 @@ PLAIN = {"paired t": "plain t", "cluster t": "plain cluster t"}
 # Caveats that say of an interval that it may not be what it says.
 _OF_THE_INTERVAL = (
     "skewed differences", "few or very unequal", "fewer than 20", "nothing scatters",
-    "a little too narrow", "ends are rough", "no answer flipped",
+    "jackknife's t", "ends are rough", "no answer flipped",
 )  # fmt: skip
 
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from evalguard.stats.probability import BOOTSTRAP, Estimate, Moments
+from evalguard.stats.probability import (
+    BOOTSTRAP,
+    Estimate,
+    Moments,
+    t_critical,
+    t_upper_tail,
+)
 
 # All sign patterns are enumerated up to this many differences (2^20, about a million).
 MOST_ENUMERATED = 20
@@ -120,6 +126,8 @@ Units = Rows | list[Rows]
 
 # Of the resamples: more without a number, and those that are left are no sample of all.
 MOST_UNDEFINED = 0.2
+# Differing documents; of fewer the BCa interval alone held the truth in 91% to 96%.
+ENOUGH_DIFFERING = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +152,7 @@ def paired_bootstrap(
     confidence: float,
     sign: int = 1,
     clusters: Sequence[str] = (),
+    differing: int | None = None,
     seed: int = SEED,
 ) -> Bootstrap:
     """Bootstrap two metrics over the same n documents, and their drift.
@@ -158,6 +167,8 @@ def paired_bootstrap(
     Args:
         base, candidate: the metric of the documents at any rows, which may repeat.
         sign: +1 where a higher metric is worse, else -1.
+        differing: documents, or clusters, on which the two metrics' items differ at all. Below
+            ``ENOUGH_DIFFERING`` the estimate is joined with the jackknife's t. None: all of them.
         clusters: n labels; clusters are resampled whole for the drift. The unpaired standard
             errors stay those of independent documents, as lm-eval's are.
     """
@@ -171,12 +182,42 @@ def paired_bootstrap(
     everything = np.arange(n)
     points = base(everything), candidate(everything)
     point = sign * (points[1] - points[0])
-    left_out = _jackknife(base, candidate, units, sign=sign, blocks=max(20, resamples // 10))
+    left_out = _defined(
+        _jackknife(base, candidate, units, sign=sign, blocks=max(20, resamples // 10))
+    )
+    estimate = _bca(point, _defined(drifts), left_out, confidence, units=len(units))
+    if differing is not None and differing < ENOUGH_DIFFERING:
+        estimate = _joined_with_jackknife(estimate, left_out, differing)
     return Bootstrap(
         base=Moments(point=points[0], stderr=_stderr(_defined(both[0]))),
         candidate=Moments(point=points[1], stderr=_stderr(_defined(both[1]))),
-        estimate=_bca(point, _defined(drifts), _defined(left_out), confidence, units=len(units)),
+        estimate=estimate,
         undefined=undefined,
+    )
+
+
+def _joined_with_jackknife(estimate: Estimate, left_out: Array, differing: int) -> Estimate:
+    """The wider of both intervals at each end, and the larger p-value.
+
+    A drift that few documents make scatters like a mean of those few: the resamples know its
+    variance no better than that, and their corrections for bias and skewness are mostly noise. So
+    Student's t, with one degree of freedom less than documents differ, of the jackknife's standard
+    error (B. Efron, C. Stein, Ann. Statist. 9, 1981, 586-596) stands beside them.
+    """
+    blocks = left_out.shape[0]
+    if differing < 2 or blocks < 2 or not math.isfinite(estimate.point + estimate.stderr):
+        return estimate
+    off = left_out - float(np.mean(left_out))
+    stderr = math.sqrt((blocks - 1) / blocks * float(np.sum(np.square(off))))
+    if not 0.0 < stderr < math.inf:
+        return estimate
+    df = min(differing, blocks) - 1
+    reach = t_critical(estimate.confidence, df) * stderr
+    return replace(
+        estimate,
+        low=min(estimate.low, estimate.point - reach),
+        high=max(estimate.high, estimate.point + reach),
+        p_value=max(estimate.p_value, t_upper_tail(estimate.point / stderr, df)),
     )
 
 

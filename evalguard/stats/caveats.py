@@ -12,7 +12,7 @@ from evalguard.core.documents.rescoring import Rescoring
 from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.binary import mcnemar_exact
-from evalguard.stats.bootstrap import SEED
+from evalguard.stats.bootstrap import ENOUGH_DIFFERING, SEED
 from evalguard.stats.difference_shape import Skewness, skewness, unequal_weights, worst_documents
 from evalguard.stats.drift import Drift
 from evalguard.stats.few_units import FEWEST_FOR_T, SIGNS, cluster_count, cluster_sums
@@ -22,8 +22,6 @@ from evalguard.stats.skewed.corrected_t import CR2, SKEW, uncorrected
 _ENOUGH_RESAMPLES = 1_000
 # A drift of nearly 0 is any number of times smaller than what one document adds to it.
 _MOST_PERCENT = 10.0
-# Documents that differ between the models; with fewer, BCa's own corrections are mostly noise.
-_ENOUGH_DIFFERING = 30
 # Relative standard error s of a perplexity beyond which exp is not linear over its scatter: for a
 # normal mean log-likelihood a bootstrap gives sqrt(exp(s^2) - 1) exp(s^2 / 2) / s times the delta
 # method's, 1.05 at 0.25 and 1.21 at 0.5.
@@ -178,8 +176,11 @@ def _bootstrap(rescoring: Rescoring, differing: int) -> str:
         else (": few, because this aggregation takes long, so that the interval's ends are rough")
     )
     few = ""
-    if differing < _ENOUGH_DIFFERING:
-        few = f"; only {differing:,} documents differ, so that the interval is a little too narrow"
+    if differing < ENOUGH_DIFFERING:
+        few = (
+            f"; only {differing:,} documents differ: the interval is joined with the jackknife's "
+            "t, and a 95% one held the truth in 93% to 99% of simulated runs"
+        )
     return (
         f"{rescoring.name} is not a mean: standard errors, interval and p by bootstrap, "
         f"{count:,} resamples of the documents, the same for both models, seed {SEED}{rough}{few}"

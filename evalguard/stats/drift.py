@@ -224,6 +224,9 @@ def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
     base, candidate = paired.base.rescoring, paired.candidate.rescoring
     assert base is not None
     assert candidate is not None
+    units = np.asarray(paired.clusters or paired.base.doc_ids)
+    moved = [ours != theirs for ours, theirs in zip(base.items, candidate.items, strict=True)]
+    differing = len(set(units[moved].tolist()))
     found = paired_bootstrap(
         base.metric,
         candidate.metric,
@@ -232,12 +235,11 @@ def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
         confidence=confidence,
         sign=-1 if paired.base.higher_is_better else 1,
         clusters=paired.clusters,
+        differing=differing,
     )
-    units = np.asarray(paired.clusters or paired.base.doc_ids)
-    moved = [ours != theirs for ours, theirs in zip(base.items, candidate.items, strict=True)]
     estimate = limited_to_swaps(
         found.estimate,
-        differing=len(set(units[moved].tolist())),
+        differing=differing,
         units=len(set(units.tolist())),
     )
     return Drift(
