@@ -14,7 +14,7 @@ from evalguard.core.comparison import (
 )
 from evalguard.stats.drift import Drift
 from evalguard.stats.power import POWER, decidable_ratio, documents_to_decide, fewest_signs
-from evalguard.stats.probability import normal_quantile
+from evalguard.stats.probability import normal_critical, normal_quantile
 
 _DIGITS = 2  # of a margin that is proposed
 
@@ -69,10 +69,18 @@ def explain_undecided(
 
 
 def _stderr(drift: Drift) -> float:
-    """The paired standard error; of answers that of their flips alone, as a plan has it."""
+    """The paired standard error; of answers that of their flips alone, as a plan has it.
+
+    Where documents are too skewed for t, the one that the wider interval would have by t: half of
+    that interval in normal quantiles.
+    """
     if drift.flips is not None and drift.documents:
         return math.sqrt(sum(drift.flips)) / drift.documents
-    return drift.estimate.stderr
+    estimate = drift.estimate
+    if drift.plain is None:
+        return estimate.stderr
+    half = (estimate.high - estimate.low) / 2.0
+    return max(estimate.stderr, half / normal_critical(estimate.confidence))
 
 
 def _fewest_documents(drift: Drift, n: int) -> int:
