@@ -127,8 +127,9 @@ def test_a_limit_alone_decides(compared: Compare, limits: dict[str, float], code
 
 def test_nan_logits_are_a_failure_and_never_a_kept_limit(compared: Compare) -> None:
     result = compared("orig", "not-a-number", gate_limits={"kl_mean": 1e9})
-    assert result.exit_code == 3
-    assert {verdict.state for verdict in result.gate.limits} == {"failed"}
+    assert result.exit_code == 1  # its documents are broken, and the base's are not
+    states = {verdict.metric: verdict.state for verdict in result.gate.limits}
+    assert states == {"kl_mean": "failed", "broken_documents": "regressed"}
 
 
 def test_limits_on_what_is_switched_off_are_refused_at_once(compared: Compare) -> None:
