@@ -15,7 +15,7 @@ from evalguard.core.comparison import Margin, MarginUnit, StoppingMethod
 from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.drift import is_binary
-from evalguard.stats.probability import SigmaScale, normal_upper_tail
+from evalguard.stats.probability import SigmaScale, normal_quantile
 from evalguard.stats.sequential.bounded import (
     BoundedEvidence,
     Evidence,
@@ -131,7 +131,7 @@ def find(
         p_value = math.exp(min(0.0, -bet(0.0, None).against_less(0.0)))
         low, high = (scale * end for end in _interval(aimed, bet, side, rule, of.sigma))
     real = side != "above" or not rule.real
-    if not real and not _real(paired, population, of.stderr, low, p_value, rule):
+    if not real and not _real(paired, population, of.stderr, bet, scale, p_value, rule):
         side, chance = None, 1.0
     worst = None
     if isinstance(aimed, BoundedEvidence):
@@ -221,20 +221,26 @@ def _real(
     paired: PairedScores,
     population: int,
     unit: float,
-    low: float,
+    bet: Bet,
+    scale: float,
     p_value: float,
     rule: StoppingRule,
 ) -> bool:
-    """Whether all documents would call a drift of ``low`` real, whose least size that is.
+    """Whether all documents would call the drift real.
 
-    By their paired standard error, as the documents so far show it; twice as much evidence as
-    the level asks for, because that standard error is an estimate.
+    By their paired standard error, as the documents so far show it: sigma of all has to be so many
+    of them above 0, which a bet that aims there shows at the level of "above". Twice as much
+    evidence as the level of real asks for, because that standard error is an estimate.
     """
-    drift = drift_of_all(paired, population, confidence=rule.interval_confidence, unit=unit)
     if p_value > rule.level_of_real:
         return False
+    drift = drift_of_all(paired, population, confidence=rule.interval_confidence, unit=unit)
     stderr = drift.estimate.stderr / unit
-    return stderr == 0.0 or normal_upper_tail(low / stderr) <= rule.level_of_real / 2.0
+    least = -normal_quantile(rule.level_of_real / 2.0) * stderr / scale
+    if least <= rule.tolerated.value:
+        return True
+    evidence = bet(least, None)
+    return evidence.against_less(least * _JUST_ABOVE) >= needed(evidence, rule.alpha_above)
 
 
 def _interval(
