@@ -560,4 +560,5 @@ def gravest_exit_code(codes: Iterable[int]) -> int:
     """
     found = set(codes)
     gravest = (EXIT_REGRESSED, EXIT_FAILED, EXIT_UNDECIDED, EXIT_GIT_BISECT_SKIP)
-    return next((code for code in gravest if code in found), EXIT_PASSED)
+    unknown = EXIT_FAILED if found - {EXIT_PASSED} else EXIT_PASSED
+    return next((code for code in gravest if code in found), unknown)

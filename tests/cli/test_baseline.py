@@ -175,7 +175,7 @@ def test_the_stored_limit_counts_where_none_is_given(against: Run, made: dict[st
         (("--tasks", "sw_word,sw_long"), 2, "orig (reports/"),
         (("--tasks", "sw_word,sw_long"), 2, "no scores of sw_long are kept"),
         (("--tasks", "sw_word,sw_long"), 2, "its tasks: sw_word, sw_choice, sw_text"),
-        (("--limit", 10), 3, "run both with the same limit"),
+        (("--limit", 10), 3, "run both with the same --limit"),
         (("--limit", 10), 3, "with the same --limit"),
         (("--tasks", "sw_word", "--num-fewshot", 2), 3, "num_fewshot is 0 in stored run orig"),
         (("--sequential", "--tasks", "sw_long"), 2, "no scores of sw_long are kept"),

@@ -124,7 +124,7 @@ def test_what_compare_refuses_of_a_stored_base_bisect_refuses(
     refused: Run, world: SmallWorld, made: str, unloaded: None
 ) -> None:
     sides = ("--config", world.guard, "--baseline", made, "--cand", "sharp")
-    assert "run both with the same limit" in refused(3, "bisect", *sides, "--limit", 10).err
+    assert "run both with the same --limit" in refused(3, "bisect", *sides, "--limit", 10).err
     assert "no scores of sw_long" in refused(2, "bisect", *sides, "--tasks", "sw_long").err
     assert "no model is loaded" in refused(2, "bisect", *sides, "--base-set", "gain=1").err
     assert "not with --baseline" in refused(2, "bisect", "--resume", made, "--baseline", made).err

@@ -190,7 +190,7 @@ def test_points_of_a_perplexity_are_no_plan_and_exit_code_3(stored: Any) -> None
     pilot = result.metrics[0].pilot
     assert "between 0 and 1" in pilot.problem
     advisory = PlanAim.of(Gate(margin="1pp", advisory=("perplexity",)), 0.8)
-    shown = advisory.plan(replace(pilot, problem=""), 100)
+    shown = advisory.plan(replace(pilot, problem=""), 100, metrics=1)
     assert (shown.pilot.problem, shown.margin) == ("", 1.0)
 
 

@@ -213,17 +213,20 @@ def _student(estimate: Estimate, df: float) -> Estimate:
     )
 
 
+_STRAIGHT = 1e-8  # below it the cube root has fewer digits than the correction
+
+
 def _hall(estimate: Estimate, skew: float, df: float) -> Estimate:
     """Student's t of Hall's g(t): interval by the inverse of g, p-value by g.
 
     Args:
-        skew: G1 over sqrt n, not 0.
+        skew: G1 over sqrt n.
     """
     bend = skew / 3.0
     t = estimate.point / estimate.stderr
     critical = t_critical(estimate.confidence, df)
-    stretched = 1.0 + bend * t  # g(t) = (stretched^3 - 1) / (3 lambda) + lambda / 2
-    bent = (stretched * stretched * stretched - 1.0) / (3.0 * bend) + bend / 2.0
+    # g(t) = ((1 + lambda t)^3 - 1) / (3 lambda) + lambda / 2, multiplied out
+    bent = t * (1.0 + bend * t * (1.0 + bend * t / 3.0)) + bend / 2.0
     return replace(
         estimate,
         low=estimate.point - estimate.stderr * _unbent(critical, bend),
@@ -234,6 +237,8 @@ def _hall(estimate: Estimate, skew: float, df: float) -> Estimate:
 
 def _unbent(x: float, bend: float) -> float:
     """The t with g(t) = x."""
+    if abs(bend) < _STRAIGHT:
+        return x
     cube = 1.0 + 3.0 * bend * (x - bend / 2.0)
     return (math.copysign(abs(cube) ** (1.0 / 3.0), cube) - 1.0) / bend
 
