@@ -198,6 +198,8 @@ class CachingStub(Stub):
             "logprobs" themselves.
         on_hit: what becomes of what is found, of shape (tokens, ...).
         wavering: standard deviation of noise on every log-probability, in nats.
+        deep: what a token leaves depends on those before it, as in all layers but the first.
+        echoes_anew: a prompt whose log-probabilities are asked for is computed whole, as by vLLM.
         generates: tokens of a generated text; ``chooses`` the next token of a row.
     """
 
@@ -206,6 +208,8 @@ class CachingStub(Stub):
     keeps: str = "values"
     on_hit: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
     wavering: float = 0.0
+    deep: bool = False
+    echoes_anew: bool = False
     generates: int = 8
     chooses: Callable[[NDArray[np.float64]], int] | None = None
     kept: dict[object, NDArray[np.float64]] = field(default_factory=dict)
@@ -213,7 +217,8 @@ class CachingStub(Stub):
 
     def _values(self, ids: Sequence[int]) -> NDArray[np.float64]:
         places = np.arange(len(ids))
-        return np.sin(np.outer(np.asarray(ids) + 1, [0.7, 1.3, 2.9]) + 0.01 * places[:, None])
+        own = np.sin(np.outer(np.asarray(ids) + 1, [0.7, 1.3, 2.9]) + 0.01 * places[:, None])
+        return np.sin(3.0 * _mix(own)) if self.deep else own
 
     def _kept_or(self, ids: list[int], own: NDArray[np.float64]) -> NDArray[np.float64]:
         """Replace whole blocks by what is kept of them, and keep the others."""
@@ -232,14 +237,16 @@ class CachingStub(Stub):
                 self.kept[key] = own[place]
         return found
 
-    def rows_of(self, ids: list[int]) -> NDArray[np.float64]:
-        """Log-probabilities of what follows each token, shape (n, vocabulary)."""
+    def rows_of(
+        self, ids: list[int], *, anew: bool = False, last: bool = False
+    ) -> NDArray[np.float64]:
+        """Log-probabilities of what follows each token, or the last one, shape (n, vocabulary)."""
         values = self._values(ids)
-        if self.keeps == "values":
+        if self.keeps == "values" and not anew:
             values = self._kept_or(ids, values)
-        places = np.arange(len(ids))
-        back = np.maximum(places[:, None] - places[None, :], 0)
-        state = np.tril(1.0 / (1.0 + back)) @ values
+        state = _mix(values, decay=0.5 if self.deep else 1.0)
+        if last:
+            ids, state = ids[-1:], state[-1:]
         size = len(self.decoder)
         mixing = np.random.default_rng(5).standard_normal((3, size))
         logits = self.table[np.asarray(ids)] + state @ mixing
@@ -251,7 +258,7 @@ class CachingStub(Stub):
         return rows
 
     def tokens(self, ids: Sequence[int], shown: int) -> list[dict[str, Any]]:
-        self.rows = self.rows_of([int(one) for one in ids])
+        self.rows = self.rows_of([int(one) for one in ids], anew=self.echoes_anew)
         if self.keeps == "logprobs":
             own = np.array([self.rows[n - 1, one] for n, one in enumerate(ids)])
             own[0] = 0.0
@@ -265,10 +272,14 @@ class CachingStub(Stub):
 
     def _choice(self, index: int, ids: list[int], asked: Json) -> Json:
         if asked.get("echo"):
-            return super()._choice(index, ids, asked)
+            choice = super()._choice(index, ids, asked)
+            if choice["logprobs"]:
+                row = self.rows_of(list(ids), anew=self.echoes_anew, last=True)[-1]
+                choice["logprobs"]["token_logprobs"][-1] = float(row.max())
+            return choice
         text, names, values = list(ids), [], []
         for _ in range(min(self.generates, asked["max_tokens"])):
-            row = self.rows_of(text)[-1]
+            row = self.rows_of(text, last=True)[-1]
             token = int(np.argmax(row)) if self.chooses is None else self.chooses(row)
             text.append(token)
             names.append(self.decoder.convert_ids_to_tokens(token))
@@ -277,6 +288,14 @@ class CachingStub(Stub):
         shown = asked.get("logprobs") and self.shape != "tgi"
         logprobs = {"tokens": names, "token_logprobs": values, "top_logprobs": None}
         return {**choice, "logprobs": logprobs if shown else None}
+
+
+def _mix(values: NDArray[np.float64], decay: float = 1.0) -> NDArray[np.float64]:
+    """What tokens leave, summed over all up to each one, the nearer the more."""
+    places = np.arange(len(values))
+    back = np.maximum(places[:, None] - places[None, :], 0)
+    mixed: NDArray[np.float64] = np.tril((1.0 + back) ** -decay) @ values
+    return mixed
 
 
 @contextmanager

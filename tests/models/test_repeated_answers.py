@@ -242,6 +242,14 @@ STALE_TEXTS: dict[str, dict[str, Any]] = {
         for name in (by_length, by_place, by_first_block, by_set_of_tokens)
     },
     "cached values that nobody has written": {"key": sound, "on_hit": uninitialised},
+    **{
+        f"kept {name.__name__.replace('_', ' ')}, prompts' numbers computed anew": {
+            "key": name, "deep": True, "echoes_anew": True
+        }
+        for name in (
+            by_own_block, by_first_block, by_length, by_place, by_first_and_length,
+        )
+    },
     "it samples at temperature 0": {"chooses": sampling(np.random.default_rng(1))},
     "it samples, and shows no log-probabilities": {
         "chooses": sampling(np.random.default_rng(2)), "shape": "tgi"
@@ -263,6 +271,8 @@ def test_a_greedy_text_that_is_another_one_when_asked_again_is_refused(
     [
         {"key": sound},
         {"key": sound, "block": 256},
+        {"key": sound, "deep": True, "echoes_anew": True},
+        {"key": sound, "batch_size": 4},
         {"key": sound, "shape": "tgi"},
         {"key": sound, "arguments": {"num_concurrent": 4}},
         {"key": sound, "generates": 1},
@@ -273,6 +283,23 @@ def test_a_greedy_text_that_stays_what_it_is_is_nothing_to_speak_of(
     stub: dict[str, Any], probe: Probe
 ) -> None:
     assert probe("generate_until", **stub) == ()
+
+
+@pytest.mark.parametrize("shape", ["openai", "tgi"])
+def test_a_batch_of_texts_that_are_exchanged_is_refused(
+    shape: str, probe: Probe, tiny_llama: Path
+) -> None:
+    class Exchanging(CachingStub):
+        def answer(self, asked: Any) -> Any:
+            answer = super().answer(asked)
+            if len(asked["prompt"]) > 1:
+                for choice in answer["choices"]:
+                    choice["index"] = len(asked["prompt"]) - 1 - choice["index"]
+            return answer
+
+    stub = Exchanging(tokenizer=tiny_llama, shape=shape, generates=16)
+    with pytest.raises(EvaluationError, match=r"the answer to another|in one batch"):
+        probe("generate_until", batch_size=4, stub=stub)
 
 
 def test_noise_of_a_text_is_said_with_its_size(probe: Probe) -> None:

@@ -30,6 +30,8 @@ from evalguard.models.served.answer_checks import (
 from evalguard.models.served.prompt_logprobs import (
     LOGPROBS_HINT,
     PromptAnswer,
+    choice_index,
+    read_choices,
     read_generated_tokens,
 )
 from evalguard.models.served.repeated_answers import (
@@ -384,13 +386,16 @@ def _probe_long_generations(lm: Any, requests: Sequence[Request]) -> tuple[Findi
         else str.split
     )
     units, longest = _gather_units(texts, encode, str(lm.model))
-    # A stop sequence would leave fewer tokens to compare.
-    options = {n: value for n, value in _without_length(wrapped[0][1]).items() if n != "until"}
+    # A stop sequence would leave fewer tokens to compare; penalties are not in the numbers.
+    given = wrapped[0][1] if isinstance(wrapped[0][1], dict) else {}
+    options = {name: given[name] for name in ("temperature", "do_sample") if name in given}
     with_tokens = _asks_for_tokens(lm)
 
-    def ask(prompt: Sequence[Any]) -> GreedyAnswer:
+    def ask(prompts: Sequence[Sequence[Any]]) -> list[GreedyAnswer]:
         nonlocal with_tokens
-        message = [list(prompt)] if as_ids else [_as_sent(lm, " ".join(prompt), talks=talks)]
+        message = [
+            list(one) if as_ids else _as_sent(lm, " ".join(one), talks=talks) for one in prompts
+        ]
         try:
             answers, texts = _generate(lm, message, options, _COMPARED, with_tokens)
         except EvaluationError:
@@ -398,23 +403,54 @@ def _probe_long_generations(lm: Any, requests: Sequence[Request]) -> tuple[Findi
                 raise
             with_tokens = {}  # it knows no such parameter
             answers, texts = _generate(lm, message, options, _COMPARED)
-        tokens, logprobs = read_generated_tokens(answers[0])
-        return GreedyAnswer(text=texts[0] or "", tokens=tokens, logprobs=logprobs)
+        shown = [read_generated_tokens(one) for one in _choices_of(answers)]
+        return [
+            GreedyAnswer(text=text or "", tokens=tokens, logprobs=logprobs)
+            for text, (tokens, logprobs) in zip(texts, shown, strict=True)
+        ]
 
     def ask_at_once(prompts: Sequence[Sequence[Any]]) -> list[GreedyAnswer]:
         with ThreadPoolExecutor(len(prompts)) as pool:
-            return list(pool.map(ask, prompts))
+            return list(pool.map(lambda one: ask([one])[0], prompts))
+
+    def ask_anew(prompts: Sequence[Sequence[Any]]) -> list[float]:
+        """Log-probability of the token that follows each prompt, asked with those of the prompt.
+
+        vLLM takes nothing from its cache then. [] where the server gives none.
+        """
+        silent = copy.copy(lm)
+        silent.echoes_prompts = False
+        try:
+            told = [_ask(silent, [one])[0] for one in prompts]
+        except EvaluationError:
+            return []
+        last = [one.logprobs[-1] if one.generated else None for one in told]
+        return [float(one) for one in last if one is not None]
 
     # A word has two or three tokens where it has many.
     room = (lm.max_length - _COMPARED) // (1 if as_ids else 3)
-    opened = _open_with(lm, units, longest, room, ask)
+    opened = _open_with(lm, units, longest, room, lambda first: ask([first])[0])
     if opened is None:
         return ()
     prompts, first = opened
-    concurrent = int(getattr(lm, "_concurrent", 1)) > 1
+    echoes_ids = as_ids and method_module(lm, "parse_logprobs") == "openai_completions"
     return check_repeated_texts(
-        prompts, ask, ask_at_once, concurrent=concurrent, first=first
+        prompts,
+        ask,
+        ask_at_once,
+        ask_anew if echoes_ids and with_tokens else None,
+        batches=int(getattr(lm, "_batch_size", 1)) > 1,
+        concurrent=int(getattr(lm, "_concurrent", 1)) > 1,
+        first=first,
     ).findings()
+
+
+def _choices_of(answers: Sequence[Any]) -> list[Any]:
+    """What was generated after each prompt: choices of completions, or sglang's answers."""
+    several = isinstance(answers[0], dict) and "choices" in answers[0]
+    if not several:
+        return list(answers)
+    return [one for answer in answers for one in sorted(read_choices(answer), key=choice_index)]
 
 
 def _said(conversation: str) -> str:

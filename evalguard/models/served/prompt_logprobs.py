@@ -111,7 +111,7 @@ def read_completions(answers: Sequence[Any]) -> list[PromptAnswer]:
         choices = read_choices(answer)
         usage = answer.get("usage") if len(choices) == 1 else None
         fed = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        for choice in sorted(choices, key=_index):
+        for choice in sorted(choices, key=choice_index):
             logprobs = choice.get("logprobs")
             logprobs = logprobs if isinstance(logprobs, dict) else {}
             ids = choice.get("prompt_token_ids") or (
@@ -145,10 +145,11 @@ def read_choices(answer: Any) -> list[dict[str, Any]]:
             hint="base_url must lead to the server's completions, e.g. "
             "http://127.0.0.1:8000/v1/completions",
         )
-    if sorted(map(_index, found)) != list(range(len(found))):
+    numbers = sorted(map(choice_index, found))
+    if numbers != list(range(len(found))):
         raise EvaluationError(
-            f"the server's {len(found)} choices are numbered {sorted(map(_index, found))}: which "
-            "prompt each belongs to is not known",
+            f"the server's {len(found)} choices are numbered {numbers}: which prompt each belongs "
+            "to is not known",
             hint="--batch_size 1 asks one prompt at a time",
         )
     return found
@@ -161,7 +162,8 @@ def _error_text(answer: Any) -> str:
     return f": {text}" if text else ""
 
 
-def _index(choice: Mapping[str, Any]) -> int:
+def choice_index(choice: Mapping[str, Any]) -> int:
+    """The number of the prompt that a choice belongs to; -1: none that could be."""
     index = choice.get("index", 0)
     return index if isinstance(index, int) else -1
 
@@ -190,20 +192,22 @@ def read_generate(answers: Sequence[Any]) -> list[PromptAnswer]:
 
 
 def read_generated_tokens(answer: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """The tokens of a generated text and their log-probabilities; two empty ones if not shown."""
+    """The tokens of a generated text and their log-probabilities; two empty ones if not shown.
+
+    Args:
+        answer: a choice of OpenAI's completions, or sglang's own answer.
+    """
     if not isinstance(answer, dict):
         return (), ()
-    choices = answer.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        shown = choices[0].get("logprobs")
-        shown = shown if isinstance(shown, dict) else {}
+    shown = answer.get("logprobs")
+    if isinstance(shown, dict):
         names: Any = shown.get("tokens")
         values: Any = shown.get("token_logprobs")
         if names is None and isinstance(shown.get("content"), list):  # chat's form
             content = [one for one in shown["content"] if isinstance(one, dict)]
             names = [one.get("token") for one in content]
             values = [one.get("logprob") for one in content]
-    else:
+    else:  # sglang's
         about = answer.get("meta_info")
         triples = about.get("output_token_logprobs") if isinstance(about, dict) else None
         triples = triples if isinstance(triples, list) and all(map(_is_triple, triples)) else []

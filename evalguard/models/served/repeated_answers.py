@@ -69,6 +69,19 @@ class ProbePrompts:
         """The first one, and the others."""
         return [self.first, *(one.units for one in self.others)]
 
+    def turned(self) -> list[list[Any]]:
+        """Prompts that begin as the first one and go on with its tokens in another order.
+
+        Two share one block of 16 with it, the third one of 256. All end in other ways.
+        """
+        prompts = []
+        for part, begin in ((1, 20), (2, 20), (3, 300)):
+            shared = min(begin, len(self.first) // 2)
+            head, rest = self.first[:shared], self.first[shared:]
+            step = len(rest) * part // 4
+            prompts.append([*head, *rest[step:], *rest[:step]])
+        return prompts
+
 
 def fit_length(room: int) -> int:
     """The length of probe prompts where so many tokens are read: a part of a block is left over."""
@@ -152,7 +165,13 @@ def allowed_change(noise: float) -> float:
 # What was seen of a server.
 
 
-How = Literal["asked again", "asked again after others", "in one batch", "at the same time"]
+How = Literal[
+    "asked again",
+    "asked again after others",
+    "asked with its log-probabilities",
+    "in one batch",
+    "at the same time",
+]
 
 
 @dataclass(slots=True)
@@ -404,16 +423,21 @@ class GreedyAnswer:
 
 def check_repeated_texts(
     prompts: ProbePrompts,
-    ask: Callable[[Sequence[Any]], GreedyAnswer],
+    ask: Callable[[Sequence[Sequence[Any]]], list[GreedyAnswer]],
     ask_at_once: Callable[[Sequence[Sequence[Any]]], list[GreedyAnswer]],
+    ask_anew: Callable[[Sequence[Sequence[Any]]], list[float]] | None,
     *,
+    batches: bool,
     concurrent: bool,
     first: GreedyAnswer,
 ) -> AnswerSpread:
     """Ask for greedy texts again and again, with others between and beside them.
 
     Args:
-        ask: the answer to one prompt; ``ask_at_once``: to several that are in flight together.
+        ask: the answers to prompts of one request; ``ask_at_once``: of a request each, that are in
+            flight together.
+        ask_anew: the log-probability of each text's first token in the way in which those of
+            prompts are asked for, [] where there are none; None: it cannot be asked.
         first: what ``ask`` has given the first prompt.
 
     Raises:
@@ -421,13 +445,13 @@ def check_repeated_texts(
             where no two tokens were as probable as each other.
     """
     spread = AnswerSpread()
-    again = ask(prompts.first)
+    (again,) = ask([prompts.first])
     _check_text(first, again, "asked again", LARGEST, spread)
     noise = spread.distance.mean
-    others = [ask(other.units) for other in prompts.others]
+    others = [ask([other.units])[0] for other in prompts.others]
     for other, told in zip(prompts.others, others, strict=True):
         _refuse_same_tokens(other, told, first)
-    last = ask(prompts.first)
+    (last,) = ask([prompts.first])
     if last.text != first.text and _is_anothers(last, others):
         raise EvaluationError(
             f"asked for the same prompt after others, the server answers with the text of another "
@@ -437,19 +461,53 @@ def check_repeated_texts(
     allowed = allowed_change(noise)
     _check_text(again, last, "asked again after others", allowed, spread)
     if spread.texts and not (first.has_tokens() and last.has_tokens()):
-        _look_closer(first, again, last, [ask(prompts.first) for _ in range(3)])
+        _look_closer(first, again, last, [ask([prompts.first])[0] for _ in range(3)])
+    turned = prompts.turned()  # what ends otherwise has another text, as a rule
+    alone = [first, *(ask([one])[0] for one in turned)]
+    if ask_anew is not None and all(one.has_tokens() for one in (*alone, *others)):
+        numbers = [one.logprobs[0] for one in (*others, *alone)]
+        asked = [*(one.units for one in prompts.others), prompts.first, *turned]
+        _check_anew(numbers, ask_anew(asked), len(prompts.first), allowed, spread)
+    if batches:
+        _check_texts_beside(alone[:2], ask([prompts.first, turned[0]]), "in one batch", spread)
     if concurrent:
-        alone = [first, *others]
-        for own, found in zip(alone, ask_at_once(prompts.all), strict=True):
-            if found.text != own.text and _is_anothers(found, alone):
-                raise EvaluationError(
-                    f"of {len(alone)} prompts at the same time, the server gives one the answer "
-                    "to another",
-                    hint="try --batch_size 1 and num_concurrent 1, or another version of the "
-                    "server",
-                )
-            _check_text(own, found, "at the same time", LARGEST, spread)
+        beside = ask_at_once([prompts.first, *turned])
+        _check_texts_beside(alone, beside, "at the same time", spread)
     return spread
+
+
+def _check_anew(
+    told: Sequence[float],
+    anew: Sequence[float],
+    length: int,
+    allowed: float,
+    spread: AnswerSpread,
+) -> None:
+    """Compare first tokens with what a server says that computes the whole prompt."""
+    if len(anew) != len(told):
+        return
+    distance = measure_distance(np.array(told), np.array(anew))
+    if distance.mean > allowed:
+        raise EvaluationError(
+            f"after {len(told)} prompts of {length} tokens, the first tokens of greedy texts have "
+            f"log-probabilities that differ by {distance.mean:.2g} nats from those that come with "
+            "the prompts' own: texts are generated from a prefix cache that is stale, or mixes "
+            "prompts up",
+            hint=_HINT,
+        )
+    spread.add(distance, "asked with its log-probabilities")
+
+
+def _check_texts_beside(
+    alone: Sequence[GreedyAnswer], told: Sequence[GreedyAnswer], how: How, spread: AnswerSpread
+) -> None:
+    for own, found in zip(alone, told, strict=True):
+        if found.text != own.text and _is_anothers(found, alone):
+            raise EvaluationError(
+                f"of {len(alone)} prompts {how}, the server gives one the answer to another",
+                hint="try --batch_size 1 and num_concurrent 1, or another version of the server",
+            )
+        _check_text(own, found, how, LARGEST, spread)
 
 
 def _check_text(
