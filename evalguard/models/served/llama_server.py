@@ -31,7 +31,11 @@ from evalguard.models.hf.scored_tokens import (
     text_answer,
 )
 from evalguard.models.runtimes.encoding import split_into_windows
-from evalguard.models.served.repeated_answers import check_cached_prompts, make_prompts
+from evalguard.models.served.repeated_answers import (
+    check_cached_prompts,
+    fit_length,
+    make_prompts,
+)
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -186,7 +190,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             )
             if len(ids) >= _PROBED:
                 break
-        prompts = make_prompts(ids, min(_PROBED, self.max_length - 1))
+        prompts = make_prompts(ids, fit_length(min(_PROBED, self.max_length - 1)))
         if prompts is None:
             return ()
         wanted = ids[0]
