@@ -239,7 +239,9 @@ def test_with_all_documents_asked_the_numbers_are_those_of_an_ordinary_run(compa
 def test_a_whole_command_stops_early_and_reports_it(
     compared: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.core.gate.Gate.covers", lambda _, task, name, metric: metric != "acc")
+    monkeypatch.setattr(
+        "evalguard.core.gate.Gate.covers", lambda _, task, name, metric: metric != "acc"
+    )
     whole, looked = compared(["sw_long"]), compared(["sw_long"], sequential=True)
     by_name = {c.metric: c for c in looked.comparisons}
     early, full = by_name["perplexity"], whole.comparisons[0]
@@ -287,7 +289,9 @@ def test_an_ungated_metric_that_cannot_stop_is_not_taken_for_one_of_all_document
     compared: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its ordinary comparison would look as if the documents asked were all there are."""
-    monkeypatch.setattr("evalguard.core.gate.Gate.covers", lambda _, task, name, metric: metric != "acc")
+    monkeypatch.setattr(
+        "evalguard.core.gate.Gate.covers", lambda _, task, name, metric: metric != "acc"
+    )
     monkeypatch.setattr(
         "evalguard.run.sample_size.draws.cannot_stop",
         lambda table: "no" if table.metric == "acc" else "",
