@@ -47,6 +47,7 @@ from evalguard.run.scoring.divergences import (
     estimate_task_kl,
     find_moved_distributions,
 )
+from evalguard.run.scoring.equal_answers import doubt_equal_answers
 from evalguard.run.scoring.fairness import find_padding_changes, note_batch_differences
 from evalguard.run.scoring.generations import (
     compare_task_generations,
@@ -182,6 +183,7 @@ def judge_scores(
         *tables, gate=choices.gate, allow=choices.allow, stops=stops, broken=broken
     )
     of_tasks, undefined = split_comparable(fail_unknown(compared_tasks, scored, gate=choices.gate))
+    of_tasks = doubt_equal_answers(of_tasks, scored)
     of_tasks = (*of_tasks, *_unjudged_tasks(scored, of_tasks, undefined))
     groups = (base.groups, candidate.groups)
     of_groups = add_aggregates(

@@ -407,6 +407,31 @@ def judge_metric(drift: Drift, tolerance: MetricMargin, *, n: int, n_total: int)
     return MetricJudgement(verdict=verdict, interval=sigma_interval, reason=reason, undecided=lacks)
 
 
+def judge_equal_answers(one: MetricComparison) -> MetricComparison:
+    """Judge a 0/1 metric of which no answer flipped by its interval, not as a lossless conversion.
+
+    Without a flip among n documents Tango's interval ends at z^2 / (n + z^2). Unchanged where that
+    is below the margin, and where the margin has no size (0, or a base that does not scatter).
+    """
+    told, drift, margin = one.comparison, one.drift, one.tolerance
+    if drift is None or margin is None or not (drift.documents and margin.drift > 0.0):
+        return one
+    judged = judge_metric(drift, margin, n=told.n_used, n_total=told.n_total)
+    if judged.verdict.outcome != "undecided":
+        return one
+    comparison = replace(
+        told,
+        sigma_interval=judged.interval,
+        outcome=judged.verdict.outcome,
+        bit_identical=False,
+        reason=judged.reason,
+        undecided=judged.undecided,
+        needed_n=None if judged.undecided is None else judged.undecided.needed_n,
+        drift_interval=(drift.estimate.low, drift.estimate.high),
+    )
+    return replace(one, comparison=comparison)
+
+
 def complete_verdict(
     one: MetricComparison, *, holm_p_value: float | None, metrics: int
 ) -> Comparison:

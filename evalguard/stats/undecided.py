@@ -71,12 +71,15 @@ def explain_undecided(
 def _stderr(drift: Drift) -> float:
     """The paired standard error; of answers that of their flips alone, as a plan has it.
 
-    Where documents are too skewed for t, the one that the wider interval would have by t: half of
+    Without a flip it is what the end of Tango's interval comes to. Where documents are too skewed
+    for t, the one that the wider interval would have by t: half of
     that interval in normal quantiles.
     """
+    estimate = drift.estimate
+    if drift.flips == (0, 0) and drift.documents:
+        return estimate.high / normal_critical(estimate.confidence)
     if drift.flips is not None and drift.documents:
         return math.sqrt(sum(drift.flips)) / drift.documents
-    estimate = drift.estimate
     if drift.plain is None:
         return estimate.stderr
     half = (estimate.high - estimate.low) / 2.0

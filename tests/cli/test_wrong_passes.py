@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -151,3 +152,35 @@ def test_an_improvement_that_no_conversion_makes_is_said(compared: Any) -> None:
 
     _, seen = compared(in_tens)
     assert "words perplexity is 10.4 sigma better than the base's" in seen
+
+
+def keep_first(number: int, *runs: WrittenRun) -> None:
+    for run in runs:
+        for task in run.tasks.values():
+            task.rows = [row for row in task.rows if row["doc_id"] < number]
+
+
+@pytest.mark.parametrize(("margin", "code"), [("1pp", 4), ("1.0", 4), ("60pp", 0)])
+def test_no_flip_among_few_documents_of_models_that_differ_is_decided_by_the_interval(
+    compared: Any, margin: str, code: int
+) -> None:
+    def moved(base: WrittenRun, cand: WrittenRun) -> None:
+        only("choices", base, cand)
+        keep_first(10, base, cand)
+        for row in cand.tasks["choices"].rows:
+            row["resps"] = [[[str(float(one[0][0]) - 0.01), one[0][1]]] for one in row["resps"]]
+
+    found, seen = compared(moved, "--strict", "--margin", margin)
+    assert found == code
+    assert ("too few documents to exclude a drift above the margin" in seen) == (code == 4)
+
+
+def test_a_lossless_copy_is_unchanged_however_few_its_documents(compared: Any) -> None:
+    def few(base: WrittenRun, cand: WrittenRun) -> None:
+        only("choices", base, cand)
+        keep_first(10, base, cand)
+        cand.tasks["choices"].rows = copy.deepcopy(base.tasks["choices"].rows)
+
+    code, seen = compared(few, "--strict")
+    assert code == 0
+    assert "bit-identical" in seen

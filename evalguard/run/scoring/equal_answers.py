@@ -1,0 +1,63 @@
+"""Equal answers of models that differ: few documents do not show that they always agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from evalguard.core.settings import Value
+from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.stats.compare import MetricComparison, judge_equal_answers
+
+# Log-likelihoods that differ by less are one model's: what rounding makes flips hardly any answer.
+_ROUNDING = 1e-3
+
+
+def doubt_equal_answers(
+    compared: Sequence[MetricComparison], sides: tuple[ScoredSide, ScoredSide]
+) -> tuple[MetricComparison, ...]:
+    """Judge 0/1 metrics of which no answer flipped by their interval, where the models differ.
+
+    A lossless conversion gives every document the same texts and log-likelihoods, and is unchanged
+    whatever their number. Where these differ, no flip among few documents leaves room for a drift.
+    """
+    differ: dict[str, bool] = {}
+    found = []
+    for one in compared:
+        told = one.comparison
+        if told.bit_identical and told.flips == (0, 0):
+            task = told.task
+            if task not in differ:
+                differ[task] = _models_differ(task, sides)
+            one = judge_equal_answers(one) if differ[task] else one
+        found.append(one)
+    return tuple(found)
+
+
+def _models_differ(task: str, sides: tuple[ScoredSide, ScoredSide]) -> bool:
+    """Whether any document's texts or log-likelihoods differ; False where they are not shown."""
+    if not all(task in side.samples for side in sides):
+        return False
+    base, candidate = (side.samples[task].samples for side in sides)
+    others = {row["doc_id"]: row for row in candidate}
+    return any(row["doc_id"] in others and _differ(row, others[row["doc_id"]]) for row in base)
+
+
+def _differ(one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
+    texts = one.get("text"), other.get("text")
+    if any(text is not None for text in _values(texts[0])) and texts[0] != texts[1]:
+        return True
+    numbers = zip(
+        _values(one.get("loglikelihood")), _values(other.get("loglikelihood")), strict=False
+    )
+    return any(
+        isinstance(a, float)
+        and isinstance(b, float)
+        and abs(a - b) > _ROUNDING
+        and not math.isnan(a)
+        for a, b in numbers
+    )
+
+
+def _values(value: object) -> Iterator[object]:
+    yield from value if isinstance(value, (list, tuple)) else ()
