@@ -28,19 +28,26 @@ def doubt_equal_answers(
         if told.bit_identical and told.flips == (0, 0):
             task = told.task
             if task not in differ:
-                differ[task] = _models_differ(task, sides)
+                differ[task] = _models_differ(task, sides, compared)
             one = judge_equal_answers(one) if differ[task] else one
         found.append(one)
     return tuple(found)
 
 
-def _models_differ(task: str, sides: tuple[ScoredSide, ScoredSide]) -> bool:
-    """Whether any document's texts or log-likelihoods differ; False where they are not shown."""
+def _models_differ(
+    task: str, sides: tuple[ScoredSide, ScoredSide], compared: Sequence[MetricComparison]
+) -> bool:
+    """Whether any document's texts or log-likelihoods differ.
+
+    Where a side does not show them, only a metric of the task that is not 0/1 can say that they do
+    not: by being bit-identical, too.
+    """
     if not all(task in side.samples for side in sides):
-        return False
+        others = [one.comparison for one in compared if one.comparison.task == task]
+        return not any(c.bit_identical and c.flips is None for c in others)
     base, candidate = (side.samples[task].samples for side in sides)
-    others = {row["doc_id"]: row for row in candidate}
-    return any(row["doc_id"] in others and _differ(row, others[row["doc_id"]]) for row in base)
+    rows = {row["doc_id"]: row for row in candidate}
+    return any(row["doc_id"] in rows and _differ(row, rows[row["doc_id"]]) for row in base)
 
 
 def _differ(one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
