@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SAMPLE = Path(__file__).parent.parent / "reports" / "20261123T155241Z-orig-vs-fla-port"
+SAMPLE = Path(__file__).parent.parent / "reports" / "20261125T222109Z-orig-vs-fla-port"
