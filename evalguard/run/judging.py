@@ -58,7 +58,9 @@ from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
 from evalguard.run.scoring.nothing_known import fail_unknown
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.scoring.side_differences import find_side_differences
+from evalguard.run.scoring.spread_losses import find_spread_losses
 from evalguard.run.stored_run import describe_differences
+from evalguard.run.undirected import refuse_undirected
 from evalguard.stats.answers.uninformative import nothing_known
 from evalguard.stats.binary import benjamini_hochberg
 from evalguard.stats.caveats import documents_of_task
@@ -68,7 +70,7 @@ from evalguard.stats.compare import (
     complete_verdict,
     failed_comparison,
 )
-from evalguard.stats.contributions import Contributions, spread_of_loss
+from evalguard.stats.contributions import Contributions
 from evalguard.stats.difference_shape import skewness
 from evalguard.stats.skewed.few_documents import find_few_documents
 from evalguard.stats.strata import across_tasks, crossing_chance
@@ -222,55 +224,6 @@ def judge_scores(
     return found, unused
 
 
-def find_spread_losses(
-    compared: Sequence[MetricComparison], gate: GateResult, tables: Sequence[ScoreTable]
-) -> tuple[Finding, ...]:
-    """Say how the loss of answers is spread, of the worst such metric that is not cleared.
-
-    Answers have no bound beyond which a document is broken, so that a reader has to see whether a
-    few documents make a loss or many.
-
-    Args:
-        tables: of either side: a mean over documents is a metric of answers.
-    """
-    means = {table.task for table in tables if table.aggregation == "mean"}
-    likelihoods = {(t.task, t.metric) for t in tables if t.aggregation != "mean"}
-    doubtful = {*gate.regressed, *gate.undecided}
-    found = [
-        one
-        for one in compared
-        if one.comparison.key in doubtful
-        and one.contributions is not None
-        and all(
-            part.task in means and (part.task, one.comparison.metric) not in likelihoods
-            for part in one.contributions.parts
-        )
-    ]
-    worst = max(found, key=lambda one: one.comparison.sigma or -np.inf, default=None)
-    spread = None
-    if worst is not None and worst.contributions is not None:
-        spread = spread_of_loss(worst.contributions)
-    if worst is None or spread is None:
-        return ()
-    return (
-        Finding(
-            kind="loss_is_spread",
-            text=spread.text,
-            task=worst.comparison.task,
-            filter=worst.comparison.filter,
-            metric=worst.comparison.metric,
-            values={
-                "lost": spread.lost,
-                "won": spread.won,
-                "half": spread.half,
-                "tied": spread.tied,
-                "free": spread.free,
-                "documents": tuple(doc_id for _, doc_id in spread.named),
-            },
-        ),
-    )
-
-
 def _vocabulary(scored: tuple[ScoredSide, ScoredSide]) -> int:
     """Tokens of the models' vocabulary, the larger of two; 0 where neither side says it."""
     return max(0 if one.description is None else one.description.vocabulary_size for one in scored)
@@ -404,7 +357,7 @@ def judge_comparisons(
         *compared,
         *(MetricComparison(comparison=_missing_metric(name, known)) for name in listed),
     ]
-    compared, undirected = _refuse_undirected(compared, gate)
+    compared, undirected = refuse_undirected(compared, gate)
     comparisons = _with_q_values([one.comparison for one in compared])
     judged = gate.judge(comparisons, distributions, broken)
     comparisons = tuple(
@@ -435,53 +388,6 @@ def judge_comparisons(
             [(one.comparison, one.contributions) for one in compared], judged
         ),
     )
-
-
-def _refuse_undirected(
-    compared: Sequence[MetricComparison], gate: Gate
-) -> tuple[list[MetricComparison], tuple[str, ...]]:
-    """Take metrics of which nobody says which way is better out of what the gate judges.
-
-    They are shown, with a note; where the gate lists one of them, or has no other, they fail: which
-    way the candidate went is not known.
-    """
-    found, fatal = gate.undirected(one.comparison for one in compared)
-    keys = {comparison.key for comparison in found}
-    if fatal:
-        return [_undirected(one) if one.comparison.key in keys else one for one in compared], ()
-    notes = (f"{c.task} {c.metric}: {_NO_DIRECTION}: it is shown, not gated" for c in found)
-    shown = [_without_verdict(one) if not one.comparison.directed else one for one in compared]
-    return shown, tuple(dict.fromkeys(notes))
-
-
-_NO_DIRECTION = (
-    "whether higher is better is not declared (`higher_is_better` in the task's metric_list, or in "
-    "`gate: {metrics: {METRIC: {higher_is_better: true}}}` of the guard file)"
-)
-
-
-def _undirected(one: MetricComparison) -> MetricComparison:
-    comparison = one.comparison
-    if comparison.outcome == "failed":
-        return replace(one, comparison=replace(comparison, directed=True))
-    failed = failed_comparison(
-        comparison.key, _NO_DIRECTION, n=comparison.n, confidence=comparison.confidence
-    )
-    return MetricComparison(comparison=failed)
-
-
-def _without_verdict(one: MetricComparison) -> MetricComparison:
-    """Neither better nor worse: what moved is undecided, whichever way."""
-    comparison = one.comparison
-    if comparison.outcome in ("failed", "unchanged") or comparison.bit_identical:
-        return one
-    undecided = replace(
-        comparison,
-        outcome="undecided",
-        needed_n=None,
-        reason=f"{_NO_DIRECTION}: {comparison.reason}",
-    )
-    return replace(one, comparison=undecided)
 
 
 def _missing_metric(name: str, known: Collection[str]) -> Comparison:
