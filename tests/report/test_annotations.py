@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from any_reports import reports
@@ -11,6 +12,7 @@ from example_reports import DEMO, UNCHANGED, UNDECIDED, comparison, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evalguard.core.gate import Gate
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.ci import annotation_command, neutralize_commands, render_annotations
 from evalguard.report.view.report import build_report_view
@@ -94,11 +96,20 @@ def test_what_passes_is_a_notice() -> None:
     assert line.startswith("::notice ")
 
 
-def test_undecided_is_a_warning_and_an_error_under_strict() -> None:
-    open_ = comparison(**UNDECIDED)
-    for code, wanted in ((0, "warning"), (4, "error")):
-        lines = render_annotations(build_report_view(report(open_, exit_code=code))).splitlines()
-        assert {read(line)[0] for line in lines} == {wanted}
+@pytest.mark.parametrize(
+    ("policy", "code", "wanted"),
+    [("warn", 0, "warning"), ("fail", 4, "error"), ("pass", 0, "notice")],
+)
+def test_undecided_is_what_the_guard_file_says(policy: Any, code: int, wanted: str) -> None:
+    shown = report(comparison(**UNDECIDED), gate=Gate(undecided=policy), exit_code=code)
+    lines = render_annotations(build_report_view(shown)).splitlines()
+    assert {read(line)[0] for line in lines} == {wanted}
+
+
+def test_undecided_is_an_error_under_strict() -> None:
+    shown = report(comparison(**UNDECIDED), exit_code=4)
+    lines = render_annotations(build_report_view(shown)).splitlines()
+    assert {read(line)[0] for line in lines} == {"error"}
 
 
 def test_no_more_are_printed_than_github_shows() -> None:
