@@ -66,6 +66,7 @@ def _first_screen(view: ReportView, width: int) -> list[list[Text]]:
     """The blocks of the first screen; of few tasks, with as many metrics as keep it one screen.
 
     What else stands elsewhere goes before a metric does: the folder's own line, then the names.
+    Where it is still too much, caveats beyond the first are only counted.
     """
     room = _SCREEN if width >= _USUAL_WIDTH else 2 * _SCREEN
     fewest = _FEWEST_ROWS if len(view.tasks) <= _FEW_TASKS else _MOST_ROWS
@@ -84,6 +85,10 @@ def _first_screen(view: ReportView, width: int) -> list[list[Text]]:
             blocks[1] = blocks[1][1:]
             height -= 1
         if height <= room:
+            return blocks
+    for caveats in range(len(view.touching) - 1, 0, -1):
+        blocks[2] = _next_lines(view, width, saved=False, caveats=caveats)
+        if sum(map(len, blocks)) + len(blocks) - 1 <= room:
             break
     return blocks
 
@@ -225,9 +230,19 @@ def _stated_reason(view: ReportView) -> str:
 
 
 def _next_lines(
-    view: ReportView, width: int, *, everything: bool = False, saved: bool = True
+    view: ReportView,
+    width: int,
+    *,
+    everything: bool = False,
+    saved: bool = True,
+    caveats: int | None = None,
 ) -> list[Text]:
-    """What to do next, and where the rest is; ``saved``: the folder on a line of its own."""
+    """What to do next, and where the rest is.
+
+    Args:
+        saved: the folder on a line of its own.
+        caveats: that bear on the verdict, at most so many; None: all.
+    """
     command = view.next_command
     step = f"Next, {view.next_step}:" if command else f"Next: {view.next_step}."
     lines = [*wrap_prose(step, width, style="bold"), *command_lines(command, width)]
@@ -241,14 +256,15 @@ def _next_lines(
         )
     if everything:
         return lines
-    number, here = len(view.caveats), len(view.touching)
+    touching = view.touching[:caveats]
+    number, here = len(view.caveats), len(touching)
     held = [f"{number} caveat{'' if number == 1 else 's'}"] if number else []
     if here:
         held[0] += f", {'all' if here == number else here} here"
     if view.left_out and view.metrics:
         held.append(f"{len(view.left_out)} not compared")
     lines += more_lines(view.run_folder, "; ".join(held), width)
-    for caveat in view.touching:
+    for caveat in touching:
         lines += [Text(line) for line in wrap_text(caveat.line, width, first="  ", rest="    ")]
     return lines
 

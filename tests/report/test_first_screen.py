@@ -360,3 +360,14 @@ def test_a_night_shows_the_largest_drifts_first_and_the_command_for_the_gravest_
     place = lines.index("Next, to see the gravest in full:")
     assert lines[place + 1] == "  evalguard report /r/nightly/n/run"
     assert len(lines) <= 24
+
+
+@pytest.mark.parametrize("number", [0, 1, 5, 12])
+def test_caveats_that_one_screen_has_no_room_for_are_counted(number: int) -> None:
+    caveats = tuple(f"caveat {i} takes a line and a half of the screen " * 2 for i in range(number))
+    shown = report(comparison(caveats=caveats))
+    lines = screen(shown)
+    assert len(lines) <= 24
+    if number:
+        assert f"{number} caveat" in " ".join(lines)
+        assert "caveat 0 takes" in " ".join(lines)
