@@ -133,7 +133,8 @@ def report(repetitions: int) -> Iterator[str]:
     yield (
         f"Margin 1 sigma, {DOCUMENTS} documents a task, {_OF_ONE_TASK} metrics on the documents of "
         f"each, seed {SEED}. *real* is the default rule (above the margin, and real: its 95% "
-        "interval above 0, Holm-adjusted over all gated metrics), *margin* the literal one. In percent, ± Monte Carlo error.\n"
+        "interval above 0, Holm-adjusted over all gated metrics), *margin* the literal one. In "
+        "percent, ± Monte Carlo error.\n"
     )
     yield "## An unchanged candidate fails\n"
     yield (
