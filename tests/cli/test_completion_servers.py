@@ -444,7 +444,11 @@ generation_kwargs: {until: ["."], max_gen_toks: 47}
 metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 """
     documents = str(next(world.folder.rglob("test.jsonl")))
-    (world.tasks / "sw_written.yaml").write_text(task.replace("DOCUMENTS", documents))
-    done = compare(world, capfd, serve(sound), serve(sound), "sw_written")
+    written = world.tasks / "sw_written.yaml"
+    written.write_text(task.replace("DOCUMENTS", documents))
+    try:
+        done = compare(world, capfd, serve(sound), serve(sound), "sw_written")
+    finally:
+        written.unlink()  # the folder is that of all tests
     assert done.code == 3
     assert "leaves no room for a context" in done.document["error"]["message"]
