@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +100,16 @@ def test_a_stale_prefix_cache_does_not_pass(name: str, compared: Compare, stub: 
     assert "cache" in seen, seen
 
 
-def write_task(world: SmallWorld, name: str, most: int) -> str:
+@contextmanager
+def written_task(world: SmallWorld, name: str, most: int) -> Iterator[str]:
+    """A task in the folder of all tests, for as long as it is needed."""
     documents = str(next(world.folder.rglob("test.jsonl")))
-    text = WRITTEN.format(name=name, documents=documents, most=most)
-    (world.tasks / f"{name}.yaml").write_text(text)
-    return name
+    path = world.tasks / f"{name}.yaml"
+    path.write_text(WRITTEN.format(name=name, documents=documents, most=most))
+    try:
+        yield name
+    finally:
+        path.unlink()
 
 
 # Tokens to generate, the context length that is given, options: no prompt has any room.
@@ -122,7 +127,7 @@ def test_prompts_that_are_cut_to_nothing_do_not_pass(
     name: str, world: SmallWorld, compared: Compare, stub: Any
 ) -> None:
     most, length, words = CUT[name]
-    task = write_task(world, f"sw_cut_{list(CUT).index(name)}", most)
-    code, seen = compared(stub(), stub(), task, *words, length=length)
+    with written_task(world, f"sw_cut_{list(CUT).index(name)}", most) as task:
+        code, seen = compared(stub(), stub(), task, *words, length=length)
     assert code == NOTHING_KNOWN, seen
     assert "room" in seen, seen
