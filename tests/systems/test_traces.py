@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -153,7 +154,8 @@ def test_the_hooks_of_a_healthy_hooked_transformer_agree_at_every_point(
     assert not found.suspects
     assert not found.unaligned
     assert len(local_errors(found)) > 40
-    assert max(local_errors(found).values()) < 1e-6
+    # Sums of float32 in another order: below 1e-6 on one processor, 1.006e-6 on another.
+    assert max(local_errors(found).values()) < 16 * np.finfo(np.float32).eps
 
 
 def test_the_wrong_attention_scale_of_2_3_0_is_seen_at_hook_z_and_nowhere_before(
