@@ -26,12 +26,13 @@ from evalguard.core.limits import (
     LimitVerdict,
     Waiver,
     accept_drift,
+    find_unused_waivers,
     judge_limits,
     overall,
     reason,
-    waiver_notes,
 )
 from evalguard.core.noise_floor import DistributionComparison
+from evalguard.core.reports.findings import Finding
 from evalguard.errors import (
     EXIT_FAILED,
     EXIT_PASSED,
@@ -327,12 +328,12 @@ class Gate:
             for c in comparisons
         )
 
-    def waiver_notes(
+    def find_unused_waivers(
         self, comparisons: Sequence[Comparison], result: GateResult
-    ) -> tuple[str, ...]:
+    ) -> tuple[Finding, ...]:
         """What to say of the waivers: which expired, end soon, are exceeded or not needed."""
         used = [one.waiver for one in result.accepted]
-        return tuple(waiver_notes(self.waivers, comparisons, used, self.today))
+        return tuple(find_unused_waivers(self.waivers, comparisons, used, self.today))
 
     def _by_state(
         self, gated: Sequence[Comparison], holm_p_values: Sequence[float | None]

@@ -15,6 +15,7 @@ import numpy as np
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.noise_floor import DistributionComparison, Figure
+from evalguard.core.reports.findings import Finding
 from evalguard.errors import UsageError, nearest
 
 Kind = Literal["upper", "lower"]
@@ -368,12 +369,12 @@ def accept_drift(
     return tuple(found)
 
 
-def waiver_notes(
+def find_unused_waivers(
     waivers: Sequence[Waiver],
     comparisons: Sequence[Comparison],
     used: Collection[Waiver],
     today: str,
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     """What to say of every waiver that is not simply in use.
 
     Args:
@@ -381,27 +382,43 @@ def waiver_notes(
     """
     for waiver in waivers:
         about = [comparison for comparison in comparisons if waiver.names(comparison)]
-        text = _waiver_state(waiver, about, today, used=waiver in used)
-        if text:
+        state, text = _waiver_state(waiver, about, today, used=waiver in used)
+        if state is not None:
             where = f" ({waiver.where})" if waiver.where else ""
-            yield f"waiver of {waiver.label}: {text}{where}"
+            yield Finding(
+                kind="waiver",
+                text=f"waiver of {waiver.label}: {text}{where}",
+                task=waiver.task,
+                filter=waiver.filter,
+                metric=waiver.metric,
+                values={"state": state, "until": waiver.until, "up_to": waiver.up_to},
+            )
 
 
-def _waiver_state(waiver: Waiver, about: Sequence[Comparison], today: str, *, used: bool) -> str:
+_WaiverState = Literal["expired", "names_nothing", "exceeded", "not_needed", "ends_soon"]
+
+
+def _waiver_state(
+    waiver: Waiver, about: Sequence[Comparison], today: str, *, used: bool
+) -> tuple[_WaiverState | None, str]:
     if today > waiver.until:
-        return (
+        return "expired", (
             f"it EXPIRED on {waiver.until} and counts no more: decide anew, or remove it "
             f"(its reason was: {waiver.reason})"
         )
     if not about:
-        return "it names nothing that was compared"
+        return "names_nothing", "it names nothing that was compared"
     beyond = [c for c in about if c.outcome == "regressed" and (c.sigma or 0.0) > waiver.up_to]
     if beyond:
-        return f"sigma {beyond[0].sigma:.3g} is beyond the {waiver.up_to:g} that it accepts"
+        return "exceeded", (
+            f"sigma {beyond[0].sigma:.3g} is beyond the {waiver.up_to:g} that it accepts"
+        )
     if not used:
-        return "it is not needed in this run"
+        return "not_needed", "it is not needed in this run"
     left = _days(today, waiver.until)
-    return f"it ends in {left} days, on {waiver.until}" if left <= SOON else ""
+    if left > SOON:
+        return None, ""
+    return "ends_soon", f"it ends in {left} days, on {waiver.until}"
 
 
 def _days(today: str, until: str) -> int:

@@ -116,7 +116,7 @@ def build_report(
             *broken_findings(judgement.broken_documents),
             *_findings(base, candidate, held.comparisons, held.distributions, gate),
             *judgement.findings,
-            *find_missing_answers(generations),
+            *find_missing_answers(generations, (base.tables, candidate.tables)),
         ),
         notes=tuple(
             dict.fromkeys((*choices.notes, *unused, *_report_notes(base, candidate), *more))
@@ -381,11 +381,11 @@ def judge_comparisons(
         notes=(
             *undirected,
             *_ungated_notes(comparisons, judged.gated),
-            *gate.waiver_notes(comparisons, judged),
             *_misspelled_metrics(gate.advisory, known),
         ),
-        findings=find_few_documents(
-            [(one.comparison, one.contributions) for one in compared], judged
+        findings=(
+            *gate.find_unused_waivers(comparisons, judged),
+            *find_few_documents([(one.comparison, one.contributions) for one in compared], judged),
         ),
     )
 

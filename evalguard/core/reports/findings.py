@@ -19,6 +19,7 @@ from typing import Literal
 # rests_on_documents    the verdict rests on a few documents
 # scores_unrelated      two sides' scores of the same documents have nothing in common
 # far_better            the candidate is better by more than its margin, for sure
+# waiver                a waiver expired, ends soon, is exceeded, or lets nothing through
 FindingKind = Literal[
     "broken_documents",
     "loss_is_spread",
@@ -33,6 +34,7 @@ FindingKind = Literal[
     "rests_on_documents",
     "scores_unrelated",
     "far_better",
+    "waiver",
 ]
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]
 

@@ -35,7 +35,7 @@ from evalguard.report.words.plain_text import printable
 
 # Notes about the whole run that bear on its verdict, or on where it is kept.
 _VERDICT_NOTE = re.compile(
-    r"waiver|expired|differ|damaged|independent|not the same|not written|no run folder|"
+    r"differ|damaged|independent|not the same|not written|no run folder|"
     r"not kept|not in the history|"
     r"are not used|depends? on|another model's|in the base run and|noise of|nats, mean",
     re.I,

@@ -140,9 +140,6 @@ def bisect_pair(pair: PairNight, options: CompareOptions, cwd: Path) -> PairNigh
 # What a night keeps of a pair: of its report, or of the error that took its place.
 
 
-_WAIVER = "waiver of "
-
-
 def build_failed_pair(base: str, candidate: str, error: Exception) -> PairNight:
     """A pair that gave no report."""
     known = isinstance(error, EvalguardError)
@@ -178,10 +175,8 @@ def build_pair_night(
         metrics=tuple(_gated_metrics(report)),
         culprits=bisected_culprits(report),
         bisection=bisection_summary(report),
-        waivers=tuple(note for note in report.notes if note.startswith(_WAIVER)),
-        notes=tuple(
-            note for note in report.notes if not note.startswith(_WAIVER) and note not in problems
-        ),
+        waivers=tuple(one.text for one in report.findings if one.kind == "waiver"),
+        notes=tuple(note for note in report.notes if note not in problems),
         problems=problems,
         base_digest=report.base.digest,
         run_folder=report.run_folder,

@@ -13,7 +13,7 @@ from evalguard.core.reports.generations import (
     GeneratedDocument,
     GenerationComparison,
 )
-from evalguard.core.scores import ScoreTable
+from evalguard.core.scores import ScoreTable, Uninformative
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError
 from evalguard.harness.tables import TaskScores
@@ -130,8 +130,22 @@ def with_part_caveats(
     )
 
 
-def find_missing_answers(generations: Sequence[GenerationComparison]) -> tuple[Finding, ...]:
-    """Say where a filter finds no answer in more than a fifth of a side's texts, worst first."""
+def find_missing_answers(
+    generations: Sequence[GenerationComparison], tables: tuple[Tables, Tables]
+) -> tuple[Finding, ...]:
+    """Say where a filter finds no answer in more than a fifth of a side's texts, worst first.
+
+    Args:
+        tables: of the base, and of the candidate; they know which texts are empty.
+    """
+    empty = tuple(
+        {
+            (table.task, table.filter): table.uninformative
+            for table in of_side
+            if table.uninformative is not None and table.uninformative.kind == "empty"
+        }
+        for of_side in tables
+    )
     found = [
         (_shares(of_filter), one.task, of_filter)
         for one in generations
@@ -142,7 +156,7 @@ def find_missing_answers(generations: Sequence[GenerationComparison]) -> tuple[F
     findings = [
         Finding(
             kind="no_answer_found",
-            text=_missing_text(*shares, of_filter),
+            text=_missing_text(*shares, of_filter) + _empty_text(task, of_filter.filter, empty),
             task=task,
             filter=of_filter.filter,
             values={"base": shares[0], "candidate": shares[1], "documents": of_filter.missing.n},
@@ -185,3 +199,15 @@ def _missing_text(base: float, candidate: float, of_filter: FilterComparison) ->
         f"no answer is found in {ours} of the base's texts (candidate {theirs}): a gain of form, "
         "which may hide a loss"
     )
+
+
+def _empty_text(
+    task: str, filter_name: str, empty: Sequence[Mapping[tuple[str, str], Uninformative]]
+) -> str:
+    """Say whose texts are (nearly) all empty, which no filter can help; "" where none are."""
+    told = [
+        f"the texts of the {role} to {of_side[task, filter_name].share} are empty"
+        for role, of_side in zip(("base", "candidate"), empty, strict=True)
+        if (task, filter_name) in of_side
+    ]
+    return "".join(f"; {one}" for one in told)
