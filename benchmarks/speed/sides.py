@@ -23,14 +23,16 @@ _TRIED = 48  # requests that a batch size is tried on
 
 
 class Harness:
-    """HFLM in float32 on the CPU, one thread."""
+    """HFLM, in float32 on the CPU where nothing else is said; one thread."""
 
-    def __init__(self, folder: Path, batch_size: int = 16) -> None:
+    def __init__(
+        self, folder: Path, batch_size: int = 16, *, dtype: str = "float32", device: str = "cpu"
+    ) -> None:
         import torch
         from lm_eval.models.huggingface import HFLM
 
         torch.set_num_threads(1)
-        self.lm = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=batch_size)
+        self.lm = HFLM(pretrained=str(folder), dtype=dtype, device=device, batch_size=batch_size)
 
     def score(self, requests: TaskRequests, limit: int | None = None) -> list[Any]:
         """Answer a task's requests."""
@@ -53,10 +55,18 @@ class Harness:
 class Ours:
     """evalguard's scorer by its defaults, one thread, without a cache."""
 
-    def __init__(self, folder: Path, tasks: TaskSet, cache_dir: Path) -> None:
-        model_args = {"pretrained": str(folder), "dtype": "float32"}
+    def __init__(
+        self,
+        folder: Path,
+        tasks: TaskSet,
+        cache_dir: Path,
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+    ) -> None:
+        model_args = {"pretrained": str(folder), "dtype": dtype}
         variant = Variant(name=folder.name, model="hf", model_args=model_args)
-        policy = ScoringPolicy(device="cpu", threads=1)
+        policy = ScoringPolicy(device=device, threads=1)
         self.scorer: Scorer = load_scorer(variant, policy, cache_dir=cache_dir)
         self._evaluator = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
 
