@@ -254,6 +254,7 @@ def test_a_gpu_scores_as_the_harness_does(tiny_llama: Path, dtype: str, toleranc
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype
 def test_a_block_on_a_gpu_waits_for_it_once(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, replace(POLICY, device="cuda"))
     lm = model.lm
@@ -268,8 +269,8 @@ def test_a_block_on_a_gpu_waits_for_it_once(tiny_llama: Path) -> None:
         return original(tensor)
 
     torch.Tensor.cpu = counted  # type: ignore[method-assign,assignment]
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         lm.score_batches(lm.batches(pieces))
     finally:
         torch.cuda.set_sync_debug_mode("default")
