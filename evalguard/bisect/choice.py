@@ -299,7 +299,13 @@ class Effort:
         verify: an answer that probable is measured on all documents.
         accept: likewise, after that, to be given.
         certain: to be given although the culprits do not account for all drift.
-        nothing: that there is no culprit.
+        nothing: that there is no culprit; ``chance``: likewise, of a drift above the margin, which
+            then is jitter.
+        patience: full evaluations, after which a drift that points at nobody is given up, where an
+            assignment's jitter is no smaller than half the margin.
+        pointing: probability that the likeliest culprit must have then; it rises with what is
+            spent, to 1 at twice the patience.
+        spread: that the drift is spread over all settings, to be called so where it is given up.
         diffuse: that the drift is spread over all settings.
         z: standard errors that a culprit's effect must be away from 0.
         clear: that many, and it need not be measured alone on all documents.
@@ -313,7 +319,11 @@ class Effort:
     accept: float = 0.8
     certain: float = 0.97
     nothing: float = 0.993
-    diffuse: float = 0.95
+    chance: float = 0.96
+    patience: float = 5.0
+    pointing: float = 0.5
+    spread: float = 0.5
+    diffuse: float = 0.9
     z: float
     clear: float
     least: float
@@ -322,11 +332,14 @@ class Effort:
     draws: int = 96
 
 
+_LONGEST_LEAST = 5.0  # full evaluations: more settings do not make spread drift harder to see
+
+
 def effort_for(n: int, *, documents: int, thorough: bool) -> Effort:
     """The usual effort for n settings; a thorough one spends four times as much if it must."""
     z, clear = (deviations(z, documents) for z in (3.0, 4.5))
     bits = log2(max(n, 2))
-    least, most = 0.5 + bits, 8.0 + 3.0 * bits
+    least, most = min(0.5 + bits, _LONGEST_LEAST), 8.0 + 3.0 * bits
     if not thorough:
         return Effort(z=z, clear=clear, least=least, most=most)
     return Effort(
@@ -337,6 +350,8 @@ def effort_for(n: int, *, documents: int, thorough: bool) -> Effort:
         accept=0.95,
         certain=0.99,
         nothing=0.99,
+        chance=0.99,
+        patience=inf,
         diffuse=0.98,
         least=2 * least,
         most=4 * most,

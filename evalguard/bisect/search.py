@@ -152,7 +152,7 @@ class CulpritSearch:
     def _advance(self) -> Status | None:
         """Measure once; a status if there is nothing to measure."""
         self._progress.tell(self.case, self.measured)
-        if self.measured.spent > self._effort.most:
+        if self.measured.spent > self._effort.most or self._points_at_nobody():
             return self._given_up()
         case, asked = self.case, len(self.measured.probes)
         probable = case.belief.probability >= self._effort.verify
@@ -233,7 +233,9 @@ class CulpritSearch:
         if structure.diffuse and (self.measured.spent < self._effort.least or not self._spread()):
             return None
         if structure == NOTHING:
-            return self._given_up() if sure >= self._effort.nothing else None
+            above = abs(self.measured.total) > self._margin
+            enough = self._effort.chance if above else self._effort.nothing
+            return self._given_up() if sure >= enough else None
         if not structure.components:
             return "diffuse"
         if sure < self._effort.accept or self.case.open:
@@ -265,7 +267,7 @@ class CulpritSearch:
     def _given_up(self) -> Status:
         """The status where nothing more is to be learnt, or to be spent."""
         structure = self.case.belief.structure
-        if structure.diffuse and not structure.components and self._spread():
+        if structure.diffuse and not structure.components and self._spread(given_up=True):
             return "diffuse"
         if structure == NOTHING and abs(self.measured.total) <= self._margin:
             return "not_reproduced"
@@ -274,10 +276,29 @@ class CulpritSearch:
             return self._proven_status(1.0) or "unexplained"
         return "unexplained"
 
-    def _spread(self) -> bool:
-        """Whether drift is spread over all settings, and none does the margin's worth by itself."""
-        belief = self.case.belief
-        if belief.diffuse < self._effort.diffuse or belief.probability < self._effort.verify:
+    def _points_at_nobody(self) -> bool:
+        """Whether the drift is so near to the jitter that more evaluations would only add to it.
+
+        With jitter of half the margin or more, an assignment tells little of a culprit that is
+        worth the margin: whoever is not suspected by then would not be proven either.
+        """
+        belief, effort = self.case.belief, self._effort
+        if self.measured.spent < effort.patience or self.case.proven:
+            return False
+        jittery = 2.0 * float(np.sqrt(self.measured.noise())) >= self._margin
+        needed = effort.pointing * self.measured.spent / effort.patience
+        return jittery and float(belief.inclusion.max()) < needed
+
+    def _spread(self, *, given_up: bool = False) -> bool:
+        """Whether drift is spread over all settings, and none does the margin's worth by itself.
+
+        Where nothing more is measured, it is said if it is the likeliest answer.
+        """
+        belief, effort = self.case.belief, self._effort
+        if given_up:
+            if belief.diffuse < effort.spread:
+                return False
+        elif belief.diffuse < effort.diffuse or belief.probability < effort.verify:
             return False
         parts = [self.posterior.part(one) for one in np.eye(self._n)]
         members = self.case.belief.structure.members

@@ -30,6 +30,7 @@ from evalguard.models.checkpoint_tensors import (
 )
 from evalguard.models.comparison import WEIGHT_KINDS, WeightPlace, locate_weights, to_json_value
 from evalguard.models.loading import build_empty_model, config_model_args, read_effective_config
+from evalguard.run.bisection.weight_causes import WeightCause, find_weight_causes, name_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -308,7 +309,12 @@ def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
     if found.same:
         notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
     groups = _Groups.of(locate_weights(model), base.checkpoint)
-    settings = groups.coarsest(found.differing)
+    causes: tuple[WeightCause, ...] = ()
+    if candidate.files is not None:
+        causes = find_weight_causes(model, base.files, candidate.files, found.differing)
+    caused = {name for cause in causes for name in cause.tensors}
+    unlike = [name for name in found.differing if name not in caused]
+    settings = [*groups.by_cause(causes), *groups.coarsest(unlike)]
     return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
 
 
@@ -354,6 +360,19 @@ class _Groups:
             return self.by_kind(tensors)
         outside = [one for one in tensors if self.places[one].layer is None]
         return [*self.by_kind(outside), *self._by_whole_layer(inside)]
+
+    def by_cause(self, causes: Iterable[WeightCause]) -> list[Setting]:
+        """One setting for all that differs for one reason; inside, what different modules hold."""
+        found = []
+        for cause in causes:
+            setting = self._setting(f"weights.{cause.name}", [*cause.tensors])
+            if cause.parts:
+                self.finer[setting.name] = tuple(
+                    self._setting(f"weights.{name_weights(part, self.places)}", [*part])
+                    for part in cause.parts
+                )
+            found.append(setting)
+        return found
 
     def by_kind(self, tensors: Iterable[str]) -> list[Setting]:
         parts = _cut_tensors(tensors, lambda one: self.places[one].kind)

@@ -1,0 +1,307 @@
+"""Which weights of two checkpoints differ for one reason, told by reading them and nothing else.
+
+Weights that differ in the same way (all query projections with their heads in another order, +1 on
+every norm weight, two layers swapped) are one mistake of one conversion: they are one candidate of
+a search, and one answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evalguard.core.reports.tensors import Likeness
+from evalguard.errors import EvalguardError
+from evalguard.models.checkpoint_files import CheckpointFiles, open_stored_tensors
+from evalguard.models.checkpoint_tensors import map_loading_names, map_tied_names
+from evalguard.models.comparison import WeightPlace, locate_weights
+from evalguard.run.tensors.compare import TensorOptions, compare_tensors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Faults of layout that one mistake makes of several tensors: rows here are columns there.
+_REARRANGED = frozenset({"rows permuted", "columns permuted", "heads permuted", "rotary pairs"})
+# Two tensors with one of these differ alike only if it is by the same number.
+_BY_A_NUMBER = frozenset({"scaled", "plus a constant"})
+_FEWEST_ROUNDED = 2  # matrices of one rounding
+_FEW, _FEW_LAYERS = 2, 4  # names that are listed; more are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightCause:
+    """Weights that differ in one and the same way.
+
+    Attributes:
+        name: what they are called together: "q_proj (all 5, heads permuted)".
+        tensors: their names in the model's state, in its order.
+        parts: the same, cut by module where modules of several names hold them; () where not.
+    """
+
+    name: str
+    tensors: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...] = ()
+
+
+def find_weight_causes(
+    model: PreTrainedModel,
+    base: CheckpointFiles,
+    candidate: CheckpointFiles,
+    differing: Sequence[str],
+) -> tuple[WeightCause, ...]:
+    """Group weights by the way in which they differ; what differs in no known way is in no group.
+
+    Args:
+        model: may be on the meta device.
+        differing: names in its state.
+    """
+    if not differing:
+        return ()
+    places = locate_weights(model)
+    stored = _StoredNames.of(model, base, candidate)
+    groups: list[tuple[str, list[str], bool]] = []
+    left = dict.fromkeys(differing)
+    for words, tensors in _find_exchanged(stored, places, differing):
+        groups.append((words, tensors, False))
+        for name in tensors:
+            left.pop(name)
+    likenesses = _describe_differences(stored, base, candidate, left)
+    matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
+    groups += _group_alike(likenesses, places, matrices)
+    return tuple(
+        WeightCause(
+            name=name_weights(tensors, places, words),
+            tensors=tuple(tensors),
+            parts=_cut_by_module(tensors, places) if divisible else (),
+        )
+        for words, tensors, divisible in groups
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredNames:
+    """The files of both sides, and under which name each stores a tensor of the model's.
+
+    What loading converts (stacks, splits) is left out.
+    """
+
+    base: Mapping[str, str]
+    candidate: Mapping[str, str]
+    files: tuple[CheckpointFiles, CheckpointFiles]
+
+    @classmethod
+    def of(
+        cls, model: PreTrainedModel, base: CheckpointFiles, candidate: CheckpointFiles
+    ) -> _StoredNames:
+        sides = []
+        tied = map_tied_names(model)
+        for files in (base, candidate):
+            with ExitStack() as stack:
+                loaded = map_loading_names(model, open_stored_tensors(files, stack))
+            names = {
+                into.names[0]: key
+                for key, into in loaded.items()
+                if not into.converted and len(into.names) == 1
+            }
+            for name, source in tied.items():
+                held = names.get(source) or names.get(name)
+                if held:
+                    names.setdefault(name, held)
+                    names.setdefault(source, held)
+            sides.append(names)
+        return cls(base=sides[0], candidate=sides[1], files=(base, candidate))
+
+
+# Weights that stand under the name of others: swapped, shifted or copied layers, bit for bit.
+
+
+def _find_exchanged(
+    stored: _StoredNames, places: Mapping[str, WeightPlace], differing: Sequence[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield how weights were exchanged, and which."""
+    taken = _find_taken(stored, places, differing)
+    # what exchanges weights with each other belongs together
+    group: dict[object, object] = {}
+
+    def find(one: object) -> object:
+        while group.setdefault(one, one) != one:
+            one = group[one]
+        return one
+
+    for name, other in taken.items():
+        group[find(_seat(name, places))] = find(_seat(other, places))
+    found: dict[object, list[str]] = defaultdict(list)
+    for name in taken:
+        found[find(_seat(name, places))].append(name)
+    for tensors in found.values():
+        yield _exchange_words({name: taken[name] for name in tensors}), tensors
+
+
+def _find_taken(
+    stored: _StoredNames, places: Mapping[str, WeightPlace], differing: Sequence[str]
+) -> dict[str, str]:
+    """Name -> the name in the base of what stands there in the candidate.
+
+    Tensors that several names hold in the base (norm weights of 1) are told by what their
+    neighbours in the layer are.
+    """
+    with ExitStack() as stack:
+        sides = [open_stored_tensors(files, stack) for files in stored.files]
+        asked = {name: key for name in differing if (key := stored.candidate.get(name))}
+        shapes = {_shape(sides[1][key]) for key in asked.values()}
+        owners: dict[bytes, list[str]] = defaultdict(list)
+        for name, key in stored.base.items():
+            if _shape(sides[0][key]) in shapes:
+                owners[_digest(sides[0][key][...])].append(name)
+        holders = {
+            name: [other for other in owners.get(_digest(sides[1][key][...]), ()) if other != name]
+            for name, key in asked.items()
+        }
+    taken = {name: others[0] for name, others in holders.items() if len(others) == 1}
+    seats = {(_seat(name, places), _seat(other, places)) for name, other in taken.items()}
+    for name, others in holders.items():
+        beside = [other for other in others if (_seat(name, places), _seat(other, places)) in seats]
+        if name not in taken and beside:
+            taken[name] = beside[0]
+    return {name: taken[name] for name in differing if name in taken}
+
+
+def _shape(stored: Any) -> tuple[int, ...]:
+    """Of a tensor in a file, which is not read, or in memory."""
+    return tuple(stored.get_shape() if hasattr(stored, "get_shape") else stored.shape)
+
+
+def _digest(tensor: Any) -> bytes:
+    """Digest of a torch tensor's dtype, shape and bits."""
+    import torch
+
+    told = hashlib.blake2b(str((tensor.dtype, tuple(tensor.shape))).encode(), digest_size=16)
+    told.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return told.digest()
+
+
+def _seat(name: str, places: Mapping[str, WeightPlace]) -> object:
+    """Where a tensor is, as coarsely as exchanges are told: its layer, else its module."""
+    place = places[name]
+    return place.module if place.layer is None else place.layer
+
+
+def _exchange_words(taken: Mapping[str, str]) -> str:
+    if all(taken.get(other) == name for name, other in taken.items()):
+        return "swapped"
+    if any(other not in taken for other in taken.values()):
+        return "a copy of other weights"
+    return "in another order"
+
+
+# Weights that differ alike, as ``evalguard tensors`` tells it.
+
+
+def _describe_differences(
+    stored: _StoredNames,
+    base: CheckpointFiles,
+    candidate: CheckpointFiles,
+    differing: Iterable[str],
+) -> dict[str, Likeness]:
+    """What the difference of each looks like; those of which nothing is known are left out."""
+    folders = [str(files.files[0].parent) for files in (base, candidate)]
+    try:
+        report = compare_tensors(folders[0], folders[1], TensorOptions(processes=0))
+    except EvalguardError:
+        return {}  # a form that only loading reads: they are searched without it
+    alike = {
+        (delta.name, delta.candidate_name): delta.likeness
+        for delta in report.deltas
+        if delta.likeness is not None and delta.likeness.kind in ("structure", "precision")
+    }
+    found = {
+        name: alike.get((stored.base.get(name, ""), stored.candidate.get(name, "")))
+        for name in differing
+    }
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _group_alike(
+    likenesses: Mapping[str, Likeness], places: Mapping[str, WeightPlace], matrices: Collection[str]
+) -> Iterator[tuple[str, list[str], bool]]:
+    """Yield how weights differ, which, and whether each of their modules may be asked apart.
+
+    A rounding that a single matrix shows, or norm weights alone, may as well be chance: a few
+    equal numbers lie on every grid.
+    """
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, likeness in likenesses.items():
+        groups[_way(likeness, places[name])].append(name)
+    for tensors in groups.values():
+        first = likenesses[tensors[0]]
+        rounded = first.kind == "precision"
+        if rounded and sum(name in matrices for name in tensors) < _FEWEST_ROUNDED:
+            continue
+        words = ", ".join(dict.fromkeys(likenesses[name].name for name in tensors))
+        if first.name in _BY_A_NUMBER:
+            words += f", {first.detail}"
+        yield f"rounded to {words}" if rounded else words, tensors, first.name in _REARRANGED
+
+
+def _way(likeness: Likeness, place: WeightPlace) -> tuple[str, ...]:
+    """What tensors have in common that differ for one reason."""
+    if likeness.name in _BY_A_NUMBER:
+        return likeness.name, likeness.detail, place.kind
+    if likeness.kind == "precision":
+        return likeness.name, likeness.detail
+    if likeness.name in _REARRANGED:
+        return "rearranged", place.kind
+    return (likeness.name,)
+
+
+# Names of groups, for people.
+
+
+def _cut_by_module(
+    tensors: Collection[str], places: Mapping[str, WeightPlace]
+) -> tuple[tuple[str, ...], ...]:
+    """Cut tensors by the names of their modules (q_proj, o_proj); () where there is only one."""
+    cut: dict[str, list[str]] = defaultdict(list)
+    for name in tensors:
+        cut[_own_name(name, places)].append(name)
+    return tuple(map(tuple, cut.values())) if len(cut) > 1 else ()
+
+
+def name_weights(
+    tensors: Collection[str], places: Mapping[str, WeightPlace], difference: str = ""
+) -> str:
+    """What some weights are called together: "q_proj (all 5, heads permuted)"."""
+    subject, many = _subject(tensors, places)
+    told = ", ".join(part for part in (many, difference) if part)
+    return f"{subject} ({told})" if told else subject
+
+
+def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tuple[str, str]:
+    """What they are called, and how many they are where that does not say it."""
+    modules = list(dict.fromkeys(places[name].module for name in tensors))
+    own = list(dict.fromkeys(_own_name(name, places) for name in tensors))
+    layers = list(dict.fromkeys(places[name].layer for name in tensors))
+    if len(modules) == 1:
+        return modules[0] or own[0], ""
+    if len(own) > _FEW and len(layers) <= _FEW_LAYERS and None not in layers:
+        return ", ".join(f"layers.{layer}" for layer in layers), ""
+    kinds = {places[name].kind for name in tensors}
+    if len(own) <= _FEW:
+        subject, alike = ", ".join(own), [n for n in places if _own_name(n, places) in own]
+    elif len(kinds) == 1:
+        subject, alike = next(iter(kinds)), [n for n in places if places[n].kind in kinds]
+    else:
+        subject, alike = "tensors", list(places)
+    if len(tensors) == len(alike):
+        return subject, f"all {len(tensors)}"
+    return subject, f"{len(tensors)} of {len(alike)}"
+
+
+def _own_name(tensor: str, places: Mapping[str, WeightPlace]) -> str:
+    """The last part of its module's name that is no number."""
+    parts = [part for part in places[tensor].module.split(".") if part and not part.isdigit()]
+    return parts[-1] if parts else tensor.rpartition(".")[2]
