@@ -4,9 +4,9 @@ A limit is about a mean over scored positions, so about the ratio of two sums ov
 base is at 0 by definition: it does not diverge from itself. Nothing there scatters, so the limit
 itself is the yardstick, and drift is told in the figure's own unit, never in sigma:
 
-kl_mean x = -sum of KL over the document's positions nats same_top1 x = -number of positions with
-another top token share of tokens same_topk x = -sum of the shares of top tokens lost share of
-tokens
+    kl_mean      x = -sum of KL over the document's positions      nats
+    same_top1    x = -number of positions with another top token   share of tokens
+    same_topk    x = -sum of the shares of top tokens lost         share of tokens
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""What is known of distributions that are not known whole, and the divergence that it proves.
-
-Reference: what is kept of a base's distributions.
+"""Reference: what is kept of a base's distributions, and the divergence that it proves.
 
 The k most probable tokens are kept as they are. Of the others, the tail, only the mass is known,
 and a few tokens drawn from it. With p, q the probabilities of base and candidate, S the kept
 tokens, p_T and q_T the two tails' masses, and c the smallest kept probability:
 
-low = sum_S p log(p / q) + p_T log(p_T / q_T) (log-sum inequality) high = sum_S p log(p / q) +
-sup of the tail's part (:mod:`evalguard.core.reference`) estimate = sum_S p log(p / q) + p_T mean
-over the draws of log(p / q) (unbiased)
+    low       sum_S p log(p / q) + p_T log(p_T / q_T)                   (log-sum inequality)
+    high      sum_S p log(p / q) + supremum of the tail's part          (see ``Tail``)
+    estimate  sum_S p log(p / q) + p_T mean over the draws of log(p / q)  (unbiased)
 
 No tail that agrees with what is kept lies outside the bounds, and the supremum is attained.
 Where both models are near, the draws take q / p as a control variate (:meth:`Tail.estimate`).

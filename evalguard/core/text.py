@@ -47,7 +47,7 @@ _AS_COMPARED = {
 def command_to_repeat(command: str) -> str:
     """Return a command without the files that its report was written to.
 
-    >>> asked_anew("evalguard compare --base a -o page.txt --cand b")
+    >>> command_to_repeat("evalguard compare --base a -o page.txt --cand b")
     'evalguard compare --base a --cand b'
     """
     try:

@@ -80,7 +80,7 @@ class ProgressLine:
     On a terminal: one live line. Elsewhere (a log, CI): one plain line at most every 10 seconds.
     With ``quiet``: nothing at all, notes included.
 
-    >>> with Progress(quiet=True) as progress:
+    >>> with ProgressLine(quiet=True) as progress:
     ...     progress.start("fla-port", "lastword", 2048)
     ...     progress.advance(512)
     """

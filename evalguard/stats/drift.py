@@ -2,14 +2,18 @@
 
 Each metric has a scale on which its drift D is estimated, positive where the candidate is worse:
 
-mean, 0/1 D = mean(d) unit of the metric bits_per_byte D = sum(d) / sum(w) / ln 2 bits other (f1,
-bleu ...) D = +-(metric_cand - metric_base) unit of the metric, by bootstrap perplexity D =
-mean(d) nats, log scale weighted_perplexity D = sum(d) / sum(w) nats a word or byte, log scale
+    mean, 0/1              D = mean(d)                        unit of the metric
+    bits_per_byte          D = sum(d) / sum(w) / ln 2         bits
+    other (f1, bleu ...)   D = +-(metric_cand - metric_base)  unit of the metric, by bootstrap
+    perplexity             D = mean(d)                        nats, log scale
+    weighted_perplexity    D = sum(d) / sum(w)                nats a word or byte, log scale
 
-On a log scale metric_cand = metric_base * exp(+-D), so that the metric cancels from sigma: sigma
-= (metric_cand - metric_base) / SE_base = (exp(D) - 1) / SE_log_base with SE_base = metric_base *
-SE_log_base (delta method). The map is increasing, so the interval of sigma is the mapped
-interval of D, and interval, p-value and sign always agree.
+On a log scale metric_cand = metric_base * exp(+-D), so that the metric cancels from sigma:
+
+    sigma = (metric_cand - metric_base) / SE_base = (exp(D) - 1) / SE_log_base
+
+with SE_base = metric_base * SE_log_base (delta method). The map is increasing, so the interval of
+sigma is the mapped interval of D, and interval, p-value and sign always agree.
 
 Where documents belong to clusters, the standard error of D is the cluster-robust one, and below
 20 clusters whole clusters change sign (clusters.py). SE_base stays the one that lm-eval reports.

@@ -162,11 +162,6 @@ class RayCluster:
             )
 
     @property
-    def is_local(self) -> bool:
-        """Whether it is this machine alone, and was started from here."""
-        return not self.plan.address
-
-    @property
     def gpus_each(self) -> float:
         """GPUs of an actor."""
         if self.plan.num_gpus is not None:

@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalguard.stats.sequential.betting import before, log_wealth, remaining_stake
 from evalguard.stats.sequential.bounded import lower_end, needed, upper_end
 from evalguard.stats.sequential.finding import planned_looks
 from evalguard.stats.sequential.flips import (
     FlipEvidence,
-    before,
     kelly_stakes,
-    log_wealth,
     no_flip_limit,
-    remaining_stake,
     right_interval,
 )
 

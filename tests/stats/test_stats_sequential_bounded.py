@@ -11,7 +11,8 @@ from paired_tables import paired
 from evalguard.core.pairing import PairedScores, pick_rows
 from evalguard.core.scores import Aggregation
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.sequential.bounded import BoundedEvidence, excess, unit_of
+from evalguard.stats.sequential.bounded import BoundedEvidence
+from evalguard.stats.sequential.excess import excess, unit_of
 from evalguard.stats.sequential.finding import StoppingRule, find, planned_looks
 
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=1, seed=0)

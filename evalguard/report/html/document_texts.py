@@ -287,7 +287,7 @@ _DELETE = 0x7F
 def make_visible(text: str) -> str:
     """Write out what has no shape of its own, or would change the direction of what follows.
 
-    >>> visible("a\\x1b[31mb\\u202ec")
+    >>> make_visible("a\\x1b[31mb\\u202ec")
     'a␛[31mb‹U+202E›c'
     """
     return _HIDDEN.sub(_visible_form, text)

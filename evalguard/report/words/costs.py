@@ -39,7 +39,7 @@ def resources_text(resources: Resources | None) -> str:
 def format_duration(seconds: float) -> str:
     """Return "0.4 s", "58 s", "1 min 12 s" or "1 h 5 min".
 
-    >>> duration(72.3)
+    >>> format_duration(72.3)
     '1 min 12 s'
     """
     if seconds < 9.95:

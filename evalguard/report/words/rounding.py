@@ -18,9 +18,9 @@ def round_to_error(value: float | None, stderr: float | None) -> str:
 
     Without a usable standard error (None, 0, not finite): four significant digits.
 
-    >>> rounded(4.1329989, 0.0888)
+    >>> round_to_error(4.1329989, 0.0888)
     '4.133'
-    >>> rounded(70900.9, 6328.7)
+    >>> round_to_error(70900.9, 6328.7)
     '70900'
     """
     return _format_finite_at(value, _decimals(stderr))

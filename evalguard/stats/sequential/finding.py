@@ -19,13 +19,12 @@ from evalguard.stats.probability import SigmaScale, normal_quantile
 from evalguard.stats.sequential.bounded import (
     BoundedEvidence,
     Evidence,
-    Excess,
-    drift_of_all,
-    excess,
     lower_end,
     needed,
     upper_end,
 )
+from evalguard.stats.sequential.drift_of_all import drift_of_all
+from evalguard.stats.sequential.excess import Excess, excess
 from evalguard.stats.sequential.flips import FlipEvidence
 
 Side = Literal["above", "below"]

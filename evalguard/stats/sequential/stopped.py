@@ -9,7 +9,7 @@ from evalguard.core.comparison import Comparison, Margin, Stopping, Verdict, dec
 from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.caveats import limit_words, number_text
-from evalguard.stats.sequential.bounded import drift_of_all
+from evalguard.stats.sequential.drift_of_all import drift_of_all
 from evalguard.stats.sequential.finding import LookResult, StoppingRule
 
 _METHODS = {"flips-exact": "sequential-flips", "bounded-betting": "sequential-bounded"}

@@ -2,10 +2,12 @@
 
 A packed vector is a header (layout version, coding, length, CRC-32 of all else) and a body:
 
-coding body, compressed by zlib where that makes it smaller constant the one value bits one bit a
-value, for 0.0 and 1.0 float32 4 bytes a value, where nothing is lost by it; byte planes one
-after the other float64 8 bytes a value, likewise int64 differences of neighbours, 8 bytes each,
-likewise
+    coding    body, compressed by zlib where that makes it smaller
+    constant  the one value
+    bits      one bit a value, for 0.0 and 1.0
+    float32   4 bytes a value, where nothing is lost by it; byte planes one after the other
+    float64   8 bytes a value, likewise
+    int64     differences of neighbours, 8 bytes each, likewise
 
 Floats may be packed against a reference of the same length (the base's scores): then the
 integers that their bits spell are subtracted, and what is left of scores that are near to the
