@@ -7,6 +7,7 @@
 Planted drift (benchmarks/bisect_planting.py). Cells come in the order of their weight, a few
 plantings at a time, and are appended to the file: it can be stopped at any time and goes on where
 it was. ``--part 1/2`` and ``--part 2/2`` share the work of two processes, with a file each or one.
+``--case`` and ``--search`` take some of the cells.
 ``--sums`` adds a file up; benchmarks/results/bisect_simulation.jsonl are the published counts, and
 a copy of it can be gone on from.
 The search was developed on the seeds 4, 77 and 91.
@@ -63,11 +64,18 @@ def main() -> None:
     parser.add_argument("--any-code", action="store_true", help="add up counts of other versions")
     parser.add_argument("--output", type=Path, help="write the tables there")
     parser.add_argument("--sums", type=Path, help="write the counts there, a line for each cell")
+    parser.add_argument("--case", action="append", choices=CASES, help="only these cases")
+    parser.add_argument("--search", action="append", help="only these searches")
     options = parser.parse_args()
     part, parts = (int(number) for number in options.part.split("/"))
     end = time.monotonic() + 60.0 * options.minutes
     known = read(options.cells, options.seed)
-    for key in list(schedule())[part - 1 :: parts]:
+    wanted = [
+        key
+        for key in schedule()
+        if key[0] in (options.case or CASES) and key[3] in (options.search or (key[3],))
+    ]
+    for key in wanted[part - 1 :: parts]:
         at = known[key].runs if key in known else 0
         while at < options.runs and time.monotonic() < end:
             runs = min(_CHUNK, options.runs - at)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from math import isnan
+from math import inf, isfinite, isnan
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
@@ -286,14 +286,25 @@ class BisectionProgress:
         self._remaining = 0.0
         self._coarse = False
         self._number = 0
+        self._announced, self._spent = inf, 0.0
 
-    def start(self, drift: float, expected: Sequence[float], *, coarse: bool = False) -> None:
+    def start(
+        self,
+        drift: float,
+        expected: Sequence[float],
+        *,
+        coarse: bool = False,
+        announced: float = inf,
+        spent: float = 0.0,
+    ) -> None:
         """Say what is about to be searched, and what that will cost.
+
+        ``announced``: evaluations of the whole bisection, of which ``spent`` are gone.
 
         ``coarse``: only for the largest causes: what is none of them is cleared, if at all, by what
         they leave on all documents, and that is known at the end.
         """
-        self._coarse = coarse
+        self._coarse, self._announced, self._spent = coarse, announced, spent
         number = len(self._settings)
         many = f"{number} setting{'' if number == 1 else 's'}"
         shown = [self._cost(cost) for cost in expected]
@@ -301,6 +312,8 @@ class BisectionProgress:
         self._say(f"bisecting {self._subject}: {found}, {many}")
         culprits = f"1 to {len(shown)} culprits" if len(shown) > 1 else "1 culprit"
         self._say(f"expected: {', '.join(shown)} full evaluations for {culprits}")
+        if isfinite(announced) and not spent:
+            self._say(f"at most about {self._cost(announced)} with what lies inside the culprits")
         self._say("Ctrl-C stops the search and keeps the verdict")
 
     def __call__(self, event: Event) -> None:
@@ -328,7 +341,9 @@ class BisectionProgress:
         self._number += 1
         probe = event.probe
         text = f"probe {self._number}: {self._names(probe.settings)}: {self._found(probe)}"
-        self._say(f"{text}; {event.spent:.1f} evaluations so far")
+        spent = self._spent + event.spent
+        of = f" of about {self._announced:.1f}" if isfinite(self._announced) else ""
+        self._say(f"{text}; {spent:.1f}{of} evaluations so far")
 
     def _found(self, probe: Probe) -> str:
         if probe.untestable:

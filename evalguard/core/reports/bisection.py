@@ -278,6 +278,8 @@ class BisectReport:
         fix: lines of a guard file that put the culprits right, and ``fix_where`` they belong.
         proof: the command that shows that; ``resume`` the one that goes on with a stopped search.
         seconds: of the bisection alone; ``expected`` evaluations for 1, 2 and 3 culprits.
+        announced_evaluations: for all of it, searches inside culprits included, before it began;
+            None of reports that did not say.
         notes: what else is to be said, one line each.
         method: of the search, in words; ``versions`` of what it ran with.
     """
@@ -292,6 +294,7 @@ class BisectReport:
     resume: str = ""
     seconds: float | None = field(default=None, compare=False)
     expected: tuple[float, ...] = ()
+    announced_evaluations: float | None = None
     budget: float | None = None
     thorough: bool = False
     jobs: int = 1

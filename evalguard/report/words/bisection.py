@@ -108,6 +108,12 @@ def _culprit_names(search: MetricSearch) -> str:
 
 
 def _unexplained_sentence(search: MetricSearch) -> str:
+    if not search.culprits and search.inside:
+        return (
+            f"None of its {len(search.settings)} parts could be proven to make the drift of "
+            f"{_drift_phrase(search)} on {search_subject(search)} by itself"
+            f"{_suspects_clause(search)}"
+        )
     if not search.culprits:
         head = f"No setting could be proven to make the drift of {_drift_phrase(search)}"
         return (
@@ -133,6 +139,11 @@ def _unexplained_sentence(search: MetricSearch) -> str:
 
 
 def _diffuse_sentence(search: MetricSearch) -> str:
+    if search.inside:
+        return (
+            f"All of its {len(search.settings)} parts make the drift of {_drift_phrase(search)} on "
+            f"{search_subject(search)} together, none of them the margin's worth by itself"
+        )
     text = (
         f"No single setting makes the drift of {_drift_phrase(search)} on "
         f"{search_subject(search)}: it "
@@ -322,6 +333,8 @@ def _group_text(found: BisectReport, search: MetricSearch, group: Sequence[Guilt
     if inner is None:
         return text
     them = "it" if len(group) == 1 else "them"
+    if inner.status == "diffuse":
+        return f"{text} (all {len(inner.settings)} parts of {them} together)"
     if inner.status not in ("minimal", "masked"):
         return f"{text} (no single part of {them} is proven)"
     if adds_up(inner, group):

@@ -40,6 +40,7 @@ from evalguard.run.bisection.repair import (
 from evalguard.run.bisection.search import (
     SearchedMetric,
     SearchPlan,
+    announce_evaluations,
     foresee_evaluations,
     search_model,
 )
@@ -50,6 +51,7 @@ from evalguard.run.bisection.subject import (
     choose_subject,
     drift_of,
     explain_chance,
+    names_off_reference,
     unsearchable_failures,
     why_unsearchable,
 )
@@ -340,6 +342,8 @@ class Bisection:
         known, reset = self.findings, searched.reset
         inner: SearchedMetric | None = searched
         while inner is not None and (names := self._parted(inner)):
+            if not known.may_look_inside(names):
+                break
             refined = RefinedCandidate.of(known.candidate, known.searchable.groups, names)
             scored = score_candidate_alone(known.finished, refined.alone, subject)
             alone = replace(subject, sigma=drift_of(scored, subject))  # less than beside others
@@ -361,6 +365,9 @@ class Bisection:
 
 
 # BisectFindings: what a bisection has found so far, and what it still may ask.
+
+
+_LEAST_INSIDE = 1.0  # full evaluations, with which a search inside a culprit can begin
 
 
 @dataclass(slots=True, kw_only=True)
@@ -405,6 +412,25 @@ class BisectFindings:
         return found[1]
 
     @property
+    def announced(self) -> float:
+        """Full evaluations that all of it was said to take, before it began."""
+        return announce_evaluations(
+            names_off_reference(self.searchable.candidate.variant),
+            self.searchable.groups,
+            thorough=self.finished.choices.bisect.thorough,
+        )
+
+    def may_look_inside(self, names: tuple[str, ...]) -> bool:
+        """Whether enough is left of what was announced; else it is noted that nobody looked."""
+        if self.announced - self._spent >= _LEAST_INSIDE:
+            return True
+        self.notes.append(
+            f"inside {', '.join(names)} nothing was searched: {self._spent:.1f} of the "
+            f"{self.announced:.1f} evaluations that were announced are spent"
+        )
+        return False
+
+    @property
     def passes(self) -> bool:
         """Whether the gate was seen to pass without the culprits."""
         return self.judged is not None and self.judged.judgement.gate.state != "regressed"
@@ -432,6 +458,8 @@ class BisectFindings:
             thorough=choices.bisect.thorough,
             repaired_before=tuple(self.values),
             inside=inside,
+            announced=self.announced,
+            spent=self._spent,
             ratios=self.ratios,
             level=choices.gate.level,
         )
@@ -501,7 +529,11 @@ class BisectFindings:
     def _budget_left(self, budget: float | None) -> float | None:
         if budget is None:
             return None
-        return max(budget - sum(one.search.evaluations for one in self.searches), 0.0)
+        return max(budget - self._spent, 0.0)
+
+    @property
+    def _spent(self) -> float:
+        return sum(one.search.evaluations for one in self.searches)
 
 
 # What a bisection has found, as it is reported: with the repair, and the command that goes on.
@@ -530,6 +562,7 @@ def build_bisect_report(
         resume=_resume_command(findings) if resumable else "",
         seconds=seconds,
         expected=foresee_evaluations(len(searches[0].settings)),
+        announced_evaluations=findings.announced,
         budget=choices.budget,
         thorough=choices.thorough,
         jobs=choices.jobs,

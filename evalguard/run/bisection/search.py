@@ -56,6 +56,8 @@ class SearchPlan:
         thorough: whether to be surer of small effects.
         repaired_before: settings found guilty before, put right in this candidate.
         inside: guilty settings whose finer ones are searched.
+        announced: full evaluations that the whole bisection was said to take; ``spent``: what it
+            took before this search. A search inside a culprit takes no more than is left.
         ratios: by module, how far a trace found it beyond the floor: what is measured first.
         level: one-sided, at which the gate calls a drift real.
     """
@@ -68,6 +70,8 @@ class SearchPlan:
     thorough: bool
     repaired_before: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
+    announced: float = math.inf
+    spent: float = 0.0
     ratios: Mapping[str, float] = field(default_factory=dict)
     level: float = 0.025
 
@@ -75,6 +79,14 @@ class SearchPlan:
     def settings(self) -> Mapping[str, Setting]:
         """The candidate's settings by name."""
         return {setting.name: setting for setting in self.candidate.variant.settings}
+
+    @property
+    def allowed(self) -> float | None:
+        """Full evaluations that this search may take; None: no limit but its own."""
+        if not self.inside or math.isinf(self.announced):
+            return self.budget
+        left = max(self.announced - self.spent, 0.0)
+        return left if self.budget is None else min(left, self.budget)
 
 
 # One search over one model: open the oracle, say what it will cost, and search.
@@ -88,6 +100,29 @@ def foresee_evaluations(settings: int) -> tuple[float, ...]:
     """Full evaluations that 1, 2 and 3 guilty settings are expected to take."""
     most = min(settings, _MOST_EXPECTED)
     return tuple(expected_evaluations(settings, guilty) for guilty in range(1, most + 1))
+
+
+def announce_evaluations(
+    settings: Sequence[str], groups: Mapping[str, Sequence[Setting]], *, thorough: bool = False
+) -> float:
+    """Full evaluations that a bisection is said to take at most, searches inside culprits included.
+
+    What three culprits are expected to take, then one at every level inside, with what is measured
+    to begin there: a culprit's own drift.
+    """
+
+    def inside(name: str) -> float:
+        finer = [one.name for one in groups.get(name, ())]
+        if not finer:
+            return 0.0
+        return 1.0 + expected_evaluations(len(finer), 1) + max(map(inside, finer))
+
+    most = foresee_evaluations(len(settings))[-1] if settings else 0.0
+    deepest = max(map(inside, settings), default=0.0)
+    return (_THOROUGH if thorough else 1.0) * (most + deepest)
+
+
+_THOROUGH = 3.0  # times as many evaluations, where jitter is what limits a search
 
 
 def search_model(
@@ -158,7 +193,13 @@ def _start_progress(
         log_unit=oracle.scale.log_unit,
         unit=subject.unit,
     )
-    shown.start(subject.sigma, foresee_evaluations(len(oracle.settings)), coarse=subject.is_coarse)
+    shown.start(
+        subject.sigma,
+        foresee_evaluations(len(oracle.settings)),
+        coarse=subject.is_coarse,
+        announced=plan.announced,
+        spent=plan.spent,
+    )
     return shown
 
 
@@ -200,6 +241,8 @@ def search_metric(
     """
     asked = StoppableOracle(oracle)
     result = _run_search(plan, oracle, asked, progress)
+    if result.status == "stopped" and _took_all_allowed(plan, asked):
+        result = replace(result, status="unexplained")  # as fine as was to be told
     if asked.failure is not None and math.isnan(result.drift_sigma):
         raise EvaluationError(error_text(asked.failure)) from asked.failure
     try:
@@ -217,6 +260,13 @@ def search_metric(
     return SearchedMetric(search=outcome.reported(), result=result, recommendation=recommendation)
 
 
+def _took_all_allowed(plan: SearchPlan, asked: StoppableOracle) -> bool:
+    """Whether what a search inside a culprit was announced to take ended it, and nothing else."""
+    if asked.interrupted or asked.failure is not None or plan.allowed is None:
+        return False
+    return plan.budget is None or plan.allowed < plan.budget
+
+
 def _run_search(
     plan: SearchPlan, oracle: SettingsOracle, asked: StoppableOracle, progress: BisectionProgress
 ) -> BisectResult:
@@ -227,7 +277,7 @@ def _run_search(
         margin=scale.margin(plan.subject.margin),
         yardstick=scale.yardstick,
         seed=plan.seed,
-        budget=plan.budget,
+        budget=plan.allowed,
         constraints=constraints_among(plan.candidate.variant, oracle.settings),
         thorough=plan.thorough,
         on_event=progress,
