@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from math import inf, isfinite, isnan
+from math import isnan
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
@@ -286,7 +286,8 @@ class BisectionProgress:
         self._remaining = 0.0
         self._coarse = False
         self._number = 0
-        self._announced, self._spent = inf, 0.0
+        self._announced: float | None = None
+        self._spent = 0.0
 
     def start(
         self,
@@ -294,7 +295,7 @@ class BisectionProgress:
         expected: Sequence[float],
         *,
         coarse: bool = False,
-        announced: float = inf,
+        announced: float | None = None,
         spent: float = 0.0,
     ) -> None:
         """Say what is about to be searched, and what that will cost.
@@ -312,7 +313,7 @@ class BisectionProgress:
         self._say(f"bisecting {self._subject}: {found}, {many}")
         culprits = f"1 to {len(shown)} culprits" if len(shown) > 1 else "1 culprit"
         self._say(f"expected: {', '.join(shown)} full evaluations for {culprits}")
-        if isfinite(announced) and not spent:
+        if announced is not None and not spent:
             self._say(f"at most about {self._cost(announced)} with what lies inside the culprits")
         self._say("Ctrl-C stops the search and keeps the verdict")
 
@@ -342,7 +343,7 @@ class BisectionProgress:
         probe = event.probe
         text = f"probe {self._number}: {self._names(probe.settings)}: {self._found(probe)}"
         spent = self._spent + event.spent
-        of = f" of about {self._announced:.1f}" if isfinite(self._announced) else ""
+        of = f" of about {self._announced:.1f}" if self._announced is not None else ""
         self._say(f"{text}; {spent:.1f}{of} evaluations so far")
 
     def _found(self, probe: Probe) -> str:

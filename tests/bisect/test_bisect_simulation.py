@@ -61,6 +61,18 @@ def test_the_search_meets_its_targets(case: str, most: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "effect"), [("jitter only", 2.0), ("jitter only", 5.0), ("diffuse", 2.0)]
+)
+def test_drift_by_chance_or_hardly_above_it_is_given_up_within_six_evaluations(
+    case: str, effect: float
+) -> None:
+    found = counted((case, N, effect, "evalguard"), 0, RUNS, SEED)
+    assert found.innocent <= 0.02 + allowed(0.02)
+    assert found.cost <= 6.0 + found.cost_error
+
+
+@pytest.mark.slow
 def test_diffuse_drift_is_given_up_early() -> None:
     found = simulated("diffuse")
     assert found.exact >= 0.9 - allowed(0.9)

@@ -201,24 +201,37 @@ def test_where_the_largest_causes_leave_what_the_gate_allows_the_others_are_clea
     assert {*only.cleared, *only.inert} == {*only.settings} - {"gain"}
 
 
+@pytest.fixture
+def with_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, float]], None]:
+    """Make finer settings inside ``gain``, each with what it costs in nats."""
+
+    def make(costs: Mapping[str, float]) -> None:
+        for name, cost in costs.items():
+            monkeypatch.setitem(COSTS, name, {"sw_text": cost})
+        parts = tuple(
+            Setting(name=one, reference=0.0, candidate=1.0, target=Target(kind="config", path=one))
+            for one in costs
+        )
+        whole = SearchableCandidate.of
+
+        def parted(finished: FinishedComparison) -> SearchableCandidate:
+            found = whole(finished)
+            assert isinstance(found, SearchableCandidate)
+            return replace(found, groups={"gain": parts})
+
+        monkeypatch.setattr(SearchableCandidate, "of", parted)
+
+    return make
+
+
 def test_the_parts_of_a_guilty_group_are_searched_by_the_drift_of_the_group(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    with_parts: Callable[[Mapping[str, float]], None],
 ) -> None:
-    costs = {"gain": 40.0, "one": 20.0, "two": 20.0, "late": 90.0}
-    for name, cost in costs.items():
+    for name, cost in {"gain": 40.0, "late": 90.0}.items():
         monkeypatch.setitem(COSTS, name, {"sw_text": cost})
-    parts = tuple(
-        Setting(name=name, reference=0.0, candidate=1.0, target=Target(kind="config", path=name))
-        for name in ("one", "two", "three")
-    )
-    whole = SearchableCandidate.of
-
-    def with_parts(finished: FinishedComparison) -> SearchableCandidate:
-        found = whole(finished)
-        assert isinstance(found, SearchableCandidate)
-        return replace(found, groups={"gain": parts})
-
-    monkeypatch.setattr(SearchableCandidate, "of", with_parts)
+    with_parts({"one": 20.0, "two": 20.0, "three": 0.0})
     found = run(Opened(), gain=1.0, late=1.0, tasks="sw_text").report.bisect
     outer, inner = found.searches
     assert outer.coarse
@@ -226,6 +239,22 @@ def test_the_parts_of_a_guilty_group_are_searched_by_the_drift_of_the_group(
     assert inner.margin < outer.margin
     assert {culprit.setting for culprit in inner.culprits} == {"one", "two"}
     assert found.repaired.passed
+
+
+def test_a_group_whose_parts_all_have_a_share_is_the_answer_within_what_was_announced(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    with_parts: Callable[[Mapping[str, float]], None],
+) -> None:
+    monkeypatch.setitem(COSTS, "gain", {"sw_text": 8.0})
+    with_parts({f"part{number}": 0.5 for number in range(16)})
+    found = run(Opened(), gain=1.0, tasks="sw_text").report.bisect
+    assert [culprit.setting for culprit in found.culprits] == ["gain"]
+    assert found.repaired.passed
+    assert found.status == "minimal"
+    assert not found.resume
+    assert found.announced_evaluations is not None
+    assert found.evaluations <= found.announced_evaluations + 1.0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tiny_models import save_llama
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from evalguard.run.bisection.derived_settings import DerivedCandidate, derive_settings
+from evalguard.run.modules.module_settings import derive_module_settings
 
 Weights = dict[str, torch.Tensor]
 
@@ -134,3 +135,22 @@ def test_what_different_modules_hold_can_be_asked_apart(base: Path, tmp_path: Pa
     assert [one.name for one in found.groups[name]] == [
         "weights.gate_proj (2 of 4)", "weights.up_proj (2 of 4)", "weights.down_proj (2 of 4)",
     ]  # fmt: skip
+
+
+def test_over_layers_one_mistake_is_taken_back_as_one(base: Path, tmp_path: Path) -> None:
+    def change(weights: Weights) -> None:
+        kept = {name: one for name, one in weights.items() if ".1." in name or ".2." in name}
+        permute_queries(weights)
+        weights |= kept
+        exchange({1: 2, 2: 1})(weights)
+
+    candidate = port(base, tmp_path / "port", change)
+    found = derive_module_settings(model(base), model(candidate), "layers")
+    names = [one.name for one in found.variant.settings]
+    assert names[:2] == ["layers.1, layers.2 (swapped)", "q_proj (2 of 4, heads permuted)"]
+    assert {"model.layers.0", "model.layers.3"} < set(names)
+    assert not {"model.layers.1", "model.layers.2"} & set(names)
+    mended = {one.name: one.reference for one in found.variant.settings[:2]}
+    assert scores(found.variant.assigned(mended), tmp_path) == scores(model(base), tmp_path)
+    inside = {one.target.path for finer in found.groups.values() for one in finer}
+    assert "model.layers.0.self_attn.q_proj" not in inside

@@ -40,7 +40,6 @@ from evalguard.run.bisection.repair import (
 from evalguard.run.bisection.search import (
     SearchedMetric,
     SearchPlan,
-    announce_evaluations,
     foresee_evaluations,
     search_model,
 )
@@ -51,7 +50,6 @@ from evalguard.run.bisection.subject import (
     choose_subject,
     drift_of,
     explain_chance,
-    names_off_reference,
     unsearchable_failures,
     why_unsearchable,
 )
@@ -412,17 +410,13 @@ class BisectFindings:
         return found[1]
 
     @property
-    def announced(self) -> float:
-        """Full evaluations that all of it was said to take, before it began."""
-        return announce_evaluations(
-            names_off_reference(self.searchable.candidate.variant),
-            self.searchable.groups,
-            thorough=self.finished.choices.bisect.thorough,
-        )
+    def announced(self) -> float | None:
+        """Full evaluations that all of it was said to take; None before the first search."""
+        return self.searches[0].announced if self.searches else None
 
     def may_look_inside(self, names: tuple[str, ...]) -> bool:
         """Whether enough is left of what was announced; else it is noted that nobody looked."""
-        if self.announced - self._spent >= _LEAST_INSIDE:
+        if self.announced is None or self.announced - self._spent >= _LEAST_INSIDE:
             return True
         self.notes.append(
             f"inside {', '.join(names)} nothing was searched: {self._spent:.1f} of the "
@@ -458,6 +452,7 @@ class BisectFindings:
             thorough=choices.bisect.thorough,
             repaired_before=tuple(self.values),
             inside=inside,
+            groups=self.searchable.groups,
             announced=self.announced,
             spent=self._spent,
             ratios=self.ratios,

@@ -300,8 +300,7 @@ def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
         found = CheckpointComparison(differing=_all_stored(base))
         notes.append(f"weights: not compared, because {candidate.why_no_files} of the candidate")
     else:
-        dtypes = {side.dtype or "float32" for side in (base, candidate)}
-        found = compare_checkpoints(model, base.files, candidate.files, sorted(dtypes))
+        found = _compare_stored(base, candidate)
     if found.unmatched:
         few = ", ".join(found.unmatched[:3]) + (", ..." if len(found.unmatched) > 3 else "")
         why = f"{len(found.unmatched)} tensors are stored in one of the checkpoints only ({few})"
@@ -309,13 +308,42 @@ def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
     if found.same:
         notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
     groups = _Groups.of(locate_weights(model), base.checkpoint)
-    causes: tuple[WeightCause, ...] = ()
-    if candidate.files is not None:
-        causes = find_weight_causes(model, base.files, candidate.files, found.differing)
+    causes = find_causes(base, candidate, found.differing)
     caused = {name for cause in causes for name in cause.tensors}
     unlike = [name for name in found.differing if name not in caused]
     settings = [*groups.by_cause(causes), *groups.coarsest(unlike)]
     return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
+
+
+def _compare_stored(base: HFSide, candidate: HFSide) -> CheckpointComparison:
+    assert candidate.model is not None
+    assert base.files is not None
+    assert candidate.files is not None
+    dtypes = {side.dtype or "float32" for side in (base, candidate)}
+    return compare_checkpoints(candidate.model, base.files, candidate.files, sorted(dtypes))
+
+
+def find_causes(
+    base: HFSide, candidate: HFSide, differing: Sequence[str] | None = None
+) -> tuple[WeightCause, ...]:
+    """Group the weights that differ in the same way; () where they cannot be compared.
+
+    Args:
+        differing: names of those that differ; None: to be found.
+    """
+    if candidate.model is None or base.files is None or candidate.files is None:
+        return ()
+    if differing is None:
+        if (
+            _checkpoint_place(base) == _checkpoint_place(candidate)
+            or _why_whole(base, candidate)[0]
+        ):
+            return ()
+        found = _compare_stored(base, candidate)
+        if found.unmatched:
+            return ()
+        differing = found.differing
+    return find_weight_causes(candidate.model, base.files, candidate.files, differing)
 
 
 def _all_stored(side: HFSide) -> tuple[str, ...]:

@@ -56,8 +56,10 @@ class SearchPlan:
         thorough: whether to be surer of small effects.
         repaired_before: settings found guilty before, put right in this candidate.
         inside: guilty settings whose finer ones are searched.
-        announced: full evaluations that the whole bisection was said to take; ``spent``: what it
-            took before this search. A search inside a culprit takes no more than is left.
+        groups: setting -> finer ones that may be searched inside it.
+        announced: full evaluations that the whole bisection was said to take, None before that;
+            ``spent``: what it took before this search. A search inside a culprit takes no more than
+            is left.
         ratios: by module, how far a trace found it beyond the floor: what is measured first.
         level: one-sided, at which the gate calls a drift real.
     """
@@ -70,7 +72,8 @@ class SearchPlan:
     thorough: bool
     repaired_before: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
-    announced: float = math.inf
+    groups: Mapping[str, Sequence[Setting]] = field(default_factory=dict)
+    announced: float | None = None
     spent: float = 0.0
     ratios: Mapping[str, float] = field(default_factory=dict)
     level: float = 0.025
@@ -83,7 +86,7 @@ class SearchPlan:
     @property
     def allowed(self) -> float | None:
         """Full evaluations that this search may take; None: no limit but its own."""
-        if not self.inside or math.isinf(self.announced):
+        if not self.inside or self.announced is None:
             return self.budget
         left = max(self.announced - self.spent, 0.0)
         return left if self.budget is None else min(left, self.budget)
@@ -143,6 +146,9 @@ def search_model(
     found: SearchedMetric | None = None
     try:
         with _open_oracle(plan, finished, open_oracle, progress) as oracle:
+            if plan.announced is None:
+                most = announce_evaluations(oracle.settings, plan.groups, thorough=plan.thorough)
+                plan = replace(plan, announced=most)
             found = search_metric(plan, oracle, _start_progress(plan, oracle, progress))
     except (Exception, KeyboardInterrupt) as error:
         if found is None:
@@ -208,9 +214,13 @@ def _start_progress(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedMetric:
-    """What a search found: as it is reported, and as it was returned."""
+    """What a search found: as it is reported, and as it was returned.
+
+    ``announced``: full evaluations that the whole bisection was said to take.
+    """
 
     search: MetricSearch
+    announced: float | None = None
     result: BisectResult
     recommendation: Recommendation | None
 
@@ -257,7 +267,12 @@ def search_metric(
         recommendation=recommendation,
         told_cleared=frozenset(progress.cleared),
     )
-    return SearchedMetric(search=outcome.reported(), result=result, recommendation=recommendation)
+    return SearchedMetric(
+        search=outcome.reported(),
+        announced=plan.announced,
+        result=result,
+        recommendation=recommendation,
+    )
 
 
 def _took_all_allowed(plan: SearchPlan, asked: StoppableOracle) -> bool:

@@ -6,17 +6,24 @@ candidate: where settings were declared they stay as they are, and are not searc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from evalguard.conversion.planning import MODULE_SOURCE_KINDS, plan_conversion, read_module_source
+from evalguard.conversion.planning import (
+    MODULE_SOURCE_KINDS,
+    Covering,
+    matching,
+    plan_conversion,
+    read_module_source,
+)
 from evalguard.conversion.taken_modules import explain_misfit
 from evalguard.core.settings import ENCODING_ARGS, LENGTH_ARGS, Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import compare_configs
-from evalguard.run.bisection.model_differences import HFSide, checkpoint_name
+from evalguard.run.bisection.model_differences import HFSide, checkpoint_name, find_causes
+from evalguard.run.bisection.weight_causes import WeightCause
 
 if TYPE_CHECKING:
     import torch
@@ -65,6 +72,8 @@ def derive_module_settings(base: Variant, candidate: Variant, level: ModuleLevel
     parts = ModelParts.of(model, theirs)
     found = _Derivation(value=value, taken=frozenset(one.name for one in candidate.settings))
     settings = found.settings(parts, level)
+    if theirs is not None and sides[1] is not None:
+        settings = found.by_cause(settings, find_causes(sides[0], sides[1]), theirs)
     if not parts.layers:
         raise UsageError(
             f"no layer of '{base.name}' has a place in '{candidate.name}': "
@@ -202,6 +211,32 @@ class _Derivation:
             found += finer
         beside = [self._part(name, parts, deeper=1) for name in parts.beside]
         return [*found, *beside, *(self._own(name) for name in parts.around)]
+
+    def by_cause(
+        self, settings: list[Setting], causes: Iterable[WeightCause], model: torch.nn.Module
+    ) -> list[Setting]:
+        """One setting for the modules whose weights differ for one reason, in place of their own.
+
+        What else is in the parts around them stays a setting of each: a module that a setting names
+        more closely follows that one.
+        """
+        modules = list(dict(model.named_modules(remove_duplicate=False)))
+        holding = dict.fromkeys(name.rpartition(".")[0] for name in model.state_dict())
+        covering = Covering(holding)
+        found, taken = list[Setting](), set[str]()
+        for cause in causes:
+            wanted = dict.fromkeys(name.rpartition(".")[0] for name in cause.tensors)
+            glob = covering.pattern(wanted) if "" not in wanted else ""
+            named = set(matching(glob, modules, setting=cause.name)) if glob else set()
+            if not named or named & taken:
+                continue
+            taken |= named
+            found.append(self._setting(cause.name, glob))
+        if not found:
+            return settings
+        for name, finer in self.groups.items():
+            self.groups[name] = tuple(one for one in finer if one.target.path not in taken)
+        return [*found, *(one for one in settings if one.target.path not in taken)]
 
     def _part(self, name: str, parts: ModelParts, *, deeper: int) -> Setting:
         """A module's setting, and those of what is inside it, so many levels down."""
