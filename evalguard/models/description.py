@@ -13,8 +13,8 @@ from evalguard.models.hf.scored_tokens import scales_with_length
 from evalguard.models.identity import (
     attention_implementation,
     describe_environment,
+    identity_of_lm,
     model_dtype,
-    scoring_identity,
     torch_model,
 )
 from evalguard.models.load_failures import read_batching
@@ -47,7 +47,7 @@ def describe_model(
     digest, size = digest_vocabulary(lm)
     identity = None
     if provenance is not None:
-        identity = scoring_identity(lm, model_type, model_args, policy, provenance)
+        identity = identity_of_lm(lm, model_type, model_args, policy, provenance)
     return ModelDescription(
         model_type=model_type,
         effective=dict(effective or {}),

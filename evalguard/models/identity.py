@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import evalguard
-from evalguard.core.redaction import is_secret
+from evalguard.core.redaction import is_secret, redact_value
 from evalguard.core.settings import digest_of
 from evalguard.models.load_failures import read_batching
+from evalguard.models.scoring_code import scoring_code
+from evalguard.models.start_up import start_up_code
 from evalguard.models.tokenizers import tokenizer_digest
 
 if TYPE_CHECKING:
@@ -35,45 +36,203 @@ _KERNELS = (
 # model_args that name files; their contents are in the provenance instead of their paths
 _PATH_ARGS = ("pretrained", "tokenizer", "peft", "delta")
 
+# Parts of a policy that no identity holds, and why.
+POLICY_LEFT_OUT: Mapping[str, str] = {
+    "device": "what it led to is the part `device`",
+    "threads": "what it led to is the part `threads`",
+    "batch_size": "what the model made of it is in `policy`, read back",
+    "token_budget": "what the model made of it is in `policy`, read back",
+    "scorer": "what the model made of it is in `policy`, read back",
+    "share_prefixes": "what the model made of it is in `policy`, read back",
+}
+# Of a policy, all that a server is asked by; the rest is for models that compute here.
+_POLICY_OF_SERVERS = ("seed", "max_gen_toks", "rolling_bos")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreIdentity:
+    """Everything that can change the scores of a model, of whatever type; equal means equal scores.
+
+    Left out are paths, secrets and where a server is reached, which change nothing, and what
+    ``POLICY_LEFT_OUT`` and ``scoring_code.LEFT_OUT`` name, with the reasons.
+
+    Attributes:
+        model, model_args: lm-eval's names.
+        weights: digests of the files that it is loaded from, by name.
+        code: digests of code that is not evalguard's: hooks, a checkpoint's own, libraries.
+        settings: by name, what was asked for and what was read back.
+        scoring: digest of evalguard's own code that makes scores.
+        start_up: digest of code that Python runs before all else (sitecustomize and the like).
+        tokenizer, dtype, attention: of the loaded model; "" or None where it does not show them.
+        device: what computes, as far as it changes arithmetic.
+        threads: CPU threads that compute.
+        arithmetic: switches and variables that change what a sum comes to.
+        packages: versions of what computes.
+        policy: how it is scored: as asked, and as read back.
+        server: what a server was started with, where evalguard started it.
+        served, revision, told: of any server: which of its models, by which revision the user
+            vouches for it, and what it tells of itself.
+    """
+
+    model: str
+    model_args: Mapping[str, Value]
+    weights: Value = None
+    code: Value = None
+    settings: Value = None
+    scoring: str
+    start_up: str
+    tokenizer: Value = ""
+    dtype: str = ""
+    device: Value = ""
+    threads: Value = 0
+    arithmetic: Mapping[str, Value] = field(default_factory=dict)
+    attention: str | None = None
+    packages: Mapping[str, Value] = field(default_factory=dict)
+    policy: Mapping[str, Value] = field(default_factory=dict)
+    server: Value = None
+    served: str = ""
+    revision: str = ""
+    told: Value = None
+
+    def as_values(self) -> dict[str, Value]:
+        """The parts by name, as plain values."""
+        found = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in found}
+
 
 def scoring_identity(
+    *,
+    model: str,
+    model_args: Mapping[str, Value],
+    provenance: Mapping[str, Value],
+    policy: Mapping[str, Value],
+    packages: Mapping[str, Value],
+    **parts: Any,
+) -> dict[str, Value]:
+    """Make the identity of a model of any type: what the caller knows, and what holds for all.
+
+    Args:
+        provenance: digests of weights and code, settings, a server: what only the loader knows.
+        parts: others of ``ScoreIdentity``, as the model shows them.
+    """
+    started = "server" in provenance
+    return ScoreIdentity(
+        model=model,
+        model_args=args_for_identity(model_args, started=started),
+        scoring=scoring_code(),
+        start_up=start_up_code(),
+        policy=policy,
+        packages=packages,
+        **{**parts, **provenance},
+    ).as_values()
+
+
+def identity_of_lm(
     lm: Any,
     model_type: str,
     model_args: Mapping[str, Value],
     policy: ScoringPolicy,
     provenance: Mapping[str, Value],
 ) -> dict[str, Value]:
-    """Collect the parts of a score's identity that the loaded model shows.
+    """The identity of an lm-eval model that computes in this process."""
+    return scoring_identity(
+        model=model_type,
+        model_args=model_args,
+        provenance=provenance,
+        policy={**policy_for_identity(policy), **read_batching(lm)},
+        packages={**package_versions(), **kernel_versions()},
+        tokenizer=tokenizer_digest(lm),
+        dtype=model_dtype(lm),
+        device=_device_parts(device_name(lm)),
+        threads=torch_threads(),
+        arithmetic={**arithmetic_switches(), **arithmetic_variables()},
+        attention=attention_implementation(lm),
+    )
 
-    ``provenance`` holds what only the loader knows: digests of weights and code, settings asked
-    for and read back.
+
+def identity_of_server(
+    lm: Any,
+    model_type: str,
+    model_args: Mapping[str, Value],
+    policy: ScoringPolicy,
+    *,
+    revision: str,
+    settings: Mapping[str, Value],
+) -> dict[str, Value]:
+    """The identity of what a server answers, but for what the server tells of itself.
+
+    Args:
+        lm: lm-eval's client of it.
+        revision: by which the user vouches for what is served.
+        settings: their values, read back.
     """
-    return {
-        **provenance,
-        "model": model_type,
-        "model_args": args_for_identity(_without_port(model_args, provenance)),
-        "tokenizer": tokenizer_digest(lm),
-        "dtype": model_dtype(lm),
-        "device": device_name(lm),
-        "threads": torch_threads(),
-        "arithmetic": {**arithmetic_switches(), **arithmetic_variables()},
-        "attention": attention_implementation(lm),
-        "packages": {**package_versions(), **kernel_versions(), "code": scoring_code()},
-        "policy": {**policy_for_identity(policy), **read_batching(lm)},
-    }
+    asked = asdict(policy)
+    return scoring_identity(
+        model=model_type,
+        model_args={n: redact_value(v, n) for n, v in without_route(model_args).items()},
+        provenance={"settings": dict(settings)},
+        policy={name: asked[name] for name in _POLICY_OF_SERVERS} | {"batch_size": lm._batch_size},
+        packages=package_versions(),
+        tokenizer=tokenizer_digest(lm),
+        served=str(lm.model),
+        revision=revision,
+    )
 
 
-def _without_port(
-    model_args: Mapping[str, Value], provenance: Mapping[str, Value]
-) -> Mapping[str, Value]:
-    """The address of a server that evalguard started says nothing: its port changes every time."""
-    started = "server" in provenance
-    return {n: v for n, v in model_args.items() if not (started and n == "base_url")}
+def identity_of_runtime(
+    model: str,
+    model_args: Mapping[str, Value],
+    policy: ScoringPolicy,
+    provenance: Mapping[str, Value],
+    *,
+    dtype: str,
+    device: str,
+    packages: Mapping[str, Value],
+) -> dict[str, Value]:
+    """The identity of a model that one of evalguard's runtimes has loaded in this process."""
+    here = "torch" in sys.modules
+    switches = arithmetic_switches() if here else {}
+    return scoring_identity(
+        model=model,
+        model_args=model_args,
+        provenance=provenance,
+        policy=policy_for_identity(policy),
+        packages={"python": platform.python_version(), "installed": digest_of(dict(packages))},
+        dtype=dtype,
+        device=_device_parts(device),
+        threads=[policy.threads or usable_cores(), torch_threads() if here else None],
+        arithmetic={**switches, **arithmetic_variables(), **thread_variables()},
+    )
 
 
-def args_for_identity(model_args: Mapping[str, Value]) -> dict[str, Value]:
-    """The model_args that an identity holds: neither paths nor secrets."""
-    return {k: v for k, v in model_args.items() if k not in _PATH_ARGS and not is_secret(k)}
+def _device_parts(device: str) -> list[Value]:
+    """What computes; of a CPU its kind as well, by which libraries choose how they add."""
+    return [device, *(() if device.startswith("cuda") else processor())]
+
+
+# Where and how a server is reached says nothing of what it answers; how many requests it works on
+# at the same time may change its sums.
+_ROUTE_ARGUMENTS = (
+    "base_url", "timeout", "max_retries", "verify_certificate", "ca_cert_path", "auth_token",
+    "header",
+)  # fmt: skip
+
+
+def without_route(model_args: Mapping[str, Value]) -> dict[str, Value]:
+    """The arguments of a client without those that say where its server is reached."""
+    return {name: value for name, value in model_args.items() if name not in _ROUTE_ARGUMENTS}
+
+
+def args_for_identity(
+    model_args: Mapping[str, Value], *, started: bool = False
+) -> dict[str, Value]:
+    """The model_args that an identity holds: neither paths nor secrets.
+
+    Args:
+        started: of a server that evalguard started: its port changes every time.
+    """
+    left_out = (*_PATH_ARGS, "base_url") if started else _PATH_ARGS
+    return {k: v for k, v in model_args.items() if k not in left_out and not is_secret(k)}
 
 
 def requested_batching(policy: ScoringPolicy) -> dict[str, Value]:
@@ -88,11 +247,7 @@ def requested_batching(policy: ScoringPolicy) -> dict[str, Value]:
 
 def policy_for_identity(policy: ScoringPolicy) -> dict[str, Value]:
     """The parts of a policy that an identity holds as they were asked for."""
-    return {key: value for key, value in asdict(policy).items() if key not in _POLICY_ELSEWHERE}
-
-
-# what they led to is in the identity by itself
-_POLICY_ELSEWHERE = ("device", "threads", "batch_size", "token_budget", "scorer", "share_prefixes")
+    return {key: value for key, value in asdict(policy).items() if key not in POLICY_LEFT_OUT}
 
 
 def torch_model(lm: Any) -> Any | None:
@@ -130,7 +285,7 @@ def device_name(lm: Any) -> str:
 @functools.cache
 def package_versions() -> Mapping[str, Value]:
     """Return the versions of the packages that compute scores; read once, from their metadata."""
-    return {"evalguard": evalguard.__version__, **{n: metadata.version(n) for n in _PACKAGES}}
+    return {name: metadata.version(name) for name in _PACKAGES}
 
 
 @functools.cache
@@ -141,20 +296,6 @@ def kernel_versions() -> Mapping[str, Value]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-@functools.cache
-def scoring_code() -> str:
-    """Digest of evalguard's own code, whole: a checkout changes without its version.
-
-    Times of its files say nothing: reproducible builds give all of them the same.
-    """
-    package = Path(evalguard.__file__).parent
-    digests = [
-        [file.relative_to(package).as_posix(), hashlib.sha256(file.read_bytes()).hexdigest()]
-        for file in sorted(package.rglob("*.py"))
-    ]
-    return digest_of(digests)
 
 
 # Variables that change how a sum comes out, by their beginnings; numbers of threads are read back.
@@ -172,6 +313,11 @@ def arithmetic_variables() -> dict[str, Value]:
         for name, value in sorted(os.environ.items())
         if name.startswith(_ARITHMETIC_PREFIXES) and not name.endswith("_NUM_THREADS")
     }
+
+
+def thread_variables() -> dict[str, Value]:
+    """Return the environment variables that say how many threads libraries compute with."""
+    return {n: v for n, v in sorted(os.environ.items()) if n.endswith("_NUM_THREADS")}
 
 
 def attention_implementation(lm: Any) -> str | None:
@@ -195,7 +341,7 @@ def describe_environment(lm: Any, model_args: Mapping[str, Value]) -> dict[str, 
         "platform": platform.platform(),
         "device": device_name(lm),
         "threads": torch_threads(),
-        "packages": dict(package_versions()),
+        "packages": {"evalguard": evalguard.__version__, **package_versions()},
         **{name: value for name, value in found.items() if value is not None},
     }
 
@@ -252,22 +398,29 @@ def describe_surroundings() -> dict[str, Value]:
     return {
         "python": sys.version,
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": [*processor(), usable_cores()],
         "accelerators": _accelerators(),
         "installed": digest_of(sorted(_installed_packages())),
         "packages": {**package_versions(), **kernel_versions()},
         "evalguard": scoring_code(),
+        "start_up": start_up_code(),
         "environment": digest_of(_environment_variables()),
         "torch": _torch_state(),
     }
 
 
-def _processor() -> list[Value]:
-    """The kind of processor, and how many of its cores this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+@functools.cache
+def processor() -> tuple[str, str, str]:
+    """The kind of processor: libraries choose their arithmetic by its model and what it can do."""
     lines = _read_text(Path("/proc/cpuinfo")).partition("\n\n")[0].splitlines()
     kept = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU "))]
-    return [platform.machine(), platform.processor(), usable, digest_of(kept)]
+    return platform.machine(), platform.processor(), digest_of(kept)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return usable or 1
 
 
 def _accelerators() -> list[Value]:
@@ -286,13 +439,14 @@ def _accelerators() -> list[Value]:
 
 
 def _installed_packages() -> Iterator[str]:
-    """Names and versions of installed packages, as their folders are called."""
+    """Names and versions of installed packages, as their folders are called; not evalguard's."""
     for place in sys.path:
         try:
             names = os.listdir(place or ".")
         except OSError:
             continue
-        yield from (name for name in names if name.endswith(_METADATA_SUFFIXES))
+        found = (name for name in names if name.endswith(_METADATA_SUFFIXES))
+        yield from (name for name in found if not name.startswith("evalguard-"))
 
 
 def _environment_variables() -> dict[str, str]:

@@ -34,7 +34,7 @@ from evalguard.models.hf.scored_tokens import (
     encode_request,
     record_input_tokens,
 )
-from evalguard.models.identity import torch_model
+from evalguard.models.identity import identity_of_server, torch_model
 from evalguard.models.load_failures import (
     AssignedModel,
     Reassigner,
@@ -52,7 +52,7 @@ from evalguard.models.served.context_length import (
 )
 from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
-from evalguard.models.served.server_identity import read_server_facts, server_identity
+from evalguard.models.served.server_identity import read_server_facts
 from evalguard.models.tokenizers import EncodedTexts, shareable_tokenizer_digest, shared_texts
 
 if TYPE_CHECKING:
@@ -132,12 +132,13 @@ class LMScorer:
         with explain_failures("reading what the server is", ()):
             facts = read_server_facts(lm)
             self._served_notes = settle_context_length(lm, facts, self._model_args)
-            identity = server_identity(
+            identity = identity_of_server(
                 lm,
                 self._model_type,
                 self._model_args,
                 self._policy,
-                more={"revision": assigned.revision, "settings": dict(assigned.effective)},
+                revision=assigned.revision,
+                settings=assigned.effective,
             )
         url = redacted_text(str(lm.base_url))
         return ServedModel(identity=identity, facts=facts, url=url, revision=assigned.revision)

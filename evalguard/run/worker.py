@@ -24,18 +24,19 @@ def load_in_process(load: Load) -> Scorer:
     """Load a variant in this process."""
     # Not before it is needed: torch takes long to import, and the parent waits for a hello.
     from evalguard.run.loading.own_environment import is_runtime, load_runtime_scorer
-
-    if is_runtime(load.variant):
-        return load_runtime_scorer(load.variant, load.policy)
-    from evalguard.run.loading.edited_model import load_scorer
     from evalguard.store.fact_cache import FileDigests, open_facts
 
     cache_dir = Path(load.cache_dir)
+    known = FileDigests(open_facts(cache_dir)) if load.remember else None
+    if is_runtime(load.variant):
+        return load_runtime_scorer(load.variant, load.policy, known=known)
+    from evalguard.run.loading.edited_model import load_scorer
+
     return load_scorer(
         load.variant,
         load.policy,
         cache_dir=cache_dir,
-        known=FileDigests(open_facts(cache_dir)) if load.remember else None,
+        known=known,
         reusable=load.reusable,
     )
 

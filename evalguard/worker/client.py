@@ -57,6 +57,7 @@ class WorkerScorer:
         heartbeat_timeout: float = 60.0,
         call_timeout: float | None = None,
         start: StartWorker = start_here,
+        remember: bool = False,
     ) -> None:
         """Start a worker and load ``variant`` in it.
 
@@ -68,6 +69,7 @@ class WorkerScorer:
             heartbeat_timeout: seconds of silence during a call after which a worker is wedged.
             call_timeout: seconds that one call may take, loading included; None: no limit.
             start: starts it, on this machine or another.
+            remember: whether digests of big files are kept from run to run.
 
         Raises:
             WorkerError: if the worker cannot be started or fails.
@@ -84,7 +86,7 @@ class WorkerScorer:
         )
         self._description: ModelDescription | None = None
         try:
-            self.load(variant, policy, cache_dir=cache_dir)
+            self.load(variant, policy, cache_dir=cache_dir, remember=remember)
         except BaseException:
             self._line.hang_up()
             raise

@@ -266,8 +266,9 @@ CHOSEN: dict[str, Change] = {
 # Where it runs: what the machine and the installation are.
 AROUND: dict[str, Change] = {
     **{f"version of {p}": version_of(p) for p in
-       ("torch", "transformers", "tokenizers", "lm_eval", "numpy", "evalguard", "accelerate")},
+       ("torch", "transformers", "tokenizers", "lm_eval", "numpy", "accelerate")},
     "evalguard's own code": setting_of(identity, "scoring_code", "edited"),
+    "what Python runs first": setting_of(identity, "start_up_code", "edited"),
     "kind of device": setting_of(identity, "device_name", "cuda (another)"),
     "what attention became": setting_of(identity, "attention_implementation", "flash_attention_2"),
 }  # fmt: skip
@@ -323,6 +324,7 @@ SAME: dict[str, Change] = {
     "hidden files beside the weights": beside_the_weights,
     "order of keys": other_order,
     "another working folder": from_elsewhere,
+    "version of evalguard": version_of("evalguard"),
     "what it is called": text("guard.yaml", "  orig:\n", "  orig:\n    description: x\n"),
     "gate": option(margin=2.0, confidence=0.9),
     "progress": option(quiet=True),
@@ -361,7 +363,8 @@ def test_what_cannot_change_a_score_leaves_it_where_it_is(
 
 # Set by hand inside this process; what they stand for shows in files, versions and variables.
 _BY_HAND = {
-    "around: kind of device", "around: what attention became", "around: evalguard's own code"
+    "around: kind of device", "around: what attention became", "around: evalguard's own code",
+    "around: what Python runs first",
 }  # fmt: skip
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import evalguard
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant, digest_of
 from evalguard.models import checkpoint_files as weights
@@ -240,26 +238,6 @@ def test_an_installed_version_a_driver_and_torchs_switches_count(
         lambda path, **how: "580.1" if "nvidia" in path.parts else read(path, **how),
     )
     assert describe_surroundings()["accelerators"] != after["accelerators"]
-
-
-# divergence.py computes KL
-@pytest.mark.parametrize("file", ["models/code.py", "core/divergence.py", "new.py"])
-def test_evalguards_own_code_counts_by_the_text_of_every_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
-) -> None:
-    code = tmp_path / "own" / file
-    code.parent.mkdir(parents=True)
-    monkeypatch.setattr(evalguard, "__file__", str(tmp_path / "own" / "__init__.py"))
-    found = set()
-    try:
-        for text in ("SCALE = 1", "SCALE = 2"):
-            code.write_text(text)
-            os.utime(code, (1, 1))  # as reproducible builds leave all of their files
-            identity.scoring_code.cache_clear()
-            found.add(str(describe_surroundings()["evalguard"]))
-    finally:
-        identity.scoring_code.cache_clear()
-    assert len(found) == 2
 
 
 def test_a_version_counts_however_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

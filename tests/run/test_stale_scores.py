@@ -193,7 +193,7 @@ def test_a_default_that_a_hook_sets_while_loading_is_no_change(
 
 def test_an_installed_package_that_is_edited_in_place_counts_by_its_files(folder: Path) -> None:
     digest = (
-        "from evalguard.run.loading.loading_facts import digest_packages\n"
+        "from evalguard.run.loading.installed_packages import digest_packages\n"
         "print(digest_packages(('eg_lib',)))"
     )
     write(folder, {"outside/eg_lib/__init__.py": "", "outside/eg_lib/deep/m.py": "A = 1\n"})

@@ -1,18 +1,14 @@
-"""What a server tells of itself, and under which identity its answers are kept."""
+"""What a server tells of itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from evalguard.core.redaction import is_secret, redact_value
-from evalguard.models.identity import package_versions, scoring_code
+from evalguard.core.redaction import redact_value
 from evalguard.models.served.context_length import LENGTH_KEYS
-from evalguard.models.tokenizers import tokenizer_digest
 
 if TYPE_CHECKING:
-    from evalguard.core.scorer import ScoringPolicy
     from evalguard.core.settings import Value
 
 _PATIENCE = 5.0  # seconds, for a page that only describes the server
@@ -27,13 +23,6 @@ _PAGES: Mapping[str, tuple[str, ...]] = {
     "/get_server_info": LENGTH_KEYS["/get_server_info"],
     "/info": ("model_id", "model_sha", "model_dtype", "version", "sha", *LENGTH_KEYS["/info"]),
 }
-# They say where and how the server is reached, not what it answers; how many requests it works on
-# at the same time may change its sums.
-_ROUTE_ARGUMENTS = (
-    "base_url", "timeout", "max_retries", "verify_certificate", "ca_cert_path", "auth_token",
-    "header",
-)  # fmt: skip
-_PATH_ARGUMENTS = ("tokenizer",)  # its digest counts
 
 
 def read_server_facts(lm: Any) -> dict[str, Value]:
@@ -102,41 +91,3 @@ def _model_entry(found: Mapping[str, Any], model: str) -> dict[str, Value]:
     parent = next((one for one in entries if one.get("id") == entry.get("parent")), {})
     lengths = _choose(parent, LENGTH_KEYS["/models"])
     return {**lengths, **_choose(entry, _MODEL_KEYS)}
-
-
-def server_identity(
-    lm: Any,
-    model_type: str,
-    model_args: Mapping[str, Value],
-    policy: ScoringPolicy,
-    *,
-    more: Mapping[str, Value],
-) -> dict[str, Value]:
-    """Everything by which answers are told from another server's, but what the server tells.
-
-    Where it is reached is not among it, nor any secret.
-
-    Args:
-        more: what only the caller knows: the revision that the user vouches for, settings.
-    """
-    arguments = {
-        name: value
-        for name, value in model_args.items()
-        if name not in (*_ROUTE_ARGUMENTS, *_PATH_ARGUMENTS) and not is_secret(name)
-    }
-    return {
-        **more,
-        "model": model_type,
-        "served": str(lm.model),
-        "model_args": redact_value(arguments),
-        "tokenizer": tokenizer_digest(lm),
-        "packages": {**package_versions(), "code": scoring_code()},
-        "policy": {
-            name: value for name, value in asdict(policy).items() if name in _POLICY_THAT_COUNTS
-        },
-        "batch_size": lm._batch_size,
-    }
-
-
-# What else a policy holds is for models in this process.
-_POLICY_THAT_COUNTS = ("seed", "max_gen_toks", "rolling_bos")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reference import Reference
@@ -25,7 +25,6 @@ from evalguard.core.scorer import (
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import EvaluationError, FallbackError, WorkerError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.choices import Choices
 from evalguard.run.loading.edited_model import load_scorer as open_here
 from evalguard.run.loading.loading_facts import KnownModel
 from evalguard.run.loading.own_environment import (
@@ -35,14 +34,17 @@ from evalguard.run.loading.own_environment import (
     shares_prefixes,
 )
 from evalguard.run.loading.serving import with_lease, with_server
-from evalguard.run.options import CompareOptions
-from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.store.files import safe_name
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import StartWorker, start_here
 from evalguard.worker.messages import DESCRIPTION
 from evalguard.worker.ray_actors import RayPlan, open_cluster
+
+if TYPE_CHECKING:
+    from evalguard.run.choices import Choices
+    from evalguard.run.options import CompareOptions
+    from evalguard.run.sources import ModelSource
 
 
 class OtherModelError(EvaluationError):
@@ -333,6 +335,7 @@ def _open_asking(
         env=place.env,
         python=place.python,
         call_timeout=options.timeout,
+        remember=options.use_cache,
         start=worker_starter(options),
         log=cache_dir / "logs" / f"worker-{os.getpid()}-{safe_name(variant.name)}.log",
     )

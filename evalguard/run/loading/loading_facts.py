@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import sys
@@ -24,6 +23,7 @@ from evalguard.harness.blocks import requests_digest
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import find_current_commit, hub_snapshot, split_revision
 from evalguard.models.identity import describe_surroundings
+from evalguard.run.loading.installed_packages import LIBRARIES, digest_packages
 from evalguard.run.loading.own_environment import shares_prefixes
 from evalguard.store.fact_cache import FactCache, FileDigests, open_facts
 from evalguard.worker.codec import WireError
@@ -340,14 +340,6 @@ def _git_name(file: Path) -> str:
     return hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
 
 
-# Packages that models are made of: an engineer edits them in place, and the version stays.
-_LIBRARIES = (
-    "accelerate", "auto_round", "awq", "bitsandbytes", "causal_conv1d", "compressed_tensors",
-    "fla", "flash_attn", "gptqmodel", "lm_eval", "mamba_ssm", "optimum", "peft", "rwkv",
-    "safetensors", "tokenizers", "torch", "torchao", "transformers", "vllm", "xformers",
-)  # fmt: skip
-
-
 def digest_code(
     variant: Variant,
     wanted: ConversionPlan,
@@ -372,7 +364,7 @@ def digest_code(
     return {
         **digests,
         VARIABLES_KEY: digest_of(sorted({one.environment for one in readings} - {""})),
-        **digest_packages((*_LIBRARIES, *sorted(imported - {*_LIBRARIES})), known),
+        **digest_packages((*LIBRARIES, *sorted(imported - {*LIBRARIES})), known),
     }
 
 
@@ -456,57 +448,3 @@ def _auto_map(config: Path) -> Iterator[str]:
     for value in found.values() if isinstance(found, dict) else ():
         several = value if isinstance(value, list) else [value]
         yield from (one for one in several if isinstance(one, str))
-
-
-def digest_packages(names: Sequence[str], known: KnownDigests | None = None) -> dict[str, str]:
-    """Digests of the Python and compiled files of installed packages; of this process, once.
-
-    What was imported stays what it is, whatever is edited afterwards.
-    """
-    for name in names:
-        if name in _read_packages:
-            continue
-        spec = importlib.util.find_spec(name)
-        places = [] if spec is None else [*(spec.submodule_search_locations or ())]
-        if spec is not None and not places and spec.origin and Path(spec.origin).is_file():
-            _read_packages[name] = digest_path(Path(spec.origin), known)
-        else:
-            found = [_package_digest(Path(one), known) for one in places if Path(one).is_dir()]
-            _read_packages[name] = " ".join(found)
-    return {f"package {name}": _read_packages[name] for name in names if _read_packages[name]}
-
-
-_read_packages: dict[str, str] = {}
-# Of larger compiled files the size counts: a GPU build of torch has gigabytes of them.
-_LARGEST_READ = 2**26
-
-
-def _package_digest(folder: Path, known: KnownDigests | None) -> str:
-    """Digest of a package's Python files; read once while their sizes and times stand still."""
-    files = sorted(_python_files(str(folder)))
-    listing = hashlib.sha256(repr(files).encode()).digest()
-    state = [int.from_bytes(listing[:6], "big"), int.from_bytes(listing[6:12], "big")]
-    place = str(folder.resolve())
-    found = None if known is None else known.get(place, state)
-    if not found:
-        whole = hashlib.sha256()
-        for name, size, *_ in files:
-            read = size <= _LARGEST_READ
-            content = hashlib.sha256(Path(name).read_bytes()).hexdigest() if read else size
-            whole.update(f"{os.path.relpath(name, folder)}\0{content}\n".encode())
-        found = whole.hexdigest()
-        if known is not None:
-            known.put(place, state, found)
-    return found
-
-
-def _python_files(folder: str) -> Iterator[tuple[str, int, int, int]]:
-    """Every Python file below a folder, with its size and the times of its last changes."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                if entry.name != "__pycache__":
-                    yield from _python_files(entry.path)
-            elif entry.name.endswith((".py", ".so")):
-                state = entry.stat()
-                yield entry.path, state.st_size, state.st_mtime_ns, state.st_ctime_ns

@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.conversion.attributes import apply
-from evalguard.conversion.digests import digest_path
+from evalguard.conversion.digests import KnownDigests, digest_path
 from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
 from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
-from evalguard.core.settings import Value, Variant, digest_of
+from evalguard.core.settings import Value, Variant
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import CLIENT_TYPES, HF_TYPES
+from evalguard.models.identity import identity_of_runtime
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.scorer import RuntimeScorer
 from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType, load_runtime
+from evalguard.run.loading.installed_packages import (
+    LIBRARIES,
+    digest_packages,
+    installed_versions,
+    loaded_packages,
+)
 
 _EDIT_KINDS = ("attr", "dtype", "call")
 _UNSUPPORTED = ("weights", "module", "generation", "config")
@@ -126,10 +133,13 @@ def prepare_worker(variant: Variant, cache_dir: Path) -> WorkerPlace:
 # In the worker: numpy and the model's own library are all that may be imported here.
 
 
-def load_runtime_scorer(variant: Variant, policy: ScoringPolicy) -> Scorer:
+def load_runtime_scorer(
+    variant: Variant, policy: ScoringPolicy, *, known: KnownDigests | None = None
+) -> Scorer:
     """Load a variant by its runtime, and prove that every setting took.
 
-    ``variant`` comes from ``prepare_worker``: it is built.
+    ``variant`` comes from ``prepare_worker``: it is built. ``known``: digests of big files from
+    earlier runs.
 
     Raises:
         UsageError: an argument that does not exist.
@@ -159,7 +169,7 @@ def load_runtime_scorer(variant: Variant, policy: ScoringPolicy) -> Scorer:
                 f"'{variant.name}' cannot be loaded: {type(error).__name__}: {error}"
             ) from error
         effective = _carry_settings(runtime, variant, plan)
-        description = describe_runtime(runtime, variant, plan, policy, effective)
+        description = describe_runtime(runtime, variant, plan, policy, effective, known)
     return RuntimeScorer(runtime, policy, description)
 
 
@@ -219,9 +229,10 @@ def describe_runtime(
     plan: ConversionPlan,
     policy: ScoringPolicy,
     effective: Mapping[str, Value],
+    known: KnownDigests | None = None,
 ) -> ModelDescription:
     """Read off a loaded runtime what it is; without files, its scores are not kept."""
-    packages = _installed_packages()
+    packages = installed_versions()
     environment: dict[str, Value] = {
         "python": platform.python_version(),
         "packages": packages,
@@ -238,7 +249,7 @@ def describe_runtime(
     return ModelDescription(
         model_type=variant.model,
         effective=dict(effective),
-        identity=_identity(runtime, variant, plan, policy, effective, packages),
+        identity=_identity(runtime, variant, plan, policy, effective, packages, known),
         vocabulary_digest=vocabulary,
         vocabulary_size=len(entries) or runtime.vocabulary_size,
         max_length=runtime.max_length,
@@ -264,42 +275,25 @@ def _identity(
     policy: ScoringPolicy,
     effective: Mapping[str, Value],
     packages: Mapping[str, Value],
+    known: KnownDigests | None,
 ) -> dict[str, Value] | None:
     """Everything that can change a score; None where files, code or a hook are not proven."""
     if not runtime.files or plan.calls or variant.trust_remote_code:
         return None
-    paths = {"pretrained", "tokenizer"}
-    return {
-        "weights": {file.name: digest_path(file) for file in runtime.files},
-        "code": _package_digest(),
-        "model": variant.model,
-        "model_args": {k: v for k, v in plan.model_args.items() if k not in paths},
-        "settings": {
-            name: [str(target), value, effective[name]]
-            for name, (target, value) in plan.targets.items()
+    libraries = digest_packages((*LIBRARIES, *loaded_packages()), known)
+    return identity_of_runtime(
+        variant.model,
+        plan.model_args,
+        policy,
+        {
+            "weights": [[file.name, digest_path(file, known)] for file in runtime.files],
+            "code": {**libraries, "env": dict(plan.env)},
+            "settings": {
+                name: [str(target), value, effective[name]]
+                for name, (target, value) in plan.targets.items()
+            },
         },
-        "dtype": runtime.dtype,
-        "device": runtime.device,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "packages": digest_of(dict(packages)),
-        "env": dict(plan.env),
-        "policy": {
-            "rolling_bos": policy.rolling_bos,
-            "max_gen_toks": policy.max_gen_toks,
-            "threads": policy.threads,
-            "seed": policy.seed,
-        },
-    }
-
-
-def _installed_packages() -> dict[str, Value]:
-    found = ((one.name, one.version) for one in importlib.metadata.distributions())
-    return {str(name): str(version) for name, version in sorted(found) if name}
-
-
-def _package_digest() -> str:
-    """Digest of evalguard's files that score here."""
-    import evalguard.models.runtimes as room
-
-    return digest_path(Path(room.__file__).parent)
+        dtype=runtime.dtype,
+        device=runtime.device,
+        packages=packages,
+    )

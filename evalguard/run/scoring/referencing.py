@@ -27,6 +27,7 @@ from evalguard.models.identity import (
     policy_for_identity,
     requested_batching,
 )
+from evalguard.models.scoring_code import scoring_code
 from evalguard.run.loading.loading_facts import digest_weights
 from evalguard.run.scoring.cached_blocks import (
     AnswerAhead,
@@ -428,6 +429,8 @@ def _read_description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
         for name, now in package_versions().items()
         if then.get(name) != now
     ]
+    if (told.identity or {}).get("scoring") != scoring_code():
+        differing.append(f"other scoring code, of evalguard {facts.get('evalguard')}")
     if not differing:
         return told
     caveat = f"its reference was made with {'; '.join(differing)}"
