@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,8 +14,13 @@ from torch import nn
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
+from evalguard.core.reports.trace import Trace
+from evalguard.core.settings import Value
+from evalguard.core.tensors.precision import round_integer, round_mantissa
+from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.points import ROOT, ModelInputs, token_inputs
 from evalguard.core.tracing.precision import round_weights
+from evalguard.models.tracing.hyperparameters import read_model
 
 _VOCABULARY = 80
 _SIZES = {
@@ -292,6 +298,74 @@ def _mis_grouped(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
     return frozenset({chosen[0]})
 
 
+def _rounded_everywhere(round_values: Callable[[Any], Any]) -> Plant:
+    """Round every matrix to a grid that nobody declares, and leave it in its dtype."""
+
+    def plant(model: Any, _: np.random.Generator) -> frozenset[str] | None:
+        return _round_matrices(model, round_values)
+
+    return plant
+
+
+def _round_matrices(model: Any, round_values: Callable[[Any], Any]) -> frozenset[str]:
+    changed: set[str] = set()
+    for module in model.modules():
+        if _has_matrix(module) and not hasattr(module, "parametrizations"):
+            weight: Any = module.weight
+            rows = weight.data.float().numpy().reshape(weight.shape[0], -1)
+            values = np.array(round_values(rows), dtype=np.float32).reshape(weight.shape)
+            weight.data = torch.from_numpy(values).to(weight.dtype)
+            changed |= _owners(model, weight)
+    return frozenset(changed)
+
+
+def _times_a_constant(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
+    """Multiply a module's output, as a multiplier of the config that is read twice, or never."""
+    chosen = _choose(model, rng, lambda m: _has_matrix(m) and not hasattr(m, "parametrizations"))
+    if chosen is None:
+        return None
+    factor, own = float(rng.choice([6.0, 1.0 / 6.0, -1.0, 12.0, 1.5])), chosen[1].forward
+    chosen[1].forward = lambda *given: own(*given) * factor
+    return frozenset({chosen[0]})
+
+
+def _frequencies(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
+    """Scale rotary frequencies, all or the long ones, or round them to bfloat16."""
+    chosen = _choose(model, rng, lambda m: isinstance(getattr(m, "inv_freq", None), torch.Tensor))
+    if chosen is None:
+        return None
+    own = chosen[1].inv_freq
+    kind = int(rng.integers(3))
+    long = torch.where(torch.arange(own.numel()) >= own.numel() // 2, own / 8.0, own)
+    chosen[1].inv_freq = (own / 2.0, long, own.bfloat16().float())[kind]
+    return frozenset({chosen[0]})
+
+
+def _stale_tie(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
+    """Give a tied output layer the embedding of an earlier step."""
+    if type(model).__name__ in _HEADLESS:
+        return None
+    ends = [getattr(model, f"get_{which}_embeddings")() for which in ("input", "output")]
+    if None in ends or ends[0].weight is not ends[1].weight:
+        return None
+    weight = ends[1].weight.data
+    moved = weight + float(rng.uniform(0.02, 0.3)) * weight.std() * torch.randn_like(weight)
+    ends[1].weight = nn.Parameter(moved)
+    return _owners(model, ends[1].weight)
+
+
+_HEADLESS = ("HubertModel", "BertModel")
+
+
+def _nan(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
+    chosen = _choose(model, rng, lambda m: _has_matrix(m) and not hasattr(m, "parametrizations"))
+    if chosen is None:
+        return None
+    weight = chosen[1].weight
+    weight.data.view(-1)[int(rng.integers(weight.numel()))] = float("nan")
+    return _owners(model, weight)
+
+
 FAULTS: Mapping[str, Plant] = {
     "attention scale off by 2%": _scale(1.02),
     "attention scale off by 6.5%": _scale(1.065),
@@ -307,6 +381,49 @@ FAULTS: Mapping[str, Plant] = {
     "soft-cap off": _soft_cap,
     "bias dropped": _bias_dropped,
     "convolution mis-grouped": _mis_grouped,
+    "all weights in 3 bits, undeclared": _rounded_everywhere(partial(round_integer, bits=3)),
+    "all weights in 3 bits of mantissa": _rounded_everywhere(partial(round_mantissa, bits=3)),
+    "output times a constant": _times_a_constant,
+    "rotary frequencies scaled or rounded": _frequencies,
+    "stale tied head": _stale_tie,
+    "nan in a weight": _nan,
+}
+
+
+Told = Callable[[Trace, Any, Any], bool]  # of a trace, a base and a candidate
+
+
+def _says(words: str) -> Told:
+    def told(trace: Trace, *_: Any) -> bool:
+        return any(words in one.operation for one in trace.suspects[:1])
+
+    return told
+
+
+def _differ(name: str) -> Told:
+    def told(_: Trace, base: Any, candidate: Any) -> bool:
+        found = compare_hyperparameters(read_model(base), read_model(candidate))
+        return any(one.name.startswith(name) and one.verdict == "differs" for one in found)
+
+    return told
+
+
+def _is_constant(trace: Trace, *_: Any) -> bool:
+    return bool(trace.suspects) and trace.suspects[0].relation is not None
+
+
+def _nan_is_held(trace: Trace, *_: Any) -> bool:
+    return any(one.side == "candidate" and bool(one.weights) for one in trace.nonfinite)
+
+
+# Whether a trace says what the fault is made of, beside the module.
+TOLD: Mapping[str, Told] = {
+    "all weights in 3 bits, undeclared": _says("looks rounded to 3 bits"),
+    "all weights in 3 bits of mantissa": _says("looks rounded to 3 bits of mantissa"),
+    "output times a constant": _is_constant,
+    "rotary frequencies scaled or rounded": _differ("rope_"),
+    "stale tied head": _differ("tied_embeddings"),
+    "nan in a weight": _nan_is_held,
 }
 
 
@@ -398,9 +515,22 @@ def _in_halves(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
     return forward
 
 
+def quantise_to_3_bits(model: nn.Module, dtype: str) -> Any:
+    """Copy a model whose linear layers have 3 bits a weight, with a scale for each row."""
+    candidate = copy.deepcopy(model)
+    _round_matrices(candidate, partial(round_integer, bits=3))
+    return port(candidate, dtype)
+
+
+# What is said of a healthy port whose weights are rounded, as a guard file's settings say it.
+DECLARED: Mapping[str, Mapping[str, Value]] = {
+    "int8 weights": {"weights": "int8"},
+    "3-bit weights, declared": {"weights": {"bits": 3}},
+}
 HEALTHY: Mapping[str, tuple[Callable[[nn.Module, str], Any], tuple[str, ...]]] = {
     "port": (port, ("float32", "bfloat16", "float16")),
     "int8 weights": (quantise, ("float32", "bfloat16")),
+    "3-bit weights, declared": (quantise_to_3_bits, ("float32", "bfloat16")),
     **(
         {"torchao int8 weights": (quantise_with_torchao, ("float32", "bfloat16"))}
         if find_spec("torchao")

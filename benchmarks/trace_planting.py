@@ -23,8 +23,10 @@ import torch
 from benchmarks.output import deliver
 from benchmarks.trace_faults import (
     ARCHITECTURES,
+    DECLARED,
     FAULTS,
     HEALTHY,
+    TOLD,
     port,
     sample_inputs,
     sample_model,
@@ -42,7 +44,8 @@ class Planting:
     """One planted fault and what the trace said.
 
     ``place``: of the guilty module among the suspects, from 1; 0 where it is not among them.
-    ``innocent``: how many others were named.
+    ``innocent``: how many others were named. ``told``: whether it says what the fault is made of;
+    None for a fault of which that is not asked.
     """
 
     architecture: str
@@ -55,6 +58,7 @@ class Planting:
     named: str = ""
     guilty: str = ""
     ratio: float = 0.0
+    told: bool | None = None
 
 
 def plant(seed: int, architecture: str = "", fault: str = "", dtype: str = "") -> Planting | None:
@@ -85,6 +89,7 @@ def plant(seed: int, architecture: str = "", fault: str = "", dtype: str = "") -
         named=_describe(trace),
         guilty=", ".join(sorted(guilty)),
         ratio=trace.suspects[0].local_ratio if trace.suspects else 0.0,
+        told=TOLD[fault](trace, base, candidate) if fault in TOLD else None,
     )
 
 
@@ -93,7 +98,8 @@ def check_healthy(seed: int, architecture: str, kind: str, dtype: str) -> str:
     rng = np.random.default_rng(seed)
     base = sample_model(architecture, rng)
     inputs = sample_inputs(architecture, rng)
-    return _describe(trace_models(base, HEALTHY[kind][0](base, dtype), [inputs]))
+    candidate, said = HEALTHY[kind][0](base, dtype), DECLARED.get(kind)
+    return _describe(trace_models(base, candidate, [inputs], said=said))
 
 
 def _describe(trace: Trace) -> str:
@@ -139,8 +145,8 @@ def run_healthy(repeats: int, seed: int) -> Iterator[tuple[str, str, str, int, s
 
 
 def tabulate(plantings: Sequence[Planting], by: str) -> Iterator[str]:
-    yield f"| {by} | planted | inert | guilty first | named at all | others named too |"
-    yield "|---|---|---|---|---|---|"
+    yield f"| {by} | planted | inert | guilty first | named at all | others named too | told |"
+    yield "|---|---|---|---|---|---|---|"
     for value in dict.fromkeys(getattr(planting, by) for planting in plantings):
         group = [planting for planting in plantings if getattr(planting, by) == value]
         counted = [planting for planting in group if not planting.inert]
@@ -148,13 +154,15 @@ def tabulate(plantings: Sequence[Planting], by: str) -> Iterator[str]:
         named = sum(planting.place > 0 for planting in counted)
         others = sum(planting.innocent > 0 for planting in counted)
         inert = len(group) - len(counted)
-        yield f"| {value} | {len(counted)} | {inert} | {first} | {named} | {others} |"
+        asked = [planting.told for planting in counted if planting.told is not None]
+        told = f"{sum(asked)} of {len(asked)}" if asked else "-"
+        yield f"| {value} | {len(counted)} | {inert} | {first} | {named} | {others} | {told} |"
 
 
 def main() -> None:
     """Run the study and write its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plantings", type=int, default=200)
+    parser.add_argument("--plantings", type=int, default=300)
     parser.add_argument("--healthy", type=int, default=4, help="models per architecture and kind")
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--output", type=Path)
@@ -193,6 +201,11 @@ def _page(
         f"{len(plantings) - len(counted)} more plantings changed no bit of the output. "
         f"A location named for a healthy port: {false} of {len(healthy)} "
         f"({100 * false / max(len(healthy), 1):.1f}%)."
+    )
+    yield ""
+    yield (
+        "Told: that the trace says what the fault is made of, beside the module (a grid, a factor, "
+        "rotary positions, a tie, the tensor that holds a nan)."
     )
     for by in ("fault", "architecture", "dtype"):
         yield ""

@@ -257,7 +257,16 @@ def identify_model(source: ModelSource, description: ModelDescription) -> RunIde
         settings=settings,
         effective={setting.name: setting.effective for setting in settings},
         description=_redact_description(description),
+        folder=_model_folder(variant),
     )
+
+
+def _model_folder(variant: Variant) -> str:
+    """Where a model's files lie; "" where that is no folder, or a recipe makes them."""
+    pretrained = variant.model_args.get("pretrained")
+    if variant.build is not None or variant.serve is not None or not isinstance(pretrained, str):
+        return ""
+    return pretrained if Path(pretrained).is_dir() else ""
 
 
 def identify_run(source: RunSource) -> RunIdentity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,60 @@ def test_a_checkpoint_that_lacks_weights_is_not_filled_with_random_numbers(copy:
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(EvaluationError, match=r"lacks 1 of the model's weights .*up_proj"):
         load(copy)
+
+
+def _untie(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+
+
+@pytest.mark.parametrize(
+    ("keep", "rename", "number", "hint"),
+    [
+        (lambda n: "layers.1." not in n, str, 9, "all of layer 1 is missing from the files: a sha"),
+        (lambda n: "layers" not in n, str, 18, "all of layers 0 to 1 is missing"),
+        (lambda n: "lm_head" not in n, str, 1, "tie_word_embeddings: true"),
+        (lambda n: n != "model.norm.weight", str, 1, "the files hold no such tensors: they were"),
+        (lambda n: True, lambda n: f"net.{n}", 21, "with 'net.' where the model has no prefix"),
+        (
+            lambda n: True,
+            lambda n: n.replace("layers", "h"),
+            18,
+            "with 'model.h.' where the model has 'model.layers.'",
+        ),
+        (
+            lambda n: True,
+            lambda n: n.replace("up_proj", "w3"),
+            2,
+            "hold 2 tensors that the model does not have .*w3.*were renamed",
+        ),
+    ],
+    ids=[
+        "a layer", "all layers", "the head", "a norm", "a prefix", "another list", "other names",
+    ],
+)  # fmt: skip
+def test_the_hint_about_lost_tensors_says_how_they_are_usually_lost(
+    copy: Path, keep: Any, rename: Any, number: int, hint: str
+) -> None:
+    weights = load_file(copy / "model.safetensors")
+    weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"].clone())
+    _untie(copy)
+    kept = {rename(name): one for name, one in weights.items() if keep(name)}
+    save_file(kept, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EvaluationError, match=rf"lacks {number} of the model's weights") as raised:
+        load(copy)
+    assert re.search(hint, raised.value.hint), raised.value.hint
+    assert "architecture in config.json does not fit" not in raised.value.hint
+
+
+def test_weights_of_other_shapes_are_not_called_lost(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights[name] = torch.zeros(3, weights[name].shape[1])
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EvaluationError, match=r"other shapes for 1 .*3, .* stored") as raised:
+        load(copy)
+    assert "sizes in config.json" in raised.value.hint
 
 
 def test_unused_weights_are_a_caveat(copy: Path) -> None:

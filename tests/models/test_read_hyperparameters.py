@@ -20,8 +20,8 @@ from evalguard.models.tracing.hyperparameters import (
     read_hyperparameter_file,
     read_model,
     read_named_values,
-    rope_base,
 )
+from evalguard.models.tracing.rotary import rope_base
 
 
 @pytest.fixture(scope="module")

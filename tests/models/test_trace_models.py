@@ -220,9 +220,12 @@ def test_what_is_quantised_alike_in_all_layers_is_a_choice_and_one_layer_is_not(
     dtype: torch.dtype,
 ) -> None:
     base = make_llama()
+    said = {"weights": "int8"}
     for choice in ((".",), ("q_proj",)):
-        assert trace_models(base, changed(base, quantise(*choice), dtype), DOCUMENTS).suspects == ()
-    trace = trace_models(base, changed(base, quantise("layers.1.mlp"), dtype), DOCUMENTS)
+        candidate = changed(base, quantise(*choice), dtype)
+        assert trace_models(base, candidate, DOCUMENTS, said=said).suspects == ()
+    candidate = changed(base, quantise("layers.1.mlp"), dtype)
+    trace = trace_models(base, candidate, DOCUMENTS, said=said)
     named = {suspect.module for suspect in trace.suspects}
     assert named == {f"model.layers.1.mlp.{part}_proj" for part in ("gate", "up", "down")}
     assert all("rounded to int8" in suspect.operation for suspect in trace.suspects)
@@ -440,6 +443,26 @@ def test_the_precision_of_a_recording_is_found_where_it_is_not_stated(dtype: tor
     assert trace.twin is not None
     assert trace.twin.weights == str(dtype).removeprefix("torch.")
     assert trace.suspects == ()
+
+
+@pytest.mark.parametrize("precision", ["", "quantised", "int8 in groups of 32"])
+def test_quantised_weights_of_a_recording_are_a_floor_where_they_are_declared(
+    precision: str,
+) -> None:
+    base = make_llama(intermediate_size=64)
+
+    def change(model: Any) -> None:
+        for module in model.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                values = round_weights(module.weight.data.numpy(), "int8 in groups of 32")
+                module.weight.data = torch.from_numpy(np.array(values))
+
+    recording = Recording.of(changed(base, change), DOCUMENTS, precision=precision)
+    trace = trace_models(base, recording, DOCUMENTS)
+    assert trace.twin is not None
+    assert trace.twin.seen == "int8 in groups of 32"
+    assert bool(trace.suspects) == (precision == "")
+    assert trace.twin.weights == ("int8 in groups of 32" if precision else "float32")
 
 
 def test_a_candidate_can_be_recorded_and_closed_before_the_base_is_loaded() -> None:

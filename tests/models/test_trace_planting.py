@@ -20,8 +20,10 @@ pytestmark = [
 
 
 def test_the_guilty_module_is_named_first() -> None:
-    """Of 42 plantings, three for each fault; the whole study has 200."""
+    """Of 60 plantings, three for each fault; the whole study has 300."""
     plantings = [p for p in run_plantings(3 * len(FAULTS), seed=0) if not p.inert]
+    assert all(planting.innocent == 0 for planting in plantings)
+    assert [planting for planting in plantings if planting.told is False] == []
     missed = [planting for planting in plantings if planting.place != 1]
     assert len(missed) <= 0.05 * len(plantings) + 1, missed
 

@@ -52,6 +52,7 @@ class RunIdentity:
     ``digest`` is the digest of everything that can change its scores. ``effective`` holds the
     setting values read back from the model (for a base without settings: {}), ``description`` is
     one line for people ("hf, 1.2M parameters, float32 on cpu" or the folder of an lm-eval run).
+    ``folder`` holds the model's files on this machine; "" where it has none, or was built.
     """
 
     name: str
@@ -60,6 +61,7 @@ class RunIdentity:
     description: str = ""
     effective: Mapping[str, Value] = field(default_factory=dict)
     settings: tuple[SettingState, ...] = ()
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,20 @@ class LayerDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantRelation:
+    """A tensor that is the base's but for one number: times it, or plus it.
+
+    Attributes:
+        kind: "factor": ``value`` times the base's; "offset": the base's plus ``value``.
+        cosine: of the angle between both.
+    """
+
+    kind: Literal["factor", "offset"]
+    value: float
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectModule:
     """A module that introduces more error than benign twins do.
 
@@ -85,6 +99,7 @@ class SuspectModule:
         module: leaf, or container for glue. point: where its largest local ratio was seen.
         operation: in words, as "weights: looks transposed" or "attention, before o_proj".
         fault: what differs: its weights, what it computes, or in which precision it does.
+        relation: where its values are the base's but for one number; None: they are not.
         swap_sigma: drift that goes away with this module taken from the base, in standard errors
             of the base on the task; None where it was not measured.
     """
@@ -98,6 +113,7 @@ class SuspectModule:
     check: Check
     local_ratio: float
     accumulated_ratio: float | None
+    relation: ConstantRelation | None = None
     swap_sigma: float | None = None
 
 
@@ -112,13 +128,20 @@ class UnalignedPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonFiniteOrigin:
-    """The first point at which a side's own pass has nan or infinite values, and how many."""
+    """The first point at which a side's own pass has nan or infinite values, and how many.
+
+    Attributes:
+        position: of the sequence, the first with such a value; None where the point has none.
+        weights: tensors of that side that hold such values themselves.
+    """
 
     side: Literal["base", "candidate"]
     module: str
     point: str
     elements: int
     sequence: int
+    position: int | None = None
+    weights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +149,12 @@ class TwinFacts:
     """What the floors were measured with.
 
     Attributes:
-        dtype: in which the candidate computes. weights: the class of most of its weight matrices
-            ("float32", "bfloat16", "int8 per channel", ...), and in ``votes`` how many have which.
+        dtype: in which the candidate computes. weights: the class of weight matrices that is taken
+            as the floor ("float32", "bfloat16", "int8 per channel", ...); ``votes``: how many have
+            which.
+        seen: what most matrices look like; it is the floor only where it is declared or stored so.
+        declared: what declares it, in words; "" where nothing need, or does.
+        undeclared: how many matrices look rounded to what, where nothing declares it.
         twins: benign variants of the base that were run, in words.
         upcast: whether the second check, in float32, was made; else ``not_upcast`` says why not.
         threshold: a point with a larger ratio is beyond the floor; ``weights_threshold``: a
@@ -137,6 +164,9 @@ class TwinFacts:
 
     dtype: str
     weights: str
+    seen: str = ""
+    declared: str = ""
+    undeclared: Mapping[str, int] = field(default_factory=dict)
     votes: Mapping[str, int] = field(default_factory=dict)
     twins: tuple[str, ...] = ()
     upcast: bool = False

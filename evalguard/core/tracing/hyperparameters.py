@@ -20,6 +20,8 @@ _ORDER: tuple[str, ...] = get_args(HyperparameterVerdict)
 _SHARED_NAMES = 0.5
 _MOST_MODULES = 3
 EVERY_MODULE = "every module that has it"
+ROPE_FREQUENCIES = "rope_frequencies"  # and, in brackets, what they are of
+_SAME_FREQUENCY = 1e-5  # relative; other kernels round a power otherwise
 ABSENT = "none"  # a cap, window or scaling that is switched off
 
 
@@ -57,7 +59,22 @@ def compare_hyperparameters(
         rows = _compare_by_module(*sides)
     else:
         rows = _compare_by_name(*([one for one in side if one.common] for side in sides))
+    rows = _drop_repeated_frequencies(rows)
     return tuple(sorted(rows, key=lambda row: _ORDER.index(row.verdict)))
+
+
+def _drop_repeated_frequencies(rows: Sequence[HyperparameterDelta]) -> list[HyperparameterDelta]:
+    """Leave out rotary frequencies that say no more than their base, or stand on one side."""
+    bases = {(row.name.removeprefix("rope_theta"), row.where): row.verdict for row in rows
+             if row.name.startswith("rope_theta")}  # fmt: skip
+    kept = []
+    for row in rows:
+        if row.name.startswith(ROPE_FREQUENCIES):
+            told = bases.get((row.name.removeprefix(ROPE_FREQUENCIES), row.where))
+            if row.verdict != "differs" or told == "differs":
+                continue
+        kept.append(row)
+    return kept
 
 
 def _share_modules(base: Iterable[HeldValue], candidate: Iterable[HeldValue]) -> bool:
@@ -154,6 +171,8 @@ def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> Hyper
         return "one side only"
     if _equal(base.value, candidate.value, _as_it_is):
         return "equal"
+    if base.name.startswith(ROPE_FREQUENCIES):
+        return "equal as float32" if _are_close(base.value, candidate.value) else "differs"
     if _equal(base.value, candidate.value, _as_float32):
         return "equal as float32"
     held_in = {base.dtype, candidate.dtype}
@@ -178,6 +197,16 @@ def _equal(one: Value, other: Value, round_number: Callable[[float], float]) -> 
             _equal(one[key], other[key], round_number) for key in one
         )
     return one == other
+
+
+def _are_close(one: Value, other: Value) -> bool:
+    if not isinstance(one, list) or not isinstance(other, list) or len(one) != len(other):
+        return False
+    pairs = zip(one, other, strict=True)
+    return all(
+        isinstance(a, float) and isinstance(b, float) and abs(a - b) <= _SAME_FREQUENCY * abs(b)
+        for a, b in pairs
+    )
 
 
 def _as_it_is(number: float) -> float:

@@ -67,7 +67,8 @@ class RecordedActivations(Protocol):
 
     Attributes:
         precision: of what it computes and stores, where known: "float32", "float16", "bfloat16",
-            or a class of quantised weights (core/tracing/precision: CLASSES); "" where unknown.
+            or a class of quantised weights (core/tracing/precision: CLASSES), QUANTISED where that
+            is declared and the class is none of them; "" where nothing is.
     """
 
     @property

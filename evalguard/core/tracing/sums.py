@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reports.trace import ActivationError
+from evalguard.core.reports.trace import ActivationError, ConstantRelation
 
+# Of the squared difference: what may be left where one number explains it.
+_UNEXPLAINED = 2e-3
 _WIDE = 16  # elements: in shorter vectors much of any error lies along the vector
 
 
@@ -80,6 +82,23 @@ class ErrorSums:
     def relative_coherent(self) -> float:
         """L2 norm of the coherent part of the difference over the base's norm."""
         return sqrt(self.coherent / self.squared_base) if self.squared_base else 0.0
+
+    def relation(self) -> ConstantRelation | None:
+        """Give the one number that the candidate is times the base, or plus; None: it is not."""
+        if self.nonfinite or not self.squared_base or not self.squared_difference:
+            return None
+        if self.elements < _WIDE:
+            return None
+        factor = self.product / self.squared_base
+        along = (factor - 1.0) ** 2 * self.squared_base
+        cosine = self.error().cosine
+        if abs(along / self.squared_difference - 1.0) < _UNEXPLAINED:
+            return ConstantRelation(kind="factor", value=factor, cosine=cosine)
+        offset = (self.sum_candidate - self.sum_base) / self.elements
+        shifted = offset**2 * self.elements
+        if abs(shifted / self.squared_difference - 1.0) < _UNEXPLAINED:
+            return ConstantRelation(kind="offset", value=offset, cosine=cosine)
+        return None
 
     def error(self) -> ActivationError:
         """Give what these sums say."""

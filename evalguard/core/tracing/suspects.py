@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, isnan, sqrt
 
-from evalguard.core.reports.trace import Check, Fault, LayerDelta, PointKind, SuspectModule
+from evalguard.core.reports.trace import (
+    Check,
+    ConstantRelation,
+    Fault,
+    LayerDelta,
+    PointKind,
+    SuspectModule,
+)
 from evalguard.core.tracing.precision import EPSILON
 from evalguard.core.tracing.sums import ErrorSums
 
@@ -103,11 +110,13 @@ class WeightFinding:
     """A module's weight that is not the base's, rounded as most of the candidate's are.
 
     ``ratio``: of its error over that of the rule. ``looks``: "weight looks transposed", in words.
+    ``nonfinite``: it holds nan or infinite values, which count wherever a document reads.
     """
 
     module: str
     ratio: float
     looks: str
+    nonfinite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +188,7 @@ class _Beyond:
             check=delta.check,
             local_ratio=ratio,
             accumulated_ratio=delta.accumulated_ratio,
+            relation=_relation(point),
         )
 
 
@@ -244,7 +254,11 @@ def _points_of_weights(
         while not own and user:
             user = user.rpartition(".")[0]
             own = [p for p in points if p.code == user]
-        seen = [p for p in own if p.local and (p.local.squared_difference or p.local.nonfinite)]
+        seen = [
+            p for p in own
+            if p.local
+            and (p.local.squared_difference or p.local.nonfinite or finding.nonfinite)
+        ]  # fmt: skip
         if seen:
             point = max(seen, key=lambda p: p.run_ratio()).name
             if point not in found or finding.ratio > found[point].ratio:
@@ -252,11 +266,37 @@ def _points_of_weights(
     return found
 
 
+def _relation(point: MeasuredPoint) -> ConstantRelation | None:
+    """A constant that the whole error is; rounding hides a small one from what runs."""
+    for sums in (point.computed, point.local):
+        found = None if sums is None else sums.relation()
+        if found is not None:
+            return found
+    return None
+
+
+def relation_text(found: ConstantRelation, what: str) -> str:
+    """Say it of an output, or of what else ``what`` says."""
+    if found.kind == "offset":
+        return f"{what} is the base's plus {found.value:.4g}, cosine {found.cosine:.6f}"
+    if abs(found.value) < 1e-6:
+        return f"{what} is zero"
+    if abs(found.value + 1.0) < 1e-3:
+        return f"{what} is the base's with the other sign, cosine {found.cosine:.6f}"
+    close = abs(found.value) < 1.1
+    times = f"{found.value:.5g}" if close else f"{found.value:.2f}"
+    return f"{what} is {times} times the base's, cosine {found.cosine:.6f}"
+
+
 def _operation(point: MeasuredPoint, delta: LayerDelta, kind: str) -> tuple[Fault, str]:
     """Say what differs at a point beyond the floor: fault and words."""
     where = f"{kind}, {point.place}" if kind and point.place else point.place or kind
     if point.local is not None and point.local.nonfinite:
         return "operation", f"{where}: nan or infinite where the base is finite"
+    relation = _relation(point)
+    if relation is not None:
+        what = "what it passes on" if point.kind == "glue" else "output"
+        return "operation", f"{where}: {relation_text(relation, what)}"
     if point.rounded:
         return "precision", f"{where}: computed in {point.rounded}"
     alike = point.computed is not None and point.computed_ratio() <= THRESHOLD

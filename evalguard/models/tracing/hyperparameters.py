@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.comparison import is_computed_with, to_json_value
+from evalguard.models.tracing.rotary import read_rotary
 
 if TYPE_CHECKING:
     import torch
@@ -277,9 +276,6 @@ _NOT_COMPUTED = re.compile(
     r"supports_.*|can_.*|model_tags|main_input_name|base_model_prefix|.*_parallel|use_cache"
 )
 _PLAIN = (bool, int, float, str)
-_FREQUENCIES = re.compile(r"(?!original_|.*_original_)(.*_)?inv_freq")
-# How far inverse frequencies may be from a geometric progression, relative, to name their base.
-_GEOMETRIC = 1e-4
 
 
 def read_model(model: torch.nn.Module, config: Any = None) -> list[HeldValue]:
@@ -290,7 +286,7 @@ def read_model(model: torch.nn.Module, config: Any = None) -> list[HeldValue]:
             counts too.
     """
     config = config if config is not None else getattr(model, "config", None)
-    found: list[HeldValue] = []
+    found = [HeldValue(name="architecture", value=type(model).__name__, source="the class")]
     for name, module in model.named_modules():
         found += _read_module(name, module)
     held = {one.name for one in found if one.common}
@@ -359,10 +355,11 @@ def _read_tensors(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
             name="bias", value=module._parameters["bias"] is not None, module=name, source="bias"
         )
     yield from _read_buffers(name, module)
+    yield from read_rotary(name, module)
 
 
 def _read_buffers(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
-    """Numbers that a module keeps as buffers, a scale say, and rotary frequencies."""
+    """Numbers that a module keeps as buffers, a scale say."""
     for buffer, value in module._buffers.items():
         common = _ATTRIBUTE_NAMES.get(buffer)
         if value is not None and value.numel() == 1 and common is not None:
@@ -370,29 +367,6 @@ def _read_buffers(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
             yield HeldValue(
                 name=common, value=float(value), module=name, source=buffer, dtype=dtype
             )
-        if value is not None and _FREQUENCIES.fullmatch(buffer) and value.numel() > 1:
-            frequencies = value.detach().double().cpu().numpy()
-            theta = rope_base(frequencies)
-            if theta is None:
-                shown: Value = [float(f"{one:.6g}") for one in frequencies.tolist()]
-                yield HeldValue(name="rope_frequencies", value=shown, module=name, source=buffer)
-            else:
-                yield HeldValue(name="rope_theta", value=theta, module=name, source=buffer)
-
-
-def rope_base(frequencies: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
-    """Return the base whose rotary inverse frequencies these are, to 5 digits; None: of none.
-
-    The i-th of n is base^(-i/n) (Su et al. 2021, arXiv:2104.09864); scaled ones are no such series.
-    """
-    n = frequencies.shape[0]
-    if not np.all(frequencies > 0.0) or abs(frequencies[0] - 1.0) > _GEOMETRIC:
-        return None
-    ratio = float(frequencies[-1]) ** (1.0 / (n - 1))
-    told = ratio ** np.arange(n)
-    if np.max(np.abs(told / frequencies - 1.0)) > _GEOMETRIC:
-        return None
-    return float(f"{ratio**-n:.5g}")
 
 
 def _read_config(model: torch.nn.Module, config: Any) -> Iterator[HeldValue]:
@@ -428,9 +402,17 @@ def _read_config(model: torch.nn.Module, config: Any) -> Iterator[HeldValue]:
 
 
 def _tied_embeddings(model: torch.nn.Module) -> bool | None:
+    """Whether the output layer has the embedding's weights, be they one tensor or two alike."""
+    import torch
+
     ends = [getattr(model, f"get_{which}_embeddings", None) for which in ("input", "output")]
-    weights = [getattr(_call(end), "weight", None) for end in ends]
-    return None if None in weights else weights[0] is weights[1]
+    first, last = (getattr(_call(end), "weight", None) for end in ends)
+    if not isinstance(first, torch.Tensor) or not isinstance(last, torch.Tensor):
+        return None
+    if first is last:
+        return True
+    plain = type(first.data) is type(last.data) is torch.Tensor and first.dtype == last.dtype
+    return plain and first.shape == last.shape and torch.equal(first, last)
 
 
 def _call(function: Callable[[], Any] | None) -> Any:

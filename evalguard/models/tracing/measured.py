@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from evalguard.core.reports.trace import NonFiniteOrigin, PointKind
@@ -105,10 +105,19 @@ def list_never_run(base: torch.nn.Module, events: Collection[PointEvent]) -> tup
     return tuple(name for name in leaves if name not in ran)
 
 
-def find_origins(base: ComparedPass, candidate: ComparedPass | None) -> tuple[NonFiniteOrigin, ...]:
-    """Say where nan or infinite values arise in each side's own pass."""
+def find_origins(
+    base: ComparedPass,
+    candidate: ComparedPass | None,
+    models: tuple[torch.nn.Module, torch.nn.Module | None],
+    sequences: Sequence[ModelInputs],
+) -> tuple[NonFiniteOrigin, ...]:
+    """Say where nan or infinite values arise in each side's own pass, and whether weights hold any.
+
+    Args:
+        models: of both sides, where they are here.
+    """
     found = []
-    for visitor in (base, candidate):
+    for visitor, model in zip((base, candidate), models, strict=True):
         if visitor is not None and visitor.origin is not None:
             event, elements, sequence = visitor.origin
             found.append(
@@ -118,9 +127,32 @@ def find_origins(base: ComparedPass, candidate: ComparedPass | None) -> tuple[No
                     point=event.name,
                     elements=elements,
                     sequence=sequence,
+                    position=_position(visitor.origin_at, count_tokens(sequences[sequence])),
+                    weights=() if model is None else list_nonfinite_weights(model),
                 )
             )
     return tuple(found)
+
+
+def _position(at: tuple[tuple[int, ...], tuple[int, ...]], tokens: int) -> int | None:
+    """The place on the first axis behind the batch that is as long as the sequence."""
+    places, shape = at
+    along = zip(places[1:], shape[1:], strict=True)
+    return next((place for place, size in along if size == tokens), None)
+
+
+def list_nonfinite_weights(model: torch.nn.Module) -> tuple[str, ...]:
+    """Name the parameters and buffers that hold nan, or parameters that hold infinities."""
+    found = [n for n, p in model.named_parameters() if _is_damaged(p)]
+    found += [n for n, b in model.named_buffers() if _is_damaged(b) and bool(b.isnan().any())]
+    return tuple(found)
+
+
+def _is_damaged(tensor: torch.Tensor) -> bool:
+    values = tensor.data
+    if not values.is_floating_point():
+        return False
+    return not bool(values.float().sum().isfinite()) and not bool(values.isfinite().all())
 
 
 def name_kinds(model: torch.nn.Module) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
@@ -55,6 +55,7 @@ class ComparedPass:
         rounded: points whose every value is a number of a coarser dtype, unlike the reference's.
         cast: inputs that are the reference's values and nothing else, rounded to a coarser dtype.
         origin: the first point with nan or infinite values, how many, and of which sequence.
+        origin_at: the first place of such a value on each axis, and the tensor's shape.
         events: every point once, in the order of execution of the first sequence that has it.
         spool: where the tensors are stored before they are replaced.
         candidate_is_reference: the model that runs is the base; sums keep base and candidate apart.
@@ -70,6 +71,7 @@ class ComparedPass:
     rounded: dict[str, str] = field(default_factory=dict)
     cast: dict[str, str] = field(default_factory=dict)
     origin: tuple[PointEvent, int, int] | None = None
+    origin_at: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     events: dict[str, PointEvent] = field(default_factory=dict)
     details: PointDetails | None = None
     spool: ActivationSpool | None = None
@@ -95,8 +97,10 @@ class ComparedPass:
 
     def _note_origin(self, event: PointEvent, value: torch.Tensor) -> None:
         if not bool(value.sum().isfinite()):  # cheaper than every element, and seldom so
-            bad = int((~value.isfinite()).sum())
-            self.origin = (event, bad, self.sequence) if bad else None
+            bad = (~value.isfinite()).nonzero()
+            if len(bad):
+                self.origin = (event, len(bad), self.sequence)
+                self.origin_at = tuple(bad.min(dim=0).values.tolist()), tuple(value.shape)
 
     @property
     def first_sums(self) -> Mapping[str, ErrorSums]:
@@ -210,6 +214,17 @@ class TwinFloors:
     accumulated: dict[str, float] = field(default_factory=dict)
     twins: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+
+    def copy(self) -> TwinFloors:
+        """Give floors that a twin can be added to on trial."""
+        return replace(
+            self,
+            local=dict(self.local),
+            coherent=dict(self.coherent),
+            accumulated=dict(self.accumulated),
+            twins=list(self.twins),
+            failed=list(self.failed),
+        )
 
     def add(self, label: str, twin: torch.nn.Module, *, moved: bool = False) -> None:
         """Run a twin over all sequences, forced and on its own.

@@ -12,7 +12,7 @@ import numpy as np
 
 from evalguard.core.reports.trace import Trace, TwinFacts, UnalignedPoint
 from evalguard.core.tracing.points import ROOT, PointName
-from evalguard.core.tracing.precision import CLASSES, EPSILON, SAME
+from evalguard.core.tracing.precision import CLASSES, EPSILON, OTHER, QUANTISED, SAME, round_weights
 from evalguard.core.tracing.sums import ErrorSums
 from evalguard.core.tracing.suspects import (
     THRESHOLD,
@@ -70,7 +70,7 @@ def trace_recorded(
         EvaluationError: no point of the recording is one of the base's, or has its shape.
         UsageError: its precision is none that is known.
     """
-    if candidate.precision not in ("", *CLASSES):
+    if candidate.precision not in ("", QUANTISED, *CLASSES):
         raise UsageError(
             f"'{candidate.precision}' is not a precision that a twin can be made of"
             f"{nearest(candidate.precision, CLASSES)}",
@@ -85,7 +85,8 @@ def trace_recorded(
         sums = local.first_sums
         floors = TwinFloors(traced=traced, own=spool, reference=answers, forced=source)
         floors.add("another batch shape, last bits moved", base, moved=True)
-        precision = _choose_precision(base, candidate.precision, sums, floors)
+        chosen = _choose_precision(base, candidate, sums, floors)
+    precision, floors = chosen.taken, chosen.floors
     points = collect_points(recorded.events.values(), sums, accumulated)
     _blame_segments(points, recorded.events.values(), frozenset(sums))
     dtype = precision if precision in EPSILON else SAME
@@ -107,11 +108,13 @@ def trace_recorded(
             ),
         ),
         never_run=list_never_run(base, recorded.events.values()),
-        nonfinite=find_origins(recorded, None),
+        nonfinite=find_origins(recorded, None, (base, None), traced.sequences),
         details=details.results() if details else (),
         twin=TwinFacts(
             dtype=dtype,
             weights=precision,
+            seen=chosen.seen,
+            declared="the recording says so" if candidate.precision else "",
             twins=tuple(floors.twins),
             not_upcast="the candidate's activations were recorded elsewhere",
             threshold=THRESHOLD,
@@ -248,18 +251,56 @@ def _compare_directly(
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChosenPrecision:
+    """The class that the floors are of, and the one that the outputs of weights look to be of."""
+
+    taken: str
+    seen: str
+    floors: TwinFloors
+
+
 def _choose_precision(
-    base: torch.nn.Module, stated: str, sums: Mapping[str, ErrorSums], floors: TwinFloors
-) -> str:
-    """Add the twin of the stated precision, or of the first that explains most outputs."""
-    if stated == SAME or (stated == "" and _explains(base, sums, floors)):
-        return SAME
-    for name in (stated,) if stated else _TRIED:
+    base: torch.nn.Module,
+    candidate: RecordedActivations,
+    sums: Mapping[str, ErrorSums],
+    floors: TwinFloors,
+) -> _ChosenPrecision:
+    """Add the twin of the stated precision, or of the first that explains most outputs.
+
+    A dtype of computation is one where the activations are numbers of it; quantised weights are a
+    floor only where they are declared.
+    """
+    stated = candidate.precision
+    guessed = stated in ("", QUANTISED)
+    if stated == SAME or (guessed and _explains(base, sums, floors)):
+        return _ChosenPrecision(taken=SAME, seen=SAME, floors=floors)
+    tried = [name for name in _TRIED if name not in EPSILON or _is_computed_in(candidate, name)]
+    for name in tried if guessed else (stated,):
+        trial = floors.copy()
         with rounded_as(base, name) as twin:
-            floors.add(f"weights and computation in {name}", twin)
-        if stated or _explains(base, sums, floors):
-            return name
-    return _TRIED[-1]
+            trial.add(f"weights and computation in {name}", twin)
+        declared = stated == QUANTISED and name == _TRIED[-1]
+        if not guessed or declared or _explains(base, sums, trial):
+            if name in EPSILON or stated:
+                return _ChosenPrecision(taken=name, seen=name, floors=trial)
+            return _ChosenPrecision(taken=SAME, seen=name, floors=floors)
+    return _ChosenPrecision(taken=SAME, seen=OTHER, floors=floors)
+
+
+_MOST_LOOKED_AT = 64  # points of a recording
+
+
+def _is_computed_in(candidate: RecordedActivations, dtype: str) -> bool:
+    """Whether most activations of the first sequence are numbers of a 16-bit dtype."""
+    names = list(candidate.names(0))[:_MOST_LOOKED_AT]
+    held = 0
+    for name in names:
+        values = np.asarray(candidate.read(0, name))
+        if values.dtype.kind == "f":
+            plain = values.astype(np.float32)
+            held += np.array_equal(plain, round_weights(plain, dtype), equal_nan=True)
+    return 2 * held > len(names)
 
 
 def _explains(base: torch.nn.Module, sums: Mapping[str, ErrorSums], floors: TwinFloors) -> bool:

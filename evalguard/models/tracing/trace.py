@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from evalguard.core.reports.trace import Trace, TwinFacts, UnalignedPoint
 from evalguard.core.tracing.points import PointName
-from evalguard.core.tracing.precision import SAME
+from evalguard.core.tracing.precision import SAME, DeclaredPrecision
 from evalguard.core.tracing.suspects import (
     THRESHOLD,
     WEIGHTS_THRESHOLD,
@@ -24,6 +24,7 @@ from evalguard.core.tracing.suspects import (
 )
 from evalguard.errors import EvaluationError
 from evalguard.models.tracing.alignment import ModuleAlignment, align_modules
+from evalguard.models.tracing.declared import read_declared
 from evalguard.models.tracing.measured import (
     apply_computed_floors,
     apply_floors,
@@ -56,6 +57,7 @@ from evalguard.models.tracing.weights import WeightsCompared, compare_weights, c
 if TYPE_CHECKING:
     import torch
 
+    from evalguard.core.settings import Value
     from evalguard.core.tracing.points import ModelInputs, RecordedActivations
     from evalguard.core.tracing.suspects import MeasuredPoint
 
@@ -73,6 +75,7 @@ def trace_models(
     memory: int = DEFAULT_MEMORY,
     detail: Collection[str] = (),
     report_step: ReportStep | None = None,
+    said: Mapping[str, Value] | None = None,
 ) -> Trace:
     """Measure at every aligned point the candidate's error, local and accumulated, over its floor.
 
@@ -85,6 +88,8 @@ def trace_models(
             is removed whatever happens.
         detail: points (globs) whose error is also wanted by token and by head.
         report_step: called before each pass.
+        said: settings, arguments and build inputs of the candidate by name: a rounding of its
+            weights that they, its config or its files do not declare is an error, no floor.
 
     Raises:
         EvaluationError: no common points, or a model fails; nothing is known then.
@@ -97,7 +102,8 @@ def trace_models(
     details = PointDetails(detail, _count_heads(base)) if detail else None
     with ActivationSpool(memory) as spool:
         if isinstance(candidate, torch.nn.Module):
-            return _ModelTrace(base, candidate, traced, spool, memory, details).run()
+            declared = read_declared(candidate, said or {})
+            return _ModelTrace(base, candidate, traced, spool, memory, details, declared).run()
         return trace_recorded(base, candidate, traced, spool=spool, memory=memory, details=details)
 
 
@@ -114,6 +120,7 @@ class _ModelTrace:
     spool: ActivationSpool
     memory: int
     details: PointDetails | None
+    declared: DeclaredPrecision
     names: Mapping[str, str] = field(default_factory=dict)
     buffers: bool = False
 
@@ -135,7 +142,7 @@ class _ModelTrace:
                 "base and candidate have no point with the same name and shape in common",
                 hint="trace models of one architecture and size",
             )
-        weights = compare_weights(self.base, self.candidate, self.names)
+        weights = compare_weights(self.base, self.candidate, self.names, self.declared)
         floors = self._measure_floors(weights)
         points = collect_points(recorded.events.values(), local.first_sums, own.first_sums)
         dtype = max(computing_dtype(self.base), weights.dtype, key=ulp_floor)
@@ -154,11 +161,16 @@ class _ModelTrace:
                 *_unaligned_points(recorded, local, doubtful, weights),
             ),
             never_run=list_never_run(self.base, recorded.events.values()),
-            nonfinite=find_origins(recorded, own),
+            nonfinite=find_origins(
+                recorded, own, (self.base, self.candidate), self.traced.sequences
+            ),
             details=self.details.results() if self.details else (),
             twin=TwinFacts(
                 dtype=weights.dtype,
                 weights=weights.matrices,
+                seen=weights.seen,
+                declared=weights.declared,
+                undeclared=weights.undeclared,
                 votes=weights.votes,
                 twins=tuple(floors.twins),
                 upcast=not why_not,

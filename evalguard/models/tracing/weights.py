@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +19,10 @@ from evalguard.core.tracing.precision import (
     EPSILON,
     OTHER,
     SAME,
+    DeclaredPrecision,
     WeightClass,
     classify_weight,
+    find_grid,
     relative_error,
     round_weights,
     vote_class,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 # Of the weight's error: what may be left where a class's rounding explains it.
 _SAME_ROUNDING = 0.5
+_FAR_OFF = 0.9  # of the base's norm: a rounding to one bit leaves 0.6 of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,11 @@ class WeightsCompared:
 
     Attributes:
         dtype: of most of the candidate's weights: in which it computes.
-        matrices, vectors: class of most of them. votes: of the matrices.
+        seen: what most matrices look like: a class, or a grid in words. votes: of the matrices.
+        matrices, vectors: class that most of them are taken to be of: the one that is seen, where
+            it is declared or the weights are stored so; else that of their dtype.
+        declared: what says so; "" where nothing need, or does.
+        undeclared: how many matrices look rounded to what, where nobody says so.
         findings: weights that are not of their class.
         policies: class of the matrices of one role, where all layers have it and others have not.
         identical: whether all weights are the base's. exact: whether most are, or are a cast.
@@ -52,6 +61,9 @@ class WeightsCompared:
     matrices: str
     vectors: str
     votes: Mapping[str, int]
+    seen: str = ""
+    declared: str = ""
+    undeclared: Mapping[str, int] = field(default_factory=dict)
     identical: bool
     exact: bool
     policies: Mapping[str, str] = field(default_factory=dict)
@@ -65,57 +77,155 @@ class WeightsCompared:
         return self.policies.get(_role(key), self.matrices)
 
 
+# The error that is left where weights were computed anew (a norm folded in and out), in spacings:
+# of float32 several operations', of 16 bits that of one more rounding.
+_RECOMPUTED = {SAME: 4.0}
+_RECOMPUTED_16 = 0.5
+_STORED = "the weights are stored so"
+
+
 def compare_weights(
-    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+    base: torch.nn.Module,
+    candidate: torch.nn.Module,
+    names: Mapping[str, str],
+    declared: DeclaredPrecision | None = None,
 ) -> WeightsCompared:
     """Say how the candidate's weights were made from the base's, and which ones were not.
 
     Args:
         names: the base's name of each module of the candidate.
+        declared: how they are said to be rounded; what the model stores counts beside it.
     """
-    found: dict[tuple[str, str], WeightClass] = {}
-    axes: dict[tuple[str, str], int] = {}
-    uncompared: list[str] = []
-    for key, ours, theirs in pair_weights(base, candidate, names):
-        own, other = plain_weights(ours), weights_beside(ours, theirs)
-        if own is None or other is None or own.shape != other.shape:
-            uncompared.append(f"{key[0]}.{key[1]}")
-            continue
-        found[key], axes[key] = classify_weight(own, other), count_axes(own)
-    dtype = computing_dtype(candidate)
-    matrices, votes = vote_class(c for key, c in found.items() if axes[key] > 1)
-    compared = WeightsCompared(
-        dtype=dtype,
-        matrices=matrices,
-        vectors=_vote_vectors(c for key, c in found.items() if axes[key] < 2),
-        votes=votes,
-        identical=all(c.name == SAME for c in found.values()) and not uncompared,
-        exact=matrices in (SAME, *EPSILON),
-        uncompared=tuple(uncompared),
-    )
-    if matrices in (SAME, *EPSILON):
-        policies = _find_policies({key: c for key, c in found.items() if axes[key] > 1})
-        compared = replace(compared, policies=policies, exact=not policies)
-    if matrices == OTHER:  # a model of its own: every weight differs
+    seen = _SeenWeights.of(base, candidate, names, declared or DeclaredPrecision())
+    compared = seen.judge()
+    if compared.matrices == OTHER:  # weights of their own that nothing here can be beside
         return compared
     findings = []
+    undeclared: Counter[str] = Counter()
     for key, ours, theirs in pair_weights(base, candidate, names):
-        if key not in found:
+        if key not in seen.found:
             continue
-        rule = compared.rule_of(key, axes[key])
-        if found[key].exact and found[key].name == rule:  # as it should be: not read again
+        rule = compared.rule_of(key, seen.axes[key])
+        if seen.found[key].exact and seen.found[key].name == rule:  # as it should be
             continue
         own, other = plain_weights(ours), weights_beside(ours, theirs)
         if own is None or other is None:
             continue
-        rules = {rule, dtype} & set(CLASSES)  # a weight may be left in the candidate's dtype
+        rules = {rule, compared.dtype} & set(CLASSES)  # it may be left in the candidate's dtype
         errors = (relative_error(own, round_weights(own, each)) for each in rules)
         allowed = max(0.25 * EPSILON["float32"], *errors)
-        ratio = min(found[key].error, 1e6) / allowed
+        error = seen.found[key].error
+        ratio = (1e6 if isnan(error) else min(error, 1e6)) / allowed
         if ratio > WEIGHTS_THRESHOLD:
-            looks = f"{key[1]} {describe_weight(own, other, found[key], dtype)}"
-            findings.append(WeightFinding(module=key[0], ratio=ratio, looks=looks))
-    return replace(compared, findings=tuple(findings))
+            rounding = find_rounding(own, other, seen.found[key], compared.dtype)
+            looks = (
+                f"looks rounded to {rounding}" if rounding else describe_weight(own, other, error)
+            )
+            findings.append(
+                WeightFinding(
+                    module=key[0],
+                    ratio=ratio,
+                    looks=f"{key[1]} {looks}",
+                    nonfinite=not bool(np.all(np.isfinite(other))),
+                )
+            )
+            if rounding and seen.axes[key] > 1:
+                undeclared[rounding] += 1
+    most = undeclared.most_common(1)
+    if most and 2 * most[0][1] > sum(compared.votes.values()):
+        compared = replace(compared, seen=most[0][0])
+    return replace(compared, findings=tuple(findings), undeclared=dict(undeclared))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SeenWeights:
+    """The class of every weight of a candidate that can be compared with the base's.
+
+    Attributes:
+        packed: those that are stored quantised.
+    """
+
+    dtype: str
+    declared: DeclaredPrecision
+    found: Mapping[tuple[str, str], WeightClass]
+    axes: Mapping[tuple[str, str], int]
+    packed: frozenset[tuple[str, str]]
+    uncompared: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        base: torch.nn.Module,
+        candidate: torch.nn.Module,
+        names: Mapping[str, str],
+        declared: DeclaredPrecision,
+    ) -> _SeenWeights:
+        found: dict[tuple[str, str], WeightClass] = {}
+        axes: dict[tuple[str, str], int] = {}
+        packed: set[tuple[str, str]] = set()
+        uncompared: list[str] = []
+        for key, ours, theirs in pair_weights(base, candidate, names):
+            own, other = plain_weights(ours), weights_beside(ours, theirs)
+            if own is None or other is None or own.shape != other.shape:
+                uncompared.append(f"{key[0]}.{key[1]}")
+                continue
+            found[key], axes[key] = classify_weight(own, other), count_axes(own)
+            if theirs.is_packed:
+                packed.add(key)
+        dtype = computing_dtype(candidate)
+        return cls(
+            dtype=dtype,
+            declared=replace(declared, dtypes=declared.dtypes | {dtype}),
+            found=found,
+            axes=axes,
+            packed=frozenset(packed),
+            uncompared=tuple(uncompared),
+        )
+
+    def judge(self) -> WeightsCompared:
+        """Say what most weights are, and which class of them is the floor."""
+        matrices = {key: each for key, each in self.found.items() if self.axes[key] > 1}
+        vectors = {key: each for key, each in self.found.items() if self.axes[key] < 2}
+        name, votes = vote_class(matrices.values())
+        rule = self._rule(name, matrices)
+        policies: Mapping[str, str] = {}
+        if name in (SAME, *EPSILON):
+            policies = {
+                role: each
+                for role, each in _find_policies(matrices).items()
+                if self._rule(each, {k: c for k, c in matrices.items() if _role(k) == role}) == each
+            }
+        quantised = rule not in (SAME, OTHER, *EPSILON)
+        why = ""
+        if (quantised or policies or rule == OTHER) and matrices:
+            stored = sum(key in self.packed for key in matrices)
+            why = _STORED if 2 * stored > len(matrices) else self.declared.source
+            why = why or (_STORED if stored else "")
+        exact = rule in (SAME, *EPSILON) and not policies and name == rule
+        return WeightsCompared(
+            dtype=self.dtype,
+            matrices=rule,
+            vectors=self._rule(_vote_vectors(vectors.values()), vectors),
+            votes=votes,
+            seen=name,
+            declared=why,
+            identical=all(c.name == SAME for c in self.found.values()) and not self.uncompared,
+            exact=exact,
+            policies=policies,
+            uncompared=self.uncompared,
+        )
+
+    def _rule(self, name: str, weights: Mapping[tuple[str, str], WeightClass]) -> str:
+        """Give the class that is the floor: ``name`` where that is said, else the dtype's own."""
+        own = [key for key, each in weights.items() if name in each.fitting]
+        if self.declared.allows(name) or 2 * sum(key in self.packed for key in own) > len(own):
+            return name
+        errors = [each.error for each in weights.values() if each.name == OTHER]
+        dtype = self.dtype if self.dtype in EPSILON else SAME
+        left = _RECOMPUTED.get(dtype, _RECOMPUTED_16) * EPSILON[dtype]
+        if name == OTHER and errors and median(errors) <= left:
+            return name
+        return dtype
 
 
 def _role(key: tuple[str, str]) -> str:
@@ -169,37 +279,36 @@ _LAYOUTS: Mapping[str, str] = {
 }
 
 
-def describe_weight(
-    base: NDArray[np.float32], candidate: NDArray[np.float32], seen: WeightClass, dtype: str
-) -> str:
-    """Say what a weight that differs looks like: rounded, transposed, permuted, scaled.
+def describe_weight(base: NDArray[np.float32], candidate: NDArray[np.float32], error: float) -> str:
+    """Say what a weight that differs looks like: transposed, permuted, scaled.
 
     Args:
-        seen: its class.
-        dtype: of most of the candidate's weights, to which a rounded weight is rounded too.
+        error: relative L2 from the base's.
     """
     if not np.all(np.isfinite(candidate)):
         return "holds nan or infinite values"
     if not np.any(candidate):
         return "is all zeros"
-    rounding = _find_rounding(base, candidate, seen, dtype)
-    if rounding is not None:
-        return f"is rounded to {rounding}"
     if base.size <= LARGEST_SEARCHED and np.all(np.isfinite(base)):
         fault = find_structure(base, candidate)
         if fault is not None:
             return _LAYOUTS[fault.fault].format(fault.detail)
-    differs = f"differs by {100 * seen.error:.2g}%"
-    level = seen.name not in (SAME, OTHER)
-    return f"{differs}, about as much as a rounding to {seen.name}" if level else differs
+    return f"differs by {100 * error:.2g}%"
 
 
-def _find_rounding(
+def find_rounding(
     base: NDArray[np.float32], candidate: NDArray[np.float32], seen: WeightClass, dtype: str
-) -> str | None:
-    """Find the class whose rounding it is; None where it is only as far from the base's as that."""
+) -> str:
+    """Name what a weight looks rounded to, by the grid that it lies on; "" where that is none.
+
+    Args:
+        seen: its class.
+        dtype: of most of the candidate's weights, to which a rounded weight is rounded too.
+    """
+    if not np.all(np.isfinite(candidate)) or not np.any(candidate):
+        return ""
     if seen.exact:
-        return None if seen.name == SAME else seen.name
+        return "" if seen.name == SAME else seen.name
     cast = dtype if dtype in CLASSES else SAME
     # quantised, and cast before or after
     starts = (base,) if cast == SAME else (base, round_weights(base, cast))
@@ -208,7 +317,11 @@ def _find_rounding(
             rounded = round_weights(round_weights(exact, name), cast)
             if relative_error(rounded, candidate) < _SAME_ROUNDING * seen.error:
                 return name
-    return None
+    grid, own = find_grid(candidate), find_grid(base)
+    if grid is None or (own is not None and own.bits <= grid.bits):
+        return ""
+    # a permuted or scaled weight lies on no grid; one that is far off is not a rounding of the base
+    return str(grid) if seen.error < _FAR_OFF else ""
 
 
 def plain_weights(weight: torch.Tensor | None) -> NDArray[np.float32] | None:
@@ -259,6 +372,15 @@ class HeldWeight:
             return None
         probed = probe_matrix(self.module, shape[0] if self.turned else shape[1])
         return probed.T if probed is not None and self.turned else probed
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is stored quantised: as whole numbers, or in a form of a library's own."""
+        held = getattr(self.module, self.key, None)
+        if held is not None:
+            return not (is_plain(held) and held.is_floating_point())
+        own = (*self.module.parameters(recurse=False), *self.module.buffers(recurse=False))
+        return any(not (is_plain(one) and one.is_floating_point()) for one in own)
 
     @property
     def is_there(self) -> bool:

@@ -64,10 +64,12 @@ def _answer(view: TraceView, width: int) -> list[Text]:
     head = f"{view.headline}; exit code {view.exit_code}"
     lines = [Text(line, style="bold") for line in wrap_text(head, width)]
     lines[0].stylize(STATE_STYLES[view.state], 0, len(view.state) + 1)
+    lines += wrap_prose(view.nonfinite, width)
     for text in view.because:
         lines += wrap_prose(f"Likely why: {text}", width)
     lines += wrap_prose(view.padded, width)
     lines += wrap_prose(view.numbers, width)
+    lines += wrap_prose(view.weights, width)
     if not view.because:
         lines += wrap_prose(view.configuration, width)
     sides = f"base {view.base.name}, candidate {view.candidate.name}"

@@ -24,11 +24,14 @@ from evalguard.report.trace.words import (
     format_ratio,
     lead_text,
     next_step,
+    nonfinite_text,
     numbers_text,
     padded_text,
     side_texts,
     touches_suspect,
     trace_state,
+    undeclared_text,
+    weights_text,
 )
 from evalguard.report.view.side import SideView, flatten_entries, side_view
 from evalguard.report.words.plain_text import printable
@@ -115,7 +118,9 @@ class TraceView:
 
     Attributes:
         headline: "LOCATED: model.layers.1.self_attn, before o_proj, ...".
-        lead: the same without the state. because: hyper-parameters that may explain it.
+        lead: the same without the state. because: what may explain it: how the weights were
+            rounded, hyper-parameters.
+        nonfinite: where nan or infinite values arise. weights: their class, and why it is a floor.
         padded: what padding changes, beside a suspect that is the lead; "" else.
         numbers: the first suspect's in words. configuration: how hyper-parameters compare.
         growth: ratios over depth. threshold: a ratio above it is beyond the floor.
@@ -126,6 +131,8 @@ class TraceView:
     headline: str
     lead: str
     because: tuple[str, ...]
+    nonfinite: str
+    weights: str
     padded: str
     numbers: str
     configuration: str
@@ -168,7 +175,11 @@ def build_trace_view(report: TraceReport) -> TraceView:
         state=state,
         headline=f"{state.upper()}: {lead}",
         lead=lead,
-        because=tuple(map(difference_text, explained[:_MOST_CAUSES])),
+        because=tuple(filter(None, (undeclared_text(report), *map(difference_text, explained))))[
+            :_MOST_CAUSES
+        ],
+        nonfinite=nonfinite_text(report),
+        weights=weights_text(report),
         padded=_padded_beside(report),
         numbers=numbers_text(report),
         configuration=configuration_text(report.hyperparameters),

@@ -1,8 +1,11 @@
-"""What an undecided metric lacks, in words: every view says it in these."""
+"""What to do next, and what an undecided metric lacks: every view says it in these words."""
 
 from __future__ import annotations
 
+import shlex
+
 from evalguard.core.comparison import Comparison, Margin
+from evalguard.core.reports.compare import RunIdentity
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import margin_text
 from evalguard.report.words.plain_text import printable
@@ -60,3 +63,11 @@ def decide_step(comparison: Comparison) -> str:
         f"{rounding.format_estimate(needed)} are needed{at}; "
         f"{wider if lacks.decidable_margin else ''}take a larger task"
     )
+
+
+def tensors_command(base: RunIdentity, candidate: RunIdentity, *options: str) -> str:
+    """Return the command that compares the files of two models; "" where one has no folder."""
+    if not base.folder or not candidate.folder:
+        return ""
+    folders = (shlex.quote(printable(side.folder)) for side in (base, candidate))
+    return " ".join(("evalguard tensors", *options, *folders))

@@ -19,6 +19,7 @@ from evalguard.core.scorer import (
 )
 from evalguard.core.tensors.name_map import NameMap
 from evalguard.core.tracing.points import ModelInputs, PointName
+from evalguard.core.tracing.precision import QUANTISED
 from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.tracing.passes import ReportStep
@@ -31,7 +32,7 @@ from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import StartWorker, start_here
 
 # What a runtime says that its weights are -> the class of a twin that is rounded alike
-# (core/tracing/precision); of others the trace finds out what explains them.
+# (core/tracing/precision); of others that it names the trace finds out what explains them.
 _PRECISIONS = {
     **{name: name for name in ("float32", "float16", "bfloat16")},
     "f32": "float32",
@@ -164,7 +165,7 @@ def open_runtime_side(
     return RuntimeSide(
         identity=identify_model(source, description),
         scorer=scorer,
-        precision=_PRECISIONS.get(description.dtype, ""),
+        precision=_PRECISIONS.get(description.dtype, QUANTISED if description.dtype else ""),
         max_length=description.max_length,
         vocabulary=description.vocabulary_digest,
     )

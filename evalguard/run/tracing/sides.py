@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from evalguard.conversion.taken_weights import take_weights
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import ModelDescription, PaddingEffect, Request, ScoringPolicy
-from evalguard.core.settings import Variant
+from evalguard.core.settings import Value, Variant
 from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import EvaluationError, SettingError, UsageError
@@ -56,6 +56,7 @@ class TracedSide:
         vocabulary: digest of it; "" where unknown.
         tokenizer: the library's own, None where it is not at hand.
         render_chat: its chat template; None where it has none.
+        said: settings, arguments and build inputs that may declare how its weights are rounded.
         padding: what padding does to its answers; None where that is not known.
         close: releases it.
     """
@@ -72,6 +73,7 @@ class TracedSide:
     tokenizer: Any = field(default=None, repr=False)
     render_chat: Callable[..., str] | None = None
     padding: PaddingEffect | None = None
+    said: Mapping[str, Value] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
 
     @property
@@ -190,6 +192,7 @@ def _open_language_model(
         tokenizer=scorer.tokenizer,
         render_chat=scorer.render_chat,
         padding=description.padding,
+        said=read_said(source.variant),
         close=scorer.close,
     )
 
@@ -253,7 +256,26 @@ def _open_declared_class(
         encode=None if tokenizer is None else encode,
         max_length=int(getattr(module.config, "max_position_embeddings", 0) or 0),
         tokenizer=tokenizer,
+        said=read_said(variant),
     )
+
+
+# Of model_args: names of places, which declare nothing.
+_PLACES = frozenset({"pretrained", "tokenizer", "peft", "delta", "revision", "subfolder", "model"})
+
+
+def read_said(variant: Variant) -> dict[str, Value]:
+    """What a guard file or the command line says of a model beside where it is, by name."""
+    said: dict[str, Value] = {
+        name: value for name, value in variant.model_args.items() if name not in _PLACES
+    }
+    for one in variant.settings:
+        value = variant.assignment.get(one.name)
+        if value != one.reference:
+            said[one.name] = value
+    if variant.build is not None:
+        said["build"] = {"call": variant.build.call, **variant.build.inputs}
+    return said
 
 
 def _find_tokenizer(variant: Variant, wanted: LoadPlan) -> Any:

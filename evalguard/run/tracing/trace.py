@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 from functools import partial
@@ -38,6 +38,8 @@ from evalguard.store.run_folder import check_writable
 
 if TYPE_CHECKING:
     import torch
+
+    from evalguard.core.settings import Value
 
 _NOTHING_KEPT = "nothing of a trace is kept: the same command starts it anew"
 _MOST_DETAILS = 3  # suspects that are shown by token and head
@@ -217,7 +219,7 @@ def _tracer(
         return partial(_trace_there, base.trace, spooled, inputs)
     other = candidate.module or candidate.recorded or spooled
     assert other is not None
-    return partial(_trace_here, base.module, other, inputs, step, threads)
+    return partial(_trace_here, base.module, other, inputs, step, threads, candidate.said)
 
 
 def _trace_here(
@@ -226,12 +228,13 @@ def _trace_here(
     inputs: Sequence[ModelInputs],
     step: ReportStep,
     threads: int,
+    said: Mapping[str, Value],
     detail: Sequence[str],
 ) -> Trace:
     from evalguard.models.tracing.trace import trace_models
 
     with use_threads(threads):
-        return trace_models(base, candidate, inputs, detail=detail, report_step=step)
+        return trace_models(base, candidate, inputs, detail=detail, report_step=step, said=said)
 
 
 def _trace_there(
