@@ -63,6 +63,22 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
+# Plain ones, without settings of their own: for faults in weights, config, tokenizer and code.
+PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
+    "qwen3": (
+        "qwen3",
+        {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+    ),
+    "gpt_neox": (
+        "gpt_neox",
+        {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5,
+        }},
+    ),
+    "olmo2": ("olmo2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
+}  # fmt: skip
+_FINAL_NORMS = ("norm", "final_layer_norm", "ln_f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +91,7 @@ class Sampled:
 
 
 def sampled(kind: str, folder: Path, *, documents: int, seed: int) -> Sampled:
-    """Make a model of a kind of ``CONFIGS``, and let it write documents."""
+    """Make a model of a kind of ``CONFIGS`` or ``PLAIN``, and let it write documents."""
     import torch
 
     torch.manual_seed(seed)
@@ -94,22 +110,30 @@ def sampled(kind: str, folder: Path, *, documents: int, seed: int) -> Sampled:
 def _random_model(kind: str) -> PreTrainedModel:
     """Weights large enough that what is predicted depends on all that was read.
 
-    Norm weights are such that bfloat16 holds them, and one number for a whole norm, so that a
-    setting can name it.
+    Norm weights are such that bfloat16 holds them, and in the kinds of ``CONFIGS`` one number for
+    a whole norm, so that a setting can name it.
     """
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    name, values = CONFIGS[kind]
+    name, values = {**CONFIGS, **PLAIN}[kind]
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**_COMMON, **values))
     with torch.no_grad():
         for path, weight in model.named_parameters():
             if weight.ndim == 2:
-                spread = 1.0 if "embed_tokens" in path else 1.3 * weight.shape[1] ** -0.5
+                spread = 1.0 if "embed_" in path else 1.3 * weight.shape[1] ** -0.5
                 weight.normal_(0.0, spread)
             elif path.endswith("norm.weight"):
                 weight.fill_(weight.flatten()[0].item())
-        model.model.norm.weight.fill_(_SHARPNESS)
+                if kind in PLAIN:
+                    weight.mul_((192 + torch.randint(128, weight.shape)) / 256)
+        final = next(one for name in _FINAL_NORMS if (one := getattr(model.base_model, name, None)))
+        # a norm's weight is counted from 0 or, in Gemma and Qwen3.5, from -1
+        counted = type(model).__name__.startswith(("Gemma", "Qwen3_5"))
+        if kind in PLAIN:
+            final.weight.mul_(1.0 + _SHARPNESS)
+        else:
+            final.weight.fill_(_SHARPNESS if counted else 1.0 + _SHARPNESS)
     model.eval()
     return model
 

@@ -302,7 +302,7 @@ class Effort:
         nothing: that there is no culprit; ``chance``: likewise, of a drift above the margin, which
             then is jitter.
         patience: full evaluations, after which a drift that points at nobody is given up, where an
-            assignment's jitter is no smaller than half the margin.
+            assignment's jitter is no smaller than half the margin, and an eighth of the drift.
         pointing: probability that the likeliest culprit must have then; it rises with what is
             spent, to 1 at twice the patience.
         spread: that the drift is spread over all settings, to be called so where it is given up.
@@ -323,7 +323,7 @@ class Effort:
     patience: float = 5.0
     pointing: float = 0.5
     spread: float = 0.5
-    diffuse: float = 0.9
+    diffuse: float = 0.95
     z: float
     clear: float
     least: float

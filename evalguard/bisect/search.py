@@ -46,6 +46,7 @@ _PROBABLY_NOTHING = 0.95
 _STEPS = (FIRST, 0.5, 1.0)  # in which a single culprit is measured alone
 _ALONE = 2.5  # standard errors that it must drift there
 _CLOSER = 0.75  # of the margin: what counts, where more than the margin is left
+_FAR = 8.0  # standard errors of the jitter: a drift that far above it is not near to chance
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
@@ -285,7 +286,8 @@ class CulpritSearch:
         belief, effort = self.case.belief, self._effort
         if self.measured.spent < effort.patience or self.case.proven:
             return False
-        jittery = 2.0 * float(np.sqrt(self.measured.noise())) >= self._margin
+        jitter = float(np.sqrt(self.measured.noise()))
+        jittery = 2.0 * jitter >= self._margin and abs(self.measured.total) < _FAR * jitter
         needed = effort.pointing * self.measured.spent / effort.patience
         return jittery and float(belief.inclusion.max()) < needed
 

@@ -82,6 +82,21 @@ def round_all(weights: Weights) -> None:
         weights[name] = weights[name].to(torch.bfloat16).to(torch.float32)
 
 
+def swap_gate_and_up(weights: Weights) -> None:
+    before = dict(weights)
+    for name in before:
+        if "gate_proj" in name:
+            other = name.replace("gate_proj", "up_proj")
+            weights[name], weights[other] = before[other], before[name]
+
+
+def swap_and_round(weights: Weights) -> None:
+    exchange({1: 2, 2: 1})(weights)
+    for name in weights:
+        if ".layers.1." in name or ".layers.2." in name:
+            weights[name] = weights[name].to(torch.bfloat16).to(torch.float32)
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
@@ -89,6 +104,8 @@ def round_all(weights: Weights) -> None:
         (shift_norms, "weights.norms (all 9, plus a constant, +1)"),
         (exchange({1: 2, 2: 1}), "weights.layers.1, layers.2 (swapped)"),
         (exchange({0: 1, 1: 2, 2: 0}), "weights.layers.0, layers.1, layers.2 (in another order)"),
+        (swap_gate_and_up, "weights.gate_proj, up_proj (all 8, swapped)"),
+        (swap_and_round, "weights.layers.1, layers.2 (swapped)"),
         (exchange({2: 1}), "weights.layers.2 (a copy of other weights)"),
         (scale_head, "weights.down_proj (all 4, scaled, by 1.25)"),
         (round_all, "weights.tensors (all 39, rounded to bf16)"),
@@ -102,6 +119,15 @@ def test_one_mistake_is_one_setting(
     assert names(found) == [name]
     assert not found.groups
     assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
+
+
+def test_a_norm_that_seems_scaled_is_counted_among_those_that_are_shifted(
+    base: Path, tmp_path: Path
+) -> None:
+    """Weights of 2 that became 3, beside others that scatter."""
+    even = port(base, tmp_path / "even", lambda w: w["model.norm.weight"].fill_(2.0))
+    found = derive_settings(model(even), model(port(even, tmp_path / "port", shift_norms)))
+    assert names(found) == ["weights.norms (all 9, plus a constant, +1)"]
 
 
 def test_two_mistakes_are_two_settings_and_what_is_like_nothing_known_stays_apart(

@@ -389,11 +389,13 @@ class _Groups:
         outside = [one for one in tensors if self.places[one].layer is None]
         return [*self.by_kind(outside), *self._by_whole_layer(inside)]
 
-    def by_cause(self, causes: Iterable[WeightCause]) -> list[Setting]:
+    def by_cause(self, causes: Sequence[WeightCause]) -> list[Setting]:
         """One setting for all that differs for one reason; inside, what different modules hold."""
         found = []
         for cause in causes:
-            setting = self._setting(f"weights.{cause.name}", [*cause.tensors])
+            same = sum(one.name == cause.name for one in causes[: causes.index(cause)])
+            name = f"weights.{cause.name}{f' {same + 1}' if same else ''}"
+            setting = self._setting(name, [*cause.tensors])
             if cause.parts:
                 self.finer[setting.name] = tuple(
                     self._setting(f"weights.{name_weights(part, self.places)}", [*part])

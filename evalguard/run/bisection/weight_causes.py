@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 # Faults of layout that one mistake makes of several tensors: rows here are columns there.
 _REARRANGED = frozenset({"rows permuted", "columns permuted", "heads permuted", "rotary pairs"})
 # Two tensors with one of these differ alike only if it is by the same number.
-_BY_A_NUMBER = frozenset({"scaled", "plus a constant"})
+_SHIFTED, _SCALED = "plus a constant", "scaled"
+_BY_A_NUMBER = frozenset({_SHIFTED, _SCALED})
 _FEWEST_ROUNDED = 2  # matrices of one rounding
 _FEW, _FEW_LAYERS = 2, 4  # names that are listed; more are counted
 
@@ -71,7 +72,7 @@ def find_weight_causes(
             left.pop(name)
     likenesses = _describe_differences(stored, base, candidate, left)
     matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
-    groups += _group_alike(likenesses, places, matrices)
+    groups += _group_alike(likenesses, stored, places, matrices)
     return tuple(
         WeightCause(
             name=name_weights(tensors, places, words),
@@ -133,10 +134,11 @@ def _find_exchanged(
         return one
 
     for name, other in taken.items():
-        group[find(_seat(name, places))] = find(_seat(other, places))
+        one, another = _seats(name, other, places)
+        group[find(one)] = find(another)
     found: dict[object, list[str]] = defaultdict(list)
-    for name in taken:
-        found[find(_seat(name, places))].append(name)
+    for name, other in taken.items():
+        found[find(_seats(name, other, places)[0])].append(name)
     for tensors in found.values():
         yield _exchange_words({name: taken[name] for name in tensors}), tensors
 
@@ -146,8 +148,8 @@ def _find_taken(
 ) -> dict[str, str]:
     """Name -> the name in the base of what stands there in the candidate.
 
-    Tensors that several names hold in the base (norm weights of 1) are told by what their
-    neighbours in the layer are.
+    Tensors that several names hold in the base, and those of one number throughout (norm weights
+    of 1), are told by what their neighbours in the layer are.
     """
     with ExitStack() as stack:
         sides = [open_stored_tensors(files, stack) for files in stored.files]
@@ -157,14 +159,19 @@ def _find_taken(
         for name, key in stored.base.items():
             if _shape(sides[0][key]) in shapes:
                 owners[_digest(sides[0][key][...])].append(name)
-        holders = {
-            name: [other for other in owners.get(_digest(sides[1][key][...]), ()) if other != name]
-            for name, key in asked.items()
-        }
-    taken = {name: others[0] for name, others in holders.items() if len(others) == 1}
-    seats = {(_seat(name, places), _seat(other, places)) for name, other in taken.items()}
+        holders: dict[str, list[str]] = {}
+        telling: set[str] = set()
+        for name, key in asked.items():
+            tensor = sides[1][key][...]
+            holders[name] = owners.get(_digest(tensor), [])
+            if name in holders[name]:
+                holders[name] = []
+            if len(holders[name]) == 1 and bool((tensor != tensor.flatten()[0]).any()):
+                telling.add(name)
+    taken = {name: holders[name][0] for name in telling}
+    seats = {_seats(name, other, places) for name, other in taken.items()}
     for name, others in holders.items():
-        beside = [other for other in others if (_seat(name, places), _seat(other, places)) in seats]
+        beside = [other for other in others if _seats(name, other, places) in seats]
         if name not in taken and beside:
             taken[name] = beside[0]
     return {name: taken[name] for name in differing if name in taken}
@@ -176,18 +183,25 @@ def _shape(stored: Any) -> tuple[int, ...]:
 
 
 def _digest(tensor: Any) -> bytes:
-    """Digest of a torch tensor's dtype, shape and bits."""
+    """Digest of a torch tensor's shape and values, as bfloat16 holds them: rounding may lie on top.
+
+    Two tensors that are not one differ by more in some element.
+    """
     import torch
 
+    if tensor.is_floating_point():
+        tensor = tensor.to(torch.bfloat16)
     told = hashlib.blake2b(str((tensor.dtype, tuple(tensor.shape))).encode(), digest_size=16)
     told.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
     return told.digest()
 
 
-def _seat(name: str, places: Mapping[str, WeightPlace]) -> object:
-    """Where a tensor is, as coarsely as exchanges are told: its layer, else its module."""
-    place = places[name]
-    return place.module if place.layer is None else place.layer
+def _seats(name: str, other: str, places: Mapping[str, WeightPlace]) -> tuple[object, object]:
+    """Between what two tensors are exchanged: layers, or modules in each of the layers."""
+    layers = places[name].layer, places[other].layer
+    if layers[0] == layers[1] or None in layers:
+        return _own_name(name, places), _own_name(other, places)
+    return layers
 
 
 def _exchange_words(taken: Mapping[str, str]) -> str:
@@ -226,7 +240,10 @@ def _describe_differences(
 
 
 def _group_alike(
-    likenesses: Mapping[str, Likeness], places: Mapping[str, WeightPlace], matrices: Collection[str]
+    likenesses: Mapping[str, Likeness],
+    stored: _StoredNames,
+    places: Mapping[str, WeightPlace],
+    matrices: Collection[str],
 ) -> Iterator[tuple[str, list[str], bool]]:
     """Yield how weights differ, which, and whether each of their modules may be asked apart.
 
@@ -236,6 +253,7 @@ def _group_alike(
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, likeness in likenesses.items():
         groups[_way(likeness, places[name])].append(name)
+    _join_shifted(groups, stored, places)
     for tensors in groups.values():
         first = likenesses[tensors[0]]
         rounded = first.kind == "precision"
@@ -245,6 +263,48 @@ def _group_alike(
         if first.name in _BY_A_NUMBER:
             words += f", {first.detail}"
         yield f"rounded to {words}" if rounded else words, tensors, first.name in _REARRANGED
+
+
+_CLOSE = 0.01  # of the largest weight: what bfloat16 leaves of a constant
+
+
+def _join_shifted(
+    groups: dict[tuple[str, ...], list[str]],
+    stored: _StoredNames,
+    places: Mapping[str, WeightPlace],
+) -> None:
+    """Count norm weights that are scaled, as it seems, among those that are shifted by a constant.
+
+    Weights that hardly scatter are both, whichever is told first.
+    """
+    for key in [key for key in groups if key[0] == _SHIFTED]:
+        constant = _shift(groups[key][0], stored)[0]
+        for other in [other for other in groups if other[0] == _SCALED and other[2] == key[2]]:
+            joined = [name for name in groups[other] if _is_shifted(name, stored, constant)]
+            groups[key] += joined
+            groups[other] = [name for name in groups[other] if name not in joined]
+            if not groups[other]:
+                del groups[other]
+        order = [*places]
+        groups[key].sort(key=order.index)
+
+
+def _shift(name: str, stored: _StoredNames) -> tuple[float, float, float]:
+    """Median, largest deviation from it, and the largest weight, of a difference."""
+    with ExitStack() as stack:
+        base, candidate = (
+            open_stored_tensors(files, stack)[names[name]][...].float()
+            for files, names in zip(stored.files, (stored.base, stored.candidate), strict=True)
+        )
+        difference = candidate - base
+        median = difference.median()
+        apart = (difference - median).abs().max()
+        return float(median), float(apart), float(candidate.abs().max())
+
+
+def _is_shifted(name: str, stored: _StoredNames, constant: float) -> bool:
+    median, apart, largest = _shift(name, stored)
+    return max(abs(median - constant), apart) <= _CLOSE * largest
 
 
 def _way(likeness: Likeness, place: WeightPlace) -> tuple[str, ...]:
@@ -287,8 +347,12 @@ def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tup
     layers = list(dict.fromkeys(places[name].layer for name in tensors))
     if len(modules) == 1:
         return modules[0] or own[0], ""
-    if len(own) > _FEW and len(layers) <= _FEW_LAYERS and None not in layers:
-        return ", ".join(f"layers.{layer}" for layer in layers), ""
+    if len(own) > _FEW and None not in layers:
+        if len(layers) == len({place.layer for place in places.values()} - {None}):
+            return "all layers", ""
+        if len(layers) <= _FEW_LAYERS:
+            return ", ".join(f"layers.{layer}" for layer in layers), ""
+        return f"{len(layers)} layers", ""
     kinds = {places[name].kind for name in tensors}
     if len(own) <= _FEW:
         subject, alike = ", ".join(own), [n for n in places if _own_name(n, places) in own]
