@@ -254,14 +254,14 @@ def _group_alike(
     for name, likeness in likenesses.items():
         groups[_way(likeness, places[name])].append(name)
     _join_shifted(groups, stored, places)
-    for tensors in groups.values():
+    for key, tensors in groups.items():
         first = likenesses[tensors[0]]
         rounded = first.kind == "precision"
         if rounded and sum(name in matrices for name in tensors) < _FEWEST_ROUNDED:
             continue
         words = ", ".join(dict.fromkeys(likenesses[name].name for name in tensors))
-        if first.name in _BY_A_NUMBER:
-            words += f", {first.detail}"
+        if key[0] in _BY_A_NUMBER:
+            words = ", ".join(key[:2])
         yield f"rounded to {words}" if rounded else words, tensors, first.name in _REARRANGED
 
 
