@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from evalguard.core.settings import digest_of
 
 # Below this a file is read faster than it is looked up.
 _BIG = 2**20
@@ -48,6 +51,30 @@ def digest_path(path: Path, known: KnownDigests | None = None) -> str:
         inner = file.relative_to(path)
         whole.update(f"{inner.as_posix()}\0{_digest_file(file, known)}\n".encode())
     return whole.hexdigest()
+
+
+def digest_model(path: Path, known: KnownDigests | None = None) -> str:
+    """Digest of a model file or folder, and of weights that an index names elsewhere.
+
+    That is: in hidden folders, or out of its sight (``../shared/model-1.safetensors``).
+    """
+    digest = digest_path(path, known)
+    more = [
+        [name, digest_path(path / name, known)] for name in sorted(set(_weights_elsewhere(path)))
+    ]
+    return digest_of([digest, *more]) if more else digest
+
+
+def _weights_elsewhere(folder: Path) -> Iterator[str]:
+    for index in folder.rglob("*.index.json") if folder.is_dir() else ():
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # whoever loads it will say so
+        for name in (Path(os.path.relpath(index.parent, folder), str(name)) for name in names):
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+            if (hidden or name.is_absolute()) and (folder / name).is_file():
+                yield str(name)
 
 
 def _files(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:

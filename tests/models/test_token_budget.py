@@ -68,10 +68,10 @@ def test_whatever_the_times_it_is_one_of_those_tried(times: dict[int, float]) ->
 
 def test_a_loaded_model_is_measured_and_scores_as_before(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, replace(POLICY, batch_size=None))
-    budget = measure_token_budget(model.lm)
-    assert budget in (512, 1024, 2048, 4096)
+    search = BudgetSearch(first=512, last=4096)
+    assert measure_token_budget(model.lm, search) in (512, 1024, 2048, 4096)
     with_memory_for(model, 700)
-    assert measure_token_budget(model.lm) == 512
+    assert measure_token_budget(model.lm, search) == 512
 
 
 def test_facts_tell_models_and_dtypes_apart(tiny_llama: Path, tiny_gemma2: Path) -> None:

@@ -17,7 +17,6 @@ from evalguard.models.runtimes.torch_runtime import (
     TorchRuntime,
     effective_dtype,
     take_common,
-    weight_files,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ class _FLARuntime(TorchRuntime):
             add_bos=common["add_bos"],
             prefix=common["prefix"],
         )
-        self.files = (*weight_files(Path(common["folder"])), *tokenizer.files)
+        self.files = (Path(common["folder"]), *tokenizer.files)
         self._reading = reading
         version = importlib.metadata.version("flash-linear-attention")
         if self.device.startswith("cpu"):

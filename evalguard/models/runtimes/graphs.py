@@ -89,7 +89,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
         prefix=arguments.take("prefix_token_id"),
         max_length=int(arguments.take("max_length") or _configured_length(folder)),
         # Weights may lie in files of any name beside the graph.
-        files=(*(one for one in sorted(folder.rglob("*")) if one.is_file()), *tokenizer.files),
+        files=(folder, *tokenizer.files),
     )
     if arguments.model_type == "onnx":
         provider = str(arguments.take("provider", "CPUExecutionProvider"))

@@ -13,7 +13,6 @@ from evalguard.models.runtimes.torch_runtime import (
     TorchRuntime,
     effective_dtype,
     take_common,
-    weight_files,
 )
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class _HFRuntime(TorchRuntime):
             add_bos=common["add_bos"],
             prefix=common["prefix"],
         )
-        self.files = (*weight_files(common["folder"]), *tokenizer.files)
+        self.files = (common["folder"], *tokenizer.files)
         self._quantisation = quantisation
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:

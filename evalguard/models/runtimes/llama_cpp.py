@@ -91,6 +91,16 @@ def load(arguments: RuntimeArguments) -> Runtime:
     return LlamaCpp(_Library(), path, options, texts)
 
 
+def _shards(path: Path) -> tuple[Path, ...]:
+    """A GGUF file, and the others that it was split into: llama.cpp finds them by their names."""
+    found = re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", path.name)
+    if found is None:
+        return (path,)
+    first, last = map(re.escape, found.groups())
+    inner = re.compile(rf"{first}\d{{5}}{last}")
+    return tuple(sorted(one for one in path.parent.iterdir() if inner.fullmatch(one.name)))
+
+
 def _only_file(folder: Path) -> Path:
     files = sorted(folder.glob("*.gguf"))
     if len(files) != 1:
@@ -223,12 +233,12 @@ class LlamaCpp(Runtime):
         self._effective: Mapping[str, Value] = {}
         self._open_context(options)
         self._tokenizer = None
-        self.files = (path,)
+        self.files = _shards(path)
         if texts["tokenizer"]:
             from evalguard.models.runtimes.tokenizer import FolderTokenizer
 
             self._tokenizer = FolderTokenizer(Path(str(texts["tokenizer"])))
-            self.files = (path, *self._tokenizer.files)
+            self.files = (*self.files, *self._tokenizer.files)
         self._add_bos = texts["add_bos_token"]
         self.dtype = _weight_type(c, model)
         self._set_special(texts["prefix_token_id"])

@@ -35,8 +35,8 @@ class Runtime(ABC):
         dtype, device: of the computation, by name.
         parameters: number of weights, 0 where the library does not say.
         module: the torch module that ``attr:``, ``dtype:`` and ``call:`` settings edit, or None.
-        files: what its weights and tokenizer were read from; empty where that is not known, and
-            then its scores are not kept.
+        files: files and whole folders that its weights and tokenizer were read from; empty where
+            that is not known, and then its scores are not kept.
         caveats: what a reader of its scores has to know.
     """
 

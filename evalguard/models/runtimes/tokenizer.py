@@ -11,9 +11,6 @@ from typing import Any
 
 from evalguard.errors import EvaluationError, UsageError
 
-_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt",
-          "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")  # fmt: skip
-
 
 class FolderTokenizer:
     """Texts to token ids and back, by transformers or by the package tokenizers alone.
@@ -30,7 +27,7 @@ class FolderTokenizer:
     def __init__(self, folder: Path, *, trust_remote_code: bool = False) -> None:
         if not folder.is_dir():
             raise UsageError(f"no tokenizer folder at {folder}")
-        self.files = tuple(folder / name for name in _FILES if (folder / name).is_file())
+        self.files = (folder,)  # libraries choose among its files by rules of their own
         self._own: Any = None
         self._plain: Any = None
         if importlib.util.find_spec("transformers"):

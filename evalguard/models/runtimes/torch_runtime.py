@@ -113,12 +113,6 @@ def take_common(arguments: RuntimeArguments) -> dict[str, Any]:
     }
 
 
-def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Configuration and weights of a checkpoint folder."""
-    patterns = ("*.safetensors", "*.json", "*.bin", "*.pth", "*.pt", "*.py")
-    return tuple(sorted({file for pattern in patterns for file in folder.glob(pattern)}))
-
-
 def effective_dtype(runtime: Runtime) -> Mapping[str, Value]:
     """The dtype of most weights that are floating-point numbers, as an argument."""
     kinds = runtime.dtype.split("+")  # quantised weights are stored as integers

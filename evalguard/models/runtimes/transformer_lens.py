@@ -25,7 +25,6 @@ from evalguard.models.runtimes.torch_runtime import (
     TorchRuntime,
     effective_dtype,
     take_common,
-    weight_files,
 )
 
 if TYPE_CHECKING:
@@ -223,7 +222,7 @@ class _LensRuntime(TorchRuntime):
         )
         self._api, self._compatibility = api, compatibility
         self._overrides = overrides
-        self.files = (*weight_files(common["folder"]), *tokenizer.files)
+        self.files = (common["folder"], *tokenizer.files)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.module(ids, return_type="logits")

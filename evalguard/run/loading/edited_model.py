@@ -298,10 +298,10 @@ def set_token_budget(
 
 
 def measure_budget(lm: Any) -> int:
-    """Measure the budget of a loaded model on its device."""
-    from evalguard.models.hf.moved_batch import measure_token_budget
+    """Measure the budget of a loaded model on its device; of every CPU it is the same."""
+    from evalguard.models.hf.moved_batch import CPU_BUDGET, measure_token_budget
 
-    return measure_token_budget(lm)
+    return CPU_BUDGET if lm.device.type == "cpu" else measure_token_budget(lm)
 
 
 def _store_budget(store: BudgetStore, facts: dict[str, Any], budget: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from evalguard.conversion.building import build
 from evalguard.conversion.code import Reading, code_digest, read_code, read_sources
-from evalguard.conversion.digests import KnownDigests, digest_path
+from evalguard.conversion.digests import KnownDigests, digest_model, digest_path
 from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
 from evalguard.core.redaction import is_secret, shown_value
 from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
@@ -260,12 +260,12 @@ def digest_weights(
         checkpoints: others that settings take weights from, under ``weights:NAME``.
     """
     weights: dict[str, Value] = {}
-    for name in ("pretrained", "peft", "delta", "tokenizer"):
+    for name in _DIGESTED:
         source = model_args.get(name)
         if not isinstance(source, str) or not source:
             continue
         if Path(source).expanduser().exists():
-            weights[name] = _folder_digest(Path(source).expanduser(), known)
+            weights[name] = digest_model(Path(source).expanduser(), known)
         elif name == "pretrained" and variant.model in HF_TYPES:
             revision = str(model_args.get("revision") or "main")
             weights[name] = _hub_commit(
@@ -275,38 +275,32 @@ def digest_weights(
             weights[name] = None
         elif commit := _hub_commit(source, "main", "", known):
             weights["tokenizer's commit"] = commit  # rules that are no code are in the identity
+    for name, place in _other_files(model_args):
+        weights[name] = digest_model(place, known)
     for checkpoint in checkpoints:
         source, revision = split_revision(checkpoint)
         folder = Path(source).expanduser()
-        digest = _folder_digest(folder, known) if folder.exists() else None
+        digest = digest_model(folder, known) if folder.exists() else None
         weights[f"weights:{checkpoint}"] = digest or _hub_commit(source, revision, "", known)
     if "pretrained" not in weights or None in weights.values():
         return None
     return weights
 
 
-def _folder_digest(path: Path, known: KnownDigests | None) -> str:
-    """Digest of a model folder, and of weights that an index names and that lie out of its sight.
-
-    That is: in hidden folders, or elsewhere (``../shared/model-1.safetensors``).
-    """
-    digest = digest_path(path, known)
-    more = [
-        [name, digest_path(path / name, known)] for name in sorted(set(_weights_elsewhere(path)))
-    ]
-    return digest_of([digest, *more]) if more else digest
+_DIGESTED = ("pretrained", "peft", "delta", "tokenizer")
 
 
-def _weights_elsewhere(folder: Path) -> Iterator[str]:
-    for index in folder.rglob("*.index.json") if folder.is_dir() else ():
-        try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # whoever loads it will say so
-        for name in (Path(os.path.relpath(index.parent, folder), str(name)) for name in names):
-            hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-            if (hidden or name.is_absolute()) and (folder / name).is_file():
-                yield str(name)
+def _other_files(model_args: Mapping[str, Value]) -> Iterator[tuple[str, Path]]:
+    """Other arguments that name files or folders here, as ``gguf_file`` does."""
+    for name, value in sorted(model_args.items()):
+        if name not in _DIGESTED and isinstance(value, str) and os.sep in value:
+            place = Path(value).expanduser()
+            try:
+                found = place.is_file() or place.is_dir()
+            except OSError:  # too long to be a path
+                continue
+            if found:
+                yield name, place
 
 
 def _hub_commit(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.conversion.attributes import apply
-from evalguard.conversion.digests import KnownDigests, digest_path
+from evalguard.conversion.digests import KnownDigests, digest_model
 from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
 from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
@@ -286,7 +286,9 @@ def _identity(
         plan.model_args,
         policy,
         {
-            "weights": [[file.name, digest_path(file, known)] for file in runtime.files],
+            "weights": [
+                [file.name, digest_model(file, known)] for file in dict.fromkeys(runtime.files)
+            ],
             "code": {**libraries, "env": dict(plan.env)},
             "settings": {
                 name: [str(target), value, effective[name]]
