@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from evalguard.core.tensors.grid import infer_grid
 from evalguard.core.tensors.precision import (
     list_roundings,
     round_float8,
@@ -56,15 +57,34 @@ def test_a_dequantised_weight_in_bfloat16_is_still_recognised(bits: int) -> None
     assert (vote.family, vote.detail) == (f"int{bits}", "groups of 32")
 
 
-def test_another_quantiser_of_the_same_grid_is_of_its_class_by_size() -> None:
-    """GPTQ moves errors into later columns: they are no longer those of rounding to nearest."""
+def test_an_error_of_a_roundings_size_is_no_rounding() -> None:
     exact = make_weights(3)
     generator = np.random.default_rng(0)
     step = np.abs(exact).reshape(-1, 32).max(axis=1, keepdims=True) / 7
-    noise = generator.uniform(-0.6, 0.6, (exact.size // 32, 32)) * step
-    vote = vote_precision(exact, exact + noise.reshape(exact.shape).astype(np.float32))
-    assert vote is not None
-    assert (vote.family, vote.detail) == ("int4", "")
+    noise = generator.uniform(-0.5, 0.5, (exact.size // 32, 32)) * step
+    candidate = exact + noise.reshape(exact.shape).astype(np.float32)
+    assert vote_precision(exact, candidate) is None
+    assert infer_grid(candidate) is None
+
+
+@pytest.mark.parametrize("group", [-1, 0, 128, 64, 32])
+@pytest.mark.parametrize("bits", [8, 4, 3])
+def test_another_quantiser_is_named_by_the_grid_that_its_values_lie_on(
+    bits: int, group: int
+) -> None:
+    """GPTQ moves errors into later columns: they are no longer those of rounding to nearest."""
+    exact = make_weights(3)
+    width = {0: exact.shape[1], -1: exact.size}.get(group, group)
+    blocks = exact.reshape(-1, width)
+    top = 2 ** (bits - 1) - 1
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / top
+    moved = np.random.default_rng(0).uniform(-1, 1, blocks.shape)
+    codes = np.clip(np.rint(blocks / scale + moved), -top, top)
+    candidate = (codes * scale).reshape(exact.shape).astype(np.float32)
+    assert vote_precision(exact, candidate) is None or bits == 3
+    grid = infer_grid(candidate)
+    assert grid is not None
+    assert (grid.family, grid.group) == (f"int{bits}", group)
 
 
 def test_rounding_errors_of_float32_are_named_as_such() -> None:
@@ -102,7 +122,7 @@ def test_a_vote_over_sixty_healthy_weights_is_right_in_every_one() -> None:
             "int8": round_integer(round_mantissa(exact, bits), 8, group=(0, 32, 128)[seed % 3]),
         }
         for family, rounded in made.items():
-            vote = vote_precision(exact, rounded)
-            if vote is None or vote.family != family:
-                wrong.append((seed, family, vote))
+            named = vote_precision(exact, rounded) or infer_grid(rounded)
+            if named is None or named.family != family:
+                wrong.append((seed, family, named))
     assert not wrong

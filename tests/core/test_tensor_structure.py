@@ -81,7 +81,7 @@ def test_the_rule_that_is_proposed_undoes_the_fault(case: str) -> None:
 def test_two_exchanged_rows_are_enough() -> None:
     found = find_structure(WIDE, WIDE[[1, 0, *range(2, 48)]])
     assert found is not None
-    assert (found.fault, found.detail) == ("rows permuted", "2 of 48 rows")
+    assert (found.fault, found.detail) == ("rows swapped", "0 and 1")
 
 
 def test_a_factor_is_seen_on_a_part_of_a_tensor() -> None:

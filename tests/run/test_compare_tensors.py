@@ -165,7 +165,9 @@ def test_tied_embeddings_that_one_side_stores_twice_are_not_missing(
         ("lm_head.weight", "model.embed_tokens.weight")
     ]
     untied = {**state, "lm_head.weight": torch.randn_like(state["model.embed_tokens.weight"])}
-    assert compare_states(tmp_path, state, untied).missing == ("lm_head.weight",)
+    beside = compare_states(tmp_path, state, untied)
+    assert (beside.exit_code, beside.missing) == (1, ())
+    assert likeness(beside, "lm_head.weight").startswith("stale tied head")
 
 
 def test_tensors_of_one_value_are_no_duplicates(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from evalguard.core.settings import Value
+from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED
 
 # identical: bit for bit; equal: the same numbers in another dtype; within, beyond the tolerance.
 TensorState = Literal["identical", "equal", "within", "beyond", "shape", "unreadable"]
-LikenessKind = Literal["precision", "level", "structure", "noise"]
+LikenessKind = Literal["precision", "structure", "noise"]
 Role = Literal["tensor", "scale", "zero point"]
 
 # The gravest first.
@@ -58,10 +59,11 @@ class Likeness:
     """What a difference looks like.
 
     Attributes:
-        kind: "precision": the rounding itself was recognised; "level": as large as that precision's
-            errors are; "noise": in the range that a noise table has for it; "structure": a fault of
-            layout.
+        kind: "precision": the rounding itself was recognised, or the values lie on its grid;
+            "noise": in the range that a noise table has for it; "structure": a fault of layout, or
+            of rows and blocks.
         name: "bf16", "transposed".
+        fault: of a structure, the same as its name.
         detail: "groups of 32", "by 1.02".
         rule: keys of a name map's rule that undo it, in YAML; "" where there are none.
         left: relative L2 error that is left once a structure is undone.
@@ -70,6 +72,7 @@ class Likeness:
     kind: LikenessKind
     name: str
     detail: str = ""
+    fault: Fault | None = None
     rule: str = ""
     left: float | None = None
 
@@ -77,6 +80,22 @@ class Likeness:
     def words(self) -> str:
         """Name and detail."""
         return f"{self.name} ({self.detail})" if self.detail else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedRows:
+    """Rows, or blocks within rows, to which one thing was done.
+
+    Attributes:
+        rows: how many; ``first``: the first few of them.
+        blocks: (row, first column, last column) of the first few; () where whole rows are.
+    """
+
+    fault: Fault
+    detail: str
+    rows: int
+    first: tuple[int, ...]
+    blocks: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +111,9 @@ class TensorDelta:
             ``zero_on_one_side``: zero here or there only.
         relative_l2: norm of the difference over the base's; inf where the base is zero.
         snr: signal to noise ratio in dB; None without any difference.
+        beyond_format: elements farther off than a healthy quantiser to the stored format leaves
+            them; ``beyond_blocks``: runs of 32 that hold some.
+        damage: rows and blocks that stand out, and what was done to them.
     """
 
     name: str
@@ -113,6 +135,9 @@ class TensorDelta:
     relative_l2: float | None = None
     cosine: float | None = None
     snr: float | None = None
+    beyond_format: int = 0
+    beyond_blocks: int = 0
+    damage: tuple[DamagedRows, ...] = ()
     likeness: Likeness | None = None
     layout: str = ""
     fault: str = ""

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+BLOCK = 32  # elements, as most formats have them: in such runs damage is counted
+_COUNTS = ("unequal", "mismatched", "sign_flips", "zero_on_one_side")
+
 
 def common_dtype(base: np.dtype[Any], candidate: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which two tensors are compared: float32 unless one of them needs more."""
@@ -93,9 +96,11 @@ class PairSums:
     """What two tensors of one shape differ by, so far.
 
     ``noise`` is the sum of (candidate - base)², ``dot`` that of candidate * base, both over
-    elements that are finite on both sides. ``mismatched_abs`` and ``mismatched_rel`` are the
-    greatest differences of mismatched elements, as assert_close reports them; ``greatest_abs`` and
-    ``greatest_rel`` those of all.
+    elements that are finite on both sides. ``beyond`` are elements that no healthy quantiser to the
+    stored format leaves so, ``beyond_blocks`` the runs of 32 that hold them; ``chunks`` the sizes
+    (difference², base²) of parts that are not bit-identical. ``mismatched_abs`` and
+    ``mismatched_rel`` are the greatest differences of mismatched elements, as assert_close reports
+    them; ``greatest_abs`` and ``greatest_rel`` those of all.
     """
 
     rtol: float
@@ -109,6 +114,9 @@ class PairSums:
     zero_on_one_side: int = 0
     noise: float = 0.0
     dot: float = 0.0
+    beyond: int = 0
+    beyond_blocks: int = 0
+    chunks: list[tuple[float, float]] = field(default_factory=list, compare=False)
     greatest_abs: Extreme = field(default_factory=Extreme)
     greatest_rel: Extreme = field(default_factory=Extreme)
     mismatched_abs: Extreme = field(default_factory=Extreme)
@@ -118,12 +126,27 @@ class PairSums:
         """Add what was summed of elements that come later."""
         self.base.merge(other.base)
         self.candidate.merge(other.candidate)
-        for name in ("elements", "unequal", "mismatched", "sign_flips", "zero_on_one_side"):
+        for name in (*_COUNTS, "elements", "beyond", "beyond_blocks"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.noise += other.noise
         self.dot += other.dot
+        self.chunks += other.chunks
         for name in ("greatest_abs", "greatest_rel", "mismatched_abs", "mismatched_rel"):
             getattr(self, name).take(getattr(other, name))
+
+    def judge(self, base: Array, candidate: Array, allowed: Array) -> None:
+        """Count elements of a block that are farther off than their format explains.
+
+        Args:
+            base, candidate: flat, as for :meth:`add`.
+            allowed: the greatest healthy error of each of them.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            wrong = np.abs(candidate - base) > allowed
+        count = int(np.count_nonzero(wrong))
+        if count:
+            self.beyond += count
+            self.beyond_blocks += len(np.unique(np.flatnonzero(wrong) // BLOCK))
 
     def add_identical(self, block: Array) -> None:
         """Count elements whose bits are the same on both sides."""
@@ -146,12 +169,14 @@ class PairSums:
         if base.size == 0:
             return
         broken = self.base.broken + self.candidate.broken
+        noise, squares = self.noise, self.base.squares
         zeros = self.base.add(base), self.candidate.add(candidate)
         self.elements += base.size
         if self.base.broken + self.candidate.broken == broken:
             self._add_finite(base, candidate, offset, zeros)
         else:
             self._add_not_finite(base, candidate, offset)
+        self.chunks.append((self.noise - noise, self.base.squares - squares))
 
     def _add_finite(
         self, base: Array, candidate: Array, offset: int, zeros: tuple[Array, Array]
@@ -225,7 +250,7 @@ class PairSums:
         finite = np.isfinite(base) & np.isfinite(candidate)
         own = PairSums(rtol=self.rtol, atol=self.atol)
         own.add(np.where(finite, base, 0), np.where(finite, candidate, 0), offset)
-        for name in ("unequal", "mismatched", "sign_flips", "zero_on_one_side"):
+        for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(own, name))
         self.noise += own.noise
         self.dot += own.dot

@@ -1,13 +1,13 @@
 """Which precision a tensor looks rounded to: a vote over ways of rounding the other side.
 
 Each way rounds the exact side itself. The tensor was rounded that way if its error goes where that
-rounding's error goes (their correlation), and is of that class if its error is about as large.
+rounding's error goes (their correlation). An error of the same size is no evidence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -29,12 +29,6 @@ FAMILIES: tuple[Family, ...] = (
 # (tests/core/test_precision_vote.py).
 _SAME_ROUNDING = 0.85
 _CERTAIN = 0.995  # no other way need be tried
-# Levels of neighbouring families are a factor of 2 or more apart; what is over this many times the
-# coarsest level, or under this part of the finest, is no rounding.
-_FARTHEST = 2.5
-# A level alone is no evidence where the error is of the size of the tensor: two tensors that have
-# nothing to do with each other differ by 1.4 times their norm, and int3 of heavy tails by 0.4.
-_LARGEST_LEVEL = 0.35
 _GROUPS = (32, 64, 128)
 
 _NF4 = np.array(  # quantiles of a normal distribution, as QLoRA has them (arXiv:2305.14314, E)
@@ -59,7 +53,8 @@ class PrecisionVote:
 
     Attributes:
         family: the class of precision.
-        detail: how, where the rounding itself was recognised ("groups of 32"); else "".
+        detail: how: "groups of 32"; "" of float32.
+        way: the rounding; None of float32.
         rounded: the side that is the rounded one.
         correlation: of its error with that of the rounding.
         ratio: norm of its error over that of the rounding.
@@ -67,6 +62,7 @@ class PrecisionVote:
 
     family: Family
     detail: str = ""
+    way: Rounding | None = None
     rounded: Literal["base", "candidate"] = "candidate"
     correlation: float
     ratio: float
@@ -209,8 +205,7 @@ def vote_precision(base: Array, candidate: Array) -> PrecisionVote | None:
         base, candidate: of one shape; whole rows of a matrix (a few will do), finite.
 
     Returns:
-        None also where the two are equal, or their difference is no rounding: too large, or of
-        another form.
+        None also where the two are equal, or their difference is no rounding.
     """
     here, there = (_as_rows(one) for one in (base, candidate))
     error = _norm(there - here)
@@ -227,9 +222,7 @@ def vote_precision(base: Array, candidate: Array) -> PrecisionVote | None:
     same = max(votes, key=lambda vote: vote.correlation, default=None)
     if same is not None and same.correlation > _SAME_ROUNDING and 0.5 < same.ratio < 2:
         return same
-    if error > _LARGEST_LEVEL * size:
-        return None
-    return _nearest_level([vote for vote in votes if vote.rounded == "candidate"])
+    return None
 
 
 def _votes(
@@ -245,19 +238,11 @@ def _votes(
         yield PrecisionVote(
             family=way.family,
             detail=way.detail,
+            way=way,
             rounded=side,
             correlation=float(np.vdot(own.ravel(), error.ravel())) / (own_size * size),
             ratio=size / own_size,
         )
-
-
-def _nearest_level(votes: Sequence[PrecisionVote]) -> PrecisionVote | None:
-    if not votes:
-        return None
-    best = min(votes, key=lambda vote: abs(math.log(vote.ratio)))
-    if not 1 / _FARTHEST < best.ratio < _FARTHEST:
-        return None
-    return PrecisionVote(family=best.family, correlation=best.correlation, ratio=best.ratio)
 
 
 def _as_rows(values: Array) -> Array:

@@ -18,8 +18,13 @@ from evalguard.core.tensors.name_map import Permutation
 
 Array = NDArray[Any]
 Fault = Literal[
-    "transposed", "reshaped", "rows permuted", "columns permuted", "heads permuted",
-    "rotary pairs", "scaled", "plus a constant", "shifted", "swapped",
+    # of whole tensors
+    "transposed", "transposed, old shape", "reshaped", "columns permuted", "rotary pairs",
+    "scaled", "plus a constant", "shifted", "swapped", "stale tied head",
+    # of some rows (heads are blocks of them), and of blocks within rows
+    "rows permuted", "heads permuted", "rows swapped", "rows rolled", "rows shifted",
+    "rows duplicated", "rows zeroed", "rows negated", "rows scaled", "rows not finite",
+    "rows damaged", "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
 ]  # fmt: skip
 
 # Undone, the error has to fall to a tenth, and below what a rounding to int4 leaves: chance never
@@ -68,6 +73,54 @@ def find_factor(base: Array, candidate: Array) -> StructureFault | None:
     return _first_proven(_factors(base, candidate), base, candidate)
 
 
+def find_exact(base: Array, candidate: Array, relative: float) -> list[StructureFault]:
+    """Return the constant and the factor that explain every single element, the better one first.
+
+    Both do where all elements are alike; then 1 is a constant and anything else a factor.
+
+    Args:
+        relative: what the candidate's dtype loses, of an element.
+    """
+    here, there = (one.ravel().astype(np.float64) for one in (base, candidate))
+    size = float(np.linalg.norm(here))
+    found: list[StructureFault] = []
+    lost = relative * np.maximum(np.abs(here), np.abs(there))
+    constant = _shorten(float(np.median(there - here)), float(np.median(lost)))
+    if constant and (np.abs(there - here - constant) <= lost + relative * abs(constant)).all():
+        left = float(np.linalg.norm(there - constant - here)) / size if size else 0.0
+        found.append(_plus(constant, left))
+    nonzero = here != 0
+    if nonzero.any() and not there[~nonzero].any():
+        factor = float(np.median(there[nonzero] / here[nonzero]))
+        factor = _shorten(factor, relative * abs(factor))
+        if factor not in (0.0, 1.0) and (np.abs(there - factor * here) <= 2 * lost).all():
+            left = float(np.linalg.norm(there / factor - here)) / size
+            found.append(_times(factor, left, 6))
+    if abs(constant) != 1.0:
+        found.reverse()
+    return found
+
+
+def _shorten(value: float, lost: float) -> float:
+    """Return the shortest number that is no further away than what rounding loses."""
+    for digits in range(1, 7):
+        short = float(f"{value:.{digits}g}")
+        if abs(short - value) <= lost:
+            return short
+    return value
+
+
+def _times(factor: float, left: float, digits: int) -> StructureFault:
+    words = "by -1 (other sign)" if abs(factor + 1) < 1e-6 else f"by {factor:.{digits}g}"
+    return StructureFault(fault="scaled", detail=words, left=left, rule=f"scale: {1 / factor:.9g}")
+
+
+def _plus(constant: float, left: float) -> StructureFault:
+    return StructureFault(
+        fault="plus a constant", detail=f"{constant:+.6g}", left=left, rule=f"add: {-constant:.9g}"
+    )
+
+
 def _first_proven(
     proposals: Iterator[StructureFault], base: Array, candidate: Array
 ) -> StructureFault | None:
@@ -87,6 +140,14 @@ def _rearrangements(base: Array, candidate: Array) -> Iterator[StructureFault]:
         if rows.shape[0] == rows.shape[1]:
             yield StructureFault(
                 fault="transposed", left=_relative(others.T - rows, rows), rule="transpose: [1, 0]"
+            )
+        elif base.ndim == 2 and min(rows.shape) > 1:
+            turned = others.reshape(rows.shape[::-1]).T
+            yield StructureFault(
+                fault="transposed, old shape",
+                detail="stored transposed under the old shape",
+                left=_relative(turned - rows, rows),
+                rule=f"reshape: [{rows.shape[1]}, {rows.shape[0]}]\n  transpose: [1, 0]",
             )
         yield from _rotary(rows, others)
         yield from _permutations(rows, others)
@@ -131,20 +192,10 @@ def _factors(base: Array, candidate: Array) -> Iterator[StructureFault]:
     factor = float(there @ here) / squares if squares else 0.0
     if factor and math.isfinite(factor):
         left = float(np.linalg.norm(there / factor - here)) / math.sqrt(squares)
-        digits = 4 if left > 1e-3 else 6  # as many as a rounding on top leaves
-        words = "by -1 (other sign)" if abs(factor + 1) < 1e-6 else f"by {factor:.{digits}g}"
-        yield StructureFault(
-            fault="scaled", detail=words, left=left, rule=f"scale: {1 / factor:.9g}"
-        )
+        yield _times(factor, left, 4 if left > 1e-3 else 6)  # as many as a rounding on top leaves
     constant = float(np.median(there - here))
     if constant and squares:
-        left = float(np.linalg.norm(there - constant - here)) / math.sqrt(squares)
-        yield StructureFault(
-            fault="plus a constant",
-            detail=f"{constant:+.6g}",
-            left=left,
-            rule=f"add: {-constant:.9g}",
-        )
+        yield _plus(constant, float(np.linalg.norm(there - constant - here)) / math.sqrt(squares))
 
 
 def _shifts(base: Array, candidate: Array) -> Iterator[StructureFault]:
@@ -200,7 +251,7 @@ def _permutations(base: Array, candidate: Array) -> Iterator[StructureFault]:
         if len(np.unique(index)) < 0.99 * len(index) or (index == np.arange(len(index))).all():
             continue
         left = _relative(there[index] - here, here)
-        blocks = _block_size(index)
+        blocks = block_size(index)
         kind: Fault = "rows permuted" if axis == 0 else "columns permuted"
         order, detail, heads = index, f"{_moved(index):,} of {len(index):,} {words}", ""
         if blocks > 1:
@@ -208,12 +259,15 @@ def _permutations(base: Array, candidate: Array) -> Iterator[StructureFault]:
             detail = f"{len(order)} heads of {blocks} {words}"
             heads = f"heads: {len(order)}, "
         listed = ", ".join(map(str, order.tolist()))
+        if axis == 0 and blocks == 1 and _moved(index) == 2:
+            kind = "rows swapped"
+            detail = " and ".join(map(str, np.flatnonzero(index != np.arange(len(index))).tolist()))
         short = len(order) <= 64 and len(np.unique(index)) == len(index)
         rule = f"permute: {{axis: {axis}, {heads}order: [{listed}]}}" if short else ""
         yield StructureFault(fault=kind, detail=detail, left=left, rule=rule)
 
 
-def _block_size(index: Array) -> int:
+def block_size(index: Array) -> int:
     """Return the largest size of blocks that move as one; 1 where elements move alone."""
     size = len(index)
     for blocks in range(2, size // 2 + 1):

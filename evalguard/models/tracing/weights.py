@@ -269,6 +269,8 @@ def weights_beside(ours: torch.Tensor, theirs: HeldWeight) -> NDArray[np.float32
 
 _LAYOUTS: Mapping[str, str] = {
     "transposed": "looks transposed",
+    "transposed, old shape": "looks transposed and stored in its old shape",
+    "rows swapped": "has two rows exchanged ({})",
     "scaled": "looks scaled {}",
     "plus a constant": "looks like the base's plus a constant ({})",
     "shifted": "looks shifted {}",

@@ -78,7 +78,8 @@ def _group_lines(group: DeltaGroup, width: int, verbose: bool) -> list[Text]:
             name += f" ({printable(delta.candidate_name)})"
         head = name if verbose or len(group.deltas) == 1 else f"worst {name}"
         lines.append(Text(f"  {fit_text(head, width - 2)}"))
-        wrapped = wrap_text(figures_text(delta), prose_width(width), first="    ", rest="    ")
+        figures = figures_text(delta, with_detail=group.differs)
+        wrapped = wrap_text(figures, prose_width(width), first="    ", rest="    ")
         lines += [Text(line, style="dim") for line in wrapped]
     return lines
 

@@ -14,6 +14,7 @@ from evalguard.core.reports.tensors import (
     TensorsReport,
     TensorState,
 )
+from evalguard.core.tensors.rows import ROW_FAULTS
 from evalguard.core.text import size_text
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.rounding import format_count
@@ -45,7 +46,13 @@ class DeltaGroup:
             unknown = self.state == "beyond"
             return f"{head}, like nothing known" if unknown else head
         verb = "looks" if count == 1 else "look"
-        return f"{head}, {verb} like {likeness_text(self.likeness)}"
+        told = self.likeness.name if self.differs else likeness_text(self.likeness)
+        return f"{head}, {verb} like {told}"
+
+    @property
+    def differs(self) -> bool:
+        """Whether one thing was done to other rows in each tensor."""
+        return len({delta.likeness and delta.likeness.detail for delta in self.deltas}) > 1
 
 
 def _tensors(count: int) -> str:
@@ -56,9 +63,8 @@ def likeness_text(likeness: Likeness | None) -> str:
     """Return a likeness for people; "" for none."""
     if likeness is None:
         return ""
-    level = ", by its size" if likeness.kind == "level" else ""
-    level = ", by the noise table" if likeness.kind == "noise" else level
-    return f"{printable(likeness.words)}{level}"
+    table = ", by the noise table" if likeness.kind == "noise" else ""
+    return f"{printable(likeness.words)}{table}"
 
 
 def answer_text(report: TensorsReport) -> str:
@@ -106,8 +112,10 @@ def group_deltas(report: TensorsReport) -> list[DeltaGroup]:
     groups: dict[tuple[object, ...], list[TensorDelta]] = {}
     for delta in report.deltas:
         like = delta.likeness
-        # rows of one fault differ in its detail: by 1.02 here, by 1.01 there
-        words = "" if like is None else f"{like.kind} {like.name} {like.detail}"
+        # a factor is 1.02 here and 1.01 there; rows are others in every tensor
+        words = "" if like is None else f"{like.kind} {like.name}"
+        if like is not None and like.fault not in ROW_FAULTS:
+            words += f" {like.detail}"
         groups.setdefault((delta.state, words), []).append(delta)
     made = [
         DeltaGroup(
@@ -121,7 +129,7 @@ def group_deltas(report: TensorsReport) -> list[DeltaGroup]:
 
 
 def _group_order(group: DeltaGroup) -> tuple[int, int, float]:
-    kinds = {"structure": 0, None: 1, "level": 2, "noise": 2, "precision": 3}
+    kinds = {"structure": 0, None: 1, "noise": 2, "precision": 3}
     kind = group.likeness.kind if group.likeness else None
     return STATES.index(group.state), kinds[kind], -_gravity(group.deltas[0])
 
@@ -130,14 +138,22 @@ def _gravity(delta: TensorDelta) -> float:
     return delta.relative_l2 or 0.0
 
 
-def figures_text(delta: TensorDelta) -> str:
-    """Return a pair's figures in the terms of assert_close."""
+def figures_text(delta: TensorDelta, *, with_detail: bool = False) -> str:
+    """Return a pair's figures in the terms of assert_close; first what was done to its rows."""
     if delta.fault:
         return printable(delta.fault)
     if delta.state == "identical":
         return f"{delta.base.dtype} {list(delta.base.shape)}"
     parts = []
-    if delta.mismatched:
+    if with_detail and delta.likeness is not None and delta.likeness.detail:
+        parts.append(printable(delta.likeness.detail))
+    if delta.beyond_format and not delta.passed:
+        parts.append(
+            f"{format_count(delta.beyond_format)} elements in "
+            f"{format_count(delta.beyond_blocks)} blocks of 32 are beyond the greatest error of "
+            f"{delta.tolerance.dtype}"
+        )
+    if delta.mismatched and delta.tolerance.snr is None:
         parts.append(
             f"mismatched {format_count(delta.mismatched)} of {format_count(delta.elements)} "
             f"({format_share(delta.mismatched_share)})"
@@ -220,7 +236,7 @@ def list_repairs(report: TensorsReport) -> list[list[str]]:
         like = delta.likeness
         if like is not None and like.rule and not delta.passed:
             names = (f'- base: "{delta.name}"', f'  cand: "{delta.candidate_name}"')
-            found.setdefault(like.rule, [*names, f"  {like.rule}"])
+            found.setdefault(like.rule, [*names, *f"  {like.rule}".splitlines()])
     return list(found.values())
 
 

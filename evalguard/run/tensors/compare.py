@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import numpy as np
 
 import evalguard
 from evalguard.core.reports.tensors import (
+    DamagedRows,
     GreatestDifference,
     InvariantResult,
     Likeness,
@@ -23,14 +25,17 @@ from evalguard.core.reports.tensors import (
     TensorState,
 )
 from evalguard.core.settings import Value
+from evalguard.core.tensors.bounds import uses_whole_range
 from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
 from evalguard.core.tensors.invariants import check_invariant
 from evalguard.core.tensors.name_map import Layout, NameAlignment, NameMap
 from evalguard.core.tensors.noise import NoiseTable
+from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
 from evalguard.errors import EvaluationError
 from evalguard.run.tensors.duplicates import find_duplicates, name_tied
 from evalguard.run.tensors.likeness import (
+    Description,
     describe_difference,
     describe_layout_fault,
     find_exchanged,
@@ -45,12 +50,14 @@ from evalguard.run.tensors.streaming import (
     narrow_candidate,
     sum_pairs,
 )
+from evalguard.run.tensors.tied_heads import TiedHead, find_tied_head
 from evalguard.store.name_map import read_name_map
 from evalguard.store.tensor_files import StoredTensor, TensorFiles, open_tensors
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
 
 # Swapped tensors differ by 1.4 times their norm, in names of one shape: looked for above this.
 _UNLIKE = 0.5
+_FEW = 16  # damaged rows that are kept by number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +100,14 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         used = _used_scales(sides[0], sides[1], alignment)
         if not alignment.pairs:
             raise _nothing_common(sides[0], sides[1])
-        deltas = _compare_pairs(sides[0], sides[1], alignment, options)
         duplicates = (
             *find_duplicates(sides[0].tensors, "base"),
             *find_duplicates(sides[1].tensors, "candidate"),
         )
+        head = find_tied_head(sides[0], sides[1], alignment, duplicates)
+        if head is not None and head.added:
+            used |= {head.pair.cand}
+        deltas = _compare_pairs(sides[0], sides[1], alignment, head, options)
         return TensorsReport(
             base=_source(sides[0]),
             candidate=_source(sides[1]),
@@ -105,7 +115,10 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             base_only=alignment.base_only,
             candidate_only=tuple(name for name in alignment.cand_only if name not in used),
             tied=name_tied(alignment, duplicates),
-            ignored=(*alignment.ignored, *sorted(used)),
+            ignored=(
+                *alignment.ignored,
+                *sorted(used - {delta.candidate_name for delta in deltas}),
+            ),
             duplicates=duplicates,
             invariants=_check_invariants(options.invariants, deltas),
             caveats=tuple(_caveats(sides[0], sides[1], deltas)),
@@ -152,28 +165,33 @@ def _nothing_common(base: TensorFiles, candidate: TensorFiles) -> EvaluationErro
 
 
 def _compare_pairs(
-    base: TensorFiles, candidate: TensorFiles, alignment: NameAlignment, options: TensorOptions
+    base: TensorFiles,
+    candidate: TensorFiles,
+    alignment: NameAlignment,
+    head: TiedHead | None,
+    options: TensorOptions,
 ) -> list[TensorDelta]:
     deltas: dict[str, TensorDelta] = {}
     pairs: list[StoredPair] = []
-    for named in alignment.pairs:
+    names = {pair: pair.base for pair in alignment.pairs}
+    if head is not None and head.added:
+        names[head.pair] = head.pair.cand  # its base has a delta of its own
+    for named, name in names.items():
         one, other = base.tensors[named.base], candidate.tensors[named.cand]
         scale = _scale(one, other, candidate)
         kept = f"{other.dtype} scaled" if scale else other.dtype
         tolerance = _tolerance((one.dtype, kept), options)
         pair = StoredPair(
-            name=named.base,
+            name=name,
             base=one,
             candidate=other,
             layout=named.layout,
             tolerance=tolerance,
             scale=scale,
         )
-        deltas[named.base] = _unsummed(pair)
+        deltas[name] = _unsummed(pair)
         if one.fault or other.fault:
-            deltas[named.base] = replace(
-                deltas[named.base], state="unreadable", fault=_fault_text(one, other)
-            )
+            deltas[name] = replace(deltas[name], state="unreadable", fault=_fault_text(one, other))
             continue
         try:
             part, layout = other, named.layout
@@ -185,11 +203,23 @@ def _compare_pairs(
             pairs.append(pair)
         except ValueError as error:
             likeness = describe_layout_fault(pair) if named.layout.changes_nothing else None
-            deltas[named.base] = replace(
-                deltas[named.base], state="shape", fault=str(error), likeness=likeness
-            )
+            deltas[name] = replace(deltas[name], state="shape", fault=str(error), likeness=likeness)
     deltas |= _sum_all(pairs, options)
-    return [deltas[named.base] for named in alignment.pairs]
+    if head is not None:
+        name = names[head.pair]
+        deltas[name] = _judge_head(deltas[name], head)
+    return [deltas[name] for name in names.values()]
+
+
+def _judge_head(delta: TensorDelta, head: TiedHead) -> TensorDelta:
+    """Name a head that is not the embedding that the base ties it to."""
+    if delta.state != "beyond":
+        return delta
+    detail = f"the base ties it to {head.embedding}"
+    if delta.likeness is not None:
+        detail += f"; beside that it looks like {delta.likeness.words}"
+    name: Fault = "stale tied head"
+    return replace(delta, likeness=Likeness(kind="structure", name=name, fault=name, detail=detail))
 
 
 def _scale(one: StoredTensor, other: StoredTensor, candidate: TensorFiles) -> StoredScale | None:
@@ -219,9 +249,10 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
 
     found: dict[str, TensorDelta] = {}
     unlike: list[StoredPair] = []
+    others: dict[str, tuple[Likeness, ...]] = {}
     processes = options.processes or default_processes(total)
     for summed in sum_pairs(pairs, processes=processes, progress=advance):
-        delta = _summed_delta(summed, options.noise)
+        delta, others[summed.pair.name] = _summed_delta(summed, options.noise)
         found[summed.pair.name] = delta
         unknown = delta.state == "beyond" and delta.likeness is None
         if unknown and summed.sums.relative_l2 > _UNLIKE:
@@ -229,9 +260,25 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
     for name, other in find_exchanged(unlike).items():
         found[name] = replace(
             found[name],
-            likeness=Likeness(kind="structure", name="swapped", detail=f"it is {other}"),
+            likeness=Likeness(
+                kind="structure", name="swapped", fault="swapped", detail=f"it is {other}"
+            ),
         )
-    return found
+    return _agree(found, others)
+
+
+def _agree(
+    found: dict[str, TensorDelta], others: Mapping[str, tuple[Likeness, ...]]
+) -> dict[str, TensorDelta]:
+    """Where two explanations are exact, take the one that more tensors have: it is one cause."""
+    counts = Counter(one.likeness.words for one in found.values() if one.likeness is not None)
+    agreed = dict(found)
+    for name, more in others.items():
+        own = found[name].likeness
+        if own is not None and more:
+            best = max((own, *more), key=lambda one: counts[one.words])
+            agreed[name] = replace(found[name], likeness=best)
+    return agreed
 
 
 def _tolerance(dtypes: tuple[str, str], options: TensorOptions) -> Tolerance:
@@ -265,24 +312,29 @@ def _unsummed(pair: StoredPair) -> TensorDelta:
     )
 
 
-def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> TensorDelta:
+def _summed_delta(
+    summed: SummedPair, noise: NoiseTable | None
+) -> tuple[TensorDelta, tuple[Likeness, ...]]:
+    """Return a pair's delta, and what explains it as exactly as what it looks like."""
     pair, sums = summed.pair, summed.sums
     delta = _unsummed(pair)
     if summed.fault:
         # a scale that does not fit is no damage
         state: TensorState = "unreadable" if pair.scale is None else "shape"
-        return replace(delta, state=state, fault=summed.fault)
+        return replace(delta, state=state, fault=summed.fault), ()
     state = _state(pair, sums)
-    likeness: Likeness | None = None
-    if sums.greatest_abs.value > 0.0:
+    seen = Description()
+    if sums.greatest_abs.value > 0.0 or state == "beyond":
         try:
-            likeness = describe_difference(summed, noise)
+            seen = describe_difference(summed, noise, beyond=state == "beyond")
         except (EvaluationError, ValueError) as error:  # changed while it was read
-            return replace(delta, state="unreadable", fault=str(error))
+            return replace(delta, state="unreadable", fault=str(error)), ()
         finally:
             forget_bytes(pair.base, pair.candidate)
+    if sums.beyond and state == "within" and not seen.sound:
+        state = "beyond"
     shape = pair.base.shape
-    return replace(
+    delta = replace(
         delta,
         state=state,
         base=_counts(delta.base, sums.base),
@@ -298,8 +350,21 @@ def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> TensorDelta:
         relative_l2=sums.relative_l2,
         cosine=sums.cosine,
         snr=sums.snr,
-        likeness=likeness,
+        beyond_format=sums.beyond,
+        beyond_blocks=sums.beyond_blocks,
+        damage=tuple(
+            DamagedRows(
+                fault=one.fault,
+                detail=one.detail,
+                rows=len(one.rows),
+                first=one.rows[:_FEW],
+                blocks=one.blocks,
+            )
+            for one in seen.damage
+        ),
+        likeness=seen.likeness,
     )
+    return delta, seen.others
 
 
 def _state(pair: StoredPair, sums: PairSums) -> TensorState:
@@ -310,7 +375,13 @@ def _state(pair: StoredPair, sums: PairSums) -> TensorState:
     if least is None:
         return "beyond" if sums.mismatched else "within"
     broken = sums.base.nans + sums.base.infs + sums.candidate.nans + sums.candidate.infs
-    return "beyond" if broken or (sums.snr is not None and sums.snr < least) else "within"
+    if broken:
+        return "beyond"
+    if sums.snr is None or sums.snr >= least:
+        return "within"
+    # one element may have made the scale of a whole row: then its format keeps no more
+    kept = pair.scale is not None and not sums.beyond
+    return "within" if kept and uses_whole_range(pair.candidate.load()) else "beyond"
 
 
 def _counts(side: SideCounts, sums: SideSums) -> SideCounts:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reports.tensors import Likeness
+from evalguard.core.tensors.bounds import moves_errors
+from evalguard.core.tensors.differences import BLOCK
+from evalguard.core.tensors.grid import infer_grid
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.core.tensors.precision import PrecisionVote, vote_precision
+from evalguard.core.tensors.rows import RowFault
 from evalguard.core.tensors.structure import (
     LARGEST_SEARCHED,
     StructureFault,
+    find_exact,
     find_factor,
     find_structure,
     find_swapped,
     fingerprint_places,
+)
+from evalguard.run.tensors.row_scan import (
+    expect_grid,
+    expect_rounding,
+    scan_rows,
+    shape_rows,
 )
 from evalguard.run.tensors.streaming import StoredPair, SummedPair, load_candidate
 from evalguard.store.tensor_files.stored import StoredTensor
@@ -28,26 +40,184 @@ _SAMPLE = 1 << 13  # elements of a sample: a correlation is known to 0.01 then
 # Layout faults move whole rows: two of 64 exchanged already make 25%. Below, roundings and
 # fine-tuning are what is there, and the search would cost more than it finds.
 _LAYOUT_ERROR = 0.05
+_SMALL = 1 << 20  # elements: rows of less are always looked at
+_UNEVEN = 4.0  # times the median of the parts' relative squared errors
+# What a candidate's dtype loses of an element: a factor is exact up to it.
+_LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "float64": 2.0**-22}
+_MANY_BLOCKS = 0.25  # of all blocks
+_MOST = 0.5  # of the rows: then a fault of the whole tensor is looked for first
 
 
-def describe_difference(summed: SummedPair, noise: NoiseTable | None) -> Likeness | None:
-    """Say what the difference of a pair of one shape looks like; None if like nothing known."""
-    base, candidate = _sample_rows(summed.pair)
-    if not (np.isfinite(base).all() and np.isfinite(candidate).all()):
-        finite = np.isfinite(base) & np.isfinite(candidate)
-        base, candidate = np.where(finite, base, 0), np.where(finite, candidate, 0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a pair's difference looks like.
+
+    Attributes:
+        likeness: None: like nothing known.
+        others: exact explanations that are as good.
+        damage: rows and blocks that are damaged, the most first.
+        sound: whether the stored format explains it all, though elements are beyond its bound: of a
+            quantiser that moves errors.
+    """
+
+    likeness: Likeness | None = None
+    others: tuple[Likeness, ...] = ()
+    damage: tuple[RowFault, ...] = ()
+    sound: bool = False
+
+
+def describe_difference(
+    summed: SummedPair, noise: NoiseTable | None, *, beyond: bool
+) -> Description:
+    """Say what the difference of a pair of one shape looks like.
+
+    Exact explanations come first, then the rounding that it is, then what was done to rows and
+    blocks, then to the layout.
+
+    Args:
+        beyond: whether it is more than the tolerance allows.
+    """
+    pair, sums = summed.pair, summed.sums
+    base, candidate = _sample_rows(pair)
+    exact = _find_exact(summed, base, candidate)
+    if exact:
+        return Description(likeness=exact[0], others=tuple(exact[1:]))
+    base, candidate = _usual_rows(base, candidate)
     vote = vote_precision(base, candidate)
-    if vote is not None and (vote.detail or vote.family == "float32"):
-        return _precision(vote)
-    fault = find_factor(base, candidate)
-    if fault is None and summed.sums.relative_l2 > _LAYOUT_ERROR:
+    rounding = None if vote is None else _precision(vote)
+    if pair.is_bounded:
+        rounding = rounding or name_format(pair)
+        if not sums.beyond and not beyond:
+            return Description(likeness=rounding)
+    grid = None if rounding is not None else infer_grid(candidate)
+    if grid is not None:
+        detail = f"{grid.detail}, not to nearest"
+        rounding = Likeness(kind="precision", name=grid.family, detail=detail)
+    factor = find_factor(base, candidate) if vote is None or not pair.is_bounded else None
+    if factor is not None and rounding is None:
+        return Description(likeness=_structure(factor))
+    damage: tuple[RowFault, ...] = ()
+    if pair.is_bounded or (beyond and _is_uneven(summed)):
+        expected = None if grid is None else expect_grid(grid)
+        if vote is not None and vote.way is not None and vote.rounded == "candidate":
+            expected = expect_rounding(vote.way)
+        damage = scan_rows(pair, expected)
+    sound = _is_sound(summed, damage)
+    if sound:
+        return Description(likeness=rounding, sound=True)
+    return _conclude(summed, noise, rounding, damage)
+
+
+def _conclude(
+    summed: SummedPair,
+    noise: NoiseTable | None,
+    rounding: Likeness | None,
+    damage: tuple[RowFault, ...],
+) -> Description:
+    """Choose between what was done to rows, to the layout, and a rounding."""
+    shape = shape_rows(summed.pair.base.shape)
+    rows = shape[0] if shape else 1
+    share = sum(len(one.rows) for one in damage) / rows
+    large = summed.sums.relative_l2 > _LAYOUT_ERROR
+    if large and (share > _MOST or (not damage and rounding is None)):
         fault = find_layout_fault(summed.pair)
-    if fault is not None:
-        return _structure(fault)
-    if noise is not None:
+        if fault is not None:
+            return Description(likeness=_structure(fault))
+    if damage and damage[0].fault.endswith("damaged") and share > 0.9:
+        # all of them, in no way that is known: that says nothing about rows
+        if summed.pair.is_bounded:
+            return Description()
+        damage = ()
+    if damage:
+        return Description(likeness=_rows_likeness(damage, rounding), damage=damage)
+    if rounding is None and noise is not None:
         family = name_noise(noise, greatest_absolute=summed.sums.greatest_abs.value)
-        return Likeness(kind="noise", name=family) if family else None
-    return _precision(vote) if vote is not None else None
+        return Description(likeness=Likeness(kind="noise", name=family) if family else None)
+    return Description(likeness=rounding)
+
+
+def _rows_likeness(damage: Sequence[RowFault], rounding: Likeness | None) -> Likeness:
+    first, *rest = damage
+    others = [f"{one.fault}: {one.detail}" for one in rest[:2]]
+    others += [f"otherwise {rounding.words}"] if rounding is not None else []
+    return Likeness(
+        kind="structure",
+        name=first.fault,
+        fault=first.fault,
+        detail="; ".join([first.detail, *others]),
+    )
+
+
+def _is_sound(summed: SummedPair, damage: Sequence[RowFault]) -> bool:
+    """Whether a bound is no bound: in few levels a quantiser may move errors from column to column
+    (GPTQ), and then most rows are beyond half a step, none far more than the others."""
+    pair, sums = summed.pair, summed.sums
+    blocks = sums.elements / BLOCK
+    if pair.scale is None or not sums.beyond or sums.beyond_blocks < _MANY_BLOCKS * blocks:
+        return False
+    if not moves_errors(pair.candidate.read(0, min(pair.candidate.elements, _SAMPLE * 8))):
+        return False
+    shape = shape_rows(pair.base.shape)
+    return shape is None or sum(len(one.rows) for one in damage) > _MOST * shape[0]
+
+
+def _find_exact(summed: SummedPair, base: Array, candidate: Array) -> list[Likeness]:
+    """Return exact explanations of a sample that hold for the sums of the whole tensor too."""
+    pair, sums = summed.pair, summed.sums
+    if pair.is_bounded or sums.base.broken or sums.candidate.broken:
+        return []
+    lost = _LOST.get(pair.candidate.dtype, 2.0**-21)
+    found = []
+    for fault in find_exact(base, candidate, lost):
+        value = float(fault.detail.removeprefix("by ").split(" ")[0])
+        squares = sums.base.squares * (value - 1) ** 2
+        if fault.fault == "plus a constant":
+            squares = sums.elements * value**2
+        if abs(sums.noise - squares) <= max(1e-3, 8 * lost) * squares:
+            found.append(_structure(fault))
+    return found
+
+
+def _usual_rows(base: Array, candidate: Array) -> tuple[Array, Array]:
+    """Return a sample without rows that are far off and without what is not finite."""
+    finite = np.isfinite(base) & np.isfinite(candidate)
+    base, candidate = np.where(finite, base, 0), np.where(finite, candidate, 0)
+    with np.errstate(all="ignore"):
+        relative = ((candidate - base) ** 2).sum(axis=1) / (base**2).sum(axis=1)
+    kept = finite.all(axis=1) & (relative <= 4 * np.median(relative[np.isfinite(relative)]))
+    if 0 < kept.sum() < len(base):
+        return base[kept], candidate[kept]
+    return base, candidate
+
+
+def _is_uneven(summed: SummedPair) -> bool:
+    """Whether some part of a tensor may be farther off than the rest."""
+    sums = summed.sums
+    if sums.elements <= _SMALL or sums.relative_l2 > _LAYOUT_ERROR:
+        return True
+    with np.errstate(all="ignore"):
+        noise, squares = np.array(sums.chunks).T
+        relative = noise / squares
+    relative = np.where(np.isfinite(relative), relative, np.inf)
+    parts = sums.elements >> 15
+    return bool(len(relative) < 0.9 * parts or relative.max() > _UNEVEN * np.median(relative))
+
+
+_BITS = {
+    "q8": "int8", "q6": "int6", "q5": "int5", "q4": "int4", "iq4": "int4", "mxfp4": "fp4",
+    "nvfp4": "fp4", "q3": "int3", "iq3": "int3",
+}  # fmt: skip
+
+
+def name_format(pair: StoredPair) -> Likeness:
+    """Name the precision that a quantised side is stored in."""
+    quantised = pair.candidate if pair.scale or pair.candidate.codec.quantised else pair.base
+    dtype = quantised.dtype
+    name = _BITS.get(dtype.partition("_")[0], dtype)
+    detail = f"{dtype}, as it is stored" if name != dtype else "as it is stored"
+    if quantised is pair.base:
+        detail = f"the base is: {detail}"
+    return Likeness(kind="precision", name=name, detail=detail)
 
 
 def find_layout_fault(pair: StoredPair) -> StructureFault | None:
@@ -75,13 +245,17 @@ def _precision(vote: PrecisionVote) -> Likeness:
     if vote.rounded == "base":
         detail = f"the base is{': ' if detail else ''}{detail}"
     name = "float32 rounding" if vote.family == "float32" else vote.family
-    known = bool(vote.detail) or vote.family == "float32"
-    return Likeness(kind="precision" if known else "level", name=name, detail=detail)
+    return Likeness(kind="precision", name=name, detail=detail)
 
 
 def _structure(fault: StructureFault) -> Likeness:
     return Likeness(
-        kind="structure", name=fault.fault, detail=fault.detail, rule=fault.rule, left=fault.left
+        kind="structure",
+        name=fault.fault,
+        fault=fault.fault,
+        detail=fault.detail,
+        rule=fault.rule,
+        left=fault.left,
     )
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.tensors.bounds import Bound, bound_float8, bound_integers
 from evalguard.core.tensors.differences import PairSums, common_dtype
 from evalguard.core.tensors.name_map import Layout
 from evalguard.core.tensors.tolerances import Tolerance
@@ -63,10 +64,19 @@ class StoredScale:
         values = codes.astype(np.float32)
         if self.zero_point is not None:
             values -= _spread(self.zero_point.load(), codes.shape)
-        values *= _spread(self.scale.load(), codes.shape)
-        if self.factor != 1.0:
-            values *= np.float32(self.factor)
+        values *= self._steps(codes.shape)
         return values
+
+    def bound(self, codes: Array, values: Array, dtype: str) -> Bound:
+        """Return the greatest healthy error of each element, by the codes and their numbers."""
+        steps = self._steps(codes.shape)
+        if dtype.startswith("float8"):
+            return bound_float8(codes, values, steps, dtype)
+        return bound_integers(codes, values, steps)
+
+    def _steps(self, shape: tuple[int, ...]) -> Array:
+        steps = _spread(self.scale.load(), shape)
+        return steps if self.factor == 1.0 else steps * np.float32(self.factor)
 
 
 def _spread(scale: Array, shape: tuple[int, ...]) -> Array:
@@ -111,6 +121,12 @@ class StoredPair:
     def lies_alike(self) -> bool:
         """Whether both sides hold their numbers in the same order, to be compared as they are."""
         return self.layout.changes_nothing and self.scale is None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the stored format says how far each element may be off."""
+        formats = (self.base.codec.bound, self.candidate.codec.bound, self.scale)
+        return self.tolerance.snr is not None and any(one is not None for one in formats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +288,12 @@ def _sum_task(pair: StoredPair, start: int, stop: int) -> PairSums:
         return sums
     # Such tensors are in memory one at a time: a process with one each would need gigabytes.
     with _HERE.one_whole_tensor:
-        moved = load_candidate(pair).reshape(-1)
+        moved, allowed = load_bounded(pair)
+        moved = moved.reshape(-1)
         for at in range(0, stop, _PIECE):
             base = pair.base.read(at, min(at + _PIECE, stop))
-            _add_blocks(sums, base, moved[at : at + _PIECE], at)
+            bound = None if allowed is None else allowed.reshape(-1)[at : at + _PIECE]
+            _add_blocks(sums, base, moved[at : at + _PIECE], at, bound)
     return sums
 
 
@@ -293,18 +311,39 @@ def _add_piece(sums: PairSums, pair: StoredPair, start: int, stop: int) -> None:
             sums.add_identical(codecs[0].decode(parts[0]))
             continue
         values = [codec.decode(part) for part, codec in zip(parts, codecs, strict=True)]
-        _add_blocks(sums, values[0], values[1], start + at)
+        bound = bound_parts(pair, parts, values) if pair.is_bounded else None
+        allowed = None if bound is None else bound.excuse(*values)
+        _add_blocks(sums, values[0], values[1], start + at, allowed)
 
 
-def _add_blocks(sums: PairSums, base: Array, candidate: Array, offset: int) -> None:
+def bound_parts(pair: StoredPair, raw: Sequence[Array], values: Sequence[Array]) -> Bound | None:
+    """Return the greatest healthy error of each element of a part of both sides, flat."""
+    found: list[Bound | None] = []
+    for number, tensor in enumerate((pair.base, pair.candidate)):
+        make = tensor.codec.bound
+        found.append(
+            None if make is None else make(raw[number], values[number], values[1 - number])
+        )
+    return _join(*found)
+
+
+def _join(base: Bound | None, candidate: Bound | None) -> Bound | None:
+    if candidate is not None:
+        return candidate.join(base)
+    return None if base is None else Bound(base.allowed, -base.edge)
+
+
+def _add_blocks(
+    sums: PairSums, base: Array, candidate: Array, offset: int, allowed: Array | None = None
+) -> None:
     dtype = common_dtype(base.dtype, candidate.dtype)
     for at in range(0, base.size, _BLOCK):
         end = at + _BLOCK
-        sums.add(
-            np.ascontiguousarray(base[at:end], dtype=dtype),
-            np.ascontiguousarray(candidate[at:end], dtype=dtype),
-            offset + at,
-        )
+        ours = np.ascontiguousarray(base[at:end], dtype=dtype)
+        theirs = np.ascontiguousarray(candidate[at:end], dtype=dtype)
+        sums.add(ours, theirs, offset + at)
+        if allowed is not None:
+            sums.judge(ours, theirs, allowed[at:end])
 
 
 def _equal_bytes(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
@@ -320,6 +359,30 @@ def load_candidate(pair: StoredPair) -> Array:
     """Return the whole candidate, its layout undone and its scale taken in."""
     values = pair.candidate.load()
     return pair.layout.apply(values if pair.scale is None else pair.scale.apply(values))
+
+
+def load_bounded(pair: StoredPair) -> tuple[Array, Array | None]:
+    """Return the whole candidate as :func:`load_candidate` does, and the greatest healthy error of
+    each element, laid out alike; None where the format has no bound."""
+    if not pair.is_bounded:
+        return load_candidate(pair), None
+    moves, size = replace(pair.layout, add=0.0, scale=1.0), pair.layout.scale
+    codes, own, base = pair.candidate.load(), None, None
+    values = codes
+    if pair.scale is not None:
+        values = pair.scale.apply(codes)
+        own = pair.scale.bound(codes, values, pair.candidate.dtype).move(moves.apply, size)
+    elif pair.candidate.codec.bound is not None:
+        flat = codes.reshape(-1)
+        made = pair.candidate.codec.bound(pair.candidate.read_bytes(), flat, flat)
+        own = made.move(lambda one: moves.apply(one.reshape(codes.shape)), size)
+    moved, exact = pair.layout.apply(values), pair.base.load()
+    if pair.base.codec.bound is not None:
+        flat = np.ascontiguousarray(moved).reshape(-1)
+        made = pair.base.codec.bound(pair.base.read_bytes(), exact.reshape(-1), flat)
+        base = made.move(lambda one: one.reshape(exact.shape))
+    bound = _join(base, own)
+    return moved, None if bound is None else bound.excuse(exact, moved)
 
 
 # suffixes of a scale and of a zero point beside a tensor, and a factor: compressed-tensors and

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalguard.errors import EvaluationError
+from evalguard.store.tensor_files.gguf_bounds import bound_blocks
 from evalguard.store.tensor_files.stored import (
     Bytes,
     FileBytes,
@@ -285,4 +286,11 @@ def _block_codec(kind: Any, name: str) -> TensorCodec | None:
         decode(np.zeros(size, dtype=np.uint8))
     except (NotImplementedError, KeyError):
         return None
-    return TensorCodec(dtype=name, block=int(block), size=int(size), decode=decode, quantised=True)
+    return TensorCodec(
+        dtype=name,
+        block=int(block),
+        size=int(size),
+        decode=decode,
+        quantised=True,
+        bound=partial(bound_blocks, name, int(size)),
+    )

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.tensors.bounds import Bound
 from evalguard.errors import EvaluationError
 
 Array = NDArray[Any]
@@ -34,13 +35,18 @@ class ByteSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorCodec:
-    """How numbers are stored: ``block`` elements in ``size`` bytes; ``decode`` gives them, flat."""
+    """How numbers are stored: ``block`` elements in ``size`` bytes; ``decode`` gives them, flat.
+
+    ``bound`` gives the greatest error that a healthy quantiser makes in each element, from the
+    bytes, their numbers and those of the other side; None: the format has no such bound.
+    """
 
     dtype: str
     block: int = 1
     size: int
     decode: Callable[[Bytes], Array]
     quantised: bool = False
+    bound: Callable[[Bytes, Array, Array], Bound] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

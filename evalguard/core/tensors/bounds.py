@@ -1,0 +1,169 @@
+"""The greatest error that a healthy quantiser makes in an element, known from the scales it stored.
+
+Rounding to nearest is off by half a step, and at the ends of a grid by what was cut off. What is
+beyond that is no rounding, however small a part of the tensor it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Before it was quantised a weight may have been cast to bfloat16 (half a unit in the last place is
+# 2**-9 of it), and a library may have divided by the scale in bfloat16.
+CAST = 2.0**-8
+_HALF = 0.505  # of a step; half, and what float32 loses on the way
+_RUN, _MOST_CUT = 32, 4  # of 32 elements so many may be cut off (ggml's own: at most 3 measured)
+_FEW_LEVELS = 16  # up to as many a quantiser may choose its scale by least squares, or move errors
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The greatest healthy error of each element.
+
+    Attributes:
+        allowed: it, with what reference quantisers cut off at the ends of a grid.
+        edge: 1 for an element on the highest level of its grid, -1 on the lowest, else 0: there an
+            importance matrix lets a few elements be cut off by any amount.
+    """
+
+    allowed: Array
+    edge: Array
+
+    def move(self, how: Callable[[Array], Array], size: float = 1.0) -> Bound:
+        """Return the same for elements that are laid out in another way, and scaled."""
+        turned = how(self.edge)
+        return Bound(how(self.allowed) * np.float32(abs(size)), -turned if size < 0 else turned)
+
+    def join(self, exact: Bound | None) -> Bound:
+        """Return the bound of two quantised sides; ``exact`` is that of the base."""
+        if exact is None:
+            return self
+        edge = np.where(self.edge != 0, self.edge, -exact.edge)
+        return Bound(self.allowed + exact.allowed, edge)
+
+    def excuse(self, base: Array, candidate: Array) -> Array:
+        """Return what each element may be off by, infinite for the few of a block that were cut off
+        outwards."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            difference = base - candidate
+            outward = (np.abs(difference) > self.allowed) & (difference * self.edge > 0)
+        if not outward.any():
+            return self.allowed
+        flat = outward.reshape(-1)
+        places = np.flatnonzero(flat)
+        few = np.bincount(places // _RUN)[places // _RUN] <= _MOST_CUT
+        allowed = self.allowed.reshape(-1).copy()
+        allowed[places[few]] = np.inf
+        return allowed.reshape(self.allowed.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Grids of neighbouring elements that share one.
+
+    Attributes:
+        width: elements that share a grid.
+        low, high: its ends, one a grid.
+        inner: the greatest error of an element inside. outer: what may be added at an end.
+    """
+
+    width: int
+    low: Array
+    high: Array
+    inner: Array
+    outer: Array
+
+    def bound(self, values: Array) -> Bound:
+        """Return the greatest healthy error of each decoded value, flat."""
+        grids = values.reshape(-1, self.width)
+        low, high, inner, outer = (
+            one.reshape(-1, 1).astype(np.float32, copy=False)
+            for one in (self.low, self.high, self.inner, self.outer)
+        )
+        edge = (high - low) * np.float32(1e-3)
+        allowed = np.abs(grids) * np.float32(CAST) + inner
+        ends = (grids >= high - edge).astype(np.int8) - (grids <= low + edge)
+        allowed += outer * ((grids <= low + edge) | (grids >= high - edge))
+        return Bound(allowed.reshape(-1), ends.reshape(-1))
+
+
+def lost_by_float16(scale: Array) -> Array:
+    """Return what a scale loses when it is stored as float16: half a unit in its last place."""
+    lost: Array = np.maximum(np.abs(scale) * np.float32(2**-11), np.float32(2**-25))
+    return lost
+
+
+def bound_integers(codes: Array, values: Array, scale: Array) -> Bound:
+    """Return the greatest healthy error of each element stored as an integer times a scale.
+
+    Args:
+        codes: the integers.
+        values: what they stand for.
+        scale: of each of them, or one that can be laid over them.
+    """
+    low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
+    levels = high - low + 1
+    step = np.abs(scale).astype(np.float32, copy=False)
+    # clipping by least squares, or a percentile, cuts off some levels at the ends
+    outer = np.float32(max(1.5, levels / 16))
+    allowed: Array = np.abs(values) * np.float32(CAST)
+    allowed += step * np.float32(_HALF)
+    top, bottom = codes == high, codes == low
+    allowed += step * (outer * (top | bottom))
+    # a negative scale turns the grid round
+    edge = (top.astype(np.int8) - bottom) * np.sign(scale).astype(np.int8)
+    return Bound(allowed, edge)
+
+
+def bound_float8(codes: Array, values: Array, scale: Array, dtype: str) -> Bound:
+    """Return the greatest healthy error of each element stored as an 8-bit float times a scale.
+
+    Args:
+        codes: the decoded 8-bit floats, without the scale.
+        values: with it.
+    """
+    mantissa, lowest = (3, -6) if "e4m3" in dtype else (2, -14)
+    size = np.abs(codes)
+    exponent = np.maximum(np.frexp(size)[1] - 1, lowest - ("fnuz" in dtype))
+    step = np.ldexp(np.float32(1), exponent - mantissa).astype(np.float32)
+    step *= np.abs(scale).astype(np.float32, copy=False)
+    greatest = float(size.max(initial=0))
+    allowed: Array = np.abs(values) * np.float32(CAST)
+    allowed += step * np.float32(_HALF)
+    ends = (size >= greatest) & (greatest > 0)
+    allowed += step * ends
+    return Bound(allowed, (ends * np.sign(values)).astype(np.int8))
+
+
+def moves_errors(codes: Array) -> bool:
+    """Whether integers have so few levels that a quantiser may move errors (GPTQ), which then
+    are no longer those of rounding to nearest."""
+    return int(codes.max(initial=0)) - int(codes.min(initial=0)) < _FEW_LEVELS
+
+
+def uses_whole_range(codes: Array) -> bool:
+    """Whether integers reach both ends of a range of whole bits, in every row or as a whole.
+
+    A healthy scale is no larger than the greatest element needs. Of a larger one all elements are
+    within half a step too, and many of them zero.
+
+    Args:
+        codes: (rows, columns) integers, or decoded 8-bit floats.
+    """
+    size = np.abs(codes.astype(np.float32)).reshape(len(codes) if codes.ndim else 1, -1)
+    greatest = size.max(axis=1, initial=0)
+    most = float(greatest.max(initial=0))
+    if not most:
+        return True
+    if codes.dtype.kind == "f":
+        return any(0.9 * top <= most <= top for top in (240.0, 448.0, 57344.0))
+    top = 2 ** int(np.ceil(np.log2(most + 1))) - 1 if np.log2(most) % 1 else most
+    usual = float(np.median(greatest[greatest > 0]))
+    return max(most if usual < 0.5 * top else usual, usual) >= 0.95 * top

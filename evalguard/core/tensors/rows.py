@@ -1,0 +1,400 @@
+"""Which rows and blocks of a matrix are damaged, and what was done to them.
+
+Rows are known by a few random projections, which keep distances (Johnson-Lindenstrauss), and by
+four sums: so a matrix of any size is judged in little memory, and a row that stands in another
+place is found among all others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.tensors.structure import Fault, block_size
+
+Array = NDArray[Any]
+Rows = NDArray[np.intp]
+# Gives some rows of the base, of the candidate, and how far each element may be off.
+RowReader = Callable[[Rows], tuple[Array, Array, Array]]
+
+PROJECTIONS = 32
+SPAN = 32  # elements of a block, as most formats have them
+_TREE = 8  # projections by which near rows are looked for; all of them prove it
+_SAMPLE = 256  # rows that propose by how much all of them are shifted
+_MOST_LOOKED_UP = 4096  # rows without a hint that they come from anywhere
+_READ = 64  # rows that are read again for their blocks
+_LEAST_HEAD = 8  # rows: fewer that move together are no head
+_GAIN = 0.5  # an explanation leaves at most this part of a row's difference
+_FARTHEST = 0.6  # unrelated rows are 1.4 times their norm apart
+_OUTLIER = 16.0  # times the median of the rows' relative squared errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFault:
+    """What was done to some rows, or to blocks within them.
+
+    Attributes:
+        rows: that are damaged so, in order.
+        detail: for people: "row 7, columns 96 to 127, by 10".
+        blocks: (row, first column, last column) of the first few; () where whole rows are.
+    """
+
+    fault: Fault
+    rows: tuple[int, ...]
+    detail: str
+    blocks: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class RowScan:
+    """Sums over every row of a pair, filled piece by piece.
+
+    ``beyond`` counts elements whose difference is more than is healthy; the others are sums of
+    squares of base, candidate and difference, and of products.
+    """
+
+    rows: int
+    columns: int
+    directions: Array
+    base: Array
+    candidate: Array
+    base_squares: Array
+    candidate_squares: Array
+    noise: Array
+    dot: Array
+    beyond: Array
+
+    @classmethod
+    def of(cls, rows: int, columns: int) -> RowScan:
+        """Return an empty one."""
+        drawn = np.random.default_rng(0).standard_normal((columns, PROJECTIONS), dtype=np.float32)
+        projections = [np.zeros((rows, PROJECTIONS), dtype=np.float32) for _ in range(2)]
+        sums = [np.zeros(rows) for _ in range(4)]
+        scaled = drawn / np.float32(np.sqrt(PROJECTIONS))
+        return cls(
+            rows=rows,
+            columns=columns,
+            directions=scaled,
+            base=projections[0],
+            candidate=projections[1],
+            base_squares=sums[0],
+            candidate_squares=sums[1],
+            noise=sums[2],
+            dot=sums[3],
+            beyond=np.zeros(rows, dtype=np.int64),
+        )
+
+    def add(self, first: int, base: Array, candidate: Array, allowed: Array) -> None:
+        """Take in whole rows, from row ``first`` on; ``allowed`` is laid over them."""
+        here = slice(first, first + len(base))
+        with np.errstate(all="ignore"):
+            difference = np.abs(candidate - base)
+            self.beyond[here] = np.count_nonzero(~(difference <= allowed), axis=1)
+            self.base[here] = base @ self.directions
+            self.candidate[here] = candidate @ self.directions
+            for sums, one, other in (
+                (self.base_squares, base, base),
+                (self.candidate_squares, candidate, candidate),
+                (self.noise, difference, difference),
+                (self.dot, base, candidate),
+            ):
+                sums[here] = np.einsum("ij,ij->i", one, other)
+
+    @property
+    def finite(self) -> Array:
+        """Rows without NaN and inf in the candidate."""
+        found: Array = np.isfinite(self.candidate_squares)
+        return found
+
+    @property
+    def relative(self) -> Array:
+        """Squared error of every row over its squares; 0 where both are 0."""
+        with np.errstate(all="ignore"):
+            found = self.noise / self.base_squares
+        return np.where(self.noise == 0, 0.0, np.where(np.isnan(found), np.inf, found))
+
+    def outliers(self) -> Rows:
+        """Return rows that are much farther off than most rows are."""
+        relative = self.relative
+        usual = float(np.median(relative[self.base_squares > 0])) if self.rows else 0.0
+        return np.flatnonzero(relative > max(_OUTLIER * usual, 0.02))
+
+
+def find_row_faults(scan: RowScan, damaged: Rows, read: RowReader) -> tuple[RowFault, ...]:
+    """Say what was done to the damaged rows; the fault of most rows first.
+
+    Rows that nothing explains are "rows damaged".
+    """
+    found: list[RowFault] = []
+    broken = damaged[~scan.finite[damaged]]
+    if broken.size:
+        found.append(_whole("rows not finite", broken))
+    left = damaged[scan.finite[damaged] & np.isfinite(scan.base_squares[damaged])]
+    zeroed = left[scan.candidate_squares[left] == 0]
+    if zeroed.size:
+        found.append(_whole("rows zeroed", zeroed))
+    left = np.setdiff1d(left, zeroed)
+    for fault in _multiples(scan, left):
+        found.append(fault)
+        left = np.setdiff1d(left, fault.rows)
+    for fault in _moves(scan, left, damaged):
+        found.append(fault)
+        left = np.setdiff1d(left, fault.rows)
+    if left.size:
+        found += _blocks(left, read)
+    return tuple(sorted(found, key=lambda one: -len(one.rows)))
+
+
+def _whole(fault: Fault, rows: Rows, more: str = "") -> RowFault:
+    detail = f"{rows_text(rows)}{', ' if more else ''}{more}"
+    return RowFault(fault=fault, rows=tuple(rows.tolist()), detail=detail)
+
+
+def rows_text(rows: Iterable[int], most: int = 3) -> str:
+    """Return "row 7", "64 rows: 0 to 63", "5 rows: 1, 3, 7 to 9"."""
+    listed = sorted(rows)
+    ranges = list(_ranges(listed))
+    shown = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in ranges[:most])
+    rest = "" if len(ranges) <= most else " ..."
+    if len(listed) == 1:
+        return f"row {listed[0]}"
+    return f"{len(listed):,} rows: {shown}{rest}"
+
+
+def _ranges(listed: Sequence[int]) -> Iterator[tuple[int, int]]:
+    start = 0
+    for at in range(1, len(listed) + 1):
+        if at == len(listed) or listed[at] != listed[at - 1] + 1:
+            yield listed[start], listed[at - 1]
+            start = at
+
+
+def _multiples(scan: RowScan, rows: Rows) -> Iterator[RowFault]:
+    """Rows that are the base's times a factor, -1 apart from the others."""
+    base, other, dot = (one[rows] for one in (scan.base_squares, scan.candidate_squares, scan.dot))
+    with np.errstate(all="ignore"):
+        factor = dot / base
+        left = other - dot * factor
+        explained = (base > 0) & (left <= 0.04 * scan.noise[rows]) & (left <= 0.09 * other)
+    negated = explained & (np.abs(factor + 1) < 0.05)
+    scaled = explained & ~negated
+    if negated.any():
+        yield _whole("rows negated", rows[negated])
+    if scaled.any():
+        yield _whole("rows scaled", rows[scaled], factor_text(factor[scaled]))
+
+
+def factor_text(factors: Array) -> str:
+    """Return "by 10", or "by 0.5 to 3" where they differ by more than 2%."""
+    least, most = float(factors.min()), float(factors.max())
+    if abs(most - least) <= 0.02 * max(abs(least), abs(most)):
+        return f"by {float(np.median(factors)):.3g}"
+    return f"by {least:.3g} to {most:.3g}"
+
+
+# Rows that stand in another place.
+
+
+def _moves(scan: RowScan, rows: Rows, damaged: Rows) -> Iterator[RowFault]:
+    if rows.size == 0 or scan.rows < 2 or scan.columns < 4:
+        return
+    sources = _find_sources(scan, rows, damaged)
+    moved, source = rows[sources >= 0], sources[sources >= 0]
+    if not moved.size:
+        return
+    shift = _describe_shift(moved, source, rows, scan.rows)
+    if shift is not None:
+        yield shift
+        return
+    known = dict(zip(moved.tolist(), source.tolist(), strict=True))
+    if {*known} == {*known.values()}:
+        yield _describe_order(known, scan.rows)
+        return
+    pairs = [f"{row} is the base's {at}" for row, at in [*known.items()][:3]]
+    more = " ..." if len(known) > 3 else ""
+    yield _whole("rows duplicated", moved, f"{', '.join(pairs)}{more}")
+
+
+def _find_sources(scan: RowScan, rows: Rows, damaged: Rows) -> Array:
+    """Return the base's row that each of the rows holds, -1 where that is none or its own."""
+    from scipy.spatial import cKDTree
+
+    healthy = np.setdiff1d(np.arange(scan.rows), damaged)
+    healthy = healthy[scan.base_squares[healthy] > 0]
+    usual = float(np.sqrt(np.median(scan.relative[healthy]))) if healthy.size else 0.1
+    farthest = min(max(5 * usual, 0.05), _FARTHEST)
+    size = np.sqrt(scan.candidate_squares[rows])
+    enough = np.minimum(farthest * size, _GAIN * np.sqrt(scan.noise[rows]))
+    sources = np.full(rows.size, -1)
+    tree = cKDTree(scan.base[:, :_TREE])
+
+    def look_up(places: Rows) -> None:
+        if not places.size:
+            return
+        nearest = min(4, scan.rows)
+        near = tree.query(scan.candidate[rows[places], :_TREE], k=nearest)[1].reshape(-1, nearest)
+        apart = np.linalg.norm(scan.base[near] - scan.candidate[rows[places]][:, None, :], axis=2)
+        best = apart.argmin(axis=1)
+        at = near[np.arange(len(places)), best]
+        good = (apart.min(axis=1) <= enough[places]) & (at != rows[places])
+        sources[places[good]] = at[good]
+
+    sampled = np.unique(np.linspace(0, rows.size - 1, min(_SAMPLE, rows.size)).astype(np.intp))
+    look_up(sampled)
+    steps = Counter((rows[sampled] - sources[sampled])[sources[sampled] >= 0].tolist())
+    for step, _count in steps.most_common(2):
+        at = rows - step
+        inside = np.flatnonzero((sources < 0) & (at >= 0) & (at < scan.rows))
+        apart = np.linalg.norm(scan.candidate[rows[inside]] - scan.base[at[inside]], axis=1)
+        good = inside[apart <= enough[inside]]
+        sources[good] = at[good]
+    left = np.setdiff1d(np.flatnonzero(sources < 0), sampled)
+    if left.size <= _MOST_LOOKED_UP or (sources[sampled] >= 0).mean() > 0.02:
+        look_up(left)
+    return sources
+
+
+def _describe_shift(moved: Rows, source: Rows, damaged: Rows, count: int) -> RowFault | None:
+    """Rows from one index on stand some places later or earlier, to the end."""
+    steps, counts = np.unique(moved - source, return_counts=True)
+    step = int(steps[counts.argmax()])
+    shifted = moved[moved - source == step]
+    if shifted.size < 3 or counts.max() < 0.9 * moved.size:
+        return None
+    first = int(shifted[0]) - max(step, 0)
+    last = count - 1 + min(step, 0)
+    whole = int(shifted[-1]) == last and first <= int(damaged[0])
+    others = moved[moved - source != step]
+    round_about = others.size and bool(np.isin(source[moved - source != step], damaged).all())
+    if not whole or round_about or shifted.size < 0.9 * (last - int(shifted[0]) + 1):
+        return None
+    what = "inserted" if step > 0 else "deleted"
+    number = f"{abs(step)} row{'s' if abs(step) > 1 else ''} {what}"
+    rows = tuple(damaged[damaged >= first].tolist())
+    return RowFault(fault="rows shifted", rows=rows, detail=f"from row {first} on, {number}")
+
+
+def _describe_order(known: dict[int, int], count: int) -> RowFault:
+    """Rows that exchange their places: rolled, swapped, heads, or any order."""
+    rows = np.array(sorted(known))
+    source = np.array([known[row] for row in rows.tolist()])
+    first, size = int(rows[0]), int(rows[-1] - rows[0]) + 1
+    steps = np.unique((rows - source) % size)
+    if size == rows.size > 2 and steps.size == 1:
+        step = int(steps[0])
+        by = step if step <= size // 2 else step - size
+        return _whole("rows rolled", rows, f"by {by}")
+    order = np.arange(count)
+    order[rows] = source
+    width = block_size(order)
+    if width >= _LEAST_HEAD:
+        heads = np.unique(rows // width)
+        detail = f"{len(heads)} of {count // width} heads of {width} rows"
+        return RowFault(fault="heads permuted", rows=tuple(rows.tolist()), detail=detail)
+    pairs = [(row, at) for row, at in known.items() if row < at and known[at] == row]
+    if 2 * len(pairs) == rows.size and len(pairs) <= 8:
+        words = ", ".join(f"{row} and {at}" for row, at in pairs[:3])
+        return RowFault(fault="rows swapped", rows=tuple(rows.tolist()), detail=words)
+    return _whole("rows permuted", rows, f"of {count:,}, first {first}")
+
+
+# Blocks within rows.
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    row: int
+    first: int
+    last: int
+    fault: Fault
+    factor: float
+
+
+_WHOLE: dict[Fault, Fault] = {"blocks damaged": "rows damaged"}
+
+
+def _blocks(rows: Rows, read: RowReader) -> list[RowFault]:
+    """Say which blocks of some rows are damaged, each kind apart; at most 64 rows are read."""
+    few = rows
+    if rows.size > _READ:
+        few = rows[np.linspace(0, rows.size - 1, _READ).astype(np.intp)]
+    base, candidate, allowed = read(few)
+    made = [
+        block
+        for row, ours, theirs, most in zip(few.tolist(), base, candidate, allowed, strict=True)
+        for block in _row_blocks(row, ours, theirs, most)
+    ]
+    found = []
+    for kind in dict.fromkeys(block.fault for block in made):
+        of_kind = [block for block in made if block.fault == kind]
+        where = np.unique([block.row for block in of_kind])
+        whole = [b for b in of_kind if b.first == 0 and b.last == base.shape[1] - 1]
+        fault = _WHOLE.get(kind, kind) if len(whole) == len(of_kind) else kind
+        sampled = few.size < rows.size
+        rows_of = tuple((rows if sampled and where.size == few.size else where).tolist())
+        detail = _blocks_text(of_kind, rows_of, whole=len(whole) == len(of_kind))
+        blocks = tuple((b.row, b.first, b.last) for b in of_kind[:8])
+        found.append(RowFault(fault=fault, rows=rows_of, detail=detail, blocks=blocks))
+    return found
+
+
+def _blocks_text(blocks: Sequence[_Block], rows: Sequence[int], *, whole: bool) -> str:
+    if whole:
+        return rows_text(rows)
+    columns = {(block.first, block.last) for block in blocks}
+    factors = ""
+    if blocks[0].fault == "blocks scaled":
+        factors = f", {factor_text(np.array([block.factor for block in blocks]))}"
+    if len(columns) == 1:
+        first, last = next(iter(columns))
+        return f"{rows_text(rows)}, columns {first} to {last}{factors}"
+    row = blocks[0]
+    start = f"first row {row.row}, columns {row.first} to {row.last}"
+    return f"{len(blocks):,} blocks of {rows_text(rows)}; {start}{factors}"
+
+
+def _row_blocks(row: int, base: Array, candidate: Array, allowed: Array) -> Iterator[_Block]:
+    """Yield runs of damaged blocks of a row that are damaged alike."""
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.abs(candidate - base) <= allowed)
+    places = np.unique(np.flatnonzero(wrong) // SPAN)
+    run: _Block | None = None
+    for place in places.tolist():
+        first, last = place * SPAN, min((place + 1) * SPAN, base.size) - 1
+        here = slice(first, last + 1)
+        fault, factor = _name_block(base[here], candidate[here])
+        if run is not None and run.last == first - 1 and run.fault == fault:
+            run = _Block(row, run.first, last, fault, run.factor)
+            continue
+        if run is not None:
+            yield run
+        run = _Block(row, first, last, fault, factor)
+    if run is not None:
+        yield run
+
+
+def _name_block(base: Array, candidate: Array) -> tuple[Fault, float]:
+    ours, theirs = base.astype(np.float64), candidate.astype(np.float64)
+    if not theirs.any():
+        return "blocks zeroed", 0.0
+    squares = float(ours @ ours)
+    if not np.isfinite(theirs).all() or not squares:
+        return "blocks damaged", 1.0
+    factor = float(ours @ theirs) / squares
+    left = float(np.sum((theirs - factor * ours) ** 2))
+    noise = float(np.sum((theirs - ours) ** 2))
+    if left > 0.1 * noise or left > 0.1 * float(theirs @ theirs):
+        return "blocks damaged", 1.0
+    if abs(factor + 1) < 0.1:
+        return "blocks negated", -1.0
+    return "blocks scaled", factor
+
+
+ROW_FAULTS: tuple[Fault, ...] = tuple(
+    one for one in get_args(Fault) if one.startswith(("rows ", "blocks ", "heads "))
+)

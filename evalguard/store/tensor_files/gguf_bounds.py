@@ -1,0 +1,204 @@
+"""What the block types of ggml can do: their scales read, and with them the greatest error.
+
+Layouts are those of ggml-common.h; the package gguf decodes the numbers, this file reads only the
+scales. ggml rounds to nearest on the final scale of a block; the scales of K-quants' sub-blocks are
+rounded to 4 or 6 bits before, which cuts off what is at the ends, and an importance matrix moves
+scales by least squares (quantize_row_*_impl).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.tensors.bounds import Bound, Cells, lost_by_float16
+
+Array = NDArray[Any]
+_HALF = 0.505
+_SUPER = 256  # elements of a super-block
+_FARTHEST = 1.5  # two unrelated blocks of one size are 2 apart, in squares, a negated one 4
+_LOST = 1e-5  # what a float16 scale of a codebook may lose: all of so small a block
+_SEARCHED = 1.5  # steps, where least squares may choose the scale after the rounding
+
+
+def bound_blocks(
+    kind: str, size: int, raw: NDArray[np.uint8], values: Array, exact: Array
+) -> Bound:
+    """Return the greatest error that a healthy quantiser to ``kind`` makes in each element.
+
+    Args:
+        size: bytes of a block.
+        raw: blocks, and ``values`` their numbers, flat.
+        exact: what was quantised. Types that are vectors of a codebook have no bound of their own:
+            256 elements are as they should be unless they are off by more than their size, or
+            nothing is left of them.
+    """
+    cells = block_cells(kind, raw, size)
+    if cells is not None:
+        return cells.bound(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ours, theirs = exact.reshape(-1, _SUPER), values.reshape(-1, _SUPER)
+        off = ((theirs - ours) ** 2).sum(axis=1) > _FARTHEST * (ours**2).sum(axis=1)
+        allowed = np.where(off | ~theirs.any(axis=1), np.float32(_LOST), np.float32(np.inf))
+    return Bound(np.repeat(allowed, _SUPER), np.zeros(values.size, dtype=np.int8))
+
+
+def block_cells(kind: str, raw: NDArray[np.uint8], size: int) -> Cells | None:
+    """Return the grids of blocks of ``size`` bytes; None of a type whose errors have no bound."""
+    reader = _READERS.get(kind)
+    return None if reader is None else reader(raw.reshape(-1, size))
+
+
+def _half_floats(raw: Array) -> Array:
+    return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
+
+
+def _q8_0(blocks: Array) -> Cells:
+    scale = np.abs(_half_floats(blocks[:, :2]))
+    inner = _HALF * scale + 127 * lost_by_float16(scale)
+    return Cells(width=32, low=-127 * scale, high=127 * scale, inner=inner, outer=0 * scale)
+
+
+def _centred(blocks: Array, half: int) -> Cells:
+    """q4_0 and q5_0: the greatest element is the lowest level, its opposite is cut off."""
+    scale = np.abs(_half_floats(blocks[:, :2]))
+    signed = _half_floats(blocks[:, :2])
+    ends = -half * signed, (half - 1) * signed
+    return Cells(
+        width=32,
+        low=np.minimum(*ends),
+        high=np.maximum(*ends),
+        inner=_SEARCHED * scale + half * lost_by_float16(scale),
+        outer=scale,
+    )
+
+
+def _offset(blocks: Array, levels: int) -> Cells:
+    """q4_1 and q5_1: a scale and the least element."""
+    scale, least = np.abs(_half_floats(blocks[:, :2])), _half_floats(blocks[:, 2:4])
+    inner = _SEARCHED * scale + (levels - 1) * lost_by_float16(scale) + lost_by_float16(least)
+    high = least + (levels - 1) * scale
+    return Cells(width=32, low=least, high=high, inner=inner, outer=scale)
+
+
+def _with_minimum(
+    scale: Array, minimum: Array, codes: tuple[Array, Array], levels: int, width: int
+) -> Cells:
+    """q2_k, q4_k, q5_k: whole-number scales and minima of sub-blocks."""
+    step, low = np.abs(scale * codes[0]), -(minimum * codes[1])
+    top = levels - 1
+    lost = top * codes[0] * lost_by_float16(scale) + codes[1] * lost_by_float16(minimum)
+    cut = 0.5 * top * np.abs(scale) + 0.5 * np.abs(minimum) + 0 * step
+    return Cells(
+        width=width, low=low, high=low + top * step, inner=_HALF * step + lost, outer=2 * step + cut
+    )
+
+
+def _six_bits(packed: Array) -> tuple[Array, Array]:
+    """Return eight scales and eight minima of 6 bits each (get_scale_min_k4)."""
+    low, minima, mixed = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate([low & 63, (mixed & 15) | ((low >> 2) & 48)], axis=1)
+    offsets = np.concatenate([minima & 63, (mixed >> 4) | ((minima >> 2) & 48)], axis=1)
+    return scales.astype(np.float32), offsets.astype(np.float32)
+
+
+def _q4_k(blocks: Array, levels: int = 16) -> Cells:
+    scale, minimum = _half_floats(blocks[:, :2]), _half_floats(blocks[:, 2:4])
+    return _with_minimum(scale, minimum, _six_bits(blocks[:, 4:16]), levels, 32)
+
+
+def _q2_k(blocks: Array) -> Cells:
+    packed = blocks[:, :16]
+    codes = (packed & 15).astype(np.float32), (packed >> 4).astype(np.float32)
+    return _with_minimum(
+        _half_floats(blocks[:, 80:82]), _half_floats(blocks[:, 82:84]), codes, 4, 16
+    )
+
+
+def _signed_scales(scale: Array, codes: Array, half: int) -> Cells:
+    """q3_k and q6_k: signed whole-number scales of 16 elements."""
+    signed = scale * codes
+    step = np.abs(signed)
+    ends = -half * signed, (half - 1) * signed
+    lost = half * np.abs(codes) * lost_by_float16(scale)
+    return Cells(
+        width=16,
+        low=np.minimum(*ends),
+        high=np.maximum(*ends),
+        inner=_HALF * step + lost,
+        outer=2 * step + 0.5 * half * np.abs(scale),
+    )
+
+
+def _q3_k(blocks: Array) -> Cells:
+    packed = blocks[:, 96:108]
+    low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
+    high = np.concatenate([(packed[:, 8:] >> shift) & 3 for shift in (0, 2, 4, 6)], axis=1)
+    codes = (low | (high << 4)).astype(np.float32) - 32
+    return _signed_scales(_half_floats(blocks[:, 108:110]), codes, 4)
+
+
+def _q6_k(blocks: Array) -> Cells:
+    codes = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
+    return _signed_scales(_half_floats(blocks[:, 208:210]), codes, 32)
+
+
+def _codebook(step: Array, cut: Array) -> Cells:
+    """iq4_nl and iq4_xs: 16 levels from -127 to 113, at most 24 apart."""
+    size = np.abs(step)
+    ends = -127 * step, 113 * step
+    return Cells(
+        width=32,
+        low=np.minimum(*ends),
+        high=np.maximum(*ends),
+        inner=16 * size + 127 * lost_by_float16(step),
+        outer=30 * size + cut,
+    )
+
+
+def _iq4_nl(blocks: Array) -> Cells:
+    scale = _half_floats(blocks[:, :2])
+    return _codebook(scale, 0 * scale)
+
+
+def _iq4_xs(blocks: Array) -> Cells:
+    scale = _half_floats(blocks[:, :2])
+    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
+    high = (high >> np.arange(0, 16, 2, dtype=np.uint16)) & 3
+    low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    codes = (low | (high.astype(np.uint8) << 4)).astype(np.float32) - 32
+    return _codebook(scale * codes, 64 * np.abs(scale) + 0 * codes)
+
+
+def _mxfp4(blocks: Array) -> Cells:
+    """Powers of two as scales; e2m1 reaches 6, at most 2 apart (OCP microscaling formats, 1.0)."""
+    step = np.exp2(blocks[:, :1].astype(np.float32) - 127)
+    return Cells(width=32, low=-6 * step, high=6 * step, inner=1.01 * step, outer=1.1 * step)
+
+
+def _ternary(blocks: Array) -> Cells:
+    scale = np.abs(_half_floats(blocks[:, -2:]))
+    inner = _HALF * scale + lost_by_float16(scale)
+    return Cells(width=256, low=-scale, high=scale, inner=inner, outer=0 * scale)
+
+
+_READERS: dict[str, Callable[[Array], Cells]] = {
+    "q8_0": _q8_0,
+    "q4_0": lambda blocks: _centred(blocks, 8),
+    "q5_0": lambda blocks: _centred(blocks, 16),
+    "q4_1": lambda blocks: _offset(blocks, 16),
+    "q5_1": lambda blocks: _offset(blocks, 32),
+    "q2_k": _q2_k,
+    "q3_k": _q3_k,
+    "q4_k": _q4_k,
+    "q5_k": lambda blocks: _q4_k(blocks, 32),
+    "q6_k": _q6_k,
+    "iq4_nl": _iq4_nl,
+    "iq4_xs": _iq4_xs,
+    "mxfp4": _mxfp4,
+    "tq1_0": _ternary,
+    "tq2_0": _ternary,
+}
