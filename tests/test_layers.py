@@ -22,13 +22,14 @@ CORE = {"core", "stats", "bisect", "errors"}
 ADAPTERS = {"config", "conversion", "harness", "models", "worker", "store", "integrations"}
 BELOW: dict[str, set[str]] = {
     **dict.fromkeys(CORE, CORE),
-    **dict.fromkeys(ADAPTERS, CORE),
+    **dict.fromkeys(ADAPTERS, CORE | {"regular_file"}),
     "recipes": {"errors"},
     "report": CORE,
-    "run": CORE | ADAPTERS | {"report", "garbage"},
+    "run": CORE | ADAPTERS | {"report", "garbage", "regular_file"},
     "cli": CORE | {"run"},
     "pytest_plugin": CORE | {"run"},
     "garbage": set(),
+    "regular_file": set(),
     "__main__": {"cli", "garbage", "errors"},
 }
 

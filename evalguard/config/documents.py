@@ -17,6 +17,7 @@ from evalguard.config.task_code import find_task_code, is_task_file
 from evalguard.config.yaml_nodes import NULL_TAG, Loc, Walk, compose, line_of
 from evalguard.core.settings import Target, Value, Variant
 from evalguard.errors import UsageError, nearest
+from evalguard.regular_file import open_regular
 
 # "For that model" is taken at its word: trusting one model's code says nothing about the model
 # that a descendant puts in its place.
@@ -230,7 +231,7 @@ def _read_text(path: Path, label: str) -> str:
     if path.is_dir():
         refuse(label, 0, "is a folder, not a guard file")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         refuse(label, 0, f"cannot be read: {error.strerror}")

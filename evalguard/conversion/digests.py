@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from evalguard.core.settings import digest_of
+from evalguard.regular_file import read_regular_text
 
 # Below this a file is read faster than it is looked up.
 _BIG = 2**20
@@ -68,7 +69,7 @@ def digest_model(path: Path, known: KnownDigests | None = None) -> str:
 def _weights_elsewhere(folder: Path) -> Iterator[str]:
     for index in folder.rglob("*.index.json") if folder.is_dir() else ():
         try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            names = set(json.loads(read_regular_text(index))["weight_map"].values())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # whoever loads it will say so
         for name in (Path(os.path.relpath(index.parent, folder), str(name)) for name in names):

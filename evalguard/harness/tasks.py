@@ -14,6 +14,7 @@ from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.harness.requests import RenderChat, TaskRequests, build_requests, random_subset
 from evalguard.harness.surroundings import TaskOptions, lm_eval_surroundings
+from evalguard.regular_file import is_special
 
 if TYPE_CHECKING:
     from lm_eval.api.group import Group
@@ -238,6 +239,7 @@ class TaskIndex:
                     f"task folder '{folder}' does not exist or is not a folder",
                     hint="--include_path takes the folder that holds the task's YAML file",
                 )
+            _refuse_special_files(folder)
         self._folders = tuple(folders)
         self._complete = False
         self.manager = self._read(include_defaults=False)
@@ -350,6 +352,16 @@ class TaskIndex:
                 if f"task: {name}\n" in text or f"group: {name}\n" in text:
                     return f"{path} names it, but lm-eval cannot read that file: check its YAML"
         return ""
+
+
+def _refuse_special_files(folder: Path) -> None:
+    """lm-eval opens every YAML file of a folder, and would wait for the other end of a pipe."""
+    for path in folder.glob("**/*.yaml"):
+        if is_special(path):
+            raise UsageError(
+                f"{path} is not a regular file, and lm-eval would wait for it",
+                hint="--include_path takes a folder of task files: move it elsewhere",
+            )
 
 
 def _is_file(name: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvaluationError
+from evalguard.regular_file import read_regular_text
 
 # The names that transformers looks for, in its order: one file, else the index of several.
 _SAFETENSORS_NAMES = ("model.safetensors", "model.safetensors.index.json")
@@ -78,7 +79,7 @@ def find_checkpoint_files(name: str, *, allow_pickle: bool) -> CheckpointFiles:
         if found:
             if single in _PICKLED_NAMES and not allow_pickle:
                 raise pickle_error(str(found[0]))
-            stored = json.loads(config.read_text())
+            stored = json.loads(read_regular_text(config))
             return CheckpointFiles(name=name, files=found, config=stored)
     raise EvaluationError(
         f"{name} holds no weights that can be read",

@@ -35,6 +35,7 @@ LEFT_OUT: Mapping[str, str] = {
     "models/registered.py": "evalguard's model types for plain lm-eval, whose scores are not kept",
     "models/runtimes/points": "activations of other libraries, which no score is read from",
     "models/tracing": "activations recorded and forced, which no score is read from",
+    "regular_file.py": 'refuses to open what is no file: it reads as "open" does',
     "stats": "judges scores, and makes none",
     "store": "how files are written that are kept: their formats have numbers of their own",
 }

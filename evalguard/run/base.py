@@ -32,6 +32,7 @@ from evalguard.core.scores import (
 )
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError, nearest
+from evalguard.regular_file import open_regular
 from evalguard.run.record import MetricFacts
 from evalguard.run.scoring.evaluate import describe_reading
 from evalguard.run.stored_run import BaselineScores, StoredRun, read_stored_run
@@ -79,7 +80,7 @@ def read_baseline(path: Path, *, base: str, candidate: str) -> BaselineScores:
 
 def _is_sqlite(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_SQLITE_HEADER)) == _SQLITE_HEADER
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error

@@ -26,6 +26,7 @@ from evalguard.errors import (
 from evalguard.harness.finished_runs.files import is_lmeval_run
 from evalguard.harness.finished_runs.run import LmEvalRun, read_run
 from evalguard.models.arguments import HF_TYPES
+from evalguard.regular_file import is_special
 from evalguard.run.options import CompareOptions
 from evalguard.run.stored_run import BaselineScores
 
@@ -92,6 +93,8 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
         return ModelSource(name=side.spec, variant=variant, guard=guard)
     if not side.spec.strip():
         raise UsageError(f"--{side.role} is empty", hint=_WHAT_TO_GIVE)
+    if is_special(Path(path)):
+        raise UsageError(f"--{side.role} {side.spec} is not a regular file", hint=_WHAT_TO_GIVE)
     if os.path.exists(path) and is_lmeval_run(path):
         _check_has_model(side)
         return RunSource(name=_short_path(path), run=read_run(path, tasks=options.tasks or None))

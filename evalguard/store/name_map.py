@@ -9,6 +9,7 @@ import yaml
 
 from evalguard.core.tensors.name_map import NameMap, parse_name_map
 from evalguard.errors import UsageError
+from evalguard.regular_file import read_regular_text
 
 _LARGEST_BYTES = 10_000_000  # far above what anybody writes: not a checkpoint given by mistake
 
@@ -22,7 +23,7 @@ def read_name_map(path: Path) -> NameMap:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise UsageError(f"{path} is too large for a name map", hint="name a YAML file")
-        text = path.read_text(encoding="utf-8")
+        text = read_regular_text(path)
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(f"{path} cannot be read: {said}", hint="name a YAML file") from error

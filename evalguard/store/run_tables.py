@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.settings import checksum_fault
 from evalguard.errors import StoreError, UsageError
+from evalguard.regular_file import open_regular
 from evalguard.store.files import DamagedBlockError
 from evalguard.store.record_file import check_size
 
@@ -163,7 +164,7 @@ def read_document(path: Path, *, schemas: tuple[str, ...], hint: str = _HINT) ->
     """The same, of a document that follows one of several contracts."""
     file = path / _RESULT_NAME if path.is_dir() else path
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
@@ -247,7 +248,7 @@ def check_run_file(folder: Path, file: Path, digests: Mapping[str, str] | None) 
 def _digest(file: Path) -> str:
     digest = hashlib.sha256()
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             while chunk := opened.read(_CHUNK):
                 digest.update(chunk)
     except OSError as error:

@@ -10,6 +10,8 @@ import hashlib
 from pathlib import Path
 from typing import BinaryIO
 
+from evalguard.regular_file import open_regular
+
 _MARK = b"evalguard-seal:"
 _OPEN = b"0" * 64
 _CHUNK = 2**20
@@ -37,7 +39,7 @@ def read_seal(path: Path) -> str | None:
     Raises:
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return read_open_seal(file)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.regular_file import is_special, open_regular
 
 _DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 _RESULTS = re.compile(rf"(?P<name>.+)_(?P<date>{_DATE})\.json")
@@ -65,6 +66,8 @@ def find_run(path: Path) -> RunFiles:
                 hint="give the folder of the run, or its results_DATE.json",
             )
         return _with_samples(path, ())
+    if is_special(path):
+        raise UsageError(f"{path} is not a regular file", hint="give a folder or a file")
     if not path.is_dir():
         raise UsageError(f"{path} does not exist")
     folder, notes = _folder_of_run(path)
@@ -193,7 +196,7 @@ def read_file(path: Path) -> Any:
         EvaluationError: if it cannot be read, is too large, or is not JSON; with file and line.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
         raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
@@ -210,7 +213,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """
     # Lines end at "\n" only: documents may hold other separators that str.splitlines would cut at.
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             number = 0
             while line := file.readline(MAX_LINE + 1):
                 number += 1

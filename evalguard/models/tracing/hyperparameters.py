@@ -18,6 +18,7 @@ from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.comparison import is_computed_with, to_json_value
 from evalguard.models.tracing.rotary import read_rotary
+from evalguard.regular_file import read_regular_text
 
 if TYPE_CHECKING:
     import torch
@@ -205,7 +206,7 @@ def read_hyperparameter_file(path: Path) -> list[HeldValue]:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint=_HINT) from error
     try:

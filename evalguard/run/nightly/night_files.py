@@ -19,6 +19,7 @@ from evalguard.core.reports.history import TrendReport
 from evalguard.core.reports.night import ALPHA, LOOKS, SCHEMA, NightReport, PairNight
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, UsageError
+from evalguard.regular_file import read_regular_text
 from evalguard.report.formats import choose_format
 from evalguard.report.night import night_document, night_mail, night_markdown, night_text
 from evalguard.run.history.queries import HistorySelection, find_trends
@@ -154,7 +155,7 @@ def _night_folders(root: Path) -> Iterator[Path]:
 
 def _read_result(path: Path) -> dict[str, Any] | None:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_regular_text(path))
     except (OSError, ValueError, RecursionError):
         return None
     known = isinstance(document, dict) and document.get("schema") == SCHEMA

@@ -8,6 +8,7 @@ from evalguard.core.tensors.noise import NoiseTable
 from evalguard.errors import UsageError
 from evalguard.models.noise.measuring import measure_noise
 from evalguard.models.noise.operations import find_subject
+from evalguard.regular_file import read_regular_text
 from evalguard.report.tensors.contract import parse_noise
 
 _LARGEST_BYTES = 10_000_000
@@ -40,7 +41,7 @@ def read_noise(path: Path) -> NoiseTable:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise UsageError(f"{path} is too large for a noise table")
-        text = path.read_text(encoding="utf-8")
+        text = read_regular_text(path)
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(

@@ -19,6 +19,7 @@ from evalguard.errors import EvalguardError, StoreError, UsageError
 from evalguard.harness.requests import RenderChat, TaskRequests
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import load_tasks
+from evalguard.regular_file import check_regular, open_regular, read_regular_text
 from evalguard.report.words.labels import decisive_comparison
 from evalguard.run.stored_run import StoredRun, read_stored_run
 
@@ -100,7 +101,7 @@ def read_own_documents(choice: DocumentChoice) -> list[RequestedSequence]:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.expanduser().open("rb") as file:
+        with open_regular(path.expanduser()) as file:
             data = file.read(_MOST_BYTES + 1)
         text = data.decode("utf-8")
     except OSError as error:
@@ -146,6 +147,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
             hint=f"one of {', '.join(_INPUT_SUFFIXES)}",
         )
     try:
+        check_regular(path)
         if suffix == ".npz":
             with np.load(path, allow_pickle=False) as found:
                 return {name: found[name] for name in found.files}
@@ -153,7 +155,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
             from safetensors.numpy import load_file
 
             return dict(load_file(path))
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(read_regular_text(path))
         return {str(name): _as_array(name, value) for name, value in dict(given).items()}
     except UsageError:
         raise

@@ -70,7 +70,9 @@ def _check_place(path: Path, *, create: bool) -> None:
     except OSError as error:
         raise UsageError(f"the history {path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(found.st_mode):
-        raise UsageError(f"{path} is not a file, so it is not a history", hint=_OTHER_FILE_HINT)
+        raise UsageError(
+            f"{path} is not a regular file, so it is not a history", hint=_OTHER_FILE_HINT
+        )
     if found.st_size:
         return
     # sqlite3 would take it for a new file, and throw the log away, with all that is in it.

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.regular_file import open_regular, read_regular_text
 from evalguard.store.tensor_files.other_files import read_gguf, read_npy, read_npz, read_torch
 from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
 from evalguard.store.tensor_files.stored import NoBytes, StoredTensor, unknown_codec
@@ -203,7 +204,7 @@ def _read_file(
 def _file_kind(path: Path) -> FileKind:
     """Tell by a file's first bytes, then by its suffix, what it is."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(16)
     except OSError as error:
         raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
@@ -229,7 +230,7 @@ def _file_kind(path: Path) -> FileKind:
 
 def _read_config(folder: Path) -> Mapping[str, Any]:
     try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        content = json.loads(read_regular_text(folder / "config.json"))
     except (OSError, ValueError, RecursionError):
         return {}  # only used to say more: the tensors speak for themselves
     return content if isinstance(content, dict) else {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvaluationError
+from evalguard.regular_file import read_regular_text
 from evalguard.store.tensor_files.stored import (
     FileBytes,
     NoBytes,
@@ -106,7 +107,7 @@ def read_weight_map(path: Path) -> Mapping[str, str]:
         EvaluationError: it cannot be read, or names a file outside its folder.
     """
     try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = json.loads(read_regular_text(path))["weight_map"]
         files = {str(name): str(file) for name, file in weight_map.items()}
     except OSError as error:
         raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.tensors.bounds import Bound
 from evalguard.errors import EvaluationError
+from evalguard.regular_file import check_regular
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -110,6 +111,7 @@ class OpenedFile:
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self.path = path
         try:
+            check_regular(path)
             self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
