@@ -344,7 +344,9 @@ class BisectionProgress:
         text = f"probe {self._number}: {self._names(probe.settings)}: {self._found(probe)}"
         spent = self._spent + event.spent
         of = f" of about {self._announced:.1f}" if self._announced is not None else ""
-        self._say(f"{text}; {spent:.1f}{of} evaluations so far")
+        known = self._seconds and self._remaining
+        left = f", about {self._time(self._remaining)} left" if known else ""
+        self._say(f"{text}; {spent:.1f}{of} evaluations so far{left}")
 
     def _found(self, probe: Probe) -> str:
         if probe.untestable:

@@ -130,6 +130,30 @@ def test_a_norm_that_seems_scaled_is_counted_among_those_that_are_shifted(
     assert names(found) == ["weights.norms (all 9, plus a constant, +1)"]
 
 
+def test_a_rounding_on_top_hides_no_number(base: Path, tmp_path: Path) -> None:
+    def change(weights: Weights) -> None:
+        shift_norms(weights)
+        scale_head(weights)
+        round_all(weights)
+
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert {
+        "weights.norms (all 9, plus a constant, +1)", "weights.down_proj (all 4, scaled, by 1.25)",
+    } < set(names(found))  # fmt: skip
+    assert len(names(found)) == 3
+
+
+def test_norm_weights_of_nothing_that_became_one_are_shifted(base: Path, tmp_path: Path) -> None:
+    def empty(weights: Weights) -> None:
+        for name in weights:
+            if name.endswith("norm.weight"):
+                weights[name] = torch.full_like(weights[name], 1.0 if "model.norm" in name else 0.0)
+
+    even = port(base, tmp_path / "even", empty)
+    found = derive_settings(model(even), model(port(even, tmp_path / "port", shift_norms)))
+    assert names(found) == ["weights.norms (all 9, plus a constant, +1)"]
+
+
 def test_two_mistakes_are_two_settings_and_what_is_like_nothing_known_stays_apart(
     base: Path, tmp_path: Path
 ) -> None:

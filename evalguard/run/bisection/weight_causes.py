@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # Faults of layout that one mistake makes of several tensors: rows here are columns there.
-_REARRANGED = frozenset({"rows permuted", "columns permuted", "heads permuted", "rotary pairs"})
+_REARRANGED = frozenset(
+    {"rows permuted", "rows swapped", "columns permuted", "heads permuted", "rotary pairs"}
+)
+# These say where, and not what was done.
+_UNKNOWN = frozenset({"rows damaged", "blocks damaged"})
 # Two tensors with one of these differ alike only if it is by the same number.
 _SHIFTED, _SCALED = "plus a constant", "scaled"
 _BY_A_NUMBER = frozenset({_SHIFTED, _SCALED})
@@ -70,9 +74,13 @@ def find_weight_causes(
         groups.append((words, tensors, False))
         for name in tensors:
             left.pop(name)
-    likenesses = _describe_differences(stored, base, candidate, left)
     matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
-    groups += _group_alike(likenesses, stored, places, matrices)
+    likenesses = _describe_differences(stored, base, candidate, left)
+    for words, tensors in _find_numbers(stored, places, left, likenesses, matrices):
+        groups.append((words, tensors, False))
+        for name in tensors:
+            likenesses.pop(name, None)
+    groups += _group_alike(likenesses, places, matrices)
     return tuple(
         WeightCause(
             name=name_weights(tensors, places, words),
@@ -230,7 +238,9 @@ def _describe_differences(
     alike = {
         (delta.name, delta.candidate_name): delta.likeness
         for delta in report.deltas
-        if delta.likeness is not None and delta.likeness.kind in ("structure", "precision")
+        if delta.likeness is not None
+        and delta.likeness.kind in ("structure", "precision")
+        and delta.likeness.name not in _UNKNOWN
     }
     found = {
         name: alike.get((stored.base.get(name, ""), stored.candidate.get(name, "")))
@@ -240,10 +250,7 @@ def _describe_differences(
 
 
 def _group_alike(
-    likenesses: Mapping[str, Likeness],
-    stored: _StoredNames,
-    places: Mapping[str, WeightPlace],
-    matrices: Collection[str],
+    likenesses: Mapping[str, Likeness], places: Mapping[str, WeightPlace], matrices: Collection[str]
 ) -> Iterator[tuple[str, list[str], bool]]:
     """Yield how weights differ, which, and whether each of their modules may be asked apart.
 
@@ -253,69 +260,121 @@ def _group_alike(
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, likeness in likenesses.items():
         groups[_way(likeness, places[name])].append(name)
-    _join_shifted(groups, stored, places)
-    for key, tensors in groups.items():
+    for tensors in groups.values():
         first = likenesses[tensors[0]]
         rounded = first.kind == "precision"
         if rounded and sum(name in matrices for name in tensors) < _FEWEST_ROUNDED:
             continue
         words = ", ".join(dict.fromkeys(likenesses[name].name for name in tensors))
-        if key[0] in _BY_A_NUMBER:
-            words = ", ".join(key[:2])
         yield f"rounded to {words}" if rounded else words, tensors, first.name in _REARRANGED
-
-
-_CLOSE = 0.01  # of the largest weight: what bfloat16 leaves of a constant
-
-
-def _join_shifted(
-    groups: dict[tuple[str, ...], list[str]],
-    stored: _StoredNames,
-    places: Mapping[str, WeightPlace],
-) -> None:
-    """Count norm weights that are scaled, as it seems, among those that are shifted by a constant.
-
-    Weights that hardly scatter are both, whichever is told first.
-    """
-    for key in [key for key in groups if key[0] == _SHIFTED]:
-        constant = _shift(groups[key][0], stored)[0]
-        for other in [other for other in groups if other[0] == _SCALED and other[2] == key[2]]:
-            joined = [name for name in groups[other] if _is_shifted(name, stored, constant)]
-            groups[key] += joined
-            groups[other] = [name for name in groups[other] if name not in joined]
-            if not groups[other]:
-                del groups[other]
-        order = [*places]
-        groups[key].sort(key=order.index)
-
-
-def _shift(name: str, stored: _StoredNames) -> tuple[float, float, float]:
-    """Median, largest deviation from it, and the largest weight, of a difference."""
-    with ExitStack() as stack:
-        base, candidate = (
-            open_stored_tensors(files, stack)[names[name]][...].float()
-            for files, names in zip(stored.files, (stored.base, stored.candidate), strict=True)
-        )
-        difference = candidate - base
-        median = difference.median()
-        apart = (difference - median).abs().max()
-        return float(median), float(apart), float(candidate.abs().max())
-
-
-def _is_shifted(name: str, stored: _StoredNames, constant: float) -> bool:
-    median, apart, largest = _shift(name, stored)
-    return max(abs(median - constant), apart) <= _CLOSE * largest
 
 
 def _way(likeness: Likeness, place: WeightPlace) -> tuple[str, ...]:
     """What tensors have in common that differ for one reason."""
-    if likeness.name in _BY_A_NUMBER:
-        return likeness.name, likeness.detail, place.kind
     if likeness.kind == "precision":
         return likeness.name, likeness.detail
     if likeness.name in _REARRANGED:
         return "rearranged", place.kind
     return (likeness.name,)
+
+
+# Weights that are others times, or plus, one number: the same number of all is one mistake.
+
+
+_CLOSE = 0.01  # of the largest weight, or of a number: what bfloat16 may hide
+_TELLING = 0.05  # of the largest weight: a smaller number may be a rounding's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Number:
+    """What weights became others by. ``either``: both a factor and a constant explain it."""
+
+    fault: str
+    by: float
+    either: float | None = None
+
+
+def _find_numbers(
+    stored: _StoredNames,
+    places: Mapping[str, WeightPlace],
+    differing: Iterable[str],
+    likenesses: Mapping[str, Likeness],
+    matrices: Collection[str],
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield by which number weights of a kind are off, and which.
+
+    Norm weights that hardly scatter are shifted as well as scaled: what those beside them are
+    decides.
+    """
+    told: dict[str, _Number] = {}
+    for name in differing:
+        likeness = likenesses.get(name)
+        known = likeness.name if likeness is not None and likeness.name in _BY_A_NUMBER else ""
+        if known or name not in matrices:
+            number = _read_number(name, stored, known)
+            if number is not None:
+                told[name] = number
+    shifts = {(places[n].kind, one.by) for n, one in told.items() if one.fault == _SHIFTED}
+    for name, number in told.items():
+        if number.either is not None and any(
+            kind == places[name].kind and _close(by, number.either) for kind, by in shifts
+        ):
+            told[name] = _Number(fault=_SHIFTED, by=number.either)
+    groups: list[tuple[str, str, float, list[str]]] = []
+    for name, number in told.items():
+        kind = places[name].kind
+        for other, fault, by, tensors in groups:
+            if (other, fault) == (kind, number.fault) and _close(by, number.by):
+                tensors.append(name)
+                break
+        else:
+            groups.append((kind, number.fault, number.by, [name]))
+    for _, fault, by, tensors in groups:
+        yield f"{fault}, {_number_text(fault, by)}", tensors
+
+
+def _number_text(fault: str, by: float) -> str:
+    """As few digits as a rounding on top leaves; of a factor near 1 all that tell it from 1."""
+    sign = "+" if fault == _SHIFTED else ""
+    text = next(
+        (text for digits in (1, 2) if _close(float(text := f"{by:{sign}.{digits}g}"), by)),
+        f"{by:{sign}.3g}",
+    )
+    if fault == _SHIFTED:
+        return text
+    return f"by {by:.6g}" if _close(by, 1.0) else f"by {text}"
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= _CLOSE * max(abs(one), abs(other))
+
+
+def _read_number(name: str, stored: _StoredNames, known: str) -> _Number | None:
+    """By which number a weight is off; None where by none.
+
+    Args:
+        known: "scaled" or "plus a constant", where that was recognised; "" else.
+    """
+    with ExitStack() as stack:
+        base, candidate = (
+            open_stored_tensors(files, stack)[names[name]][...].double().flatten()
+            for files, names in zip(stored.files, (stored.base, stored.candidate), strict=True)
+        )
+        largest = float(candidate.abs().max())
+        difference = candidate - base
+        shift = float(difference.median())
+        apart = float((difference - shift).abs().max())
+        scatter = float((base - base.median()).abs().max())
+        squares = float(base @ base)
+        factor = float(base @ candidate) / squares if squares else 0.0
+        left = float((candidate - factor * base).abs().max())
+    shifted = apart <= _CLOSE * largest and abs(shift) >= _TELLING * largest
+    scaled = squares > 0.0 and left <= _CLOSE * largest and abs(factor - 1.0) >= _TELLING
+    if known == _SHIFTED or (shifted and (scatter > 2.0 * _CLOSE * largest or not squares)):
+        return _Number(fault=_SHIFTED, by=shift)
+    if known == _SCALED or scaled:
+        return _Number(fault=_SCALED, by=factor, either=shift if shifted else None)
+    return None
 
 
 # Names of groups, for people.

@@ -184,7 +184,10 @@ def _usual_rows(base: Array, candidate: Array) -> tuple[Array, Array]:
     base, candidate = np.where(finite, base, 0), np.where(finite, candidate, 0)
     with np.errstate(all="ignore"):
         relative = ((candidate - base) ** 2).sum(axis=1) / (base**2).sum(axis=1)
-    kept = finite.all(axis=1) & (relative <= 4 * np.median(relative[np.isfinite(relative)]))
+    known = relative[np.isfinite(relative)]
+    if not known.size:  # a base of zeros
+        return base, candidate
+    kept = finite.all(axis=1) & (relative <= 4 * np.median(known))
     if 0 < kept.sum() < len(base):
         return base[kept], candidate[kept]
     return base, candidate
