@@ -50,6 +50,7 @@ from evalguard.models.served.context_length import (
     read_context_length,
     settle_context_length,
 )
+from evalguard.models.served.exchange import check_address
 from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
 from evalguard.models.served.server_identity import read_server_facts
@@ -129,6 +130,7 @@ class LMScorer:
 
     def _read_server(self) -> ServedModel:
         lm, assigned = self._lm, self._assigned
+        check_address(lm)
         with explain_failures("reading what the server is", ()):
             facts = read_server_facts(lm)
             self._served_notes = settle_context_length(lm, facts, self._model_args)

@@ -13,6 +13,7 @@ from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evalguard.core.redaction import redacted_text
 from evalguard.core.scorer import Request
 from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
@@ -109,7 +110,8 @@ def _load_error(
         )
     if is_unreachable(error) and model_args.get("base_url"):
         return EvaluationError(
-            f"no server answers at {model_args['base_url']}", hint=UNREACHABLE_HINT
+            f"no server answers at {redacted_text(str(model_args['base_url']))}",
+            hint=UNREACHABLE_HINT,
         )
     if "connect to" in text or "offline" in text.lower() or "internet" in text:
         return _unreachable_error(where, model_args)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import Request
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.models.hf.scored_tokens import LENGTH_NAMES
 from evalguard.models.served.answer_checks import (
     READERS,
@@ -27,6 +27,7 @@ from evalguard.models.served.answer_checks import (
     method_module,
     with_conversations,
 )
+from evalguard.models.served.exchange import HttpAnswer, ask_server, explain_exchange
 from evalguard.models.served.prompt_logprobs import (
     LOGPROBS_HINT,
     PromptAnswer,
@@ -487,34 +488,42 @@ def _post(lm: Any, payload: Mapping[str, Any]) -> Any:
     """
     tries = max(1, int(getattr(lm, "max_retries", 1)))
     for number in range(tries):
-        response = _send(lm, payload)
-        if response.status_code not in _BUSY or number == tries - 1:
-            break
-        time.sleep(_pause(response, number))
-    return _read_json(lm, response)
+        last = number == tries - 1
+        pause = min(_PAUSE * 2.0**number, _LONGEST_PAUSE)
+        try:
+            answer = ask_server(lm, lm.base_url, payload=payload, seconds=lm.timeout)
+        except EvalguardError:
+            raise  # it would be the same again
+        except Exception as error:
+            if last:
+                told = explain_exchange(error, seconds=lm.timeout)
+                raise EvaluationError(
+                    f"{_shown(lm.base_url)}: {redacted_text(str(told))}", hint=told.hint
+                ) from error
+        else:
+            if last or not (answer.status in _BUSY or _is_cut(answer)):
+                return _read_json(lm, answer)
+            asked = answer.headers.get("Retry-After", "")
+            pause = min(float(asked), _LONGEST_PAUSE) if asked.isdecimal() else pause
+        time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
 
 
-def _send(lm: Any, payload: Mapping[str, Any]) -> Any:
-    import requests
-
-    return requests.post(
-        lm.base_url,
-        json=payload,
-        headers=lm.header,
-        verify=lm.verify_certificate,
-        timeout=lm.timeout,
-        allow_redirects=False,
-    )
-
-
-def _pause(response: Any, number: int) -> float:
-    """What the server asks for (Retry-After, in seconds), else longer from try to try."""
-    asked = str(response.headers.get("Retry-After", ""))
-    return min(float(asked) if asked.isdigit() else _PAUSE * 2.0**number, _LONGEST_PAUSE)
+def _is_cut(answer: HttpAnswer) -> bool:
+    """Whether an answer begins as JSON and does not end as such, as of a server that was busy."""
+    if not answer.ok or not answer.text.lstrip().startswith(("{", "[")):
+        return False
+    try:
+        json.loads(answer.text)
+    except RecursionError:
+        return False
+    except ValueError:
+        return True
+    return False
 
 
-def _read_json(lm: Any, response: Any) -> Any:
-    status = response.status_code
+def _read_json(lm: Any, response: HttpAnswer) -> Any:
+    status = response.status
     if 300 <= status < 400:
         place = redacted_text(str(response.headers.get("Location", "elsewhere")))
         raise EvaluationError(
@@ -538,6 +547,8 @@ def _read_json(lm: Any, response: Any) -> Any:
         )
     try:
         return json.loads(response.text)
+    except RecursionError as error:
+        raise explain_exchange(error, seconds=lm.timeout) from None
     except ValueError:
         kind = response.headers.get("Content-Type", "no content type")
         raise EvaluationError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import random
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from evalguard.core.scorer import AnswerJournal, Request, Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.generated_texts import record_endings
-from evalguard.models.load_failures import UNREACHABLE_HINT, format_error, is_unreachable
+from evalguard.models.load_failures import UNREACHABLE_HINT, is_unreachable
 from evalguard.models.served.answer_checks import check_answers
 from evalguard.models.served.calls import (
     PendingAnswer,
@@ -27,6 +28,7 @@ from evalguard.models.served.calls import (
     request_keys,
     without_answered,
 )
+from evalguard.models.served.exchange import explain_exchange, headers_of, read_text, tls_of
 from evalguard.models.served.server_identity import read_server_facts
 
 if TYPE_CHECKING:
@@ -230,17 +232,19 @@ class _Exchange:
 
     ok = True
 
-    def __init__(self, session: ClientSession) -> None:
+    def __init__(self, session: ClientSession, lm: Any) -> None:
         self._session = session
+        self._lm = lm
         self._response: Any = None
         self.fingerprint = ""
 
     @asynccontextmanager
     async def post(self, url: str, **given: Any) -> AsyncIterator[_Exchange]:
         # Not sent on to where a redirection leads: questions and keys are for this server.
+        given["headers"] = headers_of(self._lm)
         async with self._session.post(url, allow_redirects=False, **given) as response:
             if response.status >= 300:
-                text = " ".join((await response.text(errors="replace")).split())[:400]
+                text = " ".join((await read_text(response)).split())[:400]
                 after = response.headers.get("Retry-After", "")
                 seconds = float(after) if after.isdecimal() else None
                 raise _RefusedError(
@@ -251,7 +255,7 @@ class _Exchange:
 
     async def json(self) -> Any:
         # Servers that do not say that it is JSON are read all the same, as lm-eval's other way does
-        answer = await self._response.json(content_type=None)
+        answer = json.loads(await read_text(self._response))
         told = answer.get("system_fingerprint") if isinstance(answer, dict) else None
         self.fingerprint = told if isinstance(told, str) else ""
         return answer
@@ -319,7 +323,7 @@ class _Sender:
         self._last_answer = self._loop.time()
         self._ready.set()
         async with ClientSession(
-            connector=TCPConnector(limit=number, ssl=_tls(lm)),
+            connector=TCPConnector(limit=number, ssl=tls_of(lm)),
             timeout=ClientTimeout(total=lm.timeout),
         ) as session:
             workers = [asyncio.create_task(self._work(session)) for _ in range(number)]
@@ -350,7 +354,7 @@ class _Sender:
         tries = refusals = 0
         while True:
             await self._end_of_pause()
-            exchange = _Exchange(session)
+            exchange = _Exchange(session, self._lm)
             try:
                 answers = await self._lm.amodel_call(
                     session=exchange,
@@ -442,15 +446,8 @@ class _Sender:
             return EvaluationError(
                 f"{where}: the server refuses: {self._without_key(str(error))}", hint=hint
             )
-        if isinstance(error, TimeoutError | asyncio.TimeoutError):
-            return EvaluationError(
-                f"{where}: no answer within {self._lm.timeout} s (model_args.timeout)",
-                hint=UNREACHABLE_HINT,
-            )
-        return EvaluationError(
-            f"{where}: {self._without_key(format_error(error))}",
-            hint=UNREACHABLE_HINT if is_unreachable(error) else "",
-        )
+        told = explain_exchange(error, seconds=self._lm.timeout)
+        return EvaluationError(f"{where}: {self._without_key(str(told))}", hint=told.hint)
 
     def _without_key(self, text: str) -> str:
         """A server may repeat the key that it was sent."""
@@ -459,12 +456,3 @@ class _Sender:
                 if len(word) > len("Bearer"):
                     text = text.replace(word, REDACTED)
         return redacted_text(text)
-
-
-def _tls(lm: Any) -> Any:
-    """What aiohttp verifies a server's certificate by."""
-    if not lm.ca_cert_path or not lm.verify_certificate:
-        return lm.verify_certificate
-    import ssl
-
-    return ssl.create_default_context(cafile=lm.ca_cert_path)

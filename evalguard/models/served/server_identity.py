@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.redaction import redact_value
 from evalguard.models.served.context_length import LENGTH_KEYS
+from evalguard.models.served.exchange import ask_server
 
 if TYPE_CHECKING:
     from evalguard.core.settings import Value
@@ -31,23 +33,14 @@ def read_server_facts(lm: Any) -> dict[str, Value]:
     Returns:
         {} where it tells nothing: no such pages, or nobody there, which asking will say.
     """
-    import requests
-
     url = str(lm.base_url or "")
     if not url.startswith(("http://", "https://")):
         return {}
-    with requests.Session() as session:
-        session.headers.update({str(name): str(value) for name, value in lm.header.items()})
-        session.verify = (
-            lm.ca_cert_path
-            if lm.verify_certificate and lm.ca_cert_path
-            else (bool(lm.verify_certificate))
-        )
-        return dict(_read_pages(session, url, str(lm.model)))
+    return dict(_read_pages(lm, url, str(lm.model)))
 
 
-def _read_pages(session: Any, url: str, model: str) -> Iterator[tuple[str, Value]]:
-    import requests
+def _read_pages(lm: Any, url: str, model: str) -> Iterator[tuple[str, Value]]:
+    from aiohttp import ClientConnectorError, ServerDisconnectedError
 
     prefix = next((url.removesuffix(end) for end in _ENDPOINTS if url.endswith(end)), url)
     root = prefix.removesuffix("/v1")
@@ -56,12 +49,11 @@ def _read_pages(session: Any, url: str, model: str) -> Iterator[tuple[str, Value
     pages = lists | {f"{root}{page}": keys for page, keys in _PAGES.items()}
     for page, keys in pages.items():
         try:
-            # Not sent on to where a redirection leads: keys are for this server.
-            answer = session.get(page, timeout=_PATIENCE, allow_redirects=False)
-            found = answer.json() if answer.ok else None
-        except requests.ConnectionError:
+            answer = ask_server(lm, page, seconds=_PATIENCE)
+            found = json.loads(answer.text) if answer.ok else None
+        except (ClientConnectorError, ServerDisconnectedError, ConnectionResetError):
             return
-        except (requests.RequestException, ValueError):
+        except Exception:  # noqa: BLE001 - a page that cannot be read says nothing
             continue
         if not isinstance(found, dict):
             continue
