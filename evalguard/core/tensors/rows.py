@@ -122,7 +122,9 @@ class RowScan:
         """Return rows that are much farther off than most rows are."""
         relative = self.relative
         usual = float(np.median(relative[self.base_squares > 0])) if self.rows else 0.0
-        return np.flatnonzero(relative > max(_OUTLIER * usual, 0.02))
+        # nothing is left of a row that is off by its own size, however coarse its quantiser is
+        most = min(_OUTLIER * usual, max(0.8, 4 * usual))
+        return np.flatnonzero(relative > max(most, 0.02))
 
 
 def find_row_faults(scan: RowScan, damaged: Rows, read: RowReader) -> tuple[RowFault, ...]:

@@ -216,7 +216,7 @@ def _judge_head(delta: TensorDelta, head: TiedHead) -> TensorDelta:
     if delta.state != "beyond":
         return delta
     detail = f"the base ties it to {head.embedding}"
-    if delta.likeness is not None:
+    if delta.likeness is not None and delta.likeness.fault is not None:
         detail += f"; beside that it looks like {delta.likeness.words}"
     name: Fault = "stale tied head"
     return replace(delta, likeness=Likeness(kind="structure", name=name, fault=name, detail=detail))

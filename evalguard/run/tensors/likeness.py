@@ -18,6 +18,7 @@ from evalguard.core.tensors.precision import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
 from evalguard.core.tensors.structure import (
     LARGEST_SEARCHED,
+    Fault,
     StructureFault,
     find_exact,
     find_factor,
@@ -45,6 +46,8 @@ _UNEVEN = 4.0  # times the median of the parts' relative squared errors
 # What a candidate's dtype loses of an element: a factor is exact up to it.
 _LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "float64": 2.0**-22}
 _MANY_BLOCKS = 0.25  # of all blocks
+# What no order of rows or columns makes.
+_NEVER_LAYOUT: tuple[Fault, ...] = ("rows shifted", "rows zeroed", "rows not finite")
 _MOST = 0.5  # of the rows: then a fault of the whole tensor is looked for first
 
 
@@ -102,9 +105,10 @@ def describe_difference(
         if vote is not None and vote.way is not None and vote.rounded == "candidate":
             expected = expect_rounding(vote.way)
         damage = scan_rows(pair, expected)
-    sound = _is_sound(summed, damage)
-    if sound:
+    if not beyond and _is_sound(summed, damage):
         return Description(likeness=rounding, sound=True)
+    if vote is None and pair.is_bounded and not damage:
+        rounding = None  # what it is stored in explains nothing that its format cannot do
     return _conclude(summed, noise, rounding, damage)
 
 
@@ -119,7 +123,8 @@ def _conclude(
     rows = shape[0] if shape else 1
     share = sum(len(one.rows) for one in damage) / rows
     large = summed.sums.relative_l2 > _LAYOUT_ERROR
-    if large and (share > _MOST or (not damage and rounding is None)):
+    most = share > _MOST and damage[0].fault not in _NEVER_LAYOUT
+    if large and (most or (not damage and rounding is None)):
         fault = find_layout_fault(summed.pair)
         if fault is not None:
             return Description(likeness=_structure(fault))

@@ -84,16 +84,23 @@ def _offset(blocks: Array, levels: int) -> Cells:
     return Cells(width=32, low=least, high=high, inner=inner, outer=scale)
 
 
+def _codes(scale: Array, codes: Array, most: int) -> Array:
+    """Return whole-number scales, the greatest where float16 holds nothing of the scale of all."""
+    return np.where(scale == 0, np.float32(most), codes)
+
+
 def _with_minimum(
     scale: Array, minimum: Array, codes: tuple[Array, Array], levels: int, width: int
 ) -> Cells:
     """q2_k, q4_k, q5_k: whole-number scales and minima of sub-blocks."""
     step, low = np.abs(scale * codes[0]), -(minimum * codes[1])
     top = levels - 1
-    lost = top * codes[0] * lost_by_float16(scale) + codes[1] * lost_by_float16(minimum)
+    most = 15 if levels == 4 else 63
+    lost = top * _codes(scale, codes[0], most) * lost_by_float16(scale)
+    lost = lost + _codes(minimum, codes[1], most) * lost_by_float16(minimum)
     cut = 0.5 * top * np.abs(scale) + 0.5 * np.abs(minimum) + 0 * step
     return Cells(
-        width=width, low=low, high=low + top * step, inner=_HALF * step + lost, outer=2 * step + cut
+        width=width, low=low, high=low + top * step, inner=_HALF * step + lost, outer=3 * step + cut
     )
 
 
@@ -123,13 +130,13 @@ def _signed_scales(scale: Array, codes: Array, half: int) -> Cells:
     signed = scale * codes
     step = np.abs(signed)
     ends = -half * signed, (half - 1) * signed
-    lost = half * np.abs(codes) * lost_by_float16(scale)
+    lost = half * _codes(scale, np.abs(codes), 32 if half == 4 else 128) * lost_by_float16(scale)
     return Cells(
         width=16,
         low=np.minimum(*ends),
         high=np.maximum(*ends),
         inner=_HALF * step + lost,
-        outer=2 * step + 0.5 * half * np.abs(scale),
+        outer=3 * step + 0.5 * half * np.abs(scale),
     )
 
 
