@@ -84,6 +84,11 @@ def _offset(blocks: Array, levels: int) -> Cells:
     return Cells(width=32, low=least, high=high, inner=inner, outer=scale)
 
 
+def _few(levels: int) -> float:
+    """Return half a step, and more of grids of at most 8 levels, whose scales ggml searches for."""
+    return 0.65 if levels <= 8 else _HALF
+
+
 def _codes(scale: Array, codes: Array, most: int) -> Array:
     """Return whole-number scales, the greatest where float16 holds nothing of the scale of all."""
     return np.where(scale == 0, np.float32(most), codes)
@@ -98,9 +103,13 @@ def _with_minimum(
     most = 15 if levels == 4 else 63
     lost = top * _codes(scale, codes[0], most) * lost_by_float16(scale)
     lost = lost + _codes(minimum, codes[1], most) * lost_by_float16(minimum)
-    cut = 0.5 * top * np.abs(scale) + 0.5 * np.abs(minimum) + 0 * step
+    cut = 0.75 * (top * np.abs(scale) + np.abs(minimum)) + 0 * step
     return Cells(
-        width=width, low=low, high=low + top * step, inner=_HALF * step + lost, outer=3 * step + cut
+        width=width,
+        low=low,
+        high=low + top * step,
+        inner=_few(levels) * step + lost,
+        outer=4 * step + cut,
     )
 
 
@@ -135,8 +144,8 @@ def _signed_scales(scale: Array, codes: Array, half: int) -> Cells:
         width=16,
         low=np.minimum(*ends),
         high=np.maximum(*ends),
-        inner=_HALF * step + lost,
-        outer=3 * step + 0.5 * half * np.abs(scale),
+        inner=_few(2 * half) * step + lost,
+        outer=4 * step + 0.75 * half * np.abs(scale),
     )
 
 
