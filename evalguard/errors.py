@@ -90,7 +90,14 @@ class WorkerError(EvaluationError):
 
 
 class MisalignedRunsError(EvaluationError):
-    """Base and candidate did not answer the same documents, so they cannot be paired."""
+    """Base and candidate did not answer the same documents, so they cannot be paired.
+
+    ``of_tokens``: they would, as other token ids: their tokenizers differ.
+    """
+
+    def __init__(self, message: str, *, of_tokens: bool = False, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.of_tokens = of_tokens
 
 
 class StoreError(EvalguardError):

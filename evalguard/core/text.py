@@ -126,6 +126,27 @@ def as_trace(command: str) -> str:
     return _about_models(command, "trace", of=("compare", "bisect"))
 
 
+def as_tokenizer_search(command: str) -> str:
+    """Return a comparison, bisection or trace to be typed once more to search the tokenizer.
+
+    "" where it was no such question, or one that names no task.
+
+    >>> as_tokenizer_search("evalguard trace --base a --cand b --tasks t --text story.txt")
+    'evalguard bisect --base a --cand b --tasks t --allow-differing tokens'
+    """
+    asked = traced_as_comparison(command) or as_comparison(command)
+    search = as_bisection(asked) if asked else ""
+    try:
+        words = without_options(
+            shell_words(search), with_value=("--allow-differing", "--allow_differing")
+        )
+    except ValueError:  # nobody typed this
+        return ""
+    names = {word.partition("=")[0] for word in words}
+    known = "--tasks" in names or "--config" in names or "/" not in " ".join(words)
+    return shlex.join([*words, "--allow-differing", "tokens"]) if words and known else ""
+
+
 def planned_as_comparison(command: str) -> str:
     """Return a plan to be typed once more as the comparison that was planned; "" likewise.
 

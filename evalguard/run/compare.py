@@ -25,6 +25,7 @@ from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.sample_size.sequential import can_stop_early, check_sequential, score_in_looks
 from evalguard.run.scoring.actors import with_execution
+from evalguard.run.scoring.fairness import lead_to_tokenizer
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import (
     BaselineSource,
@@ -90,7 +91,7 @@ def compare_sides(
         choices = _check(sources, choices, options, cwd=cwd, refusal=refusal)
     if recurring is not None:
         choices = recurring.chosen(choices)
-    with interruptible("scoring"):
+    with interruptible("scoring"), lead_to_tokenizer(options.command):
         scored, stops = _score(sources, choices, options, meter=meter, recurring=recurring)
     with interruptible("comparing the scores"):
         with meter.phase("comparing"):

@@ -14,9 +14,11 @@ from small_world import Ran, SmallWorld
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., Ran]
-_COMMAND = re.compile(r"(?:^ *|: |; |\()((?:evalguard (?!nightly 20)|wandb sync ).*)")
+_COMMAND = re.compile(
+    r"(?:^ *|: |; |\()((?:evalguard (?!nightly 20|bisect derives)|wandb sync ).*)"
+)
 _PLACEHOLDER = re.compile(r"\b(RUN|FILE|MODEL|FOLDER)\b|…")
-_JUDGES = ("compare", "bisect", "trace", "nightly")
+_JUDGES = ("compare", "bisect", "trace", "nightly", "tensors")
 
 
 def printed(text: str) -> list[str]:
@@ -153,3 +155,123 @@ def test_those_of_plans_floors_and_of_a_first_guard_file_run(
             assert "..." not in command, command
     made = run("init", "a guard.yaml")
     assert printed(made.err) == ["evalguard models --config 'a guard.yaml'"]
+
+
+# The way from one command to the next: what a screen names is what its command finds.
+
+
+def asked(world: SmallWorld, base: str, candidate: Path | str) -> tuple[str, ...]:
+    of = ("--base", str(world.models.get(base, Path(base))), "--cand", str(candidate))
+    return (*of, "--tasks", "sw_word", "--include-path", str(world.tasks))
+
+
+def test_scores_that_are_no_numbers_lead_to_the_tensor_that_holds_one(
+    run: Run, world: SmallWorld
+) -> None:
+    shown = run("compare", *asked(world, "llama", world.models["nan"]))
+    ran = run_all(run, shown.out, least=2)
+    tensors = next(one for command, one in ran.items() if " tensors " in command)
+    trace = next(one for command, one in ran.items() if " trace " in command)
+    assert tensors.code == trace.code == 1
+    assert "model.layers.0.mlp.down_proj.weight" in tensors.out
+    told = " ".join(trace.out.split())
+    assert "first nan or infinite value is at model.layers.0.mlp.down_proj:out" in told
+    assert "model.layers.0.mlp.down_proj.weight holds such values" in told
+    assert "(sw_word " in told
+    run_all(run, trace.out)
+
+
+@pytest.mark.parametrize("job", ["compare", "trace"])
+@pytest.mark.parametrize("candidate", ["encoding", "vocabulary"])
+def test_token_ids_that_differ_lead_to_the_search_of_the_tokenizer(
+    run: Run, world: SmallWorld, job: str, candidate: str
+) -> None:
+    shown = run(job, *asked(world, "llama", world.models[candidate]))
+    assert shown.code == 3
+    ran = run_all(run, shown.err)
+    (search,) = ran.values()
+    told = " ".join(search.out.split())
+    assert "tokenizer moves sw_word perplexity by" in told
+    assert "evalguard trace" not in told, "it would be refused"
+
+
+@pytest.fixture
+def granite(world: SmallWorld, tmp_path: Path) -> tuple[Path, Path]:
+    """A Granite, and the same weights with a config that says that they are a Llama's."""
+    import json
+
+    import torch
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    source = json.loads((world.models["llama"] / "config.json").read_text())
+    shared = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+              "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
+              "bos_token_id", "eos_token_id", "tie_word_embeddings")  # fmt: skip
+    sizes = {name: source[name] for name in shared if name in source}
+    torch.manual_seed(0)
+    config = GraniteConfig(
+        **sizes, embedding_multiplier=3.0, logits_scaling=0.2, residual_multiplier=0.5,
+        attention_multiplier=0.2, initializer_range=0.3,
+    )  # fmt: skip
+    folders = tmp_path / "granite", tmp_path / "read as llama"
+    for folder in folders:
+        shutil.copytree(world.models["llama"], folder)
+        GraniteForCausalLM(config).eval().save_pretrained(folder)
+        torch.manual_seed(0)
+    shutil.copy(folders[0] / "model.safetensors", folders[1] / "model.safetensors")
+    written = folders[1] / "config.json"
+    told = json.loads(written.read_text())
+    written.write_text(
+        json.dumps({**told, "architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+    )
+    return folders
+
+
+def test_another_class_of_model_leads_to_a_trace_and_to_its_layers(
+    run: Run, world: SmallWorld, granite: tuple[Path, Path]
+) -> None:
+    question = (*asked(world, str(granite[0]), granite[1]), "--gate-metric", "kl_mean=1e-9")
+    shown = run("compare", *question)
+    assert shown.code == 1, shown.err
+    ran = run_all(run, shown.out, least=2)
+    assert any("--over layers" in command for command in ran)
+    trace = " ".join(next(one.out for command, one in ran.items() if " trace " in command).split())
+    assert "is 0.33333 times the base's, cosine 1.000000" in trace
+    assert "Likely why: architecture GraniteForCausalLM in the base, LlamaForCausalLM" in trace
+    searched = run("bisect", *question)
+    assert "Cause: model" not in searched.out
+
+
+def test_below_the_margin_the_setting_that_moves_is_named(run: Run, guard: Path) -> None:
+    shown = run(
+        "compare", "--config", guard, "--base", "orig", "--cand", "sharp", "--margin", "1000"
+    )
+    assert shown.code == 0, shown.err
+    ran = run_all(run, shown.out)
+    search = next(one for command, one in ran.items() if " bisect " in command)
+    assert "gain" in " ".join(search.out.split()).partition("Cause:")[2]
+
+
+def test_a_rounding_that_nobody_declared_leads_to_the_weights(
+    run: Run, world: SmallWorld, tmp_path: Path
+) -> None:
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+
+    from evalguard.core.tensors.precision import round_integer
+
+    folder = tmp_path / "three bits"
+    shutil.copytree(world.models["llama"], folder)
+    weights = load_file(folder / "model.safetensors")
+    rounded = {
+        name: np.ascontiguousarray(round_integer(one, 3)) if one.ndim == 2 else one
+        for name, one in weights.items()
+    }
+    save_file(rounded, folder / "model.safetensors", metadata={"format": "pt"})
+    shown = run("trace", *asked(world, "llama", folder))
+    assert shown.code == 1, shown.err
+    told = " ".join(shown.out.split())
+    assert "weights: weight looks rounded to 3 bits (a scale for each row)" in told
+    assert "no setting, quantization_config or dtype says so" in told
+    ran = run_all(run, shown.out)
+    assert any(command.startswith("evalguard tensors ") for command in ran)

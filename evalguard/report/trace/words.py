@@ -355,8 +355,8 @@ def next_step(report: TraceReport) -> tuple[str, str]:
     explained = find_explanations(report)
     if explained and explained[0].name == "architecture":
         return (
-            "give the candidate's config.json the base's architectures and model_type; to see what "
-            "each layer costs",
+            "see what each layer costs with another class of model; or give the candidate's "
+            "config.json the base's architectures and model_type",
             _over_layers(report),
         )
     if any(one.name == "tied_embeddings" for one in explained):

@@ -12,7 +12,7 @@ from evalguard.core.limits import GateState
 from evalguard.core.reports.bisection import SIGMA, BisectReport, MetricSearch
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
-from evalguard.report.words.advice import undecided_text
+from evalguard.report.words.advice import other_classes, undecided_text
 from evalguard.report.words.bisection import (
     search_answer,
     search_drift_phrase,
@@ -31,6 +31,7 @@ from evalguard.report.words.labels import (
     shown_interval,
     ungated_regression_text,
 )
+from evalguard.report.words.meaning import WHOLE_MODEL
 from evalguard.report.words.plain_text import printable
 
 # Notes about the whole run that bear on its verdict, or on where it is kept.
@@ -145,6 +146,13 @@ def cause_line(report: CompareReport) -> str:
     settled = all(search.status in ("minimal", "masked") for search in whole)
     if not found.culprits or not settled:
         return f"Cause: {' '.join(f'{search_answer(search)}.' for search in found.answers)}"
+    classes = other_classes(report)
+    if classes is not None and all(one.target == WHOLE_MODEL for one in found.culprits):
+        left = _remaining_text(found, whole[-1])
+        return (
+            f"Cause: another class of model, {classes[1]} where the base is {classes[0]}; read as "
+            f"the base, {left}{_still_text(found)}"
+        )
     keys = list(dict.fromkeys((search.key, search.unit) for search in whole))
     told = []
     for key in keys:

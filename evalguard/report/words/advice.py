@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shlex
+from collections.abc import Mapping
 
 from evalguard.core.comparison import Comparison, Margin
-from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.findings import FindingValue
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import margin_text
 from evalguard.report.words.plain_text import printable
@@ -71,3 +74,41 @@ def tensors_command(base: RunIdentity, candidate: RunIdentity, *options: str) ->
         return ""
     folders = (shlex.quote(printable(side.folder)) for side in (base, candidate))
     return " ".join(("evalguard tensors", *options, *folders))
+
+
+def other_classes(report: CompareReport) -> tuple[str, str] | None:
+    """The classes that base and candidate were loaded as, where they are two; else None."""
+    named = _side_values(report).get("code.class")
+    if not isinstance(named, tuple) or len(named) != 2:
+        return None
+    base, candidate = named
+    return None if not base or not candidate else (printable(str(base)), printable(str(candidate)))
+
+
+def reads_other_tokens(report: CompareReport) -> bool:
+    """Whether the rules of the two tokenizers differ, so that a trace would be refused."""
+    return "tokenizer.rules" in _side_values(report)
+
+
+def _side_values(report: CompareReport) -> Mapping[str, FindingValue]:
+    found = (one.values for one in report.findings if one.kind == "sides_differ")
+    return next(found, {})
+
+
+def gives_no_number(report: CompareReport) -> bool:
+    """Whether the candidate's scores of some document are nan or infinite, and the base's not."""
+    wrong = ("not a number", "infinity", "minus infinity")
+    return any(
+        one.side == "candidate" and one.candidate_is in wrong for one in report.broken_documents
+    )
+
+
+def margin_below(comparison: Comparison) -> str:
+    """A margin at which a real drift that is within its own is searched; "" where it is not real.
+
+    Half of it, so that what makes most of it stands out.
+    """
+    sigma, interval = comparison.sigma, comparison.sigma_interval
+    if sigma is None or interval is None or interval[0] <= 0.0 or not math.isfinite(sigma):
+        return ""
+    return f"{sigma / 2:.2g}"

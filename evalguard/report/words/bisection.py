@@ -156,7 +156,8 @@ def _diffuse_sentence(search: MetricSearch) -> str:
 
 def _not_reproduced_sentence(search: MetricSearch) -> str:
     count = len(search.settings)
-    settings = "The setting moves" if count == 1 else f"The {count} settings move"
+    names = list_names(search.settings, most=3)
+    settings = f"{names} moves" if count == 1 else f"The {count} settings ({names}) move"
     text = f"{settings} {search_subject(search)} by {_drift_phrase(search)} only, within the margin"
     outside = _outside_clause(search)
     return text + (outside or "; there is nothing to find")

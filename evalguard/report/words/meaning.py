@@ -14,9 +14,25 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.limits import LimitVerdict
 from evalguard.core.reports.bisection import BisectReport
 from evalguard.core.reports.compare import CompareReport
-from evalguard.core.text import as_bisection, as_comparison, as_trace
+from evalguard.core.text import (
+    as_bisection,
+    as_comparison,
+    as_tokenizer_search,
+    as_trace,
+    shell_words,
+    without_options,
+)
 from evalguard.report.words import rounding
-from evalguard.report.words.advice import SCORE_MORE, decide_step, undecided_text
+from evalguard.report.words.advice import (
+    SCORE_MORE,
+    decide_step,
+    gives_no_number,
+    margin_below,
+    other_classes,
+    reads_other_tokens,
+    tensors_command,
+    undecided_text,
+)
 from evalguard.report.words.bisection import list_names, search_answer
 from evalguard.report.words.drift import distributions_moved_clause
 from evalguard.report.words.gate import accepted_clause, decisive_limit, limit_statement
@@ -40,6 +56,7 @@ from evalguard.report.words.plain_text import printable
 
 
 # Targets that are a place in the model: more than one module may be at fault there.
+WHOLE_MODEL = "model_args.pretrained"
 _INSIDE = ("attr:", "dtype:", "module:", "weights:")
 
 
@@ -73,11 +90,32 @@ def derive_meaning(report: CompareReport) -> Meaning:
             lead="Nothing was compared, so nothing is known.",
             next_step="name tasks that both sides have (--tasks)",
         )
-    next_step, command = _next_step(report, worst)
     beside = ungated_regression_text(report)
     said = f"{_outcome_statement(report, worst)}{_unknown(report, worst)}"
     sentence = f"{said}; {beside}." if beside else f"{said}."
-    return Meaning(lead=sentence, next_step=next_step, command=command)
+    return _with_steps(report, sentence, _next_step(report, worst))
+
+
+def _with_steps(report: CompareReport, sentence: str, step: tuple[str, str]) -> Meaning:
+    """A sentence with what to do next: of scores that are no numbers the weights and a trace."""
+    if not gives_no_number(report):
+        inside = _trace(report) if other_classes(report) and _is_lost(report) else ""
+        trace = "" if inside == step[1] else inside
+        return Meaning(lead=sentence, next_step=step[0], command=step[1], trace=trace)
+    weights = tensors_command(report.base, report.candidate, "--invariant finite")
+    inside = _trace(report)
+    if weights:
+        said = "to see whether the weights hold nan or infinite values"
+        return Meaning(lead=sentence, next_step=said, command=weights, trace=inside)
+    if inside:
+        said = "to see where the first nan or infinite value is, and whether weights hold it"
+        return Meaning(lead=sentence, next_step=said, command=inside)
+    return Meaning(lead=sentence, next_step=step[0], command=step[1])
+
+
+def _is_lost(report: CompareReport) -> bool:
+    """Whether the gate found that something is worse."""
+    return report.gate.state == "regressed"
 
 
 def _limit_meaning(report: CompareReport, limit: LimitVerdict) -> Meaning:
@@ -86,8 +124,7 @@ def _limit_meaning(report: CompareReport, limit: LimitVerdict) -> Meaning:
         return Meaning(lead=sentence, next_step="measure it, or take the limit away")
     if limit.state == "undecided":
         return Meaning(lead=sentence, next_step=SCORE_MORE)
-    next_step, command = _undo(report)
-    return Meaning(lead=sentence, next_step=next_step, command=command)
+    return _with_steps(report, sentence, _undo(report))
 
 
 def _outcome_statement(report: CompareReport, worst: Comparison) -> str:
@@ -218,6 +255,8 @@ def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
     unsure = worst.outcome == "regressed" and not worst.significant
     if worst.outcome == "undecided" or unsure or report.gate.state == "undecided":
         return decide_step(worst), ""
+    if worst.outcome == "degraded" and report.bisect is None:
+        return _search_below(report, worst) or _undo(report)
     if worst.outcome in ("regressed", "degraded"):
         return _undo(report)
     if worst.outcome == "improved":
@@ -272,12 +311,39 @@ def _undo(report: CompareReport) -> tuple[str, str]:
             if command
             else f"compare again with setting {printable(suspects[0])} at reference"
         ), command
+    if reads_other_tokens(report) and report.bisect is None:
+        command = _tokenizer_search(report)
+        if command:
+            return "to see what the tokenizer costs", command
+    classes = other_classes(report)
+    if classes is not None and _trace(report):
+        command = _over_layers(report)
+        if command:
+            named = f"{classes[1]} where the base is {classes[0]}"
+            return f"to see which layers another class costs ({named})", command
+        return _read_as(classes), ""
     inside = _trace(report)
     if inside:
         return "to see where in the model it comes from", inside
     if report.run_folder:
         return f"look at the documents that moved, in {printable(report.run_folder)}", ""
     return "compare again with one change of the conversion undone", ""
+
+
+def _search_below(report: CompareReport, worst: Comparison) -> tuple[str, str] | None:
+    """The search of what makes a real drift within the margin; None where one setting differs."""
+    margin, suspects = margin_below(worst), _suspects(report)
+    if not margin or len(suspects) < 2 or report.bisect_reason:
+        return None
+    command = _bisection(report)
+    if not command:
+        return None
+    words = without_options(shell_words(command), with_value=("--margin",))
+    named = list_names(suspects, most=3)
+    return (
+        f"to name which of {named} makes it, although it is within the margin",
+        printable(shlex.join([*words, "--margin", margin])),
+    )
 
 
 def _suspects(report: CompareReport) -> list[str]:
@@ -299,6 +365,25 @@ def _bisection(report: CompareReport) -> str:
     return _command_by_names(report, "bisect")
 
 
+def _tokenizer_search(report: CompareReport) -> str:
+    """Return the command that searches the tokenizer; "" where no task is known to ask."""
+    if report.command:
+        return printable(as_tokenizer_search(report.command))
+    search = _command_by_names(report, "bisect")
+    return f"{search} --allow-differing tokens" if search else ""
+
+
+def _over_layers(report: CompareReport) -> str:
+    """Return the command that searches layers; "" where it is the one that was typed."""
+    if report.bisect is not None:
+        return ""
+    command = _bisection(report)
+    if not command:
+        return ""
+    words = without_options(shell_words(command), with_value=("--over",))
+    return printable(shlex.join([*words, "--over", "layers"]))
+
+
 # Model types whose activations can be seen: of the base, which has to be a torch model, and of the
 # candidate.
 _TRACED_BASE = ("hf", "hf-auto", "huggingface")
@@ -308,6 +393,8 @@ _TRACED = (*_TRACED_BASE, "transformers", "transformer_lens", "llama_cpp", "fla"
 def _trace(report: CompareReport) -> str:
     """Return the command that traces the two models, likewise; "" where one cannot be traced."""
     sides = (report.base, _TRACED_BASE), (report.candidate, _TRACED)
+    if reads_other_tokens(report):  # it would be refused
+        return ""
     if any(
         side.kind != "model" or side.description.partition(",")[0] not in kinds
         for side, kinds in sides
@@ -376,7 +463,12 @@ def meaning_with_bisection(report: CompareReport) -> Meaning:
         return said
     told = tuple(f"{search_answer(search)}." for search in report.bisect.answers)
     step, command = _bisection_next_step(report.bisect, said)
-    inside = _trace(report) if _is_inside(report.bisect) else ""
+    classes = other_classes(report)
+    if classes is not None and not report.bisect.resume and _comes_from_class(report.bisect):
+        step, command = _read_as(classes), ""
+        inside = _trace(report)
+    else:
+        inside = _trace(report) if _is_inside(report.bisect) else ""
     return Meaning(
         lead=said.lead,
         answers=told,
@@ -384,6 +476,20 @@ def meaning_with_bisection(report: CompareReport) -> Meaning:
         command=command,
         trace="" if inside == command else inside,
     )
+
+
+def _read_as(classes: tuple[str, str]) -> str:
+    return (
+        f"read the candidate as {classes[0]} (architectures and model_type in its config.json), or "
+        f"port what {classes[1]} computes otherwise"
+    )
+
+
+def _comes_from_class(found: BisectReport) -> bool:
+    """Whether the answer is the whole model, or lies outside of what was searched."""
+    if found.culprits:
+        return all(one.target == WHOLE_MODEL for one in found.culprits)
+    return found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0
 
 
 def _is_inside(found: BisectReport) -> bool:

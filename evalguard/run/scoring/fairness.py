@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.scorer import ModelDescription, PaddingEffect, Request
 from evalguard.core.settings import Value
+from evalguard.core.text import as_tokenizer_search
 from evalguard.errors import MisalignedRunsError
 
 TokenIds = tuple[int, ...]
@@ -39,6 +42,7 @@ def check_vocabularies(base: ModelDescription, candidate: ModelDescription) -> N
     raise MisalignedRunsError(
         f"the vocabularies of base and candidate differ ({sizes}): they would read different "
         "tokens",
+        of_tokens=True,
         hint=_TOKENIZER_HINT,
     )
 
@@ -69,6 +73,7 @@ def check_encodings(
         f"base and candidate encode {len(differing)} of {len(requests)} requests differently "
         f"(first: {request.task}, doc_id {request.doc_id}: token ids {_ids_text(ours)} and "
         f"{_ids_text(theirs)})",
+        of_tokens=True,
         hint=_bos_hint([(ours, theirs) for _, ours, theirs in differing]) or _TOKENIZER_HINT,
     )
 
@@ -91,6 +96,22 @@ def _bos_hint(differing: Sequence[tuple[TokenIds, TokenIds]]) -> str:
         f"{{add_bos_token: true}} on the {without}, or false on the {with_bos}; if that is under "
         "test, declare it: --allow-differing tokens, or differs: [tokens] on the pair"
     )
+
+
+@contextmanager
+def lead_to_tokenizer(command: str) -> Iterator[None]:
+    """Put the command that searches the tokenizer into the hint where token ids differ.
+
+    Args:
+        command: as it was typed; "" for a call from Python.
+    """
+    try:
+        yield
+    except MisalignedRunsError as error:
+        search = redacted_text(as_tokenizer_search(command)) if error.of_tokens else ""
+        if search:
+            error.hint = f"{error.hint}; what part of the tokenizer costs: {search}"
+        raise
 
 
 def note_batch_differences(

@@ -196,8 +196,10 @@ def _code(base: Mapping[str, Value], candidate: Mapping[str, Value]) -> Iterator
         said = "remote, and not the same"
     else:
         return
+    # classes of transformers' own can be mistaken for each other; a port's own code is meant
+    path = "remote_class" if any(remote) else "class"
     yield SideDifference(
-        part="code", path="class", name="class", base=base.get("class"),
+        part="code", path=path, name="class", base=base.get("class"),
         candidate=candidate.get("class"), said=said,
     )  # fmt: skip
 

@@ -68,6 +68,7 @@ def _check_vocabularies(base: TracedSide, candidate: TracedSide) -> None:
         raise MisalignedRunsError(
             f"{base.name} and {candidate.name} have different vocabularies: one token id means "
             "different texts to the two",
+            of_tokens=True,
             hint="trace a model with its own port; --inputs gives token ids that both are meant to "
             "read",
         )
@@ -87,6 +88,7 @@ def check_same_inputs(
         if not same:
             raise MisalignedRunsError(
                 f"{candidate} reads other token ids of {document.name} than {base}",
+                of_tokens=True,
                 hint="a trace compares the models, not their tokenizers: --inputs gives both the "
                 "same ids",
             )
@@ -139,8 +141,8 @@ def _check_same_ids(
     raise MisalignedRunsError(
         f"{candidate.name} reads other token ids of {one.name} than {base.name}: from position "
         f"{at} on {shown[1]} for {shown[0]} ({len(second)} and {len(first)} tokens)",
-        hint="a trace compares the models, not their tokenizers: evalguard compare says what the "
-        "tokens cost; --inputs gives both the same ids",
+        of_tokens=True,
+        hint="a trace compares the models, not their tokenizers: --inputs gives both the same ids",
     )
 
 

@@ -25,6 +25,7 @@ from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.record import read_environment
 from evalguard.run.result import DEFAULT_OUTPUT
+from evalguard.run.scoring.fairness import lead_to_tokenizer
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.documents import DocumentChoice
 from evalguard.run.tracing.loading import LoadedSides, load_sides
@@ -150,7 +151,8 @@ def _run(
     cache_dir = open_cache_dir(options.cache_dir)
     step = _report_to(progress, request.base.name)
     with ExitStack() as stack:
-        loaded = load_sides(request, options, cache_dir, step, stack)
+        with lead_to_tokenizer(options.command):
+            loaded = load_sides(request, options, cache_dir, step, stack)
         base, candidate = loaded.base, loaded.candidate
         sequences, documents = loaded.sequences, loaded.documents
         hyperparameters = compare_hyperparameters(base.held(), candidate.held())
