@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
@@ -17,12 +15,12 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 
 import evalguard
-from evalguard.conversion.code import code_digest, is_installed, read_code, read_sources
+from evalguard.conversion import observing
 from evalguard.conversion.digests import digest_path
+from evalguard.conversion.observed_reads import MOST_KEPT, ObservedReads, package_versions
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
 from evalguard.core.redaction import redacted_command
 from evalguard.core.settings import BuildRecipe, Value, Variant, digest_of
@@ -37,15 +35,11 @@ _CALL_PROCESS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A recipe with its inputs resolved; ``files`` maps local files it reads to their digests.
-
-    ``unknown``: what its code depends on that no text tells, each with its place.
-    """
+    """A recipe with its inputs resolved; ``files``: those that it names, with their digests."""
 
     recipe: BuildRecipe
     inputs: Mapping[str, Value]
     files: Mapping[str, str]
-    unknown: tuple[str, ...]
     python: str = sys.executable
     variables: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -60,6 +54,38 @@ class _Job:
     def environment(self) -> dict[str, str]:
         changed = {**os.environ, **self.variables, "PYTHONDONTWRITEBYTECODE": "1"}
         return {name: value for name, value in changed.items() if value is not None}
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it runs Python, so that what it reads is seen."""
+        return bool(self.recipe.call) or _python_words(self.recipe.command) is not None
+
+    def command(self, values: Mapping[str, Value], reads: Path, work: Path) -> list[str]:
+        """The command line, which writes down what it reads where that is watched."""
+        if self.recipe.call:
+            words: tuple[list[str], list[str]] | None = ([], ["-c", _CALL_PROCESS])
+        else:
+            words = _python_words(self.recipe.command)
+        if words is None:
+            return [fill_placeholders(item, values) for item in self.recipe.command]
+        own = json.dumps([str(work), *(path for path in self.files if os.path.exists(path))])
+        filled = [fill_placeholders(item, values) for item in words[1]]
+        program = self.python if self.recipe.call else self.recipe.command[0]
+        return [program, *words[0], observing.__file__, str(reads), own, *filled]
+
+    def reads(self, told: Mapping[str, object]) -> ObservedReads:
+        """What a watched run has told.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: that is none.
+        """
+        return ObservedReads.of(told, self.package_versions)
+
+    def package_versions(self, names: Sequence[str]) -> dict[str, str]:
+        """Versions of packages; another interpreter's are in its environment's name."""
+        return (
+            package_versions(names) if self.python == sys.executable else dict.fromkeys(names, "")
+        )
 
     @property
     def digest(self) -> str:
@@ -90,12 +116,12 @@ def build(
     The recipe runs without a shell, in a folder of its own beside the cache entry, which gets its
     name only when the output is complete; two processes that need one build wait for each other.
     Relative paths of existing files (the script, inputs) are resolved against ``recipe.folder``
-    and their contents are part of the cache key, as are the recipe, its inputs, its code (scripts,
-    ``python -m`` modules, files that a shell script names; with what Python files import and the
-    variables that they read) and evalguard's version. Where code imports under computed names, or
-    the like (``unknown_in_build``), every run builds anew. A data file that only the running
-    command knows of is not seen: name it in ``inputs``. ``python`` as a command's first word is
-    this interpreter. A ``call`` recipe runs in a fresh interpreter as
+    and their contents are part of the cache key, as are the recipe, its inputs and evalguard's
+    version. A Python command (``python FILE``, ``python -m``, ``python -c``) and a ``call`` are
+    watched: what they read besides is checked before the build is used again, and where they do
+    what nobody can check, every run builds anew. Of other commands what they read is not known:
+    name it in ``inputs`` (``describe_build`` says so). ``python`` as a command's first word is this
+    interpreter. A ``call`` recipe runs in a fresh interpreter as
     ``function(**inputs, output=path)``.
 
     Args:
@@ -125,49 +151,121 @@ def build(
     )
     builds = cache_dir.absolute() / "builds"
     builds.mkdir(parents=True, exist_ok=True)
-    entry = builds / (job.digest + (this_run() if job.unknown else ""))
-    with FileLock(f"{entry}.lock"):
-        if not (entry / job.recipe.output).exists():
-            shutil.rmtree(entry, ignore_errors=True)
-            if job.unknown:
-                clear_unused(builds, job.digest)
-            _build_entry(job, entry, variant, timeout)
+    with FileLock(f"{builds / job.digest}.lock"):
+        entry = _find_entry(job, builds)
+        if entry is None:
+            entry = _build_entry(job, builds, variant, timeout)
         mark_used(entry)
     return entry / job.recipe.output
 
 
-def unknown_in_build(variant: Variant, plan: ConversionPlan) -> tuple[str, ...]:
-    """What the code of a variant's recipe depends on that no text tells, each with its place."""
-    return () if variant.build is None else _resolve(variant.build, plan.build_inputs).unknown
+def describe_build(variant: Variant, plan: ConversionPlan, cache_dir: Path) -> tuple[str, ...]:
+    """What a person must know of how far a variant's build is kept; () where nothing."""
+    if variant.build is None:
+        return ()
+    job = _resolve(variant.build, plan.build_inputs)
+    if not job.is_watched:
+        return (
+            f"its build runs {job.recipe.command[0]}, which is no Python: a change of what it "
+            "reads is seen only where inputs: names that",
+        )
+    kept = _read_kept(job, cache_dir.absolute() / "builds")
+    reasons = kept[0][1].reasons if kept else ()
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return (f"every run builds it anew: {reasons[0]}{more}",) if reasons else ()
 
 
-def _build_entry(job: _Job, entry: Path, variant: Variant, timeout: float | None) -> None:
-    for stale in entry.parent.glob(f".{entry.name}-*"):  # of a build that was killed
+def _find_entry(job: _Job, builds: Path) -> Path | None:
+    """A build that was made of what is there now; None: there is none."""
+    if not job.is_watched:
+        entry = builds / job.digest
+        return entry if (entry / job.recipe.output).exists() else None
+    for name, reads in _read_kept(job, builds):
+        entry = builds / name
+        ours = (
+            name.endswith(this_run())
+            if reads.reasons
+            else reads.holds(job.environment, job.package_versions)
+        )
+        if ours and (entry / job.recipe.output).exists():
+            return entry
+    return None
+
+
+def _read_kept(job: _Job, builds: Path) -> list[tuple[str, ObservedReads]]:
+    """Builds of a recipe, each with what it was seen to read; the latest first."""
+    try:
+        told = json.loads((builds / f"{job.digest}{_READS}").read_text(encoding="utf-8"))
+        return [(str(one["entry"]), job.reads(one["reads"])) for one in told]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+_READS = ".reads.json"
+
+
+def _keep_reads(job: _Job, builds: Path, name: str, reads: ObservedReads) -> None:
+    kept = [one for one in _read_kept(job, builds) if one[0] != name]
+    told = [
+        {"entry": entry, "reads": of.plain} for entry, of in [(name, reads), *kept[: MOST_KEPT - 1]]
+    ]
+    written = builds / f".{job.digest}{_READS}"
+    written.write_text(json.dumps(told), encoding="utf-8")
+    written.replace(builds / f"{job.digest}{_READS}")
+
+
+def _build_entry(job: _Job, builds: Path, variant: Variant, timeout: float | None) -> Path:
+    """Build, and give what was made its name."""
+    for stale in builds.glob(f".{job.digest}-*"):  # of a build that was killed
         shutil.rmtree(stale, ignore_errors=True)
-    log = entry.with_suffix(".log")
-    work = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
+    log = builds / f"{job.digest}.log"
+    work = Path(tempfile.mkdtemp(prefix=f".{job.digest}-", dir=builds))
+    told = builds / f".{job.digest}.reads"
     try:
         output = work / job.recipe.output
         output.parent.mkdir(parents=True, exist_ok=True)
-        _run(job, work, output, log, variant, timeout)
+        told.unlink(missing_ok=True)
+        _run(job, work, output, told, log, variant, timeout)
         if not output.exists():
             raise _failure(variant, f"made no '{job.recipe.output}'", log)
+        entry = builds / job.digest
+        reads = _told_reads(job, told) if job.is_watched else None
+        if reads is not None and reads.reasons:
+            clear_unused(builds, job.digest)
+            entry = builds / (job.digest + this_run())
+        elif reads is not None:
+            entry = builds / digest_of([job.digest, reads.digest])
         work.chmod(0o755)
         write_build_digest(work, entry)
+        shutil.rmtree(entry, ignore_errors=True)  # nothing else would have found it
         os.rename(work, entry)
+        if reads is not None:
+            _keep_reads(job, builds, entry.name, reads)
+        return entry
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        told.unlink(missing_ok=True)
+
+
+def _told_reads(job: _Job, told: Path) -> ObservedReads:
+    try:
+        return job.reads(json.loads(told.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ObservedReads(reasons=("it ended in a way in which it cannot say what it read",))
 
 
 def _run(
-    job: _Job, work: Path, output: Path, log: Path, variant: Variant, timeout: float | None
+    job: _Job,
+    work: Path,
+    output: Path,
+    told: Path,
+    log: Path,
+    variant: Variant,
+    timeout: float | None,
 ) -> None:
-    if job.recipe.command:
-        values = {**job.inputs, "output": str(output)}
-        command = [fill_placeholders(item, values) for item in job.recipe.command]
-        given = ""
-    else:
-        command = [job.python, "-c", _CALL_PROCESS]
+    command = job.command({**job.inputs, "output": str(output)}, told, work)
+    given = ""
+    if job.recipe.call:
         given = json.dumps(
             {
                 "path": job.import_path,
@@ -235,16 +333,13 @@ def _resolve(
         )
     files: dict[str, str] = {}
     resolved = {name: _local_value(value, recipe.folder, files) for name, value in inputs.items()}
-    unknown: dict[str, None] = {}
-    command = tuple(_local(item, recipe.folder, files, unknown) for item in recipe.command)
-    # --base=/path, sh -c "convert --base /path", python -m module
-    words = [word for item in recipe.command for word in _words(item)]
-    _look_into(words, recipe.folder, files, unknown)
-    tool = shutil.which(command[0]) if command else None
-    if tool is not None and command[0] not in ("python", "python3"):
-        _note(Path(tool), recipe.folder, files, unknown)
+    command = tuple(_local(item, recipe.folder, files) for item in recipe.command)
     if command and command[0] in ("python", "python3"):
         command = (python, *command[1:])
+    elif command:
+        tool = shutil.which(command[0])
+        if tool is not None:
+            files[tool] = digest_path(Path(tool))
     for name in placeholders(command):
         if name not in resolved and name != "output":
             raise BuildError(
@@ -252,12 +347,6 @@ def _resolve(
                 f"{nearest(name, [*resolved, 'output'])}",
                 hint=f"inputs: {', '.join(resolved) or 'none'}, and output",
             )
-    if recipe.call:
-        files[recipe.call] = code_digest(recipe.call, folder=recipe.folder)
-        reading = read_code(recipe.call, folder=recipe.folder)
-        if reading is not None:
-            files[recipe.call] += f" {reading.environment}"
-            unknown |= dict.fromkeys(reading.unknown)
     absolute = BuildRecipe(
         command=command,
         call=recipe.call,
@@ -265,13 +354,13 @@ def _resolve(
         inputs=resolved,
         folder=str(Path(recipe.folder).absolute()),
     )
-    return _Job(recipe=absolute, inputs=resolved, files=files, unknown=tuple(unknown))
+    return _Job(recipe=absolute, inputs=resolved, files=files)
 
 
 def _local_value(value: Value, folder: str, files: dict[str, str]) -> Value:
     """Make local paths absolute and note their digests, wherever they stand in an input."""
     if isinstance(value, str):
-        return _local(value, folder, files, {})
+        return _local(value, folder, files)
     if isinstance(value, list):
         return [_local_value(item, folder, files) for item in value]
     if isinstance(value, dict):
@@ -279,64 +368,16 @@ def _local_value(value: Value, folder: str, files: dict[str, str]) -> Value:
     return value
 
 
-def _look_into(
-    words: Sequence[str], folder: str, files: dict[str, str], unknown: dict[str, None]
-) -> None:
-    """Note the digests of what a command line or a shell script names: files and modules."""
-    for flag, name in pairwise(words):
-        if flag == "-m":
-            _note_module(name, files, unknown)
-    for word in words:
-        # "$HERE/convert.py", $(dirname "$0")/convert.py: what follows is looked for in the folder
-        for one in {word, os.path.expandvars(word), re.sub(r"^.*\$[^/]*/", "", word)}:
-            if str(Path(folder, one).absolute()) not in files:
-                _local(one, folder, files, unknown)
-
-
-def _note_module(name: str, files: dict[str, str], unknown: dict[str, None]) -> None:
-    """Note what ``python -m`` runs."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return
-    places = list((spec.submodule_search_locations if spec else None) or ())
-    found = Path(places[0]) / "__main__.py" if places else Path((spec and spec.origin) or "")
-    if found.is_file() and f"-m {name}" not in files:
-        depth = len(name.split(".")) - (not places)
-        files[f"-m {name}"] = _python(found, found.parents[depth], unknown)
-
-
-def _python(file: Path, root: Path, unknown: dict[str, None]) -> str:
-    """Digest of a Python file with all that it imports; an installed one counts by itself."""
-    if is_installed(file):
-        return digest_path(file)
-    reading = read_sources(file, root)
-    unknown |= dict.fromkeys(reading.unknown)
-    return f"{reading.digest} {reading.environment}"
-
-
-def _words(text: str) -> list[str]:
-    """The words of a shell's text; of ``--option=value`` and of quoted texts their parts too."""
-    words: list[str] = []
-    for line in text.splitlines():
-        try:
-            found = shlex.split(line)
-        except ValueError:  # a quote that goes on on the next line
-            found = line.split()
-        for word in found:
-            words += [word, *(part for part in re.split(r"[\s=;]+", word) if part and part != word)]
-    return words
-
-
-def _local(item: str, folder: str, files: dict[str, str], unknown: dict[str, None]) -> str:
+def _local(item: str, folder: str, files: dict[str, str]) -> str:
     """Return an existing local path as an absolute one and note its digest; else ``item``.
 
     A bare word is taken for a file only if such a file is there: a folder must be written with a
-    slash, so that an option's value does not turn into a path by accident.
-
-    Args:
-        unknown: gets what code depends on that its text does not tell.
+    slash, so that an option's value does not turn into a path by accident. Of ``--base=PATH`` the
+    value counts.
     """
+    flag, equals, value = item.partition("=")
+    if flag.startswith("-") and equals:
+        return f"{flag}={_local(value, folder, files)}"
     path = Path(folder, item).absolute()
     try:
         found = path.is_file() or ("/" in item and path.is_dir())
@@ -344,44 +385,31 @@ def _local(item: str, folder: str, files: dict[str, str], unknown: dict[str, Non
         return item
     if not item or not found:
         return item
-    _note(path, folder, files, unknown)
+    files[str(path)] = digest_path(path)
     return str(path)
 
 
-def _note(path: Path, folder: str, files: dict[str, str], unknown: dict[str, None]) -> None:
-    """Note the digest of a path; of a program in Python or for a shell also what it names."""
-    first = _first_line(path)
-    if path.suffix == ".py" or (first.startswith(b"#!") and b"python" in first):
-        files[str(path)] = _python(path, path.parent, unknown)
-        return
-    files[str(path)] = digest_path(path)
-    if path.suffix in (".sh", ".bash") or (first.startswith(b"#!") and b"sh" in first):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        for name in sorted(set(re.findall(r"\$\{?([A-Za-z_]\w*)", text)) - _OF_THE_SHELL):
-            files[f"${name}"] = digest_of(os.environ.get(name))
-        # a folder may be anything here ("cd /"): only one that is a checkpoint counts
-        words = [word for word in _words(text) if not _is_other_folder(word, folder)]
-        for place in {folder, str(path.parent)}:
-            _look_into(words, place, files, unknown)
+_INTERPRETER = re.compile(r"(.*/)?python(3(\.\d+)?)?")
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
-# They say where a shell runs, and change from run to run.
-_OF_THE_SHELL = {"BASH_SOURCE", "HOME", "OLDPWD", "PATH", "PWD", "RANDOM", "SECONDS", "SHLVL"}
-
-
-def _is_other_folder(word: str, folder: str) -> bool:
-    try:
-        path = Path(folder, os.path.expandvars(word))
-        return path.is_dir() and not (path / "config.json").is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def _first_line(path: Path) -> bytes:
-    if not path.is_file():
-        return b""
-    with path.open("rb") as opened:
-        return opened.readline(200)
+def _python_words(command: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """A Python command's options, and what it runs with arguments; None: it is another one."""
+    if not command or not _INTERPRETER.fullmatch(command[0]):
+        return None
+    options: list[str] = []
+    rest = list(command[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        bundle = re.fullmatch(r"-([A-Za-z]*)([cm])(.*)", word)
+        if bundle and word not in _WITH_VALUE and not word.startswith(("-W", "-X", "--")):
+            more = [f"-{bundle[1]}"] if bundle[1] else []
+            value = [bundle[3]] if bundle[3] else []
+            return [*options, *more], [f"-{bundle[2]}", *value, *rest]
+        options.append(word)
+        if word in _WITH_VALUE and rest:
+            options.append(rest.pop(0))
+    return (options, rest) if rest and rest[0] != "-" else None
 
 
 # Digests of what recipes built, kept beside it: they show a build that was changed since.

@@ -30,15 +30,9 @@ def load_in_process(load: Load) -> Scorer:
     known = FileDigests(open_facts(cache_dir)) if load.remember else None
     if is_runtime(load.variant):
         return load_runtime_scorer(load.variant, load.policy, known=known)
-    from evalguard.run.loading.edited_model import load_scorer
+    from evalguard.run.loading.observed_model import load_watched
 
-    return load_scorer(
-        load.variant,
-        load.policy,
-        cache_dir=cache_dir,
-        known=known,
-        reusable=load.reusable,
-    )
+    return load_watched(load, known)
 
 
 def import_heavy_modules() -> None:

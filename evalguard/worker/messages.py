@@ -190,6 +190,7 @@ DESCRIPTION: Codec[ModelDescription] = name_root(
                 values=_VALUE_MAP,
             )
         ),
+        observed=_VALUE_MAP,
     ),
 )
 

@@ -19,8 +19,8 @@ from evalguard.errors import BuildError, UsageError
 SCRIPT = """
 import os, pathlib, sys, time
 source, bits, output = sys.argv[1:4]
-log = pathlib.Path(sys.argv[4].removeprefix("runs:"))
-log.write_text(log.read_text() + "x" if log.exists() else "x")
+with open(sys.argv[4].removeprefix("runs:"), "a") as log:
+    log.write("x")
 out = pathlib.Path(output)
 out.mkdir()
 (out / "half").write_text("")
@@ -147,7 +147,8 @@ def test_a_build_that_takes_too_long_is_stopped(folder: Path) -> None:
 def test_a_killed_builds_leftovers_are_not_used(folder: Path) -> None:
     built = made(folder)
     entry = built.parent
-    stale = entry.with_name(f".{entry.name}-killed")
+    (reads,) = entry.parent.glob("*.reads.json")
+    stale = entry.with_name(f".{reads.name.partition('.')[0]}-killed")
     entry.rename(stale)
     (stale / "model" / "weights").unlink()
     assert (made(folder) / "weights").read_text() == "weights 8"

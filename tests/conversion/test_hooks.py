@@ -10,7 +10,7 @@ import torch
 from variants import variant
 
 from evalguard.conversion.attributes import apply
-from evalguard.conversion.code import code_digest, load_function
+from evalguard.conversion.code import load_function
 from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.readback import read_edits
 from evalguard.core.settings import Value
@@ -126,31 +126,13 @@ def package(folder: Path, name: str, answer: str) -> str:
 
 def test_a_module_beside_the_guard_file_is_found_from_any_folder(tmp_path: Path) -> None:
     where, folder = "eg_moved.convert:take", package(tmp_path / "a", "eg_moved", "a")
-    before = code_digest(where, folder=folder)
-    assert before != ""
     assert "eg_moved" not in sys.modules
     assert load_function(where, folder=folder, allowed=True)() == "a"
-    assert code_digest(where, folder=folder) == before
-    Path(folder, "eg_moved/convert.py").write_text("def take():\n    return 'edited'\n")
-    assert code_digest(where, folder=folder) != before
-    assert load_function(where, folder=folder, allowed=True)() == "edited"
-
-
-def test_modules_of_one_name_beside_two_guard_files_are_not_mixed_up(tmp_path: Path) -> None:
-    where = "eg_twins.convert:take"
-    folders = [package(tmp_path / name, "eg_twins", name) for name in "ab"]
-    digests = [code_digest(where, folder=folder) for folder in folders]
-    assert load_function(where, folder=folders[0], allowed=True)() == "a"
-    assert [code_digest(where, folder=folder) for folder in folders] == digests
-    assert digests[0] != digests[1]
-    with pytest.raises(SettingError, match="was imported under that name for another hook"):
-        load_function(where, folder=folders[1], allowed=True)
 
 
 def test_what_is_installed_wins_over_a_module_beside_the_guard_file(tmp_path: Path) -> None:
     (tmp_path / "textwrap.py").write_text("raise SystemExit('imported')")
     where = "textwrap:dedent"
-    assert code_digest(where, folder=str(tmp_path)) == code_digest(where, folder="")
     assert load_function(where, folder=str(tmp_path), allowed=True)("  a") == "a"
 
 
@@ -162,14 +144,3 @@ def test_an_error_says_where_a_module_was_looked_for(folder: str) -> None:
     with pytest.raises(SettingError) as refused:
         load_function("no_such_module:scale", folder="", allowed=True)
     assert "guard file, in" not in refused.value.hint
-
-
-def test_an_edited_file_is_imported_anew_and_has_another_digest(folder: str) -> None:
-    before = code_digest("hooks.py:scale", folder=folder)
-    Path(folder, "hooks.py").write_text(HOOKS.replace("mul_(value)", "mul_(0)"))
-    assert code_digest("hooks.py:scale", folder=folder) != before
-    model = torch.nn.Linear(2, 2, bias=False)
-    with torch.no_grad():
-        load_function("hooks.py:scale", folder=folder, allowed=True)(model, 2.0)
-    assert not model.weight.any()
-    assert code_digest("textwrap:dedent", folder="") != ""

@@ -26,11 +26,9 @@ from evalguard.models import identity
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
-from evalguard.run.loading import lazy_scorer as opening
 from evalguard.run.loading.edited_model import load_scorer
 from evalguard.run.loading.lazy_scorer import is_loaded
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.scoring import run_context as benches
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.run_context import open_run_context
 from evalguard.run.sources import ModelSource
@@ -44,12 +42,10 @@ models:
     settings:
       gain: {reference: 1.0, candidate: 1.0, target: "attr:model.norm.weight"}
       eps: {reference: 1.0e-6, candidate: 1.0e-6, target: config.rms_norm_eps}
-      hook: {reference: 0, candidate: 0, target: "call:hook.py:apply"}
 tasks: [keyed, told]
 include_path: [tasks]
 run: {token_budget: 1024}  # measured in every world anew, it would differ now and then
 """
-HOOK = "from beside import NOTHING\n\n\ndef apply(model, value):\n    return NOTHING\n"
 CHOICE = """
 task: keyed
 dataset_path: json
@@ -82,7 +78,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class World:
-    """A folder with a guard file, a model, two tasks and a hook."""
+    """A folder with a guard file, a model and two tasks."""
 
     folder: Path
 
@@ -150,10 +146,9 @@ def places_of(evaluator: Evaluator, scorer: Scorer) -> Places:
 
 @contextmanager
 def afresh() -> Iterator[None]:
-    """As in a process of its own: nothing that was read once, and nothing imported for a hook."""
+    """As in a process of its own: nothing that was read once."""
     for read_once in (identity.package_versions, identity.kernel_versions):
         read_once.cache_clear()
-    sys.modules.pop("beside", None)
     before = list(sys.path)
     try:
         yield
@@ -172,8 +167,6 @@ def make_world(folder: Path, llama: Path) -> World:
     (folder / "tasks" / "keyed.yaml").write_text(CHOICE.format(files=files).strip() + "\n")
     (folder / "tasks" / "told.yaml").write_text(TOLD.format(files=files).strip() + "\n")
     (folder / "guard.yaml").write_text(GUARD)
-    (folder / "hook.py").write_text(HOOK)
-    (folder / "beside.py").write_text("NOTHING = None\n")
     template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     (folder / "model" / "chat_template.jinja").write_text(template)
     return World(folder)
@@ -240,9 +233,6 @@ FILES: dict[str, Change] = {
     "where generation ends": text("tasks/told.yaml", 'until: ["."]', 'until: [","]'),
     "a setting of the model": text("guard.yaml", "candidate: 1.0,", "candidate: 1.5,"),
     "a setting of the config": text("guard.yaml", "candidate: 1.0e-6", "candidate: 1.0e-5"),
-    "a hook's value": text("guard.yaml", "candidate: 0,", "candidate: 1,"),
-    "a hook's code": text("hook.py", "return NOTHING", "return  NOTHING"),
-    "what a hook imports": text("beside.py", "None", "None  # nothing"),
     "dtype": text("guard.yaml", "dtype: float32", "dtype: bfloat16"),
     "attention": text("guard.yaml", "float32}", "float32, attn_implementation: eager}"),
     "an argument of the model": text("guard.yaml", "float32}", "float32, max_length: 40}"),
@@ -372,8 +362,6 @@ _BY_HAND = {
 def test_a_remembered_model_has_its_scores_where_the_loaded_one_has_them(
     world: World, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    for module in (benches, opening):  # a process for the hook would take ten times as long
-        monkeypatch.setattr(module, "needs_worker", lambda *_: False)
     before = world.remembered()
     again = world.remembered()
     assert (before.loaded, again.loaded) == (True, False)

@@ -109,27 +109,11 @@ def test_every_byte_of_its_files_counts(folder: Path, tmp_path: Path, file: str)
     assert digest(variant(folder), tmp_path) != before
 
 
-def test_the_code_of_a_hook_counts(folder: Path, tmp_path: Path) -> None:
-    hook = tmp_path / "hook.py"
-    target = Target(kind="call", path="hook.py:change", attribute="")
-    setting = Setting(name="hook", reference=0, candidate=1, target=target)
-    of = variant(
-        folder, settings=(setting,), assignment={"hook": 1}, code_folder=str(tmp_path),
-        allow_code=True,
-    )  # fmt: skip
-    found = set()
-    for body in ("pass", "return None"):
-        hook.write_text(f"def change(model, value):\n    {body}\n")
-        found.add(digest(of, tmp_path))
-    assert len(found) == 2
-    assert None not in found
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         {"model": "dummy"},
-        {"trust_remote_code": True},
+        {"trust_remote_code": True, "model_args": {"tokenizer": "owner/tokenizer"}},
         {"model_args": {"parallelize": True}},
         {"model_args": {"tokenizer": "owner/tokenizer"}},
         {"model_args": {"peft": "owner/adapter"}},

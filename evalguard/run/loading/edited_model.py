@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.conversion.attributes import AsLoaded, apply
-from evalguard.conversion.building import build, unknown_in_build
+from evalguard.conversion.building import build, describe_build
 from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
 from evalguard.conversion.readback import check_environment, read_arguments, read_edits
@@ -25,11 +25,11 @@ from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 from evalguard.models.machine import use_threads
 from evalguard.models.served.calls import is_served
+from evalguard.run.loading.foreign_code import brings_code, runs_other_code
 from evalguard.run.loading.loading_facts import (
-    VARIABLES_KEY,
+    PATCH_PREFIX,
     digest_code,
     digest_weights,
-    list_unknown_dependencies,
 )
 from evalguard.run.loading.module_sources import HostModel, ModuleSources
 from evalguard.store.fact_cache import BudgetStore
@@ -54,6 +54,7 @@ class EditedModel:
     """An lm-eval model, and what it was loaded from.
 
     Attributes:
+        watched: whether what its own code reads is seen; else nothing of such a model is kept.
         as_loaded: what it was before its settings edited it; None: nobody noted that.
         sources: other models, whose modules its settings take.
     """
@@ -63,6 +64,7 @@ class EditedModel:
     policy: ScoringPolicy
     cache_dir: Path
     known: KnownDigests | None
+    watched: bool = False
     as_loaded: AsLoaded | None = None
     sources: ModuleSources = field(init=False)
 
@@ -112,8 +114,8 @@ class EditedModel:
             revision=variant.revision,
             threads=threads,
             caveats=(
-                *_not_cached_note(list_unknown_dependencies(variant, plan, wanted.model_args)),
-                *_rebuilt_note(unknown_in_build(variant, plan)),
+                *_not_kept_note(self._open()),
+                *(describe_build(variant, plan, self.cache_dir) if variant.serve is None else ()),
             ),
             on_smaller_budget=lower,
         )
@@ -175,6 +177,16 @@ class EditedModel:
                 return None
             return self.carry(wanted) if self.as_loaded.restore() else None
 
+    def _open(self) -> str:
+        """Why nothing of the model may be kept, as far as code is to blame; "" where it may."""
+        if not brings_code(self.wanted.variant, self.wanted.plan):
+            module = runs_other_code()
+            return module and (
+                f"{module}, code that another model or hook has brought into this process, may "
+                "have changed what it computes with"
+            )
+        return "" if self.watched else "it runs code of others in a process that nobody watches"
+
     def _provenance(
         self, wanted: LoadPlan, effective: Mapping[str, Value]
     ) -> dict[str, Value] | None:
@@ -184,11 +196,10 @@ class EditedModel:
             EvaluationError: they were others before.
         """
         found = prove_files(wanted.variant, wanted.plan, wanted.model_args, self.known)
-        if found is None:
+        if found is None or self._open():
             return None
-        # What loading downloads was not there before; variables that it sets were others.
-        before = found if wanted.proofs is None else wanted.proofs
-        if _without_variables(before) != _without_variables(found):
+        before = found if wanted.proofs is None else wanted.proofs  # loading downloads
+        if _without_patches(before) != _without_patches(found):
             raise EvaluationError(
                 f"files that '{wanted.variant.name}' is loaded from changed while it was being "
                 "loaded",
@@ -198,30 +209,28 @@ class EditedModel:
             name: [str(target), value, effective[name]]
             for name, (target, value) in wanted.plan.targets.items()
         }
-        return {**before, "settings": settings}
+        return {**before, "code": _with_patches(before, found), "settings": settings}
 
 
-def _without_variables(proofs: Mapping[str, Value]) -> dict[str, Value]:
+def _without_patches(proofs: Mapping[str, Value]) -> dict[str, Value]:
+    kept = {n: d for n, d in _code(proofs).items() if not n.startswith(PATCH_PREFIX)}
+    return {**proofs, "code": kept}
+
+
+def _with_patches(before: Mapping[str, Value], found: Mapping[str, Value]) -> dict[str, Value]:
+    """The code that loading began with, and all that stands in place of a library's by now."""
+    patches = {n: d for n, d in _code(found).items() if n.startswith(PATCH_PREFIX)}
+    return {**_code(before), **patches}
+
+
+def _code(proofs: Mapping[str, Value]) -> dict[str, Value]:
     code = proofs["code"]
     assert isinstance(code, dict)
-    return {**proofs, "code": {name: one for name, one in code.items() if name != VARIABLES_KEY}}
+    return code
 
 
-def _rebuilt_note(unknown: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"every run builds it anew: {unknown[0]}{_and_more(unknown)}",) if unknown else ()
-
-
-def _and_more(unknown: tuple[str, ...]) -> str:
-    return f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-
-
-def _not_cached_note(unknown: tuple[str, ...]) -> tuple[str, ...]:
-    if not unknown:
-        return ()
-    return (
-        f"its scores are not kept for other runs: {unknown[0]}{_and_more(unknown)}, so what they "
-        "depend on cannot be known",
-    )
+def _not_kept_note(reason: str) -> tuple[str, ...]:
+    return (f"its scores are not kept for other runs: {reason}",) if reason else ()
 
 
 def tensor_reader(variant: Variant) -> ReadTensors:
@@ -387,7 +396,7 @@ def prove_files(
     model_args: Mapping[str, Value],
     known: KnownDigests | None,
 ) -> dict[str, Value] | None:
-    """Digests of the weights and of the code; None where one of them cannot be proven."""
+    """Digests of the weights and of the libraries; None where the weights cannot be proven."""
     if variant.serve is not None:
         return dict(variant.serve.proofs) or None
     if variant.model in SERVED_TYPES:
@@ -395,8 +404,7 @@ def prove_files(
     weights = digest_weights(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None:
         return None
-    code = digest_code(variant, wanted, model_args, known)
-    return None if code is None else {"weights": weights, "code": dict(code)}
+    return {"weights": weights, "code": dict(digest_code(variant, wanted, known))}
 
 
 def _without_taken(weights: Value) -> dict[str, Value]:
@@ -422,6 +430,7 @@ def load_scorer(
     cache_dir: Path,
     known: KnownDigests | None = None,
     reusable: bool = False,
+    watched: bool = False,
 ) -> ReassignableScorer:
     """Load a variant with the settings of its assignment, and prove that every one took.
 
@@ -429,6 +438,7 @@ def load_scorer(
         known: digests of big files from earlier runs; None: every file is read.
         reusable: whether other values are to be assigned to its settings later: weights that
             settings replace are kept for that.
+        watched: whether an observer sees what code of others reads in this process.
 
     Raises:
         UsageError: a name or argument that does not exist, or code that is not allowed.
@@ -451,7 +461,14 @@ def load_scorer(
             trust_remote_code=variant.trust_remote_code,
             allow_pickle=variant.allow_pickle,
         )
-        model = EditedModel(lm=lm, wanted=wanted, policy=policy, cache_dir=cache_dir, known=known)
+        model = EditedModel(
+            lm=lm,
+            wanted=wanted,
+            policy=policy,
+            cache_dir=cache_dir,
+            known=known,
+            watched=watched,
+        )
         if reusable:
             model.note()
         return LMScorer(

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reference import Reference
 from evalguard.core.scorer import (
     UNSHARED,
@@ -26,13 +25,9 @@ from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import EvaluationError, FallbackError, WorkerError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.loading.edited_model import load_scorer as open_here
-from evalguard.run.loading.loading_facts import KnownModel
-from evalguard.run.loading.own_environment import (
-    asks_server,
-    is_runtime,
-    prepare_worker,
-    shares_prefixes,
-)
+from evalguard.run.loading.foreign_code import needs_worker
+from evalguard.run.loading.loading_facts import OBSERVED, KnownModel
+from evalguard.run.loading.own_environment import prepare_worker, shares_prefixes
 from evalguard.run.loading.serving import with_lease, with_server
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.store.files import safe_name
@@ -78,9 +73,14 @@ class LazyScorer:
         # One without an identity is none that could be found again.
         if description is None or description.identity is None:
             self._scorer = self._loaded()
-            description = self._scorer.describe()
-            known.describe_as(description)
+            description = self._identified(self._scorer.describe())
+            self._known.describe_as(description)
         self._description = description
+
+    def _identified(self, found: ModelDescription) -> ModelDescription:
+        """A loaded model under its name, with all that code of others has read by now."""
+        self._known = self._known.watched(found)
+        return self._known.identify(found)
 
     def _loaded(self) -> Scorer:
         with self._remembering():
@@ -108,7 +108,7 @@ class LazyScorer:
         if self._scorer is None:
             scorer = self._loaded()
             try:
-                self._check(scorer.describe())
+                self._check(self._identified(scorer.describe()))
             except EvaluationError:
                 scorer.close()
                 raise
@@ -122,7 +122,9 @@ class LazyScorer:
 
     def describe(self) -> ModelDescription:
         """Return what was loaded, now or before; batches may have become smaller since."""
-        return self._description if self._scorer is None else self._scorer.describe()
+        if self._scorer is None:
+            return self._description
+        return self._identified(self._scorer.describe())
 
     def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         """Return the token ids of requests; known ones need no model."""
@@ -163,7 +165,7 @@ class LazyScorer:
         """Release the model. May be called twice."""
         self._closed = True
         if self._scorer is not None:
-            self._remember(self._scorer.describe())
+            self._remember(self.describe())
             # In lock-step the model is asked directly.
             gave_up = self._scorer.gave_up if isinstance(self._scorer, LMScorer) else None
             if gave_up is not None:
@@ -205,7 +207,11 @@ def is_loaded(scorer: Scorer) -> bool:
 
 
 def _identity_digest(description: ModelDescription) -> str | None:
-    return None if description.identity is None else digest_of(dict(description.identity))
+    """What a model is; what code of others reads comes to light as it is asked."""
+    identity = description.identity
+    if identity is None:
+        return None
+    return digest_of({name: one for name, one in identity.items() if name != OBSERVED})
 
 
 # Fallback: where one model cannot be scored as asked, all are scored in a plainer way.
@@ -302,8 +308,9 @@ def open_scorer(
 ) -> Scorer:
     """Load a variant where it has to run.
 
-    A variant with ``env`` or ``call`` settings needs a process of its own: libraries read their
-    environment when they are imported, and a hook may patch what the next model would use too.
+    A variant with ``env`` or ``call`` settings, or with a checkpoint's own code, needs a process of
+    its own: libraries read their environment when they are imported, and such code may patch what
+    the next model would use too.
 
     Raises:
         EvaluationError: if the model cannot be loaded or a setting did not take, or its server
@@ -356,9 +363,3 @@ def worker_starter(options: CompareOptions) -> StartWorker:
     if not options.execution:
         return start_here
     return open_cluster(RayPlan.parse(options.execution)).start_worker
-
-
-def needs_worker(variant: Variant, options: CompareOptions) -> bool:
-    """Whether a variant is to run in a process of its own."""
-    own = is_runtime(variant) or plan_conversion(variant).needs_worker
-    return own or (options.worker == "always" and not asks_server(variant))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from evalguard.conversion.building import build
-from evalguard.conversion.code import Reading, code_digest, read_code, read_sources
 from evalguard.conversion.digests import KnownDigests, digest_model, digest_path
+from evalguard.conversion.observed_reads import MOST_KEPT, ObservedReads
 from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
 from evalguard.core.redaction import is_secret, shown_value
 from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
@@ -23,6 +22,11 @@ from evalguard.harness.blocks import requests_digest
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import find_current_commit, hub_snapshot, split_revision
 from evalguard.models.identity import describe_surroundings
+from evalguard.run.loading.foreign_code import (
+    brings_code,
+    list_patches,
+    list_remote_code,
+)
 from evalguard.run.loading.installed_packages import LIBRARIES, digest_packages
 from evalguard.run.loading.own_environment import shares_prefixes
 from evalguard.store.fact_cache import FactCache, FileDigests, open_facts
@@ -52,15 +56,17 @@ def collect_loading_facts(
         known: digests of big files from earlier runs.
 
     Returns:
-        None where something stays open: weights or code that cannot be proven, remote code, model
-        types of other libraries, a placement by free memory, a hub branch that may have moved.
+        None where something stays open: weights that cannot be proven, model types of other
+        libraries, a placement by free memory, a hub branch that may have moved. What code of others
+        reads is not among it: ``KnownModel.observed``.
 
     Raises:
         EvalguardError: as loading does, for a variant that cannot be planned or built.
     """
-    if not shares_prefixes(variant) or variant.trust_remote_code:
-        return None
     wanted = plan_conversion(variant)
+    code_of = list_remote_code(variant, wanted.model_args, wanted.checkpoints)
+    if not shares_prefixes(variant) or any(map(_is_elsewhere, code_of)):
+        return None
     if any(wanted.model_args.get(name) for name in PLACEMENT_ARGUMENTS):
         return None
     model_args = wanted.model_args
@@ -70,9 +76,7 @@ def collect_loading_facts(
     weights = digest_weights(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None or not _has_settled(model_args, weights, wanted.checkpoints):
         return None
-    code = digest_code(variant, wanted, model_args, known)
-    if code is None:
-        return None
+    code = digest_code(variant, wanted, known)
     told: Value = VARIANT.encode(variant)
     assert isinstance(told, dict)
     told.pop("name", None)
@@ -86,6 +90,12 @@ def collect_loading_facts(
         "surroundings": dict(surroundings),
         "worker": worker,
     }
+
+
+def _is_elsewhere(reference: str) -> bool:
+    """Whether a checkpoint names code that is not on this machine, or that a branch may change."""
+    place = reference.rpartition("--")[0]
+    return reference == "?" or bool(place and not Path(place).expanduser().is_dir())
 
 
 def _has_settled(
@@ -125,18 +135,54 @@ class KnownModel:
     """Facts about one model, under the digest of all that goes into loading it.
 
     ``proofs``: what of that stands in the identity of a loaded model, too. ``secret``: what is read
-    off it would be a secret.
+    off it would be a secret. ``observes``: whether it runs code of others, and ``observed`` is what
+    that read; None: it was not watched yet, or reads something else by now, and nothing is known.
     """
 
     facts: FactCache
     digest: str
     proofs: Mapping[str, Value] = field(default_factory=dict)
     secret: bool = False
+    observes: bool = False
+    observed: ObservedReads | None = None
+
+    @property
+    def key(self) -> str | None:
+        """What stands for the model; None where nothing may be taken for its facts."""
+        if not self.observes:
+            return self.digest
+        return None if self.observed is None else digest_of([self.digest, self.observed.digest])
+
+    def looked_up(self, environment: Mapping[str, str], known: KnownDigests) -> KnownModel:
+        """This model with what it was seen to read, of the last time of which all still holds."""
+        for reads in _read_observed(self.facts, self.digest):
+            if reads.holds(environment, observed_packages, known):
+                return replace(self, observed=reads)
+        return self
+
+    def watched(self, description: ModelDescription) -> KnownModel:
+        """This model with what it has read besides by now; that is kept."""
+        if not self.observes or description.identity is None or self.secret:
+            return self
+        reads = ObservedReads.of(description.observed, observed_packages)
+        reads = reads if self.observed is None else self.observed.joined(reads)
+        if reads == self.observed:
+            return self
+        kept = [one for one in _read_observed(self.facts, self.digest) if one != self.observed]
+        kept = [reads, *(one for one in kept if one.digest != reads.digest)][:MOST_KEPT]
+        self.facts.put("observed", self.digest, {"reads": [one.plain for one in kept]})
+        return replace(self, observed=reads)
+
+    def identify(self, found: ModelDescription) -> ModelDescription:
+        """A loaded model under the name of all that it reads, at whatever time it does."""
+        if self.observed is None or found.identity is None:
+            return found
+        return replace(found, identity={**found.identity, OBSERVED: self.observed.digest})
 
     @property
     def description(self) -> ModelDescription | None:
         """What was loaded, or None."""
-        found = self.facts.get("models", self.digest)
+        found = None if self.key is None else self.facts.get("models", self.key)
         try:
             return None if found is None else DESCRIPTION.decode(found["description"])
         except (WireError, KeyError):  # of another version's shape
@@ -149,14 +195,17 @@ class KnownModel:
         is shared, and kept by CI.
         """
         identity = description.identity or {}
+        if self.key is None or (self.observes and not identity):
+            return
+        description = replace(description, observed={})
         if self.secret or any(identity.get(name) != proof for name, proof in self.proofs.items()):
             return
-        self.facts.put("models", self.digest, {"description": DESCRIPTION.encode(description)})
+        self.facts.put("models", self.key, {"description": DESCRIPTION.encode(description)})
 
     @property
     def gave_up(self) -> FallbackError | None:
         """What documents of an earlier run have shown that it cannot do, or None."""
-        found = self.facts.get("given_up", self.digest)
+        found = None if self.key is None else self.facts.get("given_up", self.key)
         if found is None or found.get("giving_up") not in GIVEN_UP:
             return None
         reason, hint = f"found in an earlier run: {found.get('reason')}", str(found.get("hint"))
@@ -165,11 +214,12 @@ class KnownModel:
     def give_up(self, error: FallbackError) -> None:
         """Remember what the model cannot do, so that no later run tries it on documents again."""
         told = {"giving_up": error.giving_up, "reason": str(error), "hint": error.hint}
-        self.facts.put("given_up", self.digest, told)
+        if self.key is not None:
+            self.facts.put("given_up", self.key, told)
 
     def encoded(self, requests: Sequence[Request]) -> list[tuple[int, ...]] | None:
         """Return how the model encoded these requests, or None."""
-        found = self.facts.get("encodings", self._of(requests))
+        found = None if self.key is None else self.facts.get("encodings", self._of(requests))
         try:
             ids = None if found is None else TOKEN_IDS.decode(found["ids"])
         except (WireError, KeyError):
@@ -178,12 +228,29 @@ class KnownModel:
 
     def encode_as(self, requests: Sequence[Request], ids: TokenIdLists) -> None:
         """Remember how the model encoded these requests."""
-        if sum(map(len, ids)) <= _MOST_TOKENS:
+        if self.key is not None and sum(map(len, ids)) <= _MOST_TOKENS:
             told = TOKEN_IDS.encode(tuple(tuple(of) for of in ids))
             self.facts.put("encodings", self._of(requests), {"ids": told})
 
     def _of(self, requests: Sequence[Request]) -> str:
-        return digest_of([self.digest, requests_digest(requests)])
+        return digest_of([self.key, requests_digest(requests)])
+
+
+OBSERVED = "observed"
+"""Where an identity names what code of others has read."""
+
+
+def _read_observed(facts: FactCache, digest: str) -> list[ObservedReads]:
+    found = facts.get("observed", digest) or {}
+    try:
+        return [ObservedReads.of(one, observed_packages) for one in found.get("reads", ())]
+    except (KeyError, TypeError, ValueError, AttributeError):  # of another version's shape
+        return []
+
+
+def observed_packages(names: Sequence[str]) -> dict[str, str]:
+    """Digests of packages that code of others imports."""
+    return {name: digest_packages([name]).get(f"package {name}", "") for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +294,19 @@ class KnownModels:
         if found is None:
             return None
         proofs = {name: found[name] for name in ("weights", "code")}
-        return KnownModel(self.facts, digest_of(found), proofs, secret=_has_secret(variant))
+        plan = plan_conversion(variant)
+        known = KnownModel(
+            self.facts,
+            digest_of(found),
+            proofs,
+            secret=_has_secret(variant),
+            observes=brings_code(variant, plan),
+        )
+        if not known.observes:
+            return known
+        changed = {**os.environ, **plan.env}
+        environment = {name: value for name, value in changed.items() if value is not None}
+        return known.looked_up(environment, FileDigests(self.facts))
 
 
 def _has_secret(variant: Variant) -> bool:
@@ -335,110 +414,19 @@ def _git_name(file: Path) -> str:
 
 
 def digest_code(
-    variant: Variant,
-    wanted: ConversionPlan,
-    model_args: Mapping[str, Value],
-    known: KnownDigests | None = None,
-) -> dict[str, str] | None:
-    """Digests of the code that a variant runs: hooks, a checkpoint's own, the libraries.
+    variant: Variant, wanted: ConversionPlan, known: KnownDigests | None = None
+) -> dict[str, str]:
+    """Digests of the libraries that a variant runs, and of what has patched them.
 
-    None where what it depends on cannot be known: ``list_unknown_dependencies`` says what.
+    What code of others reads, itself included, is seen in the process that runs it.
     """
-    if list_unknown_dependencies(variant, wanted, model_args):
-        return None
-    digests = {
-        call.function: code_digest(call.function, folder=variant.code_folder)
-        for call in wanted.calls
-    }
-    readings = [*_read_hooks(variant, wanted)]
-    for place, reading in _remote_code(variant, model_args, wanted.checkpoints):
-        digests[f"remote code {place}"] = "" if reading is None else reading.digest
-        readings += [] if reading is None else [reading]
-    imported = {name for reading in readings for name in reading.packages}
-    return {
-        **digests,
-        VARIABLES_KEY: digest_of(sorted({one.environment for one in readings} - {""})),
-        **digest_packages((*LIBRARIES, *sorted(imported - {*LIBRARIES})), known),
-    }
+    patches = {} if brings_code(variant, wanted) else _digest_patches()
+    return {**digest_packages(LIBRARIES, known), **patches}
 
 
-# Of what environment variables the code reads: loading a model may set some of them.
-VARIABLES_KEY = "variables"
+def _digest_patches() -> dict[str, str]:
+    return {f"{PATCH_PREFIX}{file}": digest for file, digest in list_patches().items()}
 
 
-def list_unknown_dependencies(
-    variant: Variant, wanted: ConversionPlan, model_args: Mapping[str, Value]
-) -> tuple[str, ...]:
-    """What a variant's code depends on that cannot be known, each with its place."""
-    found: dict[str, None] = {}
-    for reading in _read_hooks(variant, wanted):
-        found |= dict.fromkeys((*reading.unknown, *reading.reads))
-    for place, code in _remote_code(variant, model_args, wanted.checkpoints):
-        if code is None:
-            found[f"its config names the code {place}, which is not here"] = None
-        else:
-            found |= dict.fromkeys((*code.unknown, *code.reads))
-    attention = str(model_args.get("attn_implementation") or "")
-    if "/" in attention or model_args.get("use_kernels"):
-        found["it computes with kernels from the hub"] = None
-    return tuple(found)
-
-
-def _read_hooks(variant: Variant, wanted: ConversionPlan) -> Iterator[Reading]:
-    for call in wanted.calls:
-        reading = read_code(call.function, folder=variant.code_folder)
-        if reading is not None:
-            yield reading
-
-
-def _remote_code(
-    variant: Variant, model_args: Mapping[str, Value], taken_from: Sequence[str] = ()
-) -> Iterator[tuple[str, Reading | None]]:
-    """Python files that a checkpoint's configs name; None for what is not on this machine.
-
-    ``taken_from``: other checkpoints, whose modules run here too.
-
-    ``OTHER--module.Class`` is code of another folder, or of another model of the hub.
-    """
-    if not variant.trust_remote_code:
-        return
-    revision = str(model_args.get("revision") or "main")
-    named = [(str(model_args.get(name) or ""), revision) for name in ("pretrained", "tokenizer")]
-    for source, at in (*named, *map(split_revision, taken_from)):
-        folder = _checkpoint_folder(source, at) if source else None
-        if folder is None:
-            continue
-        references = {one for config in _CONFIG_FILES for one in _auto_map(folder / config)}
-        if (folder / "custom_generate" / "generate.py").is_file():
-            references.add("custom_generate/generate.")
-        for reference in sorted(references):
-            place, _, module = reference.rpartition("--")
-            code_at = str(model_args.get("code_revision") or "main")
-            home = _checkpoint_folder(place, code_at) if place else folder
-            file = None if home is None else home / f"{module.partition('.')[0]}.py"
-            if file is None or not file.is_file():
-                yield reference, None
-            else:
-                yield reference, read_sources(file, file.parent, handed=True)
-
-
-_CONFIG_FILES = (
-    "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
-    "tokenizer_config.json",
-)  # fmt: skip
-
-
-def _checkpoint_folder(source: str, revision: str) -> Path | None:
-    """The folder of a checkpoint, of one of the hub as it was downloaded."""
-    folder = Path(source).expanduser()
-    return folder if folder.is_dir() else hub_snapshot(source, revision)
-
-
-def _auto_map(config: Path) -> Iterator[str]:
-    try:
-        found = json.loads(config.read_text(encoding="utf-8")).get("auto_map") or {}
-    except (OSError, ValueError, AttributeError):
-        return
-    for value in found.values() if isinstance(found, dict) else ():
-        several = value if isinstance(value, list) else [value]
-        yield from (one for one in several if isinstance(one, str))
+# Files that patch a library: loading a model imports what is found to be patched.
+PATCH_PREFIX = "in place of a library's: "

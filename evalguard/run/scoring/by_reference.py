@@ -134,6 +134,16 @@ class ReferenceScoring:
             theirs, found = self._compared(second, references, ours)
         return [ours, theirs], found
 
+    def score_base(self, base: LoadedModel, run: ExitStack) -> tuple[Evaluation, BaseReferences]:
+        """Score an open base, and keep its references for as long as ``run`` lasts, at least."""
+        return self._referenced(base, run)
+
+    def score_candidate(
+        self, candidate: LoadedModel, references: BaseReferences, base: Evaluation
+    ) -> tuple[Evaluation, DivergenceTables]:
+        """Score an open candidate against what was kept of the base."""
+        return self._compared(candidate, references, base)
+
     def _against(
         self, candidate: ModelSource, references: BaseReferences, base: Evaluation
     ) -> tuple[Evaluation, DivergenceTables]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scorer import ComparedAnswer
+from evalguard.core.scorer import ComparedAnswer, ModelDescription
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
 from evalguard.models.arguments import SERVED_TYPES
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
+from evalguard.run.loading.foreign_code import brings_code, has_own_process
 from evalguard.run.loading.lazy_scorer import local_scorer, runs_here
-from evalguard.run.loading.own_environment import is_runtime, shows_distributions
+from evalguard.run.loading.own_environment import shows_distributions
 from evalguard.run.meter import interruptible
 from evalguard.run.scoring.by_reference import ReferenceScoring
 from evalguard.run.scoring.cached_blocks import (
@@ -39,10 +40,14 @@ _SCORES_HINT = "--distributions off compares the scores alone"
 
 @dataclass(frozen=True, slots=True)
 class LockstepObstacle:
-    """Why two models cannot be scored in lock-step; ``apart``: whether a reference would do."""
+    """Why two models cannot be scored in lock-step; ``apart``: whether a reference would do.
+
+    ``foreign``: one of them runs code of others, which is no reason to measure less.
+    """
 
     reason: str
     apart: bool = False
+    foreign: bool = False
 
     def __str__(self) -> str:
         return f"{self.reason}; {_REFERENCE_HINT}" if self.apart else self.reason
@@ -76,6 +81,8 @@ class ScoringPlan:
             return self._side_by_side(base, candidate)
         if self._instead(hindrance):
             return self._by_reference_instead(hindrance, base, candidate)
+        if hindrance.foreign and mode == "auto":
+            return self._beside_foreign_code(hindrance, base, candidate)
         note = self._not_measured(hindrance)
         return [_with_notes(evaluation, (note,)) for evaluation in self._each(sources)]
 
@@ -165,6 +172,45 @@ class ScoringPlan:
         note = f"distributions are compared by reference: {hindrance.reason}"
         return [_with_notes(found, (note,)) for found in self._one_by_one(base, candidate)]
 
+    def _beside_foreign_code(
+        self, hindrance: LockstepObstacle, base: ModelSource, candidate: ModelSource
+    ) -> list[Evaluation]:
+        """Compare by reference, unless the base's scores are kept and it left no reference."""
+        by_reference = ReferenceScoring(self.context, self._kept_divergences())
+        with ExitStack() as run:
+            with self.context.open_model(base) as first:
+                before = first.scorer.describe()
+                references = None
+                if before.gives_rows and not self._is_kept_alone(first, by_reference):
+                    ours, references = by_reference.score_base(first, run)
+                else:
+                    ours = self._scores(first)
+            with self.context.open_model(candidate) as second:
+                told = second.scorer.describe()
+                unlike = _no_rows(base, before) or _no_rows(candidate, told)
+                unlike = unlike or _unlike_vocabularies(before, told)
+                if references is not None and unlike is None:
+                    theirs, found = by_reference.score_candidate(second, references, ours)
+                    note = f"distributions are compared by reference: {hindrance.reason}"
+                    return [_with_notes(o, (note,)) for o in self._measured([ours, theirs], found)]
+                theirs = self._scores(second)
+        if unlike is None:
+            return [ours, replace(theirs, findings=(*theirs.findings, BASE_FROM_CACHE))]
+        note = self._not_measured(unlike)
+        return [_with_notes(ours, (note,)), _with_notes(theirs, (note,))]
+
+    def _is_kept_alone(self, base: LoadedModel, by_reference: ReferenceScoring) -> bool:
+        """Whether a base's scores are all kept, and its distributions are not."""
+        if self.base_again or self._evaluator.cache is None:
+            return False
+        evaluator, references = self._evaluator, by_reference.references(base)
+        names = evaluator.tasks.names
+        blocks = [b for t in names for b in evaluator.blocks(evaluator.requests(t, base.scorer))]
+        asked = [block for block in blocks if block.kind != "generate_until"]
+        return all(evaluator.entry(block, base).is_there for block in blocks) and not all(
+            entry.is_there for block in asked for entry in references.entries(block, [base])
+        )
+
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
         by_reference = ReferenceScoring(self.context, self._kept_divergences())
         return self._measured(*by_reference.evaluate(base, candidate))
@@ -213,7 +259,10 @@ class ScoringPlan:
         if self.context.options.worker == "always":
             return LockstepObstacle("models run in worker processes", apart=True)
         for source in sources:
-            if is_runtime(source.variant) or plan_conversion(source.variant).needs_worker:
+            if brings_code(source.variant, plan_conversion(source.variant)):
+                reason = f"{source.name} runs code of others, so it has a process of its own"
+                return LockstepObstacle(reason, apart=True, foreign=True)
+            if has_own_process(source.variant):
                 return LockstepObstacle(f"{source.name} runs in a worker process", apart=True)
         if self.context.choices.memory == "sequential":
             return LockstepObstacle("--memory sequential loads one model at a time", apart=True)
@@ -275,7 +324,16 @@ def _no_distributions(name: str, model_type: str) -> LockstepObstacle:
 
 
 def _other_vocabulary(first: LoadedModel, second: LoadedModel) -> LockstepObstacle | None:
-    base, candidate = first.scorer.describe(), second.scorer.describe()
+    return _unlike_vocabularies(first.scorer.describe(), second.scorer.describe())
+
+
+def _no_rows(source: ModelSource, told: ModelDescription) -> LockstepObstacle | None:
+    return None if told.gives_rows else _no_distributions(source.name, told.model_type)
+
+
+def _unlike_vocabularies(
+    base: ModelDescription, candidate: ModelDescription
+) -> LockstepObstacle | None:
     if base.vocabulary_digest == candidate.vocabulary_digest:
         return None
     return LockstepObstacle("the vocabularies of base and candidate differ")

@@ -19,12 +19,12 @@ from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.groups import check_clusters
+from evalguard.run.loading.foreign_code import needs_worker
 from evalguard.run.loading.lazy_scorer import (
     LazyScorer,
     ScorerOpener,
     check_same_policy,
     is_loaded,
-    needs_worker,
     open_scorer,
 )
 from evalguard.run.loading.loading_facts import KnownModel, KnownModels

@@ -1,0 +1,177 @@
+"""Code that is neither evalguard's nor an installed package's: whose it is, what it has patched.
+
+It may change a library for every model of its process, and nothing tells from outside. So a model
+that brings such code has a process of its own, and where it could not, nothing of that process is
+kept (``list_patches``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import evalguard
+from evalguard.conversion.code import is_installed
+from evalguard.conversion.digests import digest_path
+from evalguard.conversion.planning import ConversionPlan, plan_conversion
+from evalguard.core.settings import Value, Variant
+from evalguard.models.arguments import SERVED_TYPES
+from evalguard.models.checkpoint_files import hub_snapshot, split_revision
+from evalguard.run.loading.own_environment import asks_server, is_runtime
+from evalguard.run.options import CompareOptions
+
+
+def needs_worker(variant: Variant, options: CompareOptions) -> bool:
+    """Whether a variant is to run in a process of its own."""
+    return has_own_process(variant) or (options.worker == "always" and not asks_server(variant))
+
+
+def has_own_process(variant: Variant) -> bool:
+    """Whether a variant runs in a process of its own, whatever the user chose."""
+    plan = plan_conversion(variant)
+    return is_runtime(variant) or plan.needs_worker or brings_code(variant, plan)
+
+
+def brings_code(variant: Variant, plan: ConversionPlan) -> bool:
+    """Whether loading or running a variant runs code of a user, a checkpoint or the hub.
+
+    A checkpoint that may bring code and is not on this machine yet counts as one that does.
+    """
+    if plan.calls:
+        return True
+    if variant.serve is not None or variant.model in SERVED_TYPES:
+        return False
+    return uses_hub_kernels(plan.model_args) or bool(
+        list_remote_code(variant, plan.model_args, plan.checkpoints)
+    )
+
+
+def uses_hub_kernels(model_args: Mapping[str, Value]) -> bool:
+    """Whether a model computes with kernels from the hub."""
+    attention = str(model_args.get("attn_implementation") or "")
+    return "/" in attention or bool(model_args.get("use_kernels"))
+
+
+def list_remote_code(
+    variant: Variant, model_args: Mapping[str, Value], taken_from: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """What the configs of a variant's checkpoints name of code of their own, where it may run.
+
+    ``OTHER--module.Class`` is code of another folder, or of another model of the hub. "?" stands
+    for a checkpoint that is not on this machine.
+
+    Args:
+        taken_from: other checkpoints, whose modules run here too.
+    """
+    if not variant.trust_remote_code:
+        return ()
+    revision = str(model_args.get("revision") or "main")
+    subfolder = str(model_args.get("subfolder") or "")
+    named = [(str(model_args.get(name) or ""), revision) for name in ("pretrained", "tokenizer")]
+    if variant.build is not None:
+        return ("?",)
+    found: dict[str, None] = {}
+    for source, at in (*named, *map(split_revision, taken_from)):
+        folder = _checkpoint_folder(source, at) if source else None
+        if source and folder is None:
+            found["?"] = None
+        for place in () if folder is None else (folder, folder / subfolder):
+            found |= dict.fromkeys(
+                one for config in _CONFIG_FILES for one in _auto_map(place / config)
+            )
+            if (place / "custom_generate" / "generate.py").is_file():
+                found["custom_generate/generate."] = None
+    return tuple(found)
+
+
+_CONFIG_FILES = (
+    "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
+    "tokenizer_config.json",
+)  # fmt: skip
+
+
+def _checkpoint_folder(source: str, revision: str) -> Path | None:
+    """The folder of a checkpoint, of one of the hub as it was downloaded."""
+    folder = Path(source).expanduser()
+    return folder if folder.is_dir() else hub_snapshot(source, revision)
+
+
+def _auto_map(config: Path) -> Iterator[str]:
+    try:
+        found = json.loads(config.read_text(encoding="utf-8")).get("auto_map") or {}
+    except (OSError, ValueError, AttributeError):
+        return
+    for value in found.values() if isinstance(found, dict) else ():
+        several = value if isinstance(value, list) else [value]
+        yield from (one for one in several if isinstance(one, str))
+
+
+# Patches: functions of the libraries that compute a model, and that others have put there.
+
+
+_PATCHED = ("torch", "torch.nn.functional", "torch._tensor", "torch.nn.init")
+_PATCHED_ROOMS = ("transformers.", "torch.nn.modules.", "lm_eval.models.", "lm_eval.api.")
+_OWN = str(Path(evalguard.__file__).parent)
+
+
+def list_patches() -> dict[str, str]:
+    """Files whose code stands in for a library's own in this process -> their digests.
+
+    Found are functions in the modules and classes of torch, transformers and lm-eval. (What Python
+    imports at its start counts whole, see models/start_up.py.)
+    """
+    files: dict[str, None] = {}
+    for name, module in list(sys.modules.items()):
+        if name in _PATCHED or name.startswith(_PATCHED_ROOMS):
+            files |= dict.fromkeys(_foreign_files(name, module))
+    return {file: _digest(file) for file in sorted(files)}
+
+
+def runs_other_code() -> str:
+    """A module in this process that a checkpoint or a hook has brought, "" if there is none."""
+    brought = ("transformers_modules.", "evalguard_user_")
+    return next((name for name in list(sys.modules) if name.startswith(brought)), "")
+
+
+def _foreign_files(name: str, module: object) -> Iterator[str]:
+    if not isinstance(module, types.ModuleType):
+        return
+    for value in list(vars(module).values()):
+        kind = type(value)
+        if kind is types.FunctionType:
+            if value.__code__.co_filename not in _known:
+                yield from _unless_known(value.__code__.co_filename)
+        elif isinstance(value, type) and value.__module__ == name:
+            yield from _foreign_methods(value)
+
+
+def _foreign_methods(owner: type) -> Iterator[str]:
+    for value in list(vars(owner).values()):
+        kind = type(value)
+        if kind is staticmethod or kind is classmethod:
+            value = value.__func__
+        elif kind is property:
+            value = value.fget
+        if type(value) is types.FunctionType and value.__code__.co_filename not in _known:
+            yield from _unless_known(value.__code__.co_filename)
+
+
+_known: set[str] = set()
+
+
+def _unless_known(file: str) -> Iterator[str]:
+    """A file, unless it is Python's, an installed package's or evalguard's."""
+    if file.startswith(("<", _OWN)) or is_installed(Path(file)):
+        _known.add(file)
+    else:
+        yield file
+
+
+def _digest(file: str) -> str:
+    try:
+        return digest_path(Path(file))
+    except OSError:
+        return ""

@@ -1,0 +1,168 @@
+"""Code of a checkpoint, a hook or a task never changes what another model's scores are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from small_world import write_tasks
+from tiny_models import save_llama
+
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.settings import Variant
+from evalguard.run.loading.foreign_code import brings_code
+
+# Each changes every Llama that is computed in its process.
+POISON = {
+    "a class of transformers": (
+        "from transformers.models.llama import modeling_llama as lib\n"
+        "_norm = lib.LlamaRMSNorm.forward\n"
+        "lib.LlamaRMSNorm.forward = lambda self, x: 1.1 * _norm(self, x)\n"
+    ),
+    "the default dtype": "import torch\ntorch.set_default_dtype(torch.float64)\n",
+    "deterministic algorithms": "import torch\ntorch.use_deterministic_algorithms(True)\n",
+    "a function of torch": (
+        "import torch\n_silu = torch.nn.functional.silu\n"
+        "torch.nn.functional.silu = lambda x, inplace=False: 1.1 * _silu(x)\n"
+    ),
+}
+MODELING = """from transformers import LlamaForCausalLM
+
+
+class Port(LlamaForCausalLM):
+    pass
+"""
+
+
+def save_port(llama: Path, folder: Path, head: str) -> Path:
+    """A copy of a model that brings a class of its own, and runs ``head`` when it is imported."""
+    shutil.copytree(llama, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_port.Port"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "modeling_port.py").write_text(f"{head}\n{MODELING}")
+    return folder
+
+
+def compare(folder: Path, base: str, cand: str, **more: str) -> Mapping[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-m", "evalguard", "compare", "--config", "guard.yaml", "--base", base,
+         "--cand", cand, "--json", "--bisect", "never", "--track", "none", "--no-share-prefixes"],
+        cwd=folder,
+        env={**os.environ, "EVALGUARD_CACHE_DIR": str(folder / "cache"), "HF_HUB_OFFLINE": "1",
+             "HF_MODULES_CACHE": str(folder / "modules"),
+             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode in (0, 1, 3), done.stdout + done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def scores(told: Mapping[str, object], side: str) -> list[object]:
+    found = told["comparisons"]
+    assert isinstance(found, list)
+    return [[one["task"], one["metric"], one[side]] for one in found]
+
+
+def kept(told: Mapping[str, object], model: str) -> bool:
+    answers = told["resources"]["answers"]  # type: ignore[index]
+    return all(one["kept"] == one["documents"] for one in answers if one["model"] == model)
+
+
+def guard(folder: Path, models: Mapping[str, object]) -> None:
+    write_tasks(folder / "tasks")
+    told = {"models": models, "tasks": ["sw_word"], "include_path": "tasks"}
+    (folder / "guard.yaml").write_text(json.dumps(told))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llama(tmp_path_factory.mktemp("foreign") / "llama")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bring", "what"),
+    [
+        ("remote code", "a class of transformers"),
+        ("remote code", "the default dtype"),
+        ("a hook", "a function of torch"),
+        ("a hook", "deterministic algorithms"),
+    ],
+)
+def test_a_models_own_code_changes_no_other_models_scores(
+    what: str, bring: str, llama: Path, tmp_path: Path
+) -> None:
+    plain = {"model_args": {"pretrained": str(llama), "dtype": "float32"}}
+    models: dict[str, object] = {"plain": plain, "twin": {"extends": "plain"}}
+    if bring == "remote code":
+        port = str(save_port(llama, tmp_path / "port", POISON[what]))
+        models["port"] = {"model_args": {"pretrained": port, "dtype": "float32"},
+                          "trust_remote_code": True}  # fmt: skip
+    else:
+        (tmp_path / "hook.py").write_text(f"{POISON[what]}\n\ndef edit(model, value):\n    pass\n")
+        setting = {"reference": 0, "candidate": 1, "target": "call:hook.py:edit"}
+        models["port"] = {"extends": "plain", "settings": {"edit": setting}}
+    guard(tmp_path, models)
+    forwards = compare(tmp_path, "plain", "port")
+    backwards = compare(tmp_path, "port", "plain")
+    alone = compare(tmp_path, "plain", "twin", EVALGUARD_CACHE_DIR=str(tmp_path / "fresh"))
+    afterwards = compare(tmp_path, "plain", "twin")
+    wanted = scores(alone, "base")
+    assert scores(forwards, "base") == wanted
+    assert scores(backwards, "candidate") == wanted
+    assert scores(afterwards, "base") == wanted
+    if what.startswith("a "):
+        assert scores(forwards, "candidate") != wanted
+
+
+def test_code_of_a_checkpoint_counts_only_where_it_is_there_and_may_run(
+    llama: Path, tmp_path: Path
+) -> None:
+    port = str(save_port(llama, tmp_path / "port", ""))
+
+    def brings(**of: object) -> bool:
+        variant = Variant(name="m", model="hf", **of)  # type: ignore[arg-type]
+        return brings_code(variant, plan_conversion(variant))
+
+    assert brings(model_args={"pretrained": port}, trust_remote_code=True)
+    assert not brings(model_args={"pretrained": port})
+    assert not brings(model_args={"pretrained": str(llama)}, trust_remote_code=True)
+    assert brings(model_args={"pretrained": "nobody/nothing"}, trust_remote_code=True)
+    assert brings(model_args={"pretrained": str(llama), "attn_implementation": "kernels/attn"})
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "lib.LlamaRMSNorm.forward = other",
+        "lib.apply_rotary_pos_emb = other",
+        "torch.nn.functional.silu = other",
+        "torch.nn.Linear.extra_repr = staticmethod(other)",
+        "torch.Tensor.__repr__ = property(other)",
+    ],
+)
+def test_a_function_in_place_of_a_librarys_own_is_named_with_its_file(
+    tmp_path: Path, patch: str
+) -> None:
+    (tmp_path / "patching.py").write_text(
+        "import torch\nfrom transformers.models.llama import modeling_llama as lib\n\n\n"
+        f"def other(*_, **__):\n    pass\n\n\n{patch}\n"
+    )
+    code = (
+        "from evalguard.run.loading.foreign_code import list_patches\n"
+        "import torch, transformers.models.llama.modeling_llama\n"
+        "before = list_patches()\nimport patching\nprint(before, list(list_patches()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == f"{{}} ['{tmp_path / 'patching.py'}']"
