@@ -265,11 +265,17 @@ def identify_model(source: ModelSource, description: ModelDescription) -> RunIde
 
 
 def _model_folder(variant: Variant) -> str:
-    """Where a model's files lie; "" where that is no folder, or a recipe makes them."""
+    """Where a model's files lie; "" where that is no folder, or a recipe makes them.
+
+    From the current folder on where they lie below it, as the other names in printed commands.
+    """
     pretrained = variant.model_args.get("pretrained")
     if variant.build is not None or variant.serve is not None or not isinstance(pretrained, str):
         return ""
-    return pretrained if Path(pretrained).is_dir() else ""
+    if not Path(pretrained).is_dir():
+        return ""
+    place, here = Path(pretrained).absolute(), Path.cwd()
+    return str(place.relative_to(here)) if place.is_relative_to(here) else pretrained
 
 
 def identify_run(source: RunSource) -> RunIdentity:
