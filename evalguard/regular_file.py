@@ -33,7 +33,11 @@ def check_regular(path: str | os.PathLike[str]) -> None:
         NoRegularFileError: a pipe, a socket, a device.
         OSError: nothing is there, or it may not be looked at.
     """
-    _refuse_others(os.stat(path).st_mode, path)
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as error:  # a null character
+        raise OSError(errno.EINVAL, f"it is no path: {error}", os.fspath(path)) from error
+    _refuse_others(mode, path)
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

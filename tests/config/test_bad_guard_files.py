@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_read_is_refused(
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "guard.yaml").touch()
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("evalguard.regular_file.os.open", refuse)
     with pytest.raises(GuardFileError, match=r"guard\.yaml: cannot be read: Permission denied"):
         load_guards(Path("guard.yaml"), cwd=tmp_path, allow_code=False)
 

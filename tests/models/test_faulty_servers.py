@@ -312,7 +312,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"reply": sent(429, b"slow down", Retry_After="0")},
         "HTTP 429, asked 2 times: slow down",
     ),
-    "dead from the start": ({"reply": sent(0)}, "failed in answering a probe"),
+    "dead from the start": ({"reply": sent(0)}, "closed the connection and gave no answer"),
     "dead midway": ({"reply": after(12, sent(0))}, "/v1/completions: task 't', document"),
 }  # fmt: skip
 

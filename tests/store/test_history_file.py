@@ -122,7 +122,7 @@ def test_a_text_file_is_left_alone(file: Path) -> None:
 
 
 def test_a_folder_is_no_history(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         HistoryFile(tmp_path, create=True)
 
 

@@ -168,6 +168,8 @@ def explain_exchange(error: BaseException, *, seconds: float) -> EvaluationError
     elif isinstance(error, (aiohttp.ClientPayloadError, asyncio.IncompleteReadError)):
         text = f"the connection ended in the middle of an answer: {format_error(error)}"
         hint = UNREACHABLE_HINT
+    elif isinstance(error, aiohttp.ServerDisconnectedError):
+        text, hint = "the server closed the connection and gave no answer", UNREACHABLE_HINT
     elif isinstance(error, aiohttp.ClientResponseError):
         text = f"what answers there does not speak HTTP as a server does: {format_error(error)}"
         hint = "does base_url lead to the server, with the right port and http or https?"

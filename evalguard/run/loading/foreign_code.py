@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import evalguard
 from evalguard.conversion.code import is_installed
@@ -21,7 +22,9 @@ from evalguard.core.settings import Value, Variant
 from evalguard.models.arguments import SERVED_TYPES
 from evalguard.models.checkpoint_files import hub_snapshot, split_revision
 from evalguard.run.loading.own_environment import asks_server, is_runtime
-from evalguard.run.options import CompareOptions
+
+if TYPE_CHECKING:
+    from evalguard.run.options import CompareOptions
 
 
 def needs_worker(variant: Variant, options: CompareOptions) -> bool:

@@ -124,11 +124,12 @@ def _conclude(
     share = sum(len(one.rows) for one in damage) / rows
     large = summed.sums.relative_l2 > _LAYOUT_ERROR
     most = share > _MOST and damage[0].fault not in _NEVER_LAYOUT
-    if large and (most or (not damage and rounding is None)):
+    unknown = bool(damage) and damage[0].fault.endswith("damaged")
+    if large and (most or unknown or (not damage and rounding is None)):
         fault = find_layout_fault(summed.pair)
         if fault is not None:
             return Description(likeness=_structure(fault))
-    if damage and damage[0].fault.endswith("damaged") and share > 0.9:
+    if unknown and share > 0.9:
         # all of them, in no way that is known: that says nothing about rows
         if summed.pair.is_bounded:
             return Description()
