@@ -85,7 +85,7 @@ _MASKS = (
     (r"\d{4}-\d\d-\d\d", "DATE"),
     (r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,64}\b", "DIGEST"),
     (r"\b\d+(\.\d+)? ?(s|ms|min|h|seconds?|minutes?|hours?)\b", "DURATION"),
-    (r"\b\d+(\.\d+)? (kB|MB|GB|KiB|MiB|GiB|bytes)\b", "SIZE"),
+    (r"\b\d+(\.\d+)? (B|kB|MB|GB|KiB|MiB|GiB|bytes)\b", "SIZE"),
     (r"\d+\.\d+\.\d+[\w.+]*", "VERSION"),
 )
 
