@@ -81,6 +81,15 @@ def path_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_code_of_others_as_before() -> Iterator[None]:
+    """A process that has loaded code of a checkpoint or a hook scores no model itself any more."""
+    yield
+    brought = ("transformers_modules.", "evalguard_user_")
+    for name in [name for name in sys.modules if name.startswith(brought)]:
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
 def nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who runs these tests may be logged in to W&B, and behind a proxy."""
     monkeypatch.setenv("WANDB_MODE", "disabled")

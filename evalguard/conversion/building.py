@@ -27,6 +27,8 @@ from evalguard.core.settings import BuildRecipe, Value, Variant, digest_of
 from evalguard.errors import BuildError, UsageError, nearest
 
 _LAST_LINES = 15
+# What evalguard adds to a build; a release that changes none of it builds nothing anew.
+RECIPES = Path(evalguard.__file__).parent / "recipes"
 _CALL_PROCESS = (
     "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path'] or sys.path; "
     "from evalguard.conversion.taken_weights import run; run(job)"
@@ -96,7 +98,7 @@ class _Job:
                 "output": self.recipe.output,
                 "inputs": dict(self.inputs),
                 "files": dict(self.files),
-                "evalguard": evalguard.__version__,
+                "recipes": digest_path(RECIPES),
                 **({} if self.python == sys.executable else {"python": self.python}),
             }
         )
@@ -116,12 +118,12 @@ def build(
     The recipe runs without a shell, in a folder of its own beside the cache entry, which gets its
     name only when the output is complete; two processes that need one build wait for each other.
     Relative paths of existing files (the script, inputs) are resolved against ``recipe.folder``
-    and their contents are part of the cache key, as are the recipe, its inputs and evalguard's
-    version. A Python command (``python FILE``, ``python -m``, ``python -c``) and a ``call`` are
-    watched: what they read besides is checked before the build is used again, and where they do
-    what nobody can check, every run builds anew. Of other commands what they read is not known:
-    name it in ``inputs`` (``describe_build`` says so). ``python`` as a command's first word is this
-    interpreter. A ``call`` recipe runs in a fresh interpreter as
+    and their contents are part of the cache key, as are the recipe, its inputs and the text of
+    evalguard's own recipes. A Python command (``python FILE``, ``python -m``, ``python -c``) and a
+    ``call`` are watched: what they read besides is checked before the build is used again, and
+    where they do what nobody can check, every run builds anew. Of other commands
+    what they read is not known: name it in ``inputs`` (``describe_build`` says so). ``python`` as a
+    command's first word is this interpreter. A ``call`` recipe runs in a fresh interpreter as
     ``function(**inputs, output=path)``.
 
     Args:

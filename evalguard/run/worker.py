@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from evalguard.core.scorer import Scorer
@@ -35,29 +34,20 @@ def load_in_process(load: Load) -> Scorer:
     return load_watched(load, known)
 
 
-def import_heavy_modules() -> None:
-    """Import what loading a Hugging Face model needs: that takes longer than anything before it."""
-
-
 def main(
     arguments: Sequence[str] | None = None,
     *,
     open_scorer: OpenScorer = load_in_process,
-    warm: Callable[[], None] = import_heavy_modules,
 ) -> int:
     """Answer the calls of the parent process until it closes; return the exit code."""
     parser = argparse.ArgumentParser(prog="evalguard.run.worker", description=__doc__)
     parser.add_argument("--requests", type=int, required=True, metavar="FD")
     parser.add_argument("--replies", type=int, required=True, metavar="FD")
     parser.add_argument("--beat", type=float, default=1.0, metavar="SECONDS")
-    parser.add_argument("--warm", type=json.loads, metavar="IMPORT_PATH")
     options = parser.parse_args(arguments)
     faulthandler.enable()
     dump_stack_on_signal()
-    if options.warm:
-        sys.path[:] = options.warm
-    prepare = None if options.warm is None else warm
-    serve_scorer(options.requests, options.replies, open_scorer, beat=options.beat, prepare=prepare)
+    serve_scorer(options.requests, options.replies, open_scorer, beat=options.beat)
     return 0
 
 

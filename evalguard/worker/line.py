@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import select
 import sys
@@ -130,7 +129,6 @@ class WorkerConnection:
         log: file to which the worker's stdout and stderr are appended.
         silence: seconds without a sign of life during a call after which a worker is wedged.
         timeout: seconds that one call may take; None: no limit.
-        warm: whether it imports what loading needs before it is asked to load.
         start: starts it, on this machine or another.
 
     Attributes:
@@ -149,7 +147,6 @@ class WorkerConnection:
         log: Path,
         silence: float = 60.0,
         timeout: float | None = None,
-        warm: bool = False,
         start: StartWorker = start_here,
     ) -> None:
         self.name = name
@@ -160,8 +157,6 @@ class WorkerConnection:
         self._greeted = False
         self.import_path = tuple(map(str, sys.path)) if python == sys.executable else ()
         arguments = ["--beat", f"{min(1.0, silence / 5):g}"]
-        if warm:
-            arguments += ["--warm", json.dumps(self.import_path)]
         self._process = start(python, arguments, env=env, log=log)
         # Also when nobody calls close(): at garbage collection and at exit of this process.
         self.kill = weakref.finalize(self, self._process.kill)

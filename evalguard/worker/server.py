@@ -8,7 +8,7 @@ import platform
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, Protocol, cast
 
@@ -73,7 +73,6 @@ def serve_scorer(
     open_scorer: OpenScorer,
     *,
     beat: float = 1.0,
-    prepare: Callable[[], None] | None = None,
 ) -> None:
     """Answer calls to a model until the parent says close, as ``serve_calls`` does.
 
@@ -81,7 +80,7 @@ def serve_scorer(
         open_scorer: loads the variant that the parent names.
     """
     desk = _ScorerHandler(open_scorer)
-    serve_calls(requests_fd, replies_fd, desk, beat=beat, prepare=prepare)
+    serve_calls(requests_fd, replies_fd, desk, beat=beat)
 
 
 def serve_calls(
@@ -90,7 +89,6 @@ def serve_calls(
     desk: CallHandler,
     *,
     beat: float = 1.0,
-    prepare: Callable[[], None] | None = None,
 ) -> None:
     """Answer calls until the parent says close.
 
@@ -102,7 +100,6 @@ def serve_calls(
         replies_fd: write end of the reply pipe; likewise.
         desk: answers the calls.
         beat: seconds between heartbeats.
-        prepare: done before the first call is answered.
 
     Raises:
         WorkerError: if the parent sends garbage.
@@ -118,12 +115,6 @@ def serve_calls(
     )
     outbox.write(frame_message(hello))
     try:
-        if prepare is not None:
-            with (
-                heartbeat.during_call(),
-                contextlib.suppress(Exception),
-            ):  # loading says what is wrong
-                prepare()
         name = ""
         while name != "close":
             call = inbox.next()

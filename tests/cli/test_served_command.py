@@ -34,7 +34,12 @@ def guard(world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Writes a guard file of two served models; returns the words of the comparison."""
     monkeypatch.setenv("STUB_STARTS", str(tmp_path / "starts"))
 
-    def write(*words: str, candidate: dict[str, Any] | None = None, **more: Any) -> list[Any]:
+    def write(
+        *words: str,
+        of: dict[str, Any] | None = None,
+        candidate: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> list[Any]:
         model = {
             "model": "local-completions",
             "model_args": {
@@ -51,6 +56,7 @@ def guard(world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 ],
                 "url": "http://127.0.0.1:{port}/v1/completions",
             },
+            **(of or {}),
         }  # fmt: skip
         told = {
             "models": {"served": model, "port": {"extends": "served", **(candidate or {})}},
@@ -188,10 +194,13 @@ def test_a_variable_of_the_server_is_a_setting(guard: Guard, capfd) -> None:
     assert done.code == 1, done.out + done.err
 
 
-def test_scores_of_a_script_that_serves_are_not_kept_for_nobody_sees_what_it_reads(
-    guard: Guard, tmp_path: Path, capfd
+@pytest.mark.parametrize("vouched", [False, True])
+def test_scores_of_a_script_that_serves_are_kept_where_a_revision_vouches_for_what_it_reads(
+    vouched: bool, guard: Guard, tmp_path: Path, capfd
 ) -> None:
-    words = [*guard(candidate={"settings": SHARP}), "--bisect", "never"]
+    revision = {"revision": "of today"} if vouched else {}
+    words = guard(of=revision, candidate={"settings": SHARP, **revision})
+    words += ["--bisect", "never"]
     first = run_here(words, capfd)
     logs = set((tmp_path / "cache" / "logs").iterdir())
     assert all("\nasked" in log.read_text(encoding="utf-8") for log in logs)
@@ -200,7 +209,7 @@ def test_scores_of_a_script_that_serves_are_not_kept_for_nobody_sees_what_it_rea
     assert first.document["comparisons"] == second.document["comparisons"]
     later = set((tmp_path / "cache" / "logs").iterdir()) - logs
     assert len(logs) == len(later) == 2
-    assert all("\nasked" in log.read_text(encoding="utf-8") for log in later)
+    assert all(("\nasked" in log.read_text(encoding="utf-8")) != vouched for log in later)
 
 
 def test_a_flag_that_the_server_refuses_is_an_error_with_its_words(guard: Guard, capfd) -> None:

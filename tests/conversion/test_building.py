@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from variants import variant
 
+from evalguard.conversion import building
 from evalguard.conversion.building import build, changed_since_build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Value, Variant
@@ -69,6 +71,22 @@ def made(
 def runs(folder: Path) -> int:
     file = folder / "runs"
     return len(file.read_text()) if file.exists() else 0
+
+
+def test_a_release_builds_anew_only_where_its_recipes_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = folder.parent / "recipes"
+    shutil.copytree(building.RECIPES, recipes, ignore=shutil.ignore_patterns("__pycache__"))
+    built = made(folder)
+    monkeypatch.setattr("evalguard.__version__", "99.0")
+    monkeypatch.setattr(building, "RECIPES", recipes)
+    assert made(folder) == built
+    assert runs(folder) == 1
+    with (recipes / "checkpoints.py").open("a") as file:
+        file.write("EDITED = 1\n")
+    assert made(folder) != built
+    assert runs(folder) == 2
 
 
 def test_a_command_makes_the_output_in_a_folder_of_its_own_once(folder: Path) -> None:

@@ -14,7 +14,6 @@ from evalguard.errors import EvaluationError, SettingError
 from evalguard.worker.messages import Load
 
 _loads = 0
-_ready = False
 
 
 def harm(value: Value) -> None:
@@ -40,7 +39,6 @@ class Settings:
             "loads": _loads,
             "way": self.way,
             "seed": self.policy.seed,
-            "ready": _ready,
             "flag": os.environ.get("REUSE_FLAG"),
         }
         effective = dict(self.variant.assignment)
@@ -77,12 +75,7 @@ def open_settings(load: Load) -> Settings:
     return Settings(load.variant, load.policy)
 
 
-def get_ready() -> None:
-    global _ready
-    _ready = True
-
-
 if __name__ == "__main__":
     from evalguard.run import worker
 
-    sys.exit(worker.main(sys.argv[2:], open_scorer=open_settings, warm=get_ready))
+    sys.exit(worker.main(sys.argv[2:], open_scorer=open_settings))

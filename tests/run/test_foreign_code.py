@@ -50,9 +50,13 @@ def save_port(llama: Path, folder: Path, head: str) -> Path:
     return folder
 
 
-def compare(folder: Path, base: str, cand: str, **more: str) -> Mapping[str, object]:
+def compare(
+    folder: Path, base: str, cand: str, *, first: str = "", **more: str
+) -> Mapping[str, object]:
+    """Compare in a process that runs the code ``first`` before anything else."""
+    code = f"{first}\nfrom evalguard.__main__ import run\nrun()"
     done = subprocess.run(
-        [sys.executable, "-m", "evalguard", "compare", "--config", "guard.yaml", "--base", base,
+        [sys.executable, "-c", code, "compare", "--config", "guard.yaml", "--base", base,
          "--cand", cand, "--json", "--bisect", "never", "--track", "none", "--no-share-prefixes"],
         cwd=folder,
         env={**os.environ, "EVALGUARD_CACHE_DIR": str(folder / "cache"), "HF_HUB_OFFLINE": "1",
@@ -120,6 +124,34 @@ def test_a_models_own_code_changes_no_other_models_scores(
     assert scores(afterwards, "base") == wanted
     if what.startswith("a "):
         assert scores(forwards, "candidate") != wanted
+
+
+@pytest.mark.slow
+def test_a_process_that_read_a_config_with_code_computes_no_model_itself(
+    llama: Path, tmp_path: Path
+) -> None:
+    port = save_port(llama, tmp_path / "port", "")
+    config = json.loads((port / "config.json").read_text())
+    config |= {"auto_map": {"AutoConfig": "configuration_port.PortConfig"}, "model_type": "port"}
+    (port / "config.json").write_text(json.dumps(config))
+    (port / "configuration_port.py").write_text(
+        f"{POISON['a class of transformers']}from transformers import LlamaConfig\n\n\n"
+        "class PortConfig(LlamaConfig):\n    model_type = 'port'\n"
+    )
+    plain = {"model_args": {"pretrained": str(llama), "dtype": "float32"}}
+    guard(tmp_path, {"plain": plain, "twin": {"extends": "plain"}})
+    read = (
+        "from transformers import AutoConfig\n"
+        f"AutoConfig.from_pretrained({str(port)!r}, trust_remote_code=True)\n"
+        "from transformers.models.llama.modeling_llama import LlamaRMSNorm\n"
+        "assert 'port' in LlamaRMSNorm.forward.__code__.co_filename"
+    )
+    spoilt = compare(tmp_path, "plain", "twin", first=read)
+    alone = compare(tmp_path, "plain", "twin", EVALGUARD_CACHE_DIR=str(tmp_path / "fresh"))
+    afterwards = compare(tmp_path, "plain", "twin")
+    for side in ("base", "candidate"):
+        assert scores(spoilt, side) == scores(alone, side) == scores(afterwards, side)
+    assert kept(afterwards, "plain")
 
 
 def test_code_of_a_checkpoint_counts_only_where_it_is_there_and_may_run(

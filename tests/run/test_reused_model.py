@@ -101,10 +101,11 @@ def test_another_policy_is_a_load(model: ReusedModel) -> None:
 HOOKED = source({"call:hook.py:edit": 1}, allow_code=True)
 REMOTE = source({ATTR: 1}, trust_remote_code=True)
 ELSEWHERE = source({ATTR: 1}, model="hf-multimodal")
+KERNELS = source({ATTR: 1}, model_args={"pretrained": "nowhere", "use_kernels": True})
 SPREAD = source({ATTR: 1}, model_args={"pretrained": "nowhere", "parallelize": True})
 
 
-@pytest.mark.parametrize("other", [HOOKED, REMOTE, ELSEWHERE, SPREAD])
+@pytest.mark.parametrize("other", [HOOKED, REMOTE, KERNELS, ELSEWHERE, SPREAD])
 def test_what_may_change_its_process_has_one_of_its_own(
     model: ReusedModel, other: ModelSource
 ) -> None:
@@ -113,18 +114,6 @@ def test_what_may_change_its_process_has_one_of_its_own(
     assert pids[1] == pids[2]
     assert len(set(pids)) == 3
     assert model.loads == Loads(started=3)
-
-
-def test_while_a_hooked_model_works_the_next_process_gets_ready(model: ReusedModel) -> None:
-    def ready(one: ModelSource) -> object:
-        return model.at(one).describe().environment["ready"]
-
-    other = source({"call:hook.py:edit": 2}, allow_code=True)
-    assert [ready(one) for one in (source({ATTR: 1}), HOOKED, HOOKED, other)] == [
-        False, False, False, True,
-    ]  # fmt: skip
-    assert model.loads == Loads(started=3)
-    assert ready(source({"call:hook.py:edit": 1, FLAG: "1"}, allow_code=True)) is False
 
 
 def test_another_environment_is_another_process(model: ReusedModel) -> None:
@@ -198,7 +187,8 @@ def test_a_probe_that_takes_too_long_is_ended_and_the_next_one_goes_on(
 def test_logs_are_called_as_those_that_are_cleared_out_in_time(
     model: ReusedModel, tmp_path: Path
 ) -> None:
-    model.at(HOOKED)
+    for one in (HOOKED, source({ATTR: 1})):  # two processes
+        model.at(one)
     logs = [path.name for path in (tmp_path / "logs").iterdir()]
     assert len(logs) == 2
     assert all(LOG_FILE.fullmatch(name) for name in logs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +15,8 @@ from evalguard.core.reports.bisection import Loads
 from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
-from evalguard.models.machine import fits_in_memory
 from evalguard.run.loading.edited_model import load_scorer, same_loading
+from evalguard.run.loading.foreign_code import brings_code
 from evalguard.run.loading.lazy_scorer import worker_starter
 from evalguard.run.loading.loading_facts import PLACEMENT_ARGUMENTS
 from evalguard.run.loading.own_environment import asks_server, prepare_worker, shares_prefixes
@@ -34,6 +33,7 @@ from evalguard.worker.process import register_worker
 # What is wrong with an assignment itself, in whatever process.
 _OWN_FAULT = (SettingError, BuildError, WorkerError)
 _Loaded = tuple[Variant, ScoringPolicy]
+_numbers = itertools.count(1)
 
 
 class ReusedModel:
@@ -60,7 +60,7 @@ class ReusedModel:
         self._policy = policy
         self._options = options
         self._cache_dir = cache_dir
-        self._workers = StartedWorkers(cache_dir, options)
+        self._number, self._processes = next(_numbers), 0
         self._scorer: WorkerScorer | None = None
         self._client: _ServerClient | None = None
         self._env: Mapping[str, str | None] = {}
@@ -103,7 +103,6 @@ class ReusedModel:
         Raises:
             EvalguardError: what releasing the model raised; the worker has ended all the same.
         """
-        self._workers.close()
         self._release()
 
     def _asking(self, variant: Variant, policy: ScoringPolicy) -> Scorer:
@@ -177,7 +176,7 @@ class ReusedModel:
         asking, self._lease = with_server(variant, self._cache_dir)
         place = prepare_worker(asking, self._cache_dir)
         self._used_by, self._env = variant, place.env
-        line = self._workers.take(variant.name, place.env, place.python)
+        line = self._start_process(variant.name, place.env, place.python)
         worker = WorkerScorer.over(line)
         try:
             self._load(worker, place.variant, policy)
@@ -186,9 +185,22 @@ class ReusedModel:
             raise
         self._scorer, self._loaded = worker, (variant, policy)
         self.loads += Loads(started=1)
-        if not self._env and not _is_traceless(variant):
-            self._workers.prepare(variant.name)
         return worker
+
+    def _start_process(
+        self, name: str, env: Mapping[str, str | None], python: str
+    ) -> WorkerConnection:
+        # Two logs in turn: the last words of the worker before must not get lost.
+        self._processes += 1
+        log = f"worker-{os.getpid()}-probe{self._number}{'ab'[self._processes % 2]}.log"
+        return WorkerConnection(
+            name,
+            python=python,
+            env=env,
+            log=self._cache_dir / "logs" / log,
+            timeout=self._options.timeout,
+            start=worker_starter(self._options),
+        )
 
     def _load(self, worker: WorkerScorer, variant: Variant, policy: ScoringPolicy) -> None:
         worker.load(
@@ -232,84 +244,6 @@ def _is_traceless(variant: Variant) -> bool:
     A hook may patch a library, as may code from the hub; other loaders bring libraries that do.
     """
     wanted = plan_conversion(variant)
-    foreign = variant.trust_remote_code or any(
-        wanted.model_args.get(n) for n in PLACEMENT_ARGUMENTS
-    )
-    return shares_prefixes(variant) and not wanted.calls and not foreign
-
-
-# StartedWorkers: a process for the next model, and one more that gets ready meanwhile.
-
-
-_ROOM_TO_PREPARE = 2**29  # bytes: what a worker takes before it loads anything, and as much again
-_numbers = itertools.count(1)
-
-
-class StartedWorkers:
-    """Starts workers, one after the other, of which nothing is loaded yet.
-
-    Importing torch and transformers takes two seconds, and a small model a tenth of one: so a
-    worker can be started ahead. It is a fresh interpreter as any other, not a fork of one.
-
-    Args:
-        cache_dir: logs are kept there.
-        options: ``timeout`` of a call, and ``execution``, where workers run.
-    """
-
-    def __init__(self, cache_dir: Path, options: CompareOptions) -> None:
-        self._cache_dir = cache_dir
-        self._options = options
-        self._number = next(_numbers)
-        self._started = 0
-        self._ready: WorkerConnection | None = None
-
-    def take(
-        self, name: str, env: Mapping[str, str | None], python: str = sys.executable
-    ) -> WorkerConnection:
-        """A worker for a model with these changes to the environment.
-
-        Raises:
-            WorkerError: it cannot be started.
-        """
-        ready, self._ready = self._ready, None
-        if ready is not None and not env and ready.is_running:
-            return ready
-        if ready is not None:
-            ready.hang_up()
-        return self._start(name, env, python=python)
-
-    def prepare(self, name: str) -> None:
-        """Let the next worker get ready, where there is memory for it."""
-        if self._options.execution:  # it would take a place that another one may need
-            return
-        if self._ready is None and fits_in_memory(_ROOM_TO_PREPARE, "cpu"):
-            with contextlib.suppress(WorkerError):  # whoever needs one says what is wrong
-                self._ready = self._start(name, {}, warm=True)
-
-    def close(self) -> None:
-        """End the worker that nobody has taken."""
-        ready, self._ready = self._ready, None
-        if ready is not None:
-            ready.hang_up()
-
-    def _start(
-        self,
-        name: str,
-        env: Mapping[str, str | None],
-        *,
-        python: str = sys.executable,
-        warm: bool = False,
-    ) -> WorkerConnection:
-        # Two logs in turn: a worker that gets ready must not write among another one's last words.
-        self._started += 1
-        log = f"worker-{os.getpid()}-probe{self._number}{'ab'[self._started % 2]}.log"
-        path = self._cache_dir / "logs" / log
-        return WorkerConnection(
-            name,
-            python=python,
-            env=env,
-            log=path,
-            timeout=self._options.timeout,
-            warm=warm,
-            start=worker_starter(self._options),
-        )
+    foreign = variant.trust_remote_code or brings_code(variant, wanted)
+    elsewhere = any(wanted.model_args.get(name) for name in PLACEMENT_ARGUMENTS)
+    return shares_prefixes(variant) and not foreign and not elsewhere

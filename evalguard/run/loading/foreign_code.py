@@ -33,9 +33,15 @@ def needs_worker(variant: Variant, options: CompareOptions) -> bool:
 
 
 def has_own_process(variant: Variant) -> bool:
-    """Whether a variant runs in a process of its own, whatever the user chose."""
+    """Whether a variant runs in a process of its own, whatever the user chose.
+
+    Where code of others was loaded into this process (to read a config, a tokenizer or a model's
+    modules, say), it computes no model any more: nobody knows what that code has changed.
+    """
     plan = plan_conversion(variant)
-    return is_runtime(variant) or plan.needs_worker or brings_code(variant, plan)
+    if is_runtime(variant) or plan.needs_worker or brings_code(variant, plan):
+        return True
+    return bool(runs_other_code()) and not asks_server(variant)
 
 
 def brings_code(variant: Variant, plan: ConversionPlan) -> bool:

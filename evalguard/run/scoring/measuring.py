@@ -16,7 +16,11 @@ from evalguard.harness.blocks import RequestBlock
 from evalguard.models.arguments import SERVED_TYPES
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.loading.foreign_code import brings_code, has_own_process
+from evalguard.run.loading.foreign_code import (
+    brings_code,
+    has_own_process,
+    runs_other_code,
+)
 from evalguard.run.loading.lazy_scorer import local_scorer, runs_here
 from evalguard.run.loading.own_environment import shows_distributions
 from evalguard.run.meter import interruptible
@@ -263,7 +267,8 @@ class ScoringPlan:
                 reason = f"{source.name} runs code of others, so it has a process of its own"
                 return LockstepObstacle(reason, apart=True, foreign=True)
             if has_own_process(source.variant):
-                return LockstepObstacle(f"{source.name} runs in a worker process", apart=True)
+                reason = f"{source.name} runs in a worker process"
+                return LockstepObstacle(reason, apart=True, foreign=bool(runs_other_code()))
         if self.context.choices.memory == "sequential":
             return LockstepObstacle("--memory sequential loads one model at a time", apart=True)
         return None
