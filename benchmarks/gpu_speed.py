@@ -1,6 +1,6 @@
 """How fast evalguard scores on a GPU beside lm-eval's HFLM, and what exact KL adds.
 
-    python -m benchmarks.gpu_speed --output benchmarks/results/gpu_speed.md
+    python -m benchmarks.gpu_speed --output benchmarks/results/gpu.md
 
 Wall-clock seconds, both sides by turns in one run, medians. The model is a random Llama: nothing is
 downloaded. Candidates have the same shape and other weights.
@@ -204,7 +204,11 @@ def _page(rows: list[Row], options: argparse.Namespace) -> Iterator[str]:
     device = torch.cuda.get_device_name(0) if cuda else platform.processor() or platform.machine()
     size = "a tiny model" if options.small else "1.5 billion parameters in bfloat16"
     yield "# Speed on a GPU\n"
-    yield f"`python -m benchmarks.gpu_speed{' --small' * options.small}`: {device}; {size}.\n"
+    asked = (
+        f"--documents {options.documents} --repeats {options.repeats}{' --small' * options.small}"
+    )
+    asked += f" --output {options.output}" if options.output else ""
+    yield f"`python -m benchmarks.gpu_speed {asked}`: {device}; {size}.\n"
     yield (
         f"Ratios of wall-clock seconds, both sides by turns in one run, medians of "
         f"{options.repeats}.\n"
