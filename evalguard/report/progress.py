@@ -312,8 +312,11 @@ class BisectionProgress:
         found = drift_phrase(drift, 0.0, log_unit=self._log_unit, unit=self._unit)
         self._say(f"bisecting {self._subject}: {found}, {many}")
         culprits = f"1 to {len(shown)} culprits" if len(shown) > 1 else "1 culprit"
-        self._say(f"expected: {', '.join(shown)} full evaluations for {culprits}")
-        if announced is not None and not spent:
+        if any(expected) or announced:
+            self._say(f"expected: {', '.join(shown)} full evaluations for {culprits}")
+        else:
+            self._say("expected: no evaluation more, for one setting is all that differs")
+        if announced and not spent:
             self._say(f"at most about {self._cost(announced)} with what lies inside the culprits")
         self._say("Ctrl-C stops the search and keeps the verdict")
 

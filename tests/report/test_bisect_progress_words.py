@@ -58,3 +58,19 @@ def test_no_time_is_foretold_where_no_model_has_answered(
         )
         shown.start(20.0, (2.0,))
     assert lines[1] == f"expected: {told} full evaluations for 1 culprit"
+
+
+def test_where_one_setting_is_all_that_differs_no_evaluation_is_announced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    with ProgressLine(quiet=True) as progress:
+        monkeypatch.setattr(progress, "note", lines.append)
+        shown = BisectionProgress(
+            progress, settings=("a",), documents=64, seconds=1.0, subject="mean"
+        )
+        shown.start(20.0, (0.0,), announced=0.0)
+    assert lines[1:] == [
+        "expected: no evaluation more, for one setting is all that differs",
+        "Ctrl-C stops the search and keeps the verdict",
+    ]
