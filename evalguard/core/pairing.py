@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.scores import Mismatch, Names, ScoreTable, names_of, refuse_if_any
+from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, UsageError, nearest
 
 ALLOWED = frozenset({"prompt", "tokens", "length", "reading"})
@@ -64,6 +66,19 @@ def pair(
     mismatches += [*_weight_mismatches(base, candidate), *_cluster_mismatches(base, candidate)]
     refuse_if_any(base, names, [*found, *mismatches])
     return PairedScores(base=base, candidate=candidate, allow=allow, caveats=tuple(caveats))
+
+
+def pair_rows(
+    ours: Iterable[Mapping[str, Value]], theirs: Iterable[Mapping[str, Value]]
+) -> Iterator[tuple[Mapping[str, Value], Mapping[str, Value]]]:
+    """Pair rows of documents by their doc_id, in the order of ``ours``; others are left out.
+
+    For sentences about what both sides answered: scores are aligned by ``pair``, which refuses.
+    """
+    others = {row["doc_id"]: row for row in theirs}
+    for row in ours:
+        if row["doc_id"] in others:
+            yield row, others[row["doc_id"]]
 
 
 def _identity_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:

@@ -104,6 +104,7 @@ class LMScorer:
         self._assigned = assigned or AssignedModel()
         self._journal: AnswerJournal | None = None
         self._queue: RequestQueue | None = None
+        self._interrupted = False
         self._served_notes: tuple[str, ...] = ()
         self._served = self._read_server() if is_served(lm) else None
         self._probed: set[RequestKind] = set()
@@ -172,6 +173,8 @@ class LMScorer:
     def _submit(self, requests: Sequence[Request]) -> tuple[RequestQueue, Sequence[Any]]:
         """Have requests of one kind asked; return who asks, and lm-eval's arguments of them."""
         lm, kind = self._open_lm(), get_request_kind(requests)
+        if self._interrupted:
+            raise EvaluationError("what was asked of the server was given up")
         if self._queue is None:
             assert self._served is not None
             self._queue = RequestQueue(lm, facts=self._served.facts, journal=self._journal)
@@ -403,7 +406,8 @@ class LMScorer:
         return format_chat(self._open_lm(), messages, add_generation_prompt=add_generation_prompt)
 
     def interrupt(self) -> None:
-        """Give up what a server was asked, while another thread waits for it."""
+        """Give up what a server was asked, while another thread waits for it or is about to."""
+        self._interrupted = True
         if self._queue is not None:
             self._queue.close()
         elif hasattr(self._lm, "interrupt"):

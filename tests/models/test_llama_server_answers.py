@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,6 +21,7 @@ from evalguard.core.scorer import Request, RequestKind, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
+from evalguard.models.served import exchange
 
 BOS, EOS, FIRST, CONTEXT = 1, 2, 3, 64
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."
@@ -311,3 +314,89 @@ def test_a_sound_cache_of_a_server_is_nothing_to_speak_of(serve: Callable[..., L
     scorer = serve(reads=keeping(tuple))
     scorer.score([request("loglikelihood", "the old man and a boat", " sea.")])
     assert scorer.describe().findings == ()
+
+
+class Dripping(Stub):
+    """A server of which some pages send bytes that never end."""
+
+    def say(self, what: Any, status: int = 200) -> None:
+        if self.path != "/completion":
+            super().say(what, status)
+            return
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b" " * self.size)
+                time.sleep(self.pause)
+        except OSError:
+            self.close_connection = True
+
+    size, pause = 1, 0.05
+
+
+class Endless(Dripping):
+    size, pause = 2**16, 0.0
+
+
+class Half(Stub):
+    def say(self, what: Any, status: int = 200) -> None:
+        if self.path != "/completion":
+            super().say(what, status)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b'{"content": ')
+        self.close_connection = True
+
+
+class Refusing(Stub):
+    def do_GET(self) -> None:
+        self.say({"error": f"no page at http://me:hunter2secret@{self.headers['Host']}"}, 404)
+
+
+@contextmanager
+def scorer_of(handler: type[Stub], **more: Any) -> Iterator[LMScorer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        arguments = {"base_url": f"http://me:hunter2secret@127.0.0.1:{server.server_port}", **more}
+        try:
+            lm = load_lm("llama_server", arguments, {}, ScoringPolicy(),
+                         trust_remote_code=False, allow_pickle=False)  # fmt: skip
+            yield LMScorer(lm, ScoringPolicy(), model_type="llama_server", model_args=arguments)
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (Dripping, r"no answer within 2 s \(model_args.timeout\)"),
+        (Endless, "has more than 1 MiB"),
+        (Half, "in the middle of an answer"),
+    ],
+)
+def test_a_server_is_given_up_in_bounded_time_and_space_and_its_password_is_not_shown(
+    handler: type[Stub], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "MOST_BYTES", 2**20)
+    with (
+        scorer_of(handler, timeout=2) as scorer,
+        pytest.raises(EvaluationError, match=words) as error,
+    ):
+        scorer.score([request("generate_until", "abc", {"max_gen_toks": 4})])
+    assert "127.0.0.1" in str(error.value)
+    assert "hunter2secret" not in f"{error.value} {error.value.hint}"
+
+
+def test_no_password_of_an_address_is_shown_when_a_server_is_refused() -> None:
+    with pytest.raises(EvaluationError, match="answered 404") as error, scorer_of(Refusing):
+        pass
+    assert "hunter2secret" not in f"{error.value} {error.value.hint}"
+
+
+def test_prompts_are_told_apart_without_the_password_of_the_address() -> None:
+    with scorer_of(Stub) as scorer:
+        assert "hunter2secret" not in scorer._lm.tokenizer_name

@@ -373,3 +373,21 @@ def test_who_waits_for_a_server_can_be_ended_by_another_thread(server, load) -> 
         scorer.interrupt()
         with pytest.raises(EvaluationError, match="given up"):
             waiting.result(timeout=300)
+
+
+def test_who_was_ended_before_or_between_two_questions_asks_nothing_any_more(server, load) -> None:
+    """Whenever another thread ends it: nobody waits for a sender that started after the end."""
+    asked = requests_of("generate_until")
+    early = load(server.url)
+    early.interrupt()
+    with pytest.raises(EvaluationError, match="given up"):
+        early.score(asked)
+    between = load(server.url)
+    queue, arguments = between._submit(asked[:2])
+    queue.wait(asked[:2], arguments)
+    queue.close()
+    later = requests_of("generate_until", task="u")
+    queue.submit(later[:2], arguments)
+    with pytest.raises(EvaluationError, match="given up"):
+        queue.wait(later[:2], arguments)
+    assert not any(one.name == "evalguard-requests" for one in threading.enumerate())

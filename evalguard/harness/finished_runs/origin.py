@@ -6,10 +6,11 @@ run with the same file gives the first one's answers back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from evalguard.core.pairing import pair_rows
 from evalguard.core.settings import Value
 from evalguard.harness.finished_runs.results import Results
 
@@ -115,7 +116,7 @@ def _is_one_file(one: str, other: str) -> bool:
 
 def _same_answers(ours: Rows, theirs: Rows) -> tuple[int, int]:
     """In how many documents the answers are the same, of how many; (0, n) where few are."""
-    pairs = list(_pairs(ours, theirs))
+    pairs = [(_answers(one), _answers(other)) for one, other in pair_rows(ours, theirs)]
     same = sum(one == other for one, other in pairs)
     generated = any(_texts(one) for one, _ in pairs)
     enough = (
@@ -124,14 +125,6 @@ def _same_answers(ours: Rows, theirs: Rows) -> tuple[int, int]:
         else same > (_MOST_LIKELIHOODS * len(pairs))
     )
     return (same if enough else 0), len(pairs)
-
-
-def _pairs(ours: Rows, theirs: Rows) -> Iterator[tuple[_Answers, _Answers]]:
-    others = {row["doc_id"]: row for row in theirs}
-    for row in ours:
-        other = others.get(row["doc_id"])
-        if other is not None:
-            yield _answers(row), _answers(other)
 
 
 def _answers(row: Mapping[str, Value]) -> _Answers:

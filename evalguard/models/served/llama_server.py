@@ -10,15 +10,18 @@ Texts are tokenised by the server itself.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
+from evalguard.core.redaction import redacted_text
 from evalguard.core.reference import ID_LABEL
 from evalguard.errors import EvaluationError
 from evalguard.models.hf.scored_tokens import (
@@ -31,6 +34,7 @@ from evalguard.models.hf.scored_tokens import (
     text_answer,
 )
 from evalguard.models.runtimes.encoding import split_into_windows
+from evalguard.models.served.exchange import ask_server, explain_exchange
 from evalguard.models.served.repeated_answers import (
     check_cached_prompts,
     fit_length,
@@ -51,6 +55,7 @@ _ROUNDING = 1e-4  # nats: a log-probability may be above 0 by so much
 # Tokens of the probe's prompts: the cache of llama.cpp knows single tokens, and reuses no blocks
 # but for --cache-reuse. And how many of the tokens that may follow are compared.
 _PROBED, _SHOWN = 263, 20
+_URL_HINT = "base_url is that of llama-server, without a path: http://127.0.0.1:8080"
 _GREEDY_OPTIONS = ("until", "do_sample", "temperature", "top_p", "top_k")
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
@@ -78,6 +83,10 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     backend = "causal"
     tokenizer = None  # the server has it
+    # What a question is sent with.
+    header: Mapping[str, str] = MappingProxyType({})
+    ca_cert_path = None
+    verify_certificate = True
 
     def __init__(
         self,
@@ -89,26 +98,21 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         top_logprobs: int = 0,
     ) -> None:
         super().__init__()
-        import requests
-
         self.base_url = base_url.rstrip("/")
+        self._shown_url = redacted_text(self.base_url)
         self.num_concurrent = max(1, int(num_concurrent))
         self.max_gen_toks = max_gen_toks
         self._n_shown = top_logprobs
         self.scored: list[list[ScoredTokens]] = []
         self._timeout = timeout
         self._given_up = False
-        self._session = requests.Session()
-        pool = requests.adapters.HTTPAdapter(pool_maxsize=self.num_concurrent)
-        self._session.mount("http://", pool)
-        self._session.mount("https://", pool)
         self._encoded: dict[tuple[str, bool], list[int]] = {}
         told = self._get("/props")
         context = (told.get("default_generation_settings") or {}).get("n_ctx")
         if not isinstance(context, int):
             raise EvaluationError(
-                f"{self.base_url}/props tells no context length: this is no server of llama.cpp",
-                hint="base_url is that of llama-server, without a path: http://127.0.0.1:8080",
+                f"{self._shown_url}/props tells no context length: this is no server of llama.cpp",
+                hint=_URL_HINT,
             )
         # The last of a prompt's tokens and the one that is generated need a place each.
         self.max_length = min(max_length or context, context - 1)
@@ -127,7 +131,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
     @property
     def tokenizer_name(self) -> str:
         """What lm-eval tells prompts of different models apart by."""
-        return self.base_url.replace("/", "__")
+        return self._shown_url.replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
         """Token ids of a text; None: with the BOS that the model has, unless it begins with it."""
@@ -137,7 +141,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             asked = {"content": string, "add_special": special, "parse_special": True}
             found = self._post("/tokenize", asked).get("tokens")
             if not (isinstance(found, list) and all(isinstance(one, int) for one in found)):
-                raise EvaluationError(f"{self.base_url}/tokenize gave no token ids")
+                raise EvaluationError(f"{self._shown_url}/tokenize gave no token ids")
             self._encoded[string, special] = found
         return list(self._encoded[string, special])
 
@@ -364,26 +368,39 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             return list(pool.map(ask, each))
 
     def _get(self, path: str) -> dict[str, Any]:
-        return self._asked("GET", path, None)
+        return self._asked(path, None)
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._asked("POST", path, body)
+        return self._asked(path, body)
 
-    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _asked(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         if self._given_up:
             raise EvaluationError("what was asked of the server was given up")
-        answer = self._session.request(
-            method, self.base_url + path, json=body, timeout=self._timeout
-        )
-        if not answer.ok:
-            said = " ".join(answer.text.split())[:300]
+        from aiohttp import ClientConnectorError, ClientSSLError
+
+        try:
+            answer = ask_server(self, self.base_url + path, payload=body, seconds=self._timeout)
+        except Exception as error:
+            told = explain_exchange(error, seconds=self._timeout)
+            if isinstance(error, ClientConnectorError) and not isinstance(error, ClientSSLError):
+                raise EvaluationError(
+                    f"no server answers at {self._shown_url}", hint=told.hint
+                ) from error
             raise EvaluationError(
-                f"{self.base_url}{path} answered {answer.status_code}: {said}",
-                hint="base_url is that of llama-server, without a path: http://127.0.0.1:8080",
+                f"{self._shown_url}{path}: {redacted_text(str(told))}", hint=told.hint
+            ) from error
+        if not answer.ok:
+            said = redacted_text(" ".join(answer.text.split())[:300])
+            raise EvaluationError(
+                f"{self._shown_url}{path} answered {answer.status}: {said}", hint=_URL_HINT
             )
-        found = answer.json()
+        try:
+            found = json.loads(answer.text)
+        except (ValueError, RecursionError) as error:
+            told = explain_exchange(error, seconds=self._timeout)
+            raise EvaluationError(f"{self._shown_url}{path}: {told}", hint=told.hint) from error
         if not isinstance(found, dict):
-            raise EvaluationError(f"{self.base_url}{path} answered no JSON object")
+            raise EvaluationError(f"{self._shown_url}{path} answered no JSON object")
         return found
 
 

@@ -61,7 +61,10 @@ class RequestQueue:
         self._journal = journal
         self._asked: dict[str, PendingAnswer] = {}
         self._changed = threading.Condition()
+        # Held while a sender is started or given calls: none is once this is closed.
+        self._sending = threading.Lock()
         self._sender: _Sender | None = None
+        self._closed = False
         self._open = 0
         self._fingerprint: str | None = None
         # Kept answers, with the calls that would ask for them, until the server has shown itself.
@@ -121,11 +124,16 @@ class RequestQueue:
     def close(self) -> None:
         """Send nothing any more, and give up what is in flight. May be called twice.
 
-        Another thread may be waiting: it has no answer, then.
+        Another thread may be waiting, or about to ask for more: it has no answer, then.
         """
-        sender, self._sender = self._sender, None
+        with self._sending:
+            self._closed = True
+            sender, self._sender = self._sender, None
         if sender is not None:
             sender.stop()
+        self._give_up()
+
+    def _give_up(self) -> None:
         self.refuse_all(EvaluationError("what was asked of the server was given up"))
 
     def _find(self, key: str) -> Response | None:
@@ -140,14 +148,19 @@ class RequestQueue:
     def _send(self, calls: Sequence[ServerCall]) -> None:
         if not calls:
             return
-        if self._sender is None:
-            _ = self._lm.header  # that a key is missing shows here, and not as a server's failure
-            # A client of its own, whose answers are checked; a probe looks at the other one's.
-            self._sender = _Sender(self, copy.copy(self._lm), self._facts)
-        self._sender.expect_echoes(getattr(self._lm, "echoes_prompts", False))
-        with self._changed:
-            self._open += len(calls)
-        self._sender.send(calls)
+        with self._sending:
+            if not self._closed:
+                if self._sender is None:
+                    # That a key is missing shows here, and not as a server's failure.
+                    _ = self._lm.header
+                    # A client of its own, whose answers are checked; a probe looks at the other's.
+                    self._sender = _Sender(self, copy.copy(self._lm), self._facts)
+                self._sender.expect_echoes(getattr(self._lm, "echoes_prompts", False))
+                with self._changed:
+                    self._open += len(calls)
+                self._sender.send(calls)
+                return
+        self._give_up()
 
     # What the sending thread reports.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from evalguard.core.pairing import pair_rows
 from evalguard.core.settings import Value
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.stats.compare import MetricComparison, judge_equal_answers
@@ -46,8 +47,7 @@ def _models_differ(
         others = [one.comparison for one in compared if one.comparison.task == task]
         return not any(c.bit_identical and c.flips is None for c in others)
     base, candidate = (side.samples[task].samples for side in sides)
-    rows = {row["doc_id"]: row for row in candidate}
-    return any(row["doc_id"] in rows and _differ(row, rows[row["doc_id"]]) for row in base)
+    return any(_differ(*pair) for pair in pair_rows(base, candidate))
 
 
 def _differ(one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
