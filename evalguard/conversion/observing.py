@@ -331,7 +331,9 @@ class Observer:
                 return self.encodekey(key) in self._data
 
             def __setitem__(self, key: Any, value: Any) -> None:
-                observer._set.add(os.fsdecode(key))
+                # A library may set what is not set, or empty the environment for a moment.
+                if observer._reader():
+                    observer._set.add(os.fsdecode(key))
                 super().__setitem__(key, value)
 
             def __iter__(self) -> Iterator[Any]:

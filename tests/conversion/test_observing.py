@@ -133,6 +133,11 @@ SEEN: dict[str, tuple[dict[str, str], Change]] = {
         {"hook.py": hook("from os import getenv as got\nA = got('EG_A')")},
         variable("EG_A", "2"),
     ),
+    "a variable that a library has taken away and put back": (
+        {"hook.py": hook("import os\nfrom unittest.mock import patch\n"
+                         "with patch.dict(os.environ):\n    pass\nA = os.environ['PATH']")},
+        variable("PATH", "/nowhere"),
+    ),
     "whether a variable is there": (
         {"hook.py": hook("import os\nA = 'EG_A' in os.environ")},
         variable("EG_A", ""),
