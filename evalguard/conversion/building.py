@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import evalguard
-from evalguard.conversion import observing
+from evalguard.conversion import watched_command
 from evalguard.conversion.digests import digest_path
 from evalguard.conversion.observed_reads import MOST_KEPT, ObservedReads, package_versions
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
@@ -73,7 +73,7 @@ class _Job:
         own = json.dumps([str(work), *(path for path in self.files if os.path.exists(path))])
         filled = [fill_placeholders(item, values) for item in words[1]]
         program = self.python if self.recipe.call else self.recipe.command[0]
-        return [program, *words[0], observing.__file__, str(reads), own, *filled]
+        return [program, *words[0], watched_command.__file__, str(reads), own, *filled]
 
     def reads(self, told: Mapping[str, object]) -> ObservedReads:
         """What a watched run has told.

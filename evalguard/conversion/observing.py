@@ -2,28 +2,21 @@
 
 The loader of a build system, in place of a reader of source texts ("Build systems a la carte",
 Mokhov, Mitchell, Peyton Jones 2018: verifying traces; ninja's depfiles). Standard library only, and
-Python 3.10: it also runs in the interpreters of models, and as a script in front of a build's own::
-
-    python observing.py TRACE FOLDERS PYTHON'S ARGUMENTS...
-
-writes what the command reads to the file TRACE. FOLDERS is a list in JSON: the first one is the
-command's own to work in, the others are digested already.
+Python 3.10: it also runs in the interpreters of models (``watched_command.py``).
 """
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import contextlib
 import hashlib
 import importlib.machinery
-import json
 import os
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 _HERE = os.path.abspath(__file__)
@@ -609,61 +602,3 @@ def find_modules(folder: str, names: Iterable[str]) -> list[str]:
         and (one.endswith(tuple(importlib.machinery.all_suffixes()))
              or os.path.isdir(os.path.join(folder, one)))
     )  # fmt: skip
-
-
-# A command of Python's, run as Python would run it.
-
-
-def _run(trace: str, folders: str, arguments: list[str]) -> None:
-    observer = Observer(whole=True)
-    own, *inputs = json.loads(folders)
-    observer.ignore([own])
-    observer.ignore_model(inputs)
-    atexit.register(_write, observer, trace, os.getpid())
-    flag, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    main = ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __spec__=None, __annotations__={})
-    isolated = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
-    if not isolated:
-        del sys.path[0]  # this file's
-    sys.modules["__main__"] = main
-    if flag == "-c":
-        first, code = "", compile(rest[0], "<string>", "exec")
-        sys.argv = ["-c", *rest[1:]]
-    elif flag == "-m":
-        first, code = os.getcwd(), None
-        sys.argv = ["-m", *rest[1:]]
-    else:
-        first = os.path.dirname(os.path.realpath(flag))
-        sys.argv = [flag, *rest]
-        flag = os.path.abspath(flag)
-        code = _script(flag)
-        main.__dict__.update(__file__=flag, __cached__=None)
-    if not isolated:
-        sys.path.insert(0, first)
-    observer.start()
-    if code is not None:
-        if flag != "-c":
-            observer.note_file(flag)
-        exec(code, main.__dict__)
-        return
-    import runpy
-
-    runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
-
-
-def _script(file: str) -> CodeType:
-    with open(file, "rb") as opened:
-        return compile(opened.read(), file, "exec")
-
-
-def _write(observer: Observer, trace: str, process: int) -> None:
-    if os.getpid() == process:
-        told = observer.told()
-        observer._busy.on = True
-        with open(trace, "w", encoding="utf-8") as file:
-            json.dump(told, file)
-
-
-if __name__ == "__main__":
-    _run(sys.argv[1], sys.argv[2], sys.argv[3:])

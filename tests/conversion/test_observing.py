@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.conversion import observing
+from evalguard.conversion import watched_command
 from evalguard.conversion.observed_reads import ObservedReads, package_versions
 
 Change = Callable[[Path, dict[str, str]], object]
@@ -302,7 +302,7 @@ def test_a_watched_command_sees_what_it_sees_unwatched(tmp_path: Path, words: li
     rest = [word for word in words if word not in flags]
     trace, own = tmp_path / "trace.json", json.dumps([str(tmp_path / "work")])
     told = []
-    for command in (words, [*flags, observing.__file__, str(trace), own, *rest]):
+    for command in (words, [*flags, watched_command.__file__, str(trace), own, *rest]):
         done = subprocess.run(
             [sys.executable, *command],
             cwd=tmp_path, capture_output=True, text=True, check=False, env=dict(os.environ),
