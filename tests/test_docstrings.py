@@ -7,6 +7,7 @@ import doctest
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,19 +41,48 @@ def docstrings() -> Iterator[tuple[Path, str, str]]:
                     yield path, getattr(node, "name", "module"), text
 
 
+@cache
+def names_in(file: Path) -> dict[str, ast.AST]:
+    """What a module's file, read and not imported, has under which names."""
+    return names_of(ast.parse(file.read_text(encoding="utf-8")))
+
+
+def names_of(node: ast.AST) -> dict[str, ast.AST]:
+    """Names that a module or a class gives to something, nested statements included."""
+    found: dict[str, ast.AST] = {}
+    waiting = list(ast.iter_child_nodes(node))
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            found[one.name] = one
+            if one.name == "__init__":
+                found |= {
+                    part.attr: part
+                    for part in ast.walk(one)
+                    if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+                }
+            continue
+        if isinstance(one, (ast.Import, ast.ImportFrom)):
+            found |= {(alias.asname or alias.name): one for alias in one.names}
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+            found[one.id] = one
+        waiting += ast.iter_child_nodes(one)
+    return found
+
+
 def resolves(name: str) -> bool:
-    """Whether a dotted name is a module, or something in one."""
+    """Whether a dotted name is a module, or something in one; nothing is imported for that."""
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
-        try:
-            found: object = importlib.import_module(".".join(parts[:cut]))
-        except ImportError:
+        path = ROOT.joinpath(*parts[:cut])
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if not file.is_file():
             continue
+        names: dict[str, ast.AST] = names_in(file)
         for part in parts[cut:]:
-            fields = getattr(found, "__dataclass_fields__", {})
-            if not hasattr(found, part) and part not in fields:
+            if part not in names:
                 return False
-            found = getattr(found, part, None)
+            names = names_of(names[part])
         return True
     return False
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from record_examples import a_divergence, a_reference
 from test_damaged_blocks import ANSWERS, BLOCK, KEY
 from test_fact_cache import FACTS, only_file
 
-from evalguard.store.block_cache import ScoreCache
+from evalguard.core.scorer import ComparedAnswer
+from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
 from evalguard.store.fact_cache import FactCache
 
 FLIPS = 100
@@ -45,3 +47,17 @@ def test_scores_with_a_flipped_bit_are_not_there(tmp_path: Path) -> None:
     found = ScoreCache(tmp_path).get(KEY, BLOCK)
     assert found is not None
     assert found[0].loglikelihood == ANSWERS[0].loglikelihood
+
+
+def test_references_with_a_flipped_bit_are_not_there(tmp_path: Path) -> None:
+    kept = [a_reference(40), None]
+    ReferenceCache(tmp_path).put(KEY, BLOCK, kept)
+    seen = each_flip(only_file(tmp_path), lambda: ReferenceCache(tmp_path).get(KEY, BLOCK))
+    assert seen == [None] * FLIPS
+
+
+def test_divergences_with_a_flipped_bit_are_not_there(tmp_path: Path) -> None:
+    kept = ComparedAnswer(divergences=(a_divergence(40), None))
+    DivergenceCache(tmp_path).put(KEY, BLOCK, kept)
+    seen = each_flip(only_file(tmp_path), lambda: DivergenceCache(tmp_path).get(KEY, BLOCK))
+    assert seen == [None] * FLIPS
