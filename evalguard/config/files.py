@@ -54,9 +54,9 @@ _ENDINGS = (".yaml", ".yml")
 def load_guards(config: Path | None, *, cwd: Path, allow_code: bool) -> GuardSet:
     """Load the guard file that was named, else those that are found, else the embedded one.
 
-    Looked for, in this order: ``config``; ``evalguard.yaml`` in ``cwd``; every YAML file of
-    ``configs/`` in ``cwd``; the embedded demo. A file that was only found may not run code unless
-    ``allow_code``; see ``require_code_allowed``.
+    Looked for, in this order: ``config``, of which "demo" is the embedded one; ``evalguard.yaml``
+    in ``cwd``; every YAML file of ``configs/`` in ``cwd``; the embedded demo. A file that was only
+    found may not run code unless ``allow_code``; see ``require_code_allowed``.
 
     Raises:
         GuardFileError: if a file is missing, unreadable or wrong, or two define one name.
@@ -85,6 +85,8 @@ def load_guards(config: Path | None, *, cwd: Path, allow_code: bool) -> GuardSet
 def _find(config: Path | None, cwd: Path) -> tuple[Origin, list[Path]]:
     if config is not None:
         file = cwd / os.path.expanduser(config)
+        if str(config) == BUILT_IN and not file.is_file():
+            return "named", [embedded_folder() / DEMO]
         if not os.path.exists(file):
             raise _no_such_file(file, str(config))
         return "named", [file]
@@ -151,6 +153,9 @@ def _joined(errors: list[GuardFileError]) -> GuardFileError:
 
 PACKAGE = Path(__file__).resolve().parent.parent
 DEMO = Path("configs") / "demo.yaml"
+# What ``--config`` calls it, unless a file of this name is there: so printed commands find the
+# built-in models, whatever guard file lies where they are run.
+BUILT_IN = "demo"
 
 
 def embedded_folder() -> Path:

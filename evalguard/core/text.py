@@ -30,6 +30,8 @@ _OF_TRACE = frozenset(
         "--system-instruction", "--device", "--threads", "--cache-dir", "--output-path",
     }
 )  # fmt: skip
+# What ``evalguard demo`` compares, wherever there is another guard file.
+_SIDES_OF_DEMO = ("--base", "orig", "--cand", "fla-port", "--config", "demo")
 _TRACE_FLAGS = frozenset(
     {"--trust-remote-code", "--trust_remote_code", "--allow-code", "--allow_code"}
 )
@@ -122,6 +124,8 @@ def as_trace(command: str) -> str:
 
     >>> as_trace("evalguard compare --base a --cand b --limit 9 --device cpu --margin 2")
     'evalguard trace --base a --cand b --device cpu'
+    >>> as_trace("evalguard demo --set rope_theta=reference")
+    'evalguard trace --base orig --cand fla-port --config demo --set rope_theta=reference'
     """
     return _about_models(command, "trace", of=("compare", "bisect"))
 
@@ -175,6 +179,8 @@ def _about_models(command: str, job: str, *, of: Collection[str]) -> str:
         words = shell_words(command_to_repeat(command))
     except ValueError:  # nobody typed this
         return ""
+    if words[:2] == ["evalguard", "demo"]:
+        words = ["evalguard", "compare", *_SIDES_OF_DEMO, *words[2:]]
     if words[:1] != ["evalguard"] or len(words) < 2 or words[1] not in of:
         return ""
     kept: list[str] = []

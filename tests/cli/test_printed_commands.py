@@ -18,7 +18,7 @@ _COMMAND = re.compile(
     r"(?:^ *|: |; |\()((?:evalguard (?!nightly 20|bisect derives)|wandb sync ).*)"
 )
 _PLACEHOLDER = re.compile(r"\b(RUN|FILE|MODEL|FOLDER)\b|…")
-_JUDGES = ("compare", "bisect", "trace", "nightly", "tensors")
+_JUDGES = ("compare", "demo", "bisect", "trace", "nightly", "tensors")
 
 
 def printed(text: str) -> list[str]:
@@ -104,6 +104,31 @@ def test_those_of_several_candidates_and_of_a_chain_run(run: Run, guard: Path) -
     run_all(run, run(*asked).out, least=2)
     run_all(run, run(*asked, "--chain").out, least=2)
     run_all(run, run(*asked, "-v", "--bisect", "auto").out, least=2)
+
+
+# Models of the demo's names, and of others; neither can be loaded.
+OWN_GUARDS = {
+    "no guard file": "",
+    "one with other models": "models:\n  mine: {pretrained: ./nothing}\n",
+    "one with models of these names": "models:\n  orig: {pretrained: ./nothing}\n"
+    "  fla-port: {pretrained: ./nothing}\n",
+}
+
+
+@pytest.mark.parametrize("beside", OWN_GUARDS)
+def test_those_of_the_demo_run_whatever_guard_file_lies_there(
+    run: Run, tmp_path: Path, beside: str
+) -> None:
+    if OWN_GUARDS[beside]:
+        (tmp_path / "evalguard.yaml").write_text(OWN_GUARDS[beside])
+    shown = run("demo", "--device", "cpu")
+    assert shown.code == 1, shown.err
+    ran = run_all(run, shown.out, least=2)
+    assert any(command.startswith("evalguard trace ") for command in ran), shown.out
+    if beside == "no guard file":
+        for command, found in ran.items():
+            if command.startswith("evalguard trace "):
+                run_all(run, found.out)
 
 
 def test_those_of_a_night_and_of_its_pairs_run_without_a_guard_file_that_is_found(
