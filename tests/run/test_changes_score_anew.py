@@ -660,7 +660,19 @@ def test_an_adapter_counts_by_its_files_in_place_too(tmp_path: Path) -> None:
     assert digest_weights(variant, variant.model_args) != before
 
 
-@pytest.mark.parametrize("name", CASES)
+# Processes of their own take most of the table's time; these stand for the others by day.
+BY_DAY = ("what that function imports", "sitecustomize patches what a library calls")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.nightly] if case.afresh and name not in BY_DAY else []
+        )
+        for name, case in CASES.items()
+    ],
+)
 def test_answers_over_kept_ones_are_those_of_now(
     name: str, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
