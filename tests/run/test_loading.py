@@ -123,23 +123,22 @@ def test_weights_are_part_of_the_identity_and_the_path_is_not(
     assert opened(copy)[1].identity != opened(tiny_llama)[1].identity
 
 
-def test_a_hook_is_called_and_its_code_is_part_of_the_identity(
+def test_a_hook_is_called_and_what_it_made_unwatched_is_not_kept(
     tiny_llama: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    hook = (
+    """In a worker it is watched, and kept: test_changes_score_anew.py."""
+    (tmp_path / "hook.py").write_text(
         "print('imported')\n"
-        "def round_weights(model, value):\n"
+        "def halve_weights(model, value):\n"
         "    for p in model.parameters():\n"
-        "        p.mul_({})\n"
+        "        p.mul_(0.5)\n"
     )
-    allowed = {"allow_code": True, "code_folder": str(tmp_path)}
-    targets: dict[str, Value] = {"call:hook.py:round_weights": "int8"}
-    (tmp_path / "hook.py").write_text(hook.format(0.5))
-    scorer, told = opened(tiny_llama, targets, **allowed)
-    assert told.effective == {"call:hook.py:round_weights": {"called": "int8"}}
+    targets: dict[str, Value] = {"call:hook.py:halve_weights": "int8"}
+    scorer, told = opened(tiny_llama, targets, allow_code=True, code_folder=str(tmp_path))
+    assert told.effective == {"call:hook.py:halve_weights": {"called": "int8"}}
     assert score(scorer) != score(opened(tiny_llama)[0])
-    (tmp_path / "hook.py").write_text(hook.format(0.25))
-    assert opened(tiny_llama, targets, **allowed)[1].identity != told.identity
+    assert told.identity is None
+    assert any("runs code of others in a process that nobody watches" in c for c in told.caveats)
     captured = capfd.readouterr()
     assert captured.out == ""
     assert "imported" in captured.err
