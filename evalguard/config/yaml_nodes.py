@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -272,8 +272,9 @@ def _entry(variant: Variant) -> dict[str, Value]:
     if variant.revision:
         entry["revision"] = variant.revision
     if variant.settings:
+        names = _names_of(variant.settings)
         entry["settings"] = {
-            setting.name: {
+            names[setting.name]: {
                 "reference": setting.reference,
                 "candidate": variant.assignment[setting.name],
                 "target": str(setting.target),
@@ -282,3 +283,13 @@ def _entry(variant: Variant) -> dict[str, Value]:
         }
     allowed = {"trust_remote_code": variant.trust_remote_code, "allow_pickle": variant.allow_pickle}
     return {**entry, **{name: True for name, allows in allowed.items() if allows}}
+
+
+def _names_of(settings: Sequence[Setting]) -> dict[str, str]:
+    """Settings' names as a guard file may have them; those that are derived hold words."""
+    names: dict[str, str] = {}
+    for setting in settings:
+        plain = re.sub(r"[^A-Za-z0-9_.+-]+", "-", setting.name).strip("-.+")
+        same = sum(1 for name in names.values() if name == plain or name.startswith(f"{plain}--"))
+        names[setting.name] = f"{plain}--{same + 1}" if same else plain
+    return names

@@ -115,7 +115,13 @@ OWN_GUARDS = {
 }
 
 
-@pytest.mark.parametrize("beside", OWN_GUARDS)
+@pytest.mark.parametrize(
+    "beside",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if text else [])
+        for name, text in OWN_GUARDS.items()
+    ],
+)
 def test_those_of_the_demo_run_whatever_guard_file_lies_there(
     run: Run, tmp_path: Path, beside: str
 ) -> None:
@@ -206,8 +212,15 @@ def test_scores_that_are_no_numbers_lead_to_the_tensor_that_holds_one(
     run_all(run, trace.out)
 
 
-@pytest.mark.parametrize("job", ["compare", "trace"])
-@pytest.mark.parametrize("candidate", ["encoding", "vocabulary"])
+@pytest.mark.parametrize(
+    ("job", "candidate"),
+    [
+        ("compare", "encoding"),
+        ("trace", "vocabulary"),
+        pytest.param("compare", "vocabulary", marks=pytest.mark.nightly),
+        pytest.param("trace", "encoding", marks=pytest.mark.nightly),
+    ],
+)
 def test_token_ids_that_differ_lead_to_the_search_of_the_tokenizer(
     run: Run, world: SmallWorld, job: str, candidate: str
 ) -> None:

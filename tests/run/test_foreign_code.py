@@ -95,9 +95,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("bring", "what"),
     [
         ("remote code", "a class of transformers"),
-        ("remote code", "the default dtype"),
         ("a hook", "a function of torch"),
-        ("a hook", "deterministic algorithms"),
+        pytest.param("remote code", "the default dtype", marks=pytest.mark.nightly),
+        pytest.param("a hook", "deterministic algorithms", marks=pytest.mark.nightly),
     ],
 )
 def test_a_models_own_code_changes_no_other_models_scores(

@@ -146,7 +146,7 @@ def test_a_planted_difference_is_flagged_and_named(tmp_path: Path, name: str, fa
     assert row[2:5] == ["yes", "yes", "0"], row
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 @pytest.mark.parametrize("name", [one for one in FORMATS if one[:6] not in ("GGUF q4", "int4 g")])
 def test_it_is_in_other_formats_too(tmp_path: Path, name: str, fault: Any) -> None:
