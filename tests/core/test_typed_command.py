@@ -110,7 +110,7 @@ def test_every_option_of_a_comparison_is_one_of_a_bisection() -> None:
         ),
         ("evalguard compare --base a --cand b --cand c", ""),
         ("evalguard compare --cand b --baseline run", ""),
-        ("evalguard demo", ""),
+        ("evalguard demo", "evalguard trace --base orig --cand fla-port --config demo"),
         ("evalguard trace --base a --cand b", ""),
         ("evalguard compare --base 'a", ""),
         ("", ""),
