@@ -101,7 +101,15 @@ def plain(text: str, places: Mapping[str, str]) -> list[str]:
         text = text.replace(place, name)
     for pattern, name in _MASKS:
         text = re.sub(pattern, name, text)
-    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip())]
+    return [_in_one_line(part) for part in re.split(r"\n\s*\n", text.strip())]
+
+
+def _in_one_line(part: str) -> str:
+    """A paragraph in one line; rows of the cache come in no order, for it is that of use."""
+    head, *rows = part.splitlines() or [""]
+    if head.split()[:3] == ["model", "kind", "size"]:
+        part = " ".join([head, *sorted(row.strip() for row in rows)])
+    return " ".join(part.split())
 
 
 def values(document: Any, places: Mapping[str, str], path: str = "") -> dict[str, Any]:
