@@ -27,6 +27,9 @@ Fault = Literal[
     "rows damaged", "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
 ]  # fmt: skip
 
+# These say where, and not what was done.
+UNKNOWN_DAMAGE: frozenset[Fault] = frozenset({"rows damaged", "blocks damaged"})
+
 # Undone, the error has to fall to a tenth, and below what a rounding to int4 leaves: chance never
 # does that in a matrix. What is left after a factor of 1.0005 is far less than that too, as long as
 # no rounding hides it.
@@ -43,6 +46,7 @@ class StructureFault:
 
     Attributes:
         detail: for people: "by 1.02", "by one along axis 0".
+        by: the factor or the constant; None of other faults.
         left: relative L2 error that is left once it is undone.
         rule: what a rule of a name map would need to undo it, as YAML; "" where none can.
     """
@@ -51,6 +55,7 @@ class StructureFault:
     detail: str = ""
     left: float
     rule: str = ""
+    by: float | None = None
 
 
 def find_structure(base: Array, candidate: Array) -> StructureFault | None:
@@ -112,12 +117,17 @@ def _shorten(value: float, lost: float) -> float:
 
 def _times(factor: float, left: float, digits: int) -> StructureFault:
     words = "by -1 (other sign)" if abs(factor + 1) < 1e-6 else f"by {factor:.{digits}g}"
-    return StructureFault(fault="scaled", detail=words, left=left, rule=f"scale: {1 / factor:.9g}")
+    rule = f"scale: {1 / factor:.9g}"
+    return StructureFault(fault="scaled", detail=words, left=left, rule=rule, by=factor)
 
 
 def _plus(constant: float, left: float) -> StructureFault:
     return StructureFault(
-        fault="plus a constant", detail=f"{constant:+.6g}", left=left, rule=f"add: {-constant:.9g}"
+        fault="plus a constant",
+        detail=f"{constant:+.6g}",
+        left=left,
+        rule=f"add: {-constant:.9g}",
+        by=constant,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.reports.tensors import Likeness
+from evalguard.core.tensors.structure import UNKNOWN_DAMAGE
 from evalguard.errors import EvalguardError
 from evalguard.models.checkpoint_files import CheckpointFiles, open_stored_tensors
 from evalguard.models.checkpoint_tensors import map_loading_names, map_tied_names
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 _REARRANGED = frozenset(
     {"rows permuted", "rows swapped", "columns permuted", "heads permuted", "rotary pairs"}
 )
-# These say where, and not what was done.
-_UNKNOWN = frozenset({"rows damaged", "blocks damaged"})
 # Two tensors with one of these differ alike only if it is by the same number.
 _SHIFTED, _SCALED = "plus a constant", "scaled"
 _BY_A_NUMBER = frozenset({_SHIFTED, _SCALED})
@@ -240,7 +239,7 @@ def _describe_differences(
         for delta in report.deltas
         if delta.likeness is not None
         and delta.likeness.kind in ("structure", "precision")
-        and delta.likeness.name not in _UNKNOWN
+        and delta.likeness.name not in UNKNOWN_DAMAGE
     }
     found = {
         name: alike.get((stored.base.get(name, ""), stored.candidate.get(name, "")))

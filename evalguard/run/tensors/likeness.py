@@ -18,6 +18,7 @@ from evalguard.core.tensors.precision import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
 from evalguard.core.tensors.structure import (
     LARGEST_SEARCHED,
+    UNKNOWN_DAMAGE,
     Fault,
     StructureFault,
     find_exact,
@@ -124,7 +125,7 @@ def _conclude(
     share = sum(len(one.rows) for one in damage) / rows
     large = summed.sums.relative_l2 > _LAYOUT_ERROR
     most = share > _MOST and damage[0].fault not in _NEVER_LAYOUT
-    unknown = bool(damage) and damage[0].fault.endswith("damaged")
+    unknown = bool(damage) and damage[0].fault in UNKNOWN_DAMAGE
     if large and (most or unknown or (not damage and rounding is None)):
         fault = find_layout_fault(summed.pair)
         if fault is not None:
@@ -175,10 +176,10 @@ def _find_exact(summed: SummedPair, base: Array, candidate: Array) -> list[Liken
     lost = _LOST.get(pair.candidate.dtype, 2.0**-21)
     found = []
     for fault in find_exact(base, candidate, lost):
-        value = float(fault.detail.removeprefix("by ").split(" ")[0])
-        squares = sums.base.squares * (value - 1) ** 2
+        assert fault.by is not None
+        squares = sums.base.squares * (fault.by - 1) ** 2
         if fault.fault == "plus a constant":
-            squares = sums.elements * value**2
+            squares = sums.elements * fault.by**2
         if abs(sums.noise - squares) <= max(1e-3, 8 * lost) * squares:
             found.append(_structure(fault))
     return found

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.tensors.bounds import CAST
 from evalguard.core.tensors.grid import ValueGrid, fit_steps
 from evalguard.core.tensors.precision import Rounding
 from evalguard.core.tensors.rows import RowFault, RowScan, find_row_faults
@@ -19,7 +20,6 @@ Array = NDArray[Any]
 _PIECE = 1 << 18  # elements that are read at a time
 _LEAST_COLUMNS = 8  # rows of fewer numbers have nothing to be known by
 _MOST_ROWS = 1 << 22
-_CAST = np.float32(2.0**-8)
 # Where more rows than this are beyond a bound, the bound is not what tells them apart.
 _MOST_DAMAGED = 0.25
 
@@ -128,7 +128,7 @@ def expect_rounding(way: Rounding) -> Callable[[Array, Array], Array]:
 
     def expect(base: Array, candidate: Array) -> Array:
         error = np.abs(way.round_values(base) - base)
-        allowed: Array = np.abs(candidate) * _CAST
+        allowed: Array = np.abs(candidate) * np.float32(CAST)
         width = base.shape[1] if base.shape[1] % 32 else 32
         greatest = np.float32(1.5) * error.reshape(-1, width).max(axis=1, keepdims=True)
         allowed += np.repeat(greatest, width, axis=1).reshape(base.shape)
@@ -141,7 +141,7 @@ def expect_grid(grid: ValueGrid) -> Callable[[Array, Array], Array]:
     """Return what numbers on a grid may be off by: half a step, and some at its ends."""
 
     def expect(base: Array, candidate: Array) -> Array:
-        allowed: Array = np.abs(candidate) * _CAST
+        allowed: Array = np.abs(candidate) * np.float32(CAST)
         if grid.group < 0:
             allowed += np.float32(0.55 * grid.step)
             return allowed
