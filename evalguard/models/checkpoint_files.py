@@ -332,6 +332,12 @@ def check_model_folder(
         _check_safetensors(path)
 
 
+def checkpoint_folder(source: str, revision: str = "main", subfolder: str = "") -> Path | None:
+    """Return the folder of a checkpoint, of one of the hub as it was downloaded; None: not here."""
+    folder = Path(source).expanduser()
+    return folder if folder.is_dir() else hub_snapshot(source, revision, subfolder)
+
+
 def hub_commit(name: str, revision: str, subfolder: str = "") -> str | None:
     """Return the commit of a hub model in the local cache; None if it is not there."""
     snapshot = hub_snapshot(name, revision, subfolder)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from evalguard.models.checkpoint_files import hub_snapshot
+from evalguard.models.checkpoint_files import checkpoint_folder
 from evalguard.models.load_failures import explain_load_failures, silence_libraries
 
 if TYPE_CHECKING:
@@ -99,11 +99,8 @@ def tokenizer_folder(model_args: Mapping[str, Value]) -> Path | None:
         return None
     source = str(model_args.get("tokenizer") or model_args["pretrained"])
     subfolder = str(model_args.get("subfolder") or "")
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder / subfolder
-    snapshot = hub_snapshot(source, str(model_args.get("revision") or "main"), subfolder)
-    return None if snapshot is None else snapshot / subfolder
+    folder = checkpoint_folder(source, str(model_args.get("revision") or "main"), subfolder)
+    return None if folder is None else folder / subfolder
 
 
 def _is_tokenizer_file(file: Path) -> bool:

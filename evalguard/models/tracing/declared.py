@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
 from evalguard.core.tracing.precision import EPSILON, DeclaredPrecision
-from evalguard.models.checkpoint_files import hub_snapshot
+from evalguard.models.checkpoint_files import checkpoint_folder
+from evalguard.models.tracing.hyperparameters import flatten_values
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,6 @@ _DTYPES = {
     "f16": "float16", "half": "float16",
 }  # fmt: skip
 _STORED = {"BF16": "bfloat16", "F16": "float16"}  # as safetensors calls them
-_HEADER = 8  # bytes that give the size of a safetensors header
 
 
 def read_declared(model: torch.nn.Module, said: Mapping[str, Value]) -> DeclaredPrecision:
@@ -60,12 +60,12 @@ def _read_config(config: Any) -> Iterator[DeclaredPrecision]:
     method = values.get("quant_method") or type(found).__name__
     method = str(getattr(method, "value", method))
     yield DeclaredPrecision(
-        source=f"quantization_config ({method})", bits=_least_bits(dict(_flatten(values)))
+        source=f"quantization_config ({method})", bits=_least_bits(dict(flatten_values(values)))
     )
 
 
 def _read_said(said: Mapping[str, Value]) -> Iterator[DeclaredPrecision]:
-    for name, value in _flatten(said):
+    for name, value in flatten_values(said):
         if _NO_WEIGHTS.search(name) or value in (None, False, "", 0):
             continue
         text = str(value).removeprefix("torch.").lower()
@@ -93,20 +93,10 @@ def _least_bits(values: Mapping[str, Any]) -> int:
     return min((bits for bits in found if bits > 0), default=0)
 
 
-def _flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
-
-
 def _read_stored_dtypes(config: Any) -> frozenset[str]:
     """The 16-bit dtypes that a checkpoint's files hold, or its config.json names."""
     name = str(getattr(config, "_name_or_path", "") or "")
-    folder: Path | None = Path(name).expanduser() if name else None
-    if folder is None or not folder.is_dir():
-        folder = hub_snapshot(name, "main") if name else None
+    folder = checkpoint_folder(name) if name else None
     if folder is None:
         return frozenset()
     found = set()
@@ -118,10 +108,10 @@ def _read_stored_dtypes(config: Any) -> frozenset[str]:
 
 
 def _stored_names(file: Path) -> set[str]:
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(_HEADER), "little")
-        header = json.loads(stream.read(size))
-    return {str(one.get("dtype")) for name, one in header.items() if name != "__metadata__"}
+    from safetensors import safe_open
+
+    with safe_open(file, framework="np") as stored:
+        return {str(stored.get_slice(name).get_dtype()) for name in stored.keys()}  # noqa: SIM118
 
 
 def _read_json(file: Path) -> Mapping[str, Any]:

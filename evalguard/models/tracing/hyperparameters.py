@@ -108,7 +108,7 @@ def read_named_values(
         lens: TransformerLens' cfg, whose ``attn_scale`` divides, and whose caps are -1 for none.
     """
     found: dict[str, HeldValue] = {}
-    flat = dict(_flatten(values))
+    flat = dict(flatten_values(values))
     for key, value in flat.items():
         name = _common_name(key, values)
         if name is None or name in found:
@@ -123,10 +123,11 @@ def read_named_values(
     return list(found.values())
 
 
-def _flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_values(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted path, value) of all that stands in mappings of mappings."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{path}{key}.")
+            yield from flatten_values(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", value
 
@@ -396,7 +397,7 @@ def _read_config(model: torch.nn.Module, config: Any) -> Iterator[HeldValue]:
     order = _norm_order({name for name, _ in model.named_modules()}, told)
     if order is not None:
         yield HeldValue(name="norm_order", value=order, source="the modules")
-    for key, value in _flatten(told):
+    for key, value in flatten_values(told):
         source = f"config.{key}"
         if _common_name(key, told) is None and is_computed_with(key):
             yield HeldValue(name=source, value=to_json_value(value), source=source, common=False)

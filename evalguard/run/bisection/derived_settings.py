@@ -14,7 +14,7 @@ from typing import Any
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import Constraint, Setting, Target, Value, Variant
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.models.checkpoint_files import hub_snapshot
+from evalguard.models.checkpoint_files import checkpoint_folder, hub_snapshot
 from evalguard.models.checkpoint_tensors import compare_shapes
 from evalguard.models.comparison import (
     ConfigDifference,
@@ -413,9 +413,7 @@ def _generation_folder(model_args: Mapping[str, Value]) -> Path | None:
     """The folder with a model's generation config; None if it has none."""
     source = str(model_args["pretrained"])
     subfolder = str(model_args.get("subfolder") or "")
-    folder: Path | None = Path(source).expanduser()
-    if folder is not None and not folder.is_dir():
-        folder = hub_snapshot(source, str(model_args.get("revision") or "main"), subfolder)
+    folder = checkpoint_folder(source, str(model_args.get("revision") or "main"), subfolder)
     found = None if folder is None else folder / subfolder
     return found if found is not None and (found / _GENERATION_CONFIG).is_file() else None
 

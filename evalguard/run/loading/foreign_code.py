@@ -20,7 +20,7 @@ from evalguard.conversion.digests import digest_path
 from evalguard.conversion.planning import ConversionPlan, plan_conversion
 from evalguard.core.settings import Value, Variant
 from evalguard.models.arguments import SERVED_TYPES
-from evalguard.models.checkpoint_files import hub_snapshot, split_revision
+from evalguard.models.checkpoint_files import checkpoint_folder, split_revision
 from evalguard.run.loading.own_environment import asks_server, is_runtime
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def list_remote_code(
         return ("?",)
     found: dict[str, None] = {}
     for source, at in (*named, *map(split_revision, taken_from)):
-        folder = _checkpoint_folder(source, at) if source else None
+        folder = checkpoint_folder(source, at) if source else None
         if source and folder is None:
             found["?"] = None
         for place in () if folder is None else (folder, folder / subfolder):
@@ -100,12 +100,6 @@ _CONFIG_FILES = (
     "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
     "tokenizer_config.json",
 )  # fmt: skip
-
-
-def _checkpoint_folder(source: str, revision: str) -> Path | None:
-    """The folder of a checkpoint, of one of the hub as it was downloaded."""
-    folder = Path(source).expanduser()
-    return folder if folder.is_dir() else hub_snapshot(source, revision)
 
 
 def _auto_map(config: Path) -> Iterator[str]:
