@@ -20,7 +20,7 @@ class FakePairs:
         self._journal = journal
         monkeypatch.setenv("JOURNAL", str(journal))
         monkeypatch.setattr(
-            "evalguard.run.nightly.pair_process.worker_command",
+            "evalguard.run.own_process.worker_command",
             lambda *_: [sys.executable, str(_WORKER)],
         )
 

@@ -36,6 +36,7 @@ LEFT_OUT: Mapping[str, str] = {
     "models/runtimes/points": "activations of other libraries, which no score is read from",
     "models/tracing": "activations recorded and forced, which no score is read from",
     "regular_file.py": 'refuses to open what is no file: it reads as "open" does',
+    "run/tracing": "loads models to be traced, which are not scored",
     "stats": "judges scores, and makes none",
     "store": "how files are written that are kept: their formats have numbers of their own",
 }

@@ -29,6 +29,10 @@ def load_in_process(load: Load) -> Scorer:
     known = FileDigests(open_facts(cache_dir)) if load.remember else None
     if is_runtime(load.variant):
         return load_runtime_scorer(load.variant, load.policy, known=known)
+    if load.traced:
+        from evalguard.run.tracing.apart import load_traced
+
+        return load_traced(load)
     from evalguard.run.loading.observed_model import load_watched
 
     return load_watched(load, known)

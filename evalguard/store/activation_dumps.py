@@ -323,6 +323,15 @@ class SpooledActivations:
                 hint="trace fewer or shorter documents, or name a larger folder in TMPDIR",
             ) from error
 
+    @property
+    def folder(self) -> Path:
+        """Where others may write; see ``adopt``."""
+        return self._folder
+
+    def adopt(self, written: Sequence[Mapping[str, str]]) -> None:
+        """Take files that another process has written into the folder, by point, of sequences."""
+        self._files += [{point: Path(file) for point, file in one.items()} for one in written]
+
     def names(self, sequence: int) -> Sequence[str]:
         """Points of a sequence, in the order in which they were written."""
         return list(self._files[sequence])

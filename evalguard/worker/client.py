@@ -19,6 +19,18 @@ from evalguard.core.reference import Reference
 from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import ComparedAnswer, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.core.tracing.other_process import (
+    EncodedRequest,
+    LinearCall,
+    ModelOutline,
+    OutlineCall,
+    PaddingCall,
+    PaddingFound,
+    PassCall,
+    PassFound,
+    TraceSupport,
+)
 from evalguard.errors import WorkerError
 from evalguard.worker.line import StartWorker, WorkerConnection, start_here
 from evalguard.worker.messages import (
@@ -58,6 +70,7 @@ class WorkerScorer:
         call_timeout: float | None = None,
         start: StartWorker = start_here,
         remember: bool = False,
+        traced: bool = False,
     ) -> None:
         """Start a worker and load ``variant`` in it.
 
@@ -70,6 +83,7 @@ class WorkerScorer:
             call_timeout: seconds that one call may take, loading included; None: no limit.
             start: starts it, on this machine or another.
             remember: whether digests of big files are kept from run to run.
+            traced: whether it is to be a ``TracedScorer``.
 
         Raises:
             WorkerError: if the worker cannot be started or fails.
@@ -86,7 +100,7 @@ class WorkerScorer:
         )
         self._description: ModelDescription | None = None
         try:
-            self.load(variant, policy, cache_dir=cache_dir, remember=remember)
+            self.load(variant, policy, cache_dir=cache_dir, remember=remember, traced=traced)
         except BaseException:
             self._line.hang_up()
             raise
@@ -121,12 +135,14 @@ class WorkerScorer:
         cache_dir: Path,
         reusable: bool = False,
         remember: bool = False,
+        traced: bool = False,
     ) -> None:
         """Load a variant in this worker, in place of what it has loaded, which is released first.
 
         Args:
             reusable: whether other values are to be assigned to its settings later.
             remember: whether digests of big files are kept from run to run.
+            traced: whether it is to be a ``TracedScorer``.
 
         Raises:
             EvalguardError: whatever loading raises, with its own class; nothing is loaded then.
@@ -139,6 +155,7 @@ class WorkerScorer:
             import_path=self._line.import_path,
             reusable=reusable,
             remember=remember,
+            traced=traced,
         )
         loaded = self._line.call("load", load, doing="loading the model")
         self._description = cast(ModelDescription, loaded)
@@ -252,6 +269,38 @@ class WorkerScorer:
         )
         doing = f"tracing {len(sequences)} sequences"
         return cast(Trace, self._line.call("trace_recorded", call, doing=doing))
+
+    # As ``TracedScorer``, of a model that was loaded to be traced.
+
+    def trace_support(self) -> TraceSupport:
+        """What it is, and can be asked for."""
+        return cast(TraceSupport, self._line.call("trace_support", None, doing="tracing"))
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """Hyper-parameters as it holds them."""
+        told = self._line.call("held_values", None, doing="reading its hyper-parameters")
+        return cast("Sequence[HeldValue]", told)
+
+    def encode_traced(self, request: Request) -> EncodedRequest:
+        """A request as it reads it."""
+        told = self._line.call("encode_traced", [request], doing="encoding a document")
+        return cast(EncodedRequest, told)
+
+    def outline(self, call: OutlineCall) -> ModelOutline:
+        """Say what it is made of."""
+        return cast(ModelOutline, self._line.call("outline", call, doing="outlining the model"))
+
+    def read_linear(self, call: LinearCall) -> bool:
+        """Read a matrix; False where the module is not called as a linear one is."""
+        return cast(bool, self._line.call("read_linear", call, doing="reading a matrix"))
+
+    def run_traced(self, call: PassCall) -> PassFound | None:
+        """Run a sequence; None where the pass goes on."""
+        return cast("PassFound | None", self._line.call("run_traced", call, doing="tracing"))
+
+    def locate_padding(self, call: PaddingCall) -> PaddingFound:
+        """Find where padding enters what it computes."""
+        return cast(PaddingFound, self._line.call("locate_padding", call, doing="padding a text"))
 
     def render_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool

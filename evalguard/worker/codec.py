@@ -244,7 +244,7 @@ def codec_of(kind: Any) -> Codec[Any]:
     Raises:
         TypeError: it holds something else.
     """
-    if kind == Value:
+    if _is_value(kind):
         return PLAIN
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
@@ -265,6 +265,12 @@ def codec_of(kind: Any) -> Codec[Any]:
     if origin is Mapping and inside[0] is str:
         return mapping_of(codec_of(inside[1]))
     raise TypeError(f"no codec for {kind}")
+
+
+def _is_value(kind: Any) -> bool:
+    """Whether an annotation is ``Value``, which names itself in ways that are not equal."""
+    scalars = {type(None), bool, int, float, str}
+    return get_origin(kind) in (Union, UnionType) and scalars <= {*get_args(kind)}
 
 
 def _convert_field(convert: Callable[[Any], Any], name: str, value: object) -> Any:

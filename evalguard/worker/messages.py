@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import io
 import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -33,6 +34,18 @@ from evalguard.core.settings import (
     Target,
     Value,
     Variant,
+)
+from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.core.tracing.other_process import (
+    EncodedRequest,
+    LinearCall,
+    ModelOutline,
+    OutlineCall,
+    PaddingCall,
+    PaddingFound,
+    PassCall,
+    PassFound,
+    TraceSupport,
 )
 from evalguard.errors import WorkerError
 from evalguard.worker.codec import (
@@ -240,6 +253,24 @@ def _describe_value(value: object) -> str:
     return type(value).__name__
 
 
+def _any_array() -> Codec[NDArray[Any]]:
+    """Return the codec of arrays of numbers of any type and shape: files of numpy's, in base64."""
+
+    def encode(value: NDArray[Any]) -> Value:
+        file = io.BytesIO()
+        np.save(file, np.asarray(value), allow_pickle=False)
+        return base64.b64encode(file.getvalue()).decode("ascii")
+
+    def decode(value: Value) -> NDArray[Any]:
+        try:
+            raw = base64.b64decode(str(value), validate=True)
+            return cast("NDArray[Any]", np.load(io.BytesIO(raw), allow_pickle=False))
+        except (ValueError, EOFError) as error:
+            raise WireError(f"not an array ({error})") from error
+
+    return Codec(encode, decode)
+
+
 _INTEGERS, _FLOATS = array(np.int64), array(np.float64)
 _IDS, _LOGPROBS = array(np.int32, dimensions=2), array(np.float32, dimensions=2)
 
@@ -281,7 +312,7 @@ DIVERGENCE: Codec[Divergence] = name_root(
 
 
 # Raised with every change of what is said, or of what it means.
-PROTOCOL = 3
+PROTOCOL = 4
 
 CallName = Literal[
     "load",
@@ -297,6 +328,13 @@ CallName = Literal[
     "activations",
     "next_activation",
     "trace_recorded",
+    "trace_support",
+    "held_values",
+    "encode_traced",
+    "outline",
+    "read_linear",
+    "run_traced",
+    "locate_padding",
     "render_chat",
     "close",
 ]
@@ -309,7 +347,7 @@ class Load:
     ``import_path`` replaces the worker's ``sys.path``, so that hooks are found as in the parent;
     empty for an interpreter that has packages of its own. ``reusable``: other values are to be
     assigned to the settings later. ``remember``: digests of big files are kept in the cache folder,
-    and taken from it.
+    and taken from it. ``traced``: it is to be a ``TracedScorer``.
     """
 
     variant: Variant
@@ -318,6 +356,7 @@ class Load:
     import_path: tuple[str, ...]
     reusable: bool = False
     remember: bool = False
+    traced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -454,6 +493,7 @@ _LOAD = record(
     import_path=sequence(TEXT),
     reusable=BOOLEAN,
     remember=BOOLEAN,
+    traced=BOOLEAN,
 )
 _CHAT = record(Chat, messages=sequence(mapping_of(TEXT)), add_generation_prompt=BOOLEAN)
 _NOTHING = PLAIN
@@ -474,6 +514,12 @@ _TRACE_CALL = record(
     memory=INTEGER,
     detail=sequence(TEXT),
 )
+_INPUTS = mapping_of(_any_array())
+_PASS_CALL = record(
+    PassCall,
+    inputs=_INPUTS,
+    **{name: codec_of(kind) for name, kind in get_type_hints(PassCall).items() if name != "inputs"},
+)
 # The argument or value of a call: made, and read, by that call's own codec.
 _RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
 
@@ -491,6 +537,13 @@ CALLS: Mapping[str, CallForm] = {
     "activations": CallForm(_ACTIVATIONS_CALL, _NOTHING),
     "next_activation": CallForm(_NOTHING, optional(_ACTIVATION_PART)),  # None: that was the last
     "trace_recorded": CallForm(_TRACE_CALL, codec_of(Trace)),
+    "trace_support": CallForm(_NOTHING, codec_of(TraceSupport)),
+    "held_values": CallForm(_NOTHING, sequence(codec_of(HeldValue))),
+    "encode_traced": CallForm(REQUESTS, record(EncodedRequest, inputs=_INPUTS, was_cut=BOOLEAN)),
+    "outline": CallForm(codec_of(OutlineCall), codec_of(ModelOutline)),
+    "read_linear": CallForm(codec_of(LinearCall), BOOLEAN),
+    "run_traced": CallForm(_PASS_CALL, optional(codec_of(PassFound))),
+    "locate_padding": CallForm(codec_of(PaddingCall), codec_of(PaddingFound)),
     "render_chat": CallForm(_CHAT, TEXT),
     "close": CallForm(_NOTHING, _NOTHING),
 }

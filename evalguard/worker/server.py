@@ -23,6 +23,7 @@ from evalguard.core.scorer import (
     Scorer,
 )
 from evalguard.core.settings import Value, Variant
+from evalguard.core.tracing.other_process import TracedScorer
 from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.errors import UsageError, WorkerError
 from evalguard.worker.client import RecordChunks, cut_activations, join_chunks
@@ -135,6 +136,15 @@ def _answer(call: Call, desk: CallHandler) -> bytes:
         return frame_message(Refusal(number=call.number, failure=to_failure(error)))
 
 
+# Calls to a model that was loaded to be traced.
+_OF_TRACED = frozenset(
+    {
+        "trace_support", "held_values", "encode_traced", "outline", "read_linear", "run_traced",
+        "locate_padding",
+    }
+)  # fmt: skip
+
+
 class _ScorerHandler:
     """Turns calls into method calls of the scorer, once it is loaded."""
 
@@ -169,6 +179,8 @@ class _ScorerHandler:
             value = self._reassign(argument, self._scorer)
         elif call.name == "trace_recorded":
             value = _trace_recorded(argument, self._scorer)
+        elif call.name in _OF_TRACED:
+            value = self._ask_traced(call, argument, self._scorer)
         elif call.name == "render_chat":
             value = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
         elif call.name in ("encode", "score"):
@@ -191,6 +203,12 @@ class _ScorerHandler:
             sys.path[:] = load.import_path
         self._scorer = self._open_scorer(load)
         return self._scorer.describe()
+
+    def _ask_traced(self, call: Call, argument: Any, scorer: Scorer) -> Any:
+        if call.name == "encode_traced":
+            (argument,) = argument
+        ask = getattr(cast(TracedScorer, scorer), call.name)
+        return ask() if argument is None else ask(argument)
 
     def _reassign(self, variant: Variant, scorer: Scorer) -> ModelDescription | None:
         became = cast(ReassignableScorer, scorer).reassign(variant)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import evalguard
 from evalguard.core.settings import Value
-from evalguard.run.nightly.pair_worker import leave_signals_to_the_night
+from evalguard.run.own_process import leave_signals_to_the_parent
 from evalguard.worker.messages import Call
 from evalguard.worker.server import serve_calls
 
@@ -95,7 +95,7 @@ class Desk:
 
 
 if __name__ == "__main__":
-    leave_signals_to_the_night()
+    leave_signals_to_the_parent()
     other = os.environ.get("OTHER_EVALGUARD")
     if other:
         evalguard.__version__ = other

@@ -143,7 +143,7 @@ def test_a_pair_whose_time_is_up_is_stopped_as_by_ctrl_c(fakes: FakePairs) -> No
 def test_one_that_does_not_listen_is_killed_with_all_that_it_started(
     fakes: FakePairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.nightly.pair_process.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("evalguard.run.own_process.STOP_SECONDS", 0.1)
     late(fakes, "deaf")
     (pid, _, grandchild) = fakes.told()[-1]
     wait_until(lambda: not alive(int(pid)) and not alive(int(grandchild)))

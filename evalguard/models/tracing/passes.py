@@ -256,10 +256,12 @@ class PointDetails:
 
     Attributes:
         patterns: globs of the points. heads: number of the attention's heads, 0 where unknown.
+        elsewhere: what was found in the process of the model, in place of what was added here.
     """
 
     patterns: Collection[str]
     heads: int = 0
+    elsewhere: tuple[TokenDetail, ...] = ()
     _tokens: dict[str, dict[int, tuple[float, ...]]] = field(default_factory=dict)
     _heads: dict[str, list[ErrorSums]] = field(default_factory=dict)
 
@@ -281,7 +283,7 @@ class PointDetails:
 
     def results(self) -> tuple[TokenDetail, ...]:
         """Give what was added."""
-        return tuple(
+        return self.elsewhere or tuple(
             TokenDetail(
                 point=point,
                 tokens=tuple(tokens[number] for number in sorted(tokens)),

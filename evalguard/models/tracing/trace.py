@@ -10,6 +10,7 @@ own tensors are compared: the same code, the same meaning.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from evalguard.core.settings import Value
     from evalguard.core.tracing.points import ModelInputs, RecordedActivations
     from evalguard.core.tracing.suspects import MeasuredPoint
+    from evalguard.models.tracing.outline import OtherPasses
 
 DEFAULT_MEMORY = 2 * 2**30  # bytes of recorded activations; above it they go to a temporary file
 
@@ -102,7 +104,8 @@ def trace_models(
     details = PointDetails(detail, _count_heads(base)) if detail else None
     with ActivationSpool(memory) as spool:
         if isinstance(candidate, torch.nn.Module):
-            declared = read_declared(candidate, said or {})
+            apart = passes_apart(candidate)
+            declared = read_declared(candidate, said or {}) if apart is None else apart.declared
             return _ModelTrace(base, candidate, traced, spool, memory, details, declared).run()
         return trace_recorded(base, candidate, traced, spool=spool, memory=memory, details=details)
 
@@ -184,8 +187,22 @@ class _ModelTrace:
             caveats=tuple(floors.failed),
         )
 
-    def _run_candidate(self, label: str, visitor: ComparedPass) -> ComparedPass:
-        return self.traced.run(label, self.candidate, visitor, self.names)
+    def _run_candidate(
+        self, label: str, visitor: ComparedPass, *, wide: bool = False
+    ) -> ComparedPass:
+        """Run it where it is; ``wide``: in float32."""
+        apart = passes_apart(self.candidate)
+        if apart is not None:
+            return apart.run(
+                label,
+                self.traced.sequences,
+                visitor,
+                self.names,
+                wide=wide,
+                report_step=self.traced.report_step,
+            )
+        with in_float32(self.candidate) if wide else nullcontext(self.candidate) as model:
+            return self.traced.run(label, model, visitor, self.names)
 
     def _measure_floors(self, weights: WeightsCompared) -> TwinFloors:
         """Run the benign twins of the first check."""
@@ -229,7 +246,8 @@ class _ModelTrace:
 
         Returns why it was not made, or "".
         """
-        why_not = why_not_upcast(self.candidate)
+        apart = passes_apart(self.candidate)
+        why_not = why_not_upcast(self.candidate) if apart is None else apart.outline.not_upcast
         if why_not:
             return why_not
         if weights.identical and weights.dtype == computing_dtype(self.base) == SAME:
@@ -246,18 +264,21 @@ class _ModelTrace:
                 self.traced.run("base with the candidate's weights", twin, recording)
                 floors = TwinFloors(traced=self.traced, own=spool, reference=spool, forced=spool)
                 floors.add("another batch shape, last bits moved", twin, moved=True)
-            with in_float32(self.candidate) as wide:
-                computed = self.traced.run(
-                    "candidate in float32",
-                    wide,
-                    ComparedPass(reference=spool, forced=spool),
-                    self.names,
-                )
+            computed = self._run_candidate(
+                "candidate in float32", ComparedPass(reference=spool, forced=spool), wide=True
+            )
         for name, sums in computed.first_sums.items():
             if name in points:
                 points[name].computed = sums
                 apply_computed_floors(points[name], floors)
         return ""
+
+
+def passes_apart(model: torch.nn.Module) -> OtherPasses | None:
+    """What runs a model that is in a process of its own; None for one of this process."""
+    from evalguard.models.tracing.outline import OutlinedModel
+
+    return model.passes if isinstance(model, OutlinedModel) else None
 
 
 def _count_heads(model: torch.nn.Module) -> int:

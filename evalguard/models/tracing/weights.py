@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING
@@ -340,6 +341,9 @@ def plain_weights(weight: torch.Tensor | None) -> NDArray[np.float32] | None:
 
 def computing_dtype(model: torch.nn.Module) -> str:
     """Name the dtype of most of a model's weights, by their number of elements."""
+    told = getattr(model, "computes_in", "")  # of a model in a process of its own
+    if told:
+        return str(told)
     counts: Counter[str] = Counter()
     for parameter in model.parameters():
         if parameter.is_floating_point():
@@ -372,13 +376,16 @@ class HeldWeight:
             return values
         if self.key != "weight" or len(shape) != 2:
             return None
-        probed = probe_matrix(self.module, shape[0] if self.turned else shape[1])
+        probe = getattr(self.module, "probe", partial(probe_matrix, self.module))
+        probed = probe(shape[0] if self.turned else shape[1])
         return probed.T if probed is not None and self.turned else probed
 
     @property
     def is_packed(self) -> bool:
         """Whether it is stored quantised: as whole numbers, or in a form of a library's own."""
         held = getattr(self.module, self.key, None)
+        if self.key in getattr(self.module, "packed", ()):
+            return True
         if held is not None:
             return not (is_plain(held) and held.is_floating_point())
         own = (*self.module.parameters(recurse=False), *self.module.buffers(recurse=False))

@@ -185,7 +185,14 @@ class EditedModel:
                 f"{module}, code that another model or hook has brought into this process, may "
                 "have changed what it computes with"
             )
-        return "" if self.watched else "it runs code of others in a process that nobody watches"
+        if not self.watched:
+            return "it runs code of others in a process that nobody watches"
+        if self.sources.were_loaded:
+            return (
+                "modules of another model are in one process with code that a model brings, which "
+                "may change what they compute"
+            )
+        return ""
 
     def _provenance(
         self, wanted: LoadPlan, effective: Mapping[str, Value]

@@ -25,12 +25,14 @@ class ModuleSources:
 
     Attributes:
         load: loads a model with its own settings, as any other.
+        were_loaded: whether one ever was, in this process.
     """
 
     load: LoadEdited
     _files: Mapping[str, Value] = field(default_factory=dict)
     _loaded: dict[str, tuple[Any, AsLoaded]] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
+    were_loaded: bool = field(default=False, init=False)
 
     def renew(self, files: Mapping[str, Value] | None) -> None:
         """Give every model back as it was loaded; one that cannot be is loaded anew when needed.
@@ -57,6 +59,7 @@ class ModuleSources:
         wanted = into.adapt(source)
         key = wanted.digest
         if key not in self._loaded:
+            self.were_loaded = True
             model = self.load(wanted)
             self._loaded[key] = model, AsLoaded(SimpleNamespace(), model)
         self._used.add(key)

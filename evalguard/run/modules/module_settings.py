@@ -24,6 +24,7 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import compare_configs
 from evalguard.run.bisection.model_differences import HFSide, checkpoint_name, find_causes
 from evalguard.run.bisection.weight_causes import WeightCause
+from evalguard.run.loading.foreign_code import brings_code
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +90,19 @@ def derive_module_settings(base: Variant, candidate: Variant, level: ModuleLevel
             allow_pickle=candidate.allow_pickle or base.allow_pickle,
         ),
         groups=found.groups,
-        notes=(*parts.notes, *_notes_outside(*sides)),
+        notes=(*parts.notes, *_notes_outside(*sides), *note_mixed_code(base, candidate)),
+    )
+
+
+def note_mixed_code(base: Variant, candidate: Variant) -> tuple[str, ...]:
+    """What is to be said where modules of a model run in one process with code of the other."""
+    brings = [one.name for one in (base, candidate) if brings_code(one, plan_conversion(one))]
+    if not brings:
+        return ()
+    return (
+        f"the candidate with modules of the base runs in one process with code that "
+        f"{' and '.join(brings)} bring{'s' if len(brings) == 1 else ''}: what that code changes in "
+        "the base's modules counts, and these scores are not kept for other runs",
     )
 
 

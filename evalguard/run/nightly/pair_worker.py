@@ -6,26 +6,20 @@ loads nothing heavy before its first pair: the night waits for a hello.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
-import json
-import logging
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 from evalguard.core.reports.night import NightlyMetric, PairNight
 from evalguard.core.settings import Value
-from evalguard.errors import EXIT_PASSED, Interrupted
+from evalguard.errors import Interrupted
 from evalguard.garbage import freeze_gc, freeze_gc_at_exit, raise_gc_threshold
 from evalguard.report.contract.json_values import replace_non_finite
 from evalguard.run.options import CompareOptions, describe_options, make_options
+from evalguard.run.own_process import serve_work
 from evalguard.worker.messages import Call
-from evalguard.worker.server import serve_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +102,6 @@ def _read_metric(told: Mapping[str, Any]) -> NightlyMetric:
 # takes only this one; the night goes on with another.
 
 
-_PARENT_DEATH_SIGNAL = 1
-
-
 class PairDesk:
     """Compares pairs and bisects them, as it is asked to."""
 
@@ -144,44 +135,7 @@ def _do_work(work: PairWork) -> PairNight:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Answer the night until it closes; return the exit code."""
-    parser = argparse.ArgumentParser(prog="evalguard.run.nightly.pair_worker")
-    parser.add_argument("--requests", type=int, required=True, metavar="FD")
-    parser.add_argument("--replies", type=int, required=True, metavar="FD")
-    parser.add_argument("--import-path", type=json.loads, required=True, metavar="JSON")
-    parser.add_argument("--log-level", type=int, default=0, metavar="N")
-    options = parser.parse_args(arguments)
-    sys.path[:] = options.import_path
-    faulthandler.enable()
-    if options.log_level:
-        logging.basicConfig(level=options.log_level, format="%(name)s: %(message)s")
-    leave_signals_to_the_night()
-    try:
-        serve_calls(options.requests, options.replies, PairDesk())
-    except KeyboardInterrupt:
-        return Interrupted.exit_code
-    return EXIT_PASSED
-
-
-def leave_signals_to_the_night() -> None:
-    """Stop when the night says so, and die with it.
-
-    A night in the background may have had Ctrl-C ignored, which is inherited. systemd sends SIGTERM
-    to every process of a unit: what it means for this pair, the night decides. (A handler and not
-    SIG_IGN, which processes that are started from here would inherit.)
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _ignore_signal)
-    if sys.platform == "linux":
-        # A night that is killed closes its pipe, which a thread here notices; one that is kept from
-        # running by native code notices nothing. The night waits in the thread that started this
-        # process: it ends no sooner than the night.
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-
-
-def _ignore_signal(number: int, frame: FrameType | None) -> None:
-    """A signal that was meant for the night."""
+    return serve_work(PairDesk(), "evalguard.run.nightly.pair_worker", arguments)
 
 
 if __name__ == "__main__":

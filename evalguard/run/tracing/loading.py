@@ -7,11 +7,14 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from evalguard.core.tracing.points import RecordedActivations
 from evalguard.models.machine import checkpoint_bytes, fits_in_memory
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.choices import Choices
+from evalguard.run.loading.foreign_code import has_own_process
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, with_location
+from evalguard.run.tracing.apart import open_apart, record_side_apart
 from evalguard.run.tracing.documents import MovedDocuments
 from evalguard.run.tracing.encoding import EncodedSequences, check_same_inputs, encode_sequences
 from evalguard.run.tracing.request import TraceRequest, choose_documents
@@ -64,11 +67,14 @@ def _load_both(
     cache_dir: Path,
     stack: ExitStack,
 ) -> LoadedSides:
+    apart = _is_apart(request)  # before the base's code is here
     base = stack.enter_context(
         closing(_open_model(request.base, request.choices, options, cache_dir))
     )
     documents = choose_documents(request, base)
-    candidate = stack.enter_context(closing(_open_candidate(request, base, options, cache_dir)))
+    candidate = stack.enter_context(
+        closing(_open_candidate(request, base, options, cache_dir, apart=apart))
+    )
     return LoadedSides(
         base=base,
         candidate=candidate,
@@ -86,25 +92,23 @@ def _load_in_turn(
     stack: ExitStack,
 ) -> LoadedSides:
     """Record the candidate and close it, and only then load the base."""
-    from evalguard.models.tracing.recorded import record_activations
-    from evalguard.models.tracing.trace import DEFAULT_MEMORY
-
-    assert isinstance(request.candidate, ModelSource)
-    with closing(_open_model(request.candidate, request.choices, options, cache_dir)) as candidate:
+    source, choices = request.candidate, request.choices
+    assert isinstance(source, ModelSource)
+    opened = (
+        open_apart(source, choices.policy, options, cache_dir=cache_dir, outlined=False)
+        if _is_apart(request)
+        else _open_model(source, choices, options, cache_dir)
+    )
+    with closing(opened) as candidate:
         documents = choose_documents(request, candidate)
         read = encode_sequences(documents.sequences, candidate, candidate)
-        assert candidate.module is not None
-        recorded = stack.enter_context(
-            record_activations(
-                candidate.module, read.inputs, memory=DEFAULT_MEMORY, report_step=step
-            )
-        )
+        recorded = _record(candidate, read, choices.policy.threads, step, stack)
         held, classes = candidate.held(), _classes(candidate)
         closed = dataclasses.replace(
-            candidate, module=None, recorded=recorded, held=lambda: held, encode=None,
-            tokenizer=None, render_chat=None, close=_do_nothing,
+            candidate, module=None, apart=None, recorded=recorded, held=lambda: held, encode=None,
+            tokenizer=None, render_chat=None, locate_padding=None, close=_do_nothing,
         )  # fmt: skip
-    del candidate
+    del candidate, opened
     base = stack.enter_context(
         closing(_open_model(request.base, request.choices, options, cache_dir))
     )
@@ -119,12 +123,49 @@ def _load_in_turn(
     )
 
 
+def _record(
+    candidate: TracedSide,
+    read: EncodedSequences,
+    threads: int,
+    step: ReportStep,
+    stack: ExitStack,
+) -> RecordedActivations:
+    """Record a candidate's own activations, for as long as the stack is open."""
+    from evalguard.models.tracing.recorded import record_activations
+    from evalguard.models.tracing.trace import DEFAULT_MEMORY
+
+    if candidate.apart is not None:
+        return stack.enter_context(
+            closing(record_side_apart(candidate.apart, read.inputs, threads=threads, step=step))
+        )
+    assert candidate.module is not None
+    return stack.enter_context(
+        record_activations(candidate.module, read.inputs, memory=DEFAULT_MEMORY, report_step=step)
+    )
+
+
 def _do_nothing() -> None:
     """What was closed is not closed again."""
 
 
 def _classes(*sides: TracedSide) -> tuple[str, ...]:
-    return tuple(type(one.module).__name__ for one in sides if one.module is not None)
+    kinds = (
+        type(one.module).__name__ if one.module is not None else
+        one.apart.trace_support().kind if one.apart is not None else ""
+        for one in sides
+    )  # fmt: skip
+    return tuple(kind for kind in kinds if kind)
+
+
+def _is_apart(request: TraceRequest) -> bool:
+    """Whether the candidate, a torch model, gets a process of its own beside the base's.
+
+    Where one of the two brings code, neither may be in a process with the other.
+    """
+    source = request.candidate
+    if not isinstance(source, ModelSource) or not is_torch_here(source):
+        return False
+    return has_own_process(source.variant) or has_own_process(request.base.variant)
 
 
 def _loads_in_turn(request: TraceRequest, options: CompareOptions) -> bool:
@@ -152,9 +193,17 @@ def _open_model(
 
 
 def _open_candidate(
-    request: TraceRequest, base: TracedSide, options: CompareOptions, cache_dir: Path
+    request: TraceRequest,
+    base: TracedSide,
+    options: CompareOptions,
+    cache_dir: Path,
+    *,
+    apart: bool,
 ) -> TracedSide:
     source = request.candidate
     if isinstance(source, Path):
         return open_dumped_side(source, request.name_map, base)
+    if apart:
+        with with_location(source):
+            return open_apart(source, request.choices.policy, options, cache_dir=cache_dir)
     return _open_model(source, request.choices, options, cache_dir)

@@ -21,6 +21,7 @@ from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import ModelDescription, PaddingEffect, Request, ScoringPolicy
 from evalguard.core.settings import Value, Variant
 from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.core.tracing.other_process import TracedScorer
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
@@ -58,6 +59,10 @@ class TracedSide:
         render_chat: its chat template; None where it has none.
         said: settings, arguments and build inputs that may declare how its weights are rounded.
         padding: what padding does to its answers; None where that is not known.
+        locate_padding: finds where that enters, in the ids of a text; None where that cannot be
+            found.
+        description: of a torch model.
+        apart: a torch model in a process of its own; ``module`` is its outline, where it has one.
         close: releases it.
     """
 
@@ -73,6 +78,9 @@ class TracedSide:
     tokenizer: Any = field(default=None, repr=False)
     render_chat: Callable[..., str] | None = None
     padding: PaddingEffect | None = None
+    locate_padding: Callable[[Sequence[int]], tuple[str, float]] | None = None
+    description: ModelDescription | None = None
+    apart: TracedScorer | None = None
     said: Mapping[str, Value] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
 
@@ -192,9 +200,21 @@ def _open_language_model(
         tokenizer=scorer.tokenizer,
         render_chat=scorer.render_chat,
         padding=description.padding,
+        locate_padding=_padding_locator(scorer.module, scorer.tokenizer),
+        description=description,
         said=read_said(source.variant),
         close=scorer.close,
     )
+
+
+def _padding_locator(
+    module: torch.nn.Module, tokenizer: Any
+) -> Callable[[Sequence[int]], tuple[str, float]] | None:
+    if tokenizer is None:
+        return None
+    from evalguard.models.tracing.padded import locate_padding
+
+    return partial(locate_padding, module, pad=tokenizer.pad_token_id)
 
 
 def _cut_ids(ids: Sequence[int], request: Request, longest: int) -> tuple[Sequence[int], bool]:
@@ -256,6 +276,8 @@ def _open_declared_class(
         encode=None if tokenizer is None else encode,
         max_length=int(getattr(module.config, "max_position_embeddings", 0) or 0),
         tokenizer=tokenizer,
+        locate_padding=_padding_locator(module, tokenizer),
+        description=description,
         said=read_said(variant),
     )
 

@@ -10,10 +10,13 @@ from typing import Any
 from evalguard.core.reports.trace import SuspectModule, TraceReport
 from evalguard.errors import EvalguardError
 from evalguard.report.words.labels import decisive_comparison
+from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.compare import compare_sides
 from evalguard.run.meter import error_text
+from evalguard.run.modules.module_settings import note_mixed_code
 from evalguard.run.modules.swap_effect import SwapEffect, measure_swap_effects
 from evalguard.run.options import CompareOptions
+from evalguard.run.sources import ModelSource
 from evalguard.run.stored_run import StoredRun
 from evalguard.store.run_tables import read_sample_facts
 
@@ -66,10 +69,19 @@ def with_swap_effects(
         with_tasks = dataclasses.replace(options, **_comparison_options(last))
         finished = compare_sides(*named, with_tasks, cwd=Path.cwd())
         effects = measure_swap_effects(finished, modules, say=say)
+        mixed = _note_mixed(finished)
     except EvalguardError as error:  # Ctrl-C, too: what was traced is shown
         note = f"what a module is worth on the task was not measured: {error_text(error)}"
         return dataclasses.replace(report, notes=(*report.notes, note))
+    report = dataclasses.replace(report, notes=(*report.notes, *mixed))
     return _with_effects(report, effects)
+
+
+def _note_mixed(finished: FinishedComparison) -> tuple[str, ...]:
+    base, candidate = finished.sources[0], finished.candidate
+    if candidate is None or not isinstance(base, ModelSource):
+        return ()
+    return note_mixed_code(base.variant, candidate.variant)
 
 
 def _modules(report: TraceReport) -> list[str]:
