@@ -20,13 +20,8 @@ from evalguard.core.reference import Reference
 from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError
-from evalguard.store.cache_items import (
-    BLOCK_SUFFIX,
-    LAYOUT,
-    block_from_bytes,
-    block_to_bytes,
-    write_description,
-)
+from evalguard.store.answer_table import block_from_bytes, block_to_bytes
+from evalguard.store.cache_items import BLOCK_SUFFIX, LAYOUT, write_description
 from evalguard.store.files import (
     DamagedBlockError,
     disk_error,

@@ -11,24 +11,13 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from evalguard.core.reference import TopLogprobs
-from evalguard.core.scorer import Ending, Response
 from evalguard.core.settings import CacheListing, KeptFolder, Value
-from evalguard.store.files import DAMAGED_SUFFIX, DamagedBlockError, write_atomically
-from evalguard.store.record_file import read_table
-from evalguard.store.seal import UNSEALED
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+from evalguard.store.files import DAMAGED_SUFFIX, write_atomically
 
 ItemState = Literal["kept", "damaged", "leftover"]
 
@@ -221,145 +210,6 @@ def write_description(folder: Path, *, name: str, task: str, model: Mapping[str,
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-# One finished block of responses as one parquet file.
-
-
-SCORES_FORMAT = "evalguard.scores/1"
-# Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
-_SURROGATES = "surrogatepass"
-
-
-def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:
-    """Return the unsealed file of ``responses``; numbers keep their bits (NaN and -0.0 too)."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    facts = {"format": SCORES_FORMAT, "key": key, "block": block, "seal": UNSEALED}
-    table = pa.Table.from_arrays(answer_columns(responses), schema=answer_schema(facts))
-    if any(response.top_logprobs is not None for response in responses):
-        shown = [_shown_bytes(response.top_logprobs) for response in responses]
-        table = table.append_column(_SHOWN_COLUMN, pa.array(shown, pa.binary()))
-    if any(response.ended for response in responses):
-        ended = [response.ended for response in responses]
-        table = table.append_column(_ENDED_COLUMN, pa.array(ended, pa.string()))
-    sink = pa.BufferOutputStream()
-    # Dictionary pages may merge NaNs of different bits, so no column gets one.
-    pq.write_table(table, sink, compression="zstd", use_dictionary=False)
-    return memoryview(sink.getvalue())
-
-
-def block_from_bytes(data: bytes, key: str, block: str) -> list[Response]:
-    """Read a file back.
-
-    Raises:
-        DamagedBlockError: it is of another format, or another block's.
-    """
-    table = read_table(data)
-    facts = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
-    if facts.get("format") != SCORES_FORMAT:
-        raise DamagedBlockError("it is not a block of scores of this version")
-    if (facts.get("key"), facts.get("block")) != (key, block):
-        raise DamagedBlockError("it belongs to another model or other requests")
-    more = [name for name in (_SHOWN_COLUMN, _ENDED_COLUMN) if name in table.column_names]
-    if not table.drop_columns(more).schema.equals(answer_schema(None)):
-        raise DamagedBlockError("it does not hold the answers that it says")
-    if _SHOWN_COLUMN not in more:
-        return read_answer_columns(table)
-    responses = read_answer_columns(table.drop_columns([_SHOWN_COLUMN]))
-    return [
-        replace(response, top_logprobs=_read_shown(given))
-        for response, given in zip(responses, table.column(_SHOWN_COLUMN).to_pylist(), strict=True)
-    ]
-
-
-# Of servers alone: as JSON, whose numbers come back to the last bit, and which can say any text.
-_SHOWN_COLUMN = "top_logprobs"
-# Of generated texts alone, and where it is known: all other blocks stay as they were.
-_ENDED_COLUMN = "ended"
-
-
-def _shown_bytes(shown: TopLogprobs | None) -> bytes | None:
-    return None if shown is None else json.dumps([dict(one) for one in shown]).encode()
-
-
-def _read_shown(data: bytes | None) -> TopLogprobs | None:
-    if data is None:
-        return None
-    return tuple(
-        {str(label): float(value) for label, value in one.items()} for one in json.loads(data)
-    )
-
-
-def _as_float64(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-    return None if values is None else np.asarray(values, dtype=np.float64)
-
-
-def answer_schema(facts: dict[str, str] | None) -> pa.Schema:
-    """Columns of responses."""
-    import pyarrow as pa
-
-    fields = [
-        ("loglikelihood", pa.float64()),
-        ("is_greedy", pa.bool_()),
-        ("text", pa.binary()),
-        ("token_logprobs", pa.list_(pa.float64())),
-        ("token_hash", pa.string()),
-        ("n_tokens", pa.int64()),
-        ("truncated", pa.bool_()),
-    ]
-    return pa.schema(fields, metadata=facts)
-
-
-def answer_columns(responses: Sequence[Response]) -> list[pa.Array]:
-    """Return responses as the columns of ``answer_schema``."""
-    import pyarrow as pa
-
-    texts = [None if r.text is None else r.text.encode("utf-8", _SURROGATES) for r in responses]
-    values: list[list[Any]] = [
-        [r.loglikelihood for r in responses],
-        [None if r.is_greedy is None else bool(r.is_greedy) for r in responses],
-        texts,
-        [_as_float64(r.token_logprobs) for r in responses],
-        [r.token_hash for r in responses],
-        [int(r.n_tokens) for r in responses],
-        [bool(r.truncated) for r in responses],
-    ]
-    types = answer_schema(None).types
-    return [pa.array(column, kind) for column, kind in zip(values, types, strict=True)]
-
-
-def read_answer_columns(table: pa.Table) -> list[Response]:
-    """Read responses back from a table with these columns only."""
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
-    logprobs = (
-        None if values is None else np.array(values, dtype=np.float64)
-        for values in columns.pop("token_logprobs")
-    )
-    texts = (
-        None if text is None else text.decode("utf-8", _SURROGATES) for text in columns.pop("text")
-    )
-    names = ("loglikelihood", "is_greedy", "token_hash", "n_tokens", "truncated", "ended")
-    columns.setdefault("ended", [""] * len(table))
-    if not set(columns["ended"]) <= set(get_args(Ending)):
-        raise DamagedBlockError("it does not hold the answers that it says")
-    rest = zip(*(columns[name] for name in names), strict=True)
-    return [
-        Response(
-            text=text,
-            token_logprobs=scores,
-            loglikelihood=loglikelihood,
-            is_greedy=is_greedy,
-            token_hash=token_hash,
-            n_tokens=n_tokens,
-            truncated=truncated,
-            ended=ended,
-        )
-        for text, scores, (loglikelihood, is_greedy, token_hash, n_tokens, truncated, ended) in zip(
-            texts, logprobs, rest, strict=True
-        )
-    ]
 
 
 # Inventory: what lies in a cache folder, by model and kind.

@@ -23,7 +23,12 @@ from evalguard.core.reference import Reference
 from evalguard.core.reports.checks import check_reference
 from evalguard.core.scorer import Response
 from evalguard.errors import UsageError
-from evalguard.store.cache_items import answer_columns, answer_schema, read_answer_columns
+from evalguard.store.answer_table import (
+    answer_schema,
+    answers_from_table,
+    answers_to_table,
+    written_before,
+)
 from evalguard.store.files import DamagedBlockError, HalfFile, disk_error
 from evalguard.store.record_file import check_size, list_column, read_list_column
 from evalguard.store.seal import UNSEALED, read_seal, seal
@@ -60,7 +65,8 @@ class ReferenceFile:
             said = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read as parquet", hint=_REMAKE_HINT) from error
-        if said.get("format") != REFERENCE_FORMAT or not schema.equals(row_schema()):
+        wanted = written_before(row_schema(), schema, (_SHOWN, "ended"))
+        if said.get("format") != REFERENCE_FORMAT or not schema.equals(wanted):
             found = said.get("format", "another parquet file")
             other = f"but {found}" if found != REFERENCE_FORMAT else "of this version"
             raise UsageError(f"{path} is not an {REFERENCE_FORMAT} {other}", hint=_REMAKE_HINT)
@@ -158,6 +164,8 @@ _TYPES = {
 }
 _PER_POSITION = frozenset({"top_ids", "top_logprobs", "sample_ids", "sample_logprobs"})
 FLOAT_COLUMNS = ("loglikelihood", "scores", "top_logprobs", "tail_mass", "sample_logprobs")
+# An answer's ``top_logprobs``: a reference has a column of that name itself.
+_SHOWN = "shown_logprobs"
 ReferenceRows = tuple[list[Response], list[Reference | None]]
 
 
@@ -172,7 +180,7 @@ def row_table(
 
     count = len(responses)
     columns: list[Any] = [pa.array([name] * count, pa.string()) for name in (task, block)]
-    columns += answer_columns([replace(r, token_logprobs=None) for r in responses])
+    columns += answers_to_table([replace(r, token_logprobs=None) for r in responses]).columns
     columns.append(_score_column(responses))
     sizes = [None if r is None else r.vocabulary_size for r in references]
     columns.append(pa.array(sizes, pa.int64()))
@@ -206,7 +214,12 @@ def row_schema() -> pa.Schema:
     ]
     names = [pa.field(name, pa.string()) for name in ("task", "block")]
     size = pa.field("vocabulary_size", pa.int64())
-    return pa.schema([*names, *answer_schema(None), lists[0], size, *lists[1:]])
+    answers = [field.with_name(_column_of(field.name)) for field in answer_schema()]
+    return pa.schema([*names, *answers, lists[0], size, *lists[1:]])
+
+
+def _column_of(name: str) -> str:
+    return _SHOWN if name == "top_logprobs" else name
 
 
 def _check_row(response: Response, kept: Reference | None) -> None:
@@ -219,7 +232,9 @@ def _check_row(response: Response, kept: Reference | None) -> None:
 
 
 def _read_records(table: pa.Table) -> ReferenceRows:
-    responses = read_answer_columns(table.select(answer_schema(None).names))
+    kept = [name for name in answer_schema().names if _column_of(name) in table.column_names]
+    told = table.select([_column_of(name) for name in kept])
+    responses = answers_from_table(told.rename_columns(kept))
     scores = read_list_column(table.column("scores"), 0)
     sizes = table.column("vocabulary_size").to_pylist()
     columns = {name: read_list_column(table.column(name), 0) for name in _TYPES}

@@ -18,8 +18,8 @@ from record_examples import a_divergence, a_reference
 
 from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.errors import StoreError
+from evalguard.store.answer_table import SCORES_FORMAT, answers_to_table
 from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
-from evalguard.store.cache_items import SCORES_FORMAT, answer_columns, answer_schema
 from evalguard.store.files import seal_bytes
 from evalguard.store.leases import Lease
 from evalguard.store.seal import UNSEALED, is_sealed
@@ -47,7 +47,7 @@ def parquet(
 ) -> bytes:
     """A sealed block that says of itself what the test wants."""
     facts = {"format": kind, "key": key, "block": block, "seal": UNSEALED}
-    table = pa.Table.from_arrays(answer_columns(answers), schema=answer_schema(facts))
+    table = answers_to_table(answers).replace_schema_metadata(facts)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, use_dictionary=False, **options)
     return bytes(seal_bytes(memoryview(sink.getvalue())))
