@@ -272,7 +272,7 @@ def _near(masks: Mask) -> Mask:
     return near
 
 
-# What a search tells while it runs: for progress on a screen and for a journal.
+# What a search tells while it runs: for progress on a screen.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ def answer_schema() -> pa.Schema:
 
 def has_answers(schema: pa.Schema) -> bool:
     """Whether these are the columns of answers, and no others; later ones may be missing."""
-    return schema.equals(written_before(answer_schema(), schema))
+    return bool(schema.equals(written_before(answer_schema(), schema)))
 
 
 def written_before(

@@ -54,7 +54,6 @@ def test_the_guilty_setting_is_named_and_the_bisection_can_be_gone_on_with(
     assert answer["repaired"]["passed"]
     assert answer["proof"].endswith("--set gain=reference")
     assert json.loads((folder / "result.json").read_text())["bisect"] == answer
-    assert (folder / "journal.jsonl").exists()
 
 
 @pytest.mark.slow

@@ -101,12 +101,11 @@ class DirectOracle:
 
 @dataclass(slots=True, kw_only=True)
 class Opened:
-    """Opens direct oracles, and keeps them: ``oracles``, ``journals``, what was said."""
+    """Opens direct oracles, and keeps them."""
 
     before: Callable[[frozenset[str]], None] = lambda settings: None
     changes: dict[str, Any] = field(default_factory=dict)
     oracles: list[DirectOracle] = field(default_factory=list)
-    journals: list[Any] = field(default_factory=list)
 
     @contextmanager
     def __call__(
@@ -118,5 +117,4 @@ class Opened:
             **self.changes,
         )  # fmt: skip
         self.oracles.append(oracle)
-        self.journals.append(surroundings.journal)
         yield oracle

@@ -47,7 +47,7 @@ class Port:
         """Open an oracle; models are loaded in this process unless ``runner`` is given."""
         runner = given.pop("runner", None) or here(self.options, self.choices)
         held_to = given.pop("held_to", None)
-        fields = {"journal": None, "say": lambda _: None, **given}
+        fields = {"kept": None, "say": lambda _: None, **given}
         opened = open_model_oracle(
             OracleRequest(candidate=self.sources[1], scored=self.scored, key=key, held_to=held_to),
             OracleContext(choices=self.choices, options=self.options, **fields),

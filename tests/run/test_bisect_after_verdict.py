@@ -168,7 +168,6 @@ def test_a_second_metric_that_still_fails_is_searched_in_the_repaired_candidate(
     assert "gain" not in second.settings
     assert names(result) == ["gain", "late"]
     assert result.report.bisect.repaired.passed
-    assert {journal.name for journal in opened.journals} == {"journal.jsonl"}
 
 
 def test_a_small_cause_beside_a_large_one_is_found_when_that_is_put_right(

@@ -14,8 +14,11 @@ from oracle_world import KEY, SETTINGS, InProcess, Port, compared, here, write_g
 
 from evalguard.bisect.find import find_culprits
 from evalguard.bisect.oracle import BlockOracle, ParallelOracle, Untestable, ValueOracle
-from evalguard.errors import EvaluationError, StoreError, UsageError
+from evalguard.core.limit_scale import LimitScale
+from evalguard.core.limits import Limit
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.run.bisection.model_oracle import ModelOracle
+from evalguard.run.bisection.oracle import SearchedLimit
 from evalguard.run.judging import compare_tables
 
 World = Callable[..., Port]
@@ -41,10 +44,11 @@ def everything(oracle: ModelOracle) -> Any:
 
 
 def search(oracle: ModelOracle, **given: Any) -> Any:
+    margin = given.pop("margin", oracle.scale.margin(1.0))
     return find_culprits(
         oracle,
         oracle.settings,
-        margin=oracle.scale.margin(1.0),
+        margin=margin,
         yardstick=oracle.scale.yardstick,
         seed=3,
         unit=oracle.scale.sigma,
@@ -85,13 +89,11 @@ def test_blocks_hold_every_document_once(port: Port) -> None:
         assert len(oracle.blocks) > 1
 
 
-def test_a_search_over_a_real_model_names_the_planted_setting_and_no_other(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_search_over_a_real_model_names_the_planted_setting_and_no_other(world: World) -> None:
     port = world()
     model = InProcess(port.options, port.choices)
     runner = here(port.options, port.choices, model)
-    with port.oracle(runner=runner, journal=tmp_path / "journal.jsonl") as oracle:
+    with port.oracle(runner=runner) as oracle:
         found = search(oracle)
         assert found.status == "minimal"
         assert [culprit.name for culprit in found.culprits] == ["gain"]
@@ -100,25 +102,51 @@ def test_a_search_over_a_real_model_names_the_planted_setting_and_no_other(
     assert len(asked) == len(set(asked))
 
     again = InProcess(port.options, port.choices)
-    runner = here(port.options, port.choices, again)
-    with port.oracle(runner=runner, journal=tmp_path / "journal.jsonl") as oracle:
+    with port.oracle(runner=here(port.options, port.choices, again)) as oracle:
         assert search(oracle) == found
     assert (again.loaded, again.asked) == ([], [])  # nothing is repeated
 
-    elsewhere = InProcess(port.options, port.choices)
-    with port.oracle(runner=here(port.options, port.choices, elsewhere)) as oracle:
-        assert search(oracle) == found
-    assert (elsewhere.loaded, elsewhere.asked) == ([], [])  # nor without the journal
+
+def test_a_search_for_a_limit_on_distributions_repeats_nothing_either(world: World) -> None:
+    port = world()
+    told = port.scored[1].divergences[KEY[0]].documents
+    scale = LimitScale.of(Limit(metric="kl_mean", value=1e-3), KEY[0], told)
+    held_to = SearchedLimit(scale=scale, base=port.sources[0])
+    found = []
+    for number in range(2):
+        model = InProcess(port.options, port.choices)
+        runner = here(port.options, port.choices, model)
+        with port.oracle(runner=runner, key=scale.key, held_to=held_to) as oracle:
+            found.append(search(oracle, margin=scale.margin(scale.limit.value)))
+        assert bool(model.loaded) == (number == 0)
+    first, again = found
+    assert first == again
+    assert [culprit.name for culprit in first.culprits] == ["gain"]
+
+
+def test_why_an_assignment_cannot_run_is_remembered(world: World) -> None:
+    port = world()
+    refusals = []
+    for _ in range(2):
+        model = InProcess(port.options, port.choices)
+        with port.oracle(runner=here(port.options, port.choices, model)) as oracle:
+            with pytest.raises(Untestable) as refused:
+                oracle.measure_values({"norm_dtype": "float99"}, everything(oracle))
+            refusals.append((refused.value.reason, refused.value.kind, refused.value.hint))
+            assert bool(model.loaded) == (len(refusals) == 1)
+    assert refusals[0] == refusals[1]
 
 
 @pytest.mark.slow
-def test_without_a_score_cache_the_journal_is_enough(world: World, tmp_path: Path) -> None:
+def test_without_a_cache_the_run_folder_keeps_what_is_finished(
+    world: World, tmp_path: Path
+) -> None:
     port = world(use_cache=False)
     answers = []
     for number in range(2):
         model = InProcess(port.options, port.choices)
         runner = here(port.options, port.choices, model)
-        with port.oracle(runner=runner, journal=tmp_path / "j") as oracle:
+        with port.oracle(runner=runner, kept=tmp_path / "kept") as oracle:
             answers.append(oracle.measure(frozenset({"gain"}), everything(oracle)))
             assert len(model.asked) == (0 if number else len(oracle.blocks))
     assert np.array_equal(*answers)
@@ -249,7 +277,7 @@ def test_every_model_may_have_a_chat_template_of_its_own(
     (llama / "tokenizer_config.json").write_text(json.dumps(config))
     guard = write_guard(tmp_path, llama, task_folder, SETTINGS)
     port = compared(guard, tmp_path / "cache", apply_chat_template=True)
-    with port.oracle(journal=tmp_path / "j") as oracle:
+    with port.oracle() as oracle:
         reference = oracle.measure(frozenset(), everything(oracle))
         base = next(table for table in port.scored[0].tables if table.key == KEY)
         assert np.array_equal(reference, oracle.scale.values(base))
@@ -306,30 +334,6 @@ def test_a_metric_without_scores_of_documents_is_refused(port: Port) -> None:
         port.oracle(key=("sw_long", "none", "bleu")),
     ):
         pass
-
-
-def test_two_bisections_do_not_write_one_journal(port: Port, tmp_path: Path) -> None:
-    with (
-        port.oracle(journal=tmp_path / "j"),
-        pytest.raises(StoreError, match="another process is writing"),
-        port.oracle(journal=tmp_path / "j"),
-    ):
-        pass
-
-
-def test_a_disk_that_refuses_the_journal_stops_everything(
-    port: Port, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with port.oracle(journal=tmp_path / "j") as oracle:
-        journal = oracle.probes.records.journal
-        assert journal is not None
-
-        def full(*_: object) -> None:
-            raise StoreError("the disk is full")
-
-        monkeypatch.setattr(type(journal), "add", full)
-        with pytest.raises(StoreError, match="the disk is full"):
-            oracle.measure(frozenset({"norm_dtype", "gain"}), everything(oracle))
 
 
 @pytest.mark.slow

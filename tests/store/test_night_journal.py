@@ -1,13 +1,97 @@
-"""The journal of a night writes to its own file, and to nothing that a link leads to."""
+"""The journal of a night: what was written is read back, whatever happened to the file."""
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_disks import mounted_disk
 
 from evalguard.errors import StoreError
-from evalguard.store.journal import NightJournal
+from evalguard.store.night_journal import NightJournal
+
+HEAD = {"schema": "night", "guard": "a"}
+
+
+def written(folder: Path, numbers: int) -> bytes:
+    journal = NightJournal(folder)
+    journal.begin(HEAD)
+    for number in range(numbers):
+        journal.add({"pair": number})
+    return journal.path.read_bytes()
+
+
+def test_every_line_is_json_that_people_can_read(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in written(tmp_path, 2).splitlines()]
+    assert [line.get("pair") for line in lines] == [None, 0, 1]
+
+
+def test_a_journal_cut_at_any_byte_keeps_every_finished_line(tmp_path: Path) -> None:
+    whole = written(tmp_path, 3)
+    for length in range(len(whole) + 1):
+        (tmp_path / "journal.jsonl").write_bytes(whole[:length])
+        found = NightJournal(tmp_path)
+        lines = whole[:length].count(b"\n")
+        assert (bool(found.head), len(found.records)) == (lines > 0, max(lines - 1, 0))
+        assert found.damaged == 0
+        found.add({"pair": "next"})
+        assert NightJournal(tmp_path).damaged == 0
+
+
+@settings(max_examples=40)
+@given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_changed_bit_costs_a_line_and_never_changes_a_record(
+    tmp_path_factory: pytest.TempPathFactory, position: int, bit: int
+) -> None:
+    folder = tmp_path_factory.mktemp("night")
+    data = bytearray(written(folder, 4))
+    data[position % len(data)] ^= 1 << bit
+    (folder / "journal.jsonl").write_bytes(bytes(data))
+    found = NightJournal(folder)
+    assert all(record in [{"pair": number} for number in range(4)] for record in found.records)
+    if position % len(data) > data.find(b"\n"):
+        assert len(found.records) >= 2  # a line, and one it is joined with
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from evalguard.store.night_journal import NightJournal
+journal = NightJournal(Path(sys.argv[1]))
+journal.begin({"schema": "night"})
+for number in range(10**6):
+    journal.add({"pair": number, "more": "x" * 500})
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_process_leaves_every_record_that_it_added(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said = [process.stdout.readline() for _ in range(20)]
+    process.send_signal(signal.SIGKILL)
+    said += process.stdout.readlines()
+    process.wait()
+    process.stdout.close()
+    found = [record["pair"] for record in NightJournal(tmp_path).records]
+    assert found[: len(said)] == [int(number) for number in said]
+    assert len(found) in (len(said), len(said) + 1)
+
+
+def test_a_full_disk_is_an_error_in_words(tmp_path: Path) -> None:
+    with mounted_disk(tmp_path / "disk", size="64k") as disk:
+        written(disk, 1)
+        with pytest.raises(StoreError, match="the disk is full"):
+            NightJournal(disk).add({"pair": "x" * 200_000})
+        assert NightJournal(disk).records == [{"pair": 0}]
 
 
 def test_a_night_comes_back_without_the_line_that_a_crash_cut(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from evalguard.run.bisection.repair import (
     shown_assignment,
 )
 from evalguard.run.bisection.search import (
+    KEPT_FOLDER,
     SearchedMetric,
     SearchPlan,
     foresee_evaluations,
@@ -135,7 +137,10 @@ def _bisect_or_reason(
             open_oracle=open_oracle,
             progress=progress,
         )
-        return bisection.run(subject, resumable=stored)
+        found = bisection.run(subject, resumable=stored)
+    if finished.folder is not None and found.status != "stopped":
+        shutil.rmtree(finished.folder / KEPT_FOLDER, ignore_errors=True)
+    return found
 
 
 def _with_finite_scores(finished: FinishedComparison) -> FinishedComparison:

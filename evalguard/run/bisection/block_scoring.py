@@ -15,16 +15,18 @@ from numpy.typing import NDArray
 from evalguard.bisect.oracle import Floats, Untestable
 from evalguard.core.divergence import Divergence
 from evalguard.core.limit_scale import AnswerScale, LimitScale
+from evalguard.core.reference import Reference
 from evalguard.core.scorer import ModelDescription, Response
 from evalguard.core.settings import digest_of
-from evalguard.errors import EvalguardError, EvaluationError
+from evalguard.errors import EvalguardError, EvaluationError, StoreError
 from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests, documents_of
 from evalguard.harness.tables import TaskScores
-from evalguard.run.bisection.runner import BlockReferences, ProbeRunner, refusal_of
+from evalguard.run.bisection.runner import ProbeRunner, refusal_of
 from evalguard.run.loading.lazy_scorer import OtherModelError
 from evalguard.run.loading.loading_facts import OBSERVED, KnownModel
 from evalguard.run.scoring.evaluate import Evaluator
+from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.sources import ModelSource
 
 CutBlocks = Callable[[TaskRequests], list[RequestBlock]]
@@ -138,11 +140,9 @@ class AssignedCandidate:
     _loaded: bool = False
 
     @property
-    def digest(self) -> str:
-        """Of all that decides its scores: settings, weights, code, environment; "" if unproven."""
-        if self.known is not None:
-            return self.known.digest
-        return self.key or ""
+    def proof(self) -> str | None:
+        """Digest of all that decides its answers; None where that is not proven, or not yet."""
+        return self.key if self.known is None else self.known.key
 
     @property
     def key(self) -> str | None:
@@ -210,8 +210,8 @@ class BlockScoring:
         rows: doc_ids of the base's table.
         parts: doc_ids that a sequential run asked look by look; (): all at once.
         doc_ids: of every block of the task, the same under every assignment.
-        limit: that documents are held to, in place of a metric; ``beside``: what the base left of
-            its distributions, for a limit on them.
+        limit: that documents are held to, in place of a metric; ``beside``: what is kept of the
+            base's distributions, for a limit on them.
     """
 
     evaluator: Evaluator
@@ -220,7 +220,7 @@ class BlockScoring:
     parts: DocumentParts = ()
     doc_ids: Sequence[tuple[int, ...]] = ()
     limit: LimitScale | AnswerScale | None = None
-    beside: BlockReferences | None = None
+    beside: BaseReferences | None = None
 
     def cut(self, assigned: AssignedCandidate, runner: ProbeRunner) -> Sequence[RequestBlock]:
         """Build an assignment's requests, once, and cut them into blocks as compare does.
@@ -298,6 +298,20 @@ class BlockScoring:
                 kind="not_finite",
             )
         return np.array([found[doc_id] for doc_id in wanted], dtype=np.float64)
+
+    def references(self, block: RequestBlock) -> Sequence[Reference | None]:
+        """What the base left for a block of an assignment.
+
+        Raises:
+            StoreError: it is gone: a full disk, a cleared cache. That is not an assignment's fault.
+        """
+        found = None if self.beside is None else self.beside.beside(block)
+        if found is None:
+            raise StoreError(
+                "what was kept of the base's distributions is gone from the cache",
+                hint="the same command makes it again; scores in the cache are not computed twice",
+            )
+        return found
 
     def _requests(self, assigned: AssignedCandidate, runner: ProbeRunner) -> TaskRequests:
         tasks, task = self.evaluator.tasks, self.key[0]

@@ -66,7 +66,7 @@ def bisect_settings(
 
 
 def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
-    """Go on with a bisection that was stopped, from the journal in its run folder.
+    """Go on with a bisection that was stopped, from what is kept of its probes.
 
     No finished probe is measured again. Both sides are looked at as they are now: their scores come
     from the score cache, or are made again.

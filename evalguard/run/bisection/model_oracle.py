@@ -35,7 +35,8 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, with_location
-from evalguard.store.block_cache import ScoreCache, open_cache_dir
+from evalguard.store.block_cache import DivergenceCache, ScoreCache, open_cache_dir
+from evalguard.store.fact_cache import FactCache, open_facts
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -248,7 +249,8 @@ Say = Callable[[str], None]
 class ProbeContext:
     """What probes share: the task, the caches, and how all are scored.
 
-    ``candidate`` is as it was compared; ``models`` what is remembered of models, None: nothing.
+    ``candidate`` is as it was compared; ``models`` what is remembered of models, None: nothing;
+    ``kept`` the folder of what is finished, None: nothing is kept.
     """
 
     candidate: ModelSource
@@ -259,6 +261,7 @@ class ProbeContext:
     policy: ScoringPolicy
     cache_dir: Path
     models: KnownModels | None
+    kept: Path | None
 
     @classmethod
     def opened(
@@ -272,6 +275,7 @@ class ProbeContext:
         choices, options = surroundings.choices, surroundings.options
         candidate, task = inquiry.candidate, inquiry.key[0]
         cache_dir = open_cache_dir(options.cache_dir)
+        kept = cache_dir if options.use_cache else surroundings.kept
         # Before the task brings in libraries, which set variables of their own.
         models = KnownModels.kept_in(cache_dir) if options.use_cache else None
         stack.callback(clear_shared_texts)
@@ -280,7 +284,7 @@ class ProbeContext:
         ends = [side.description for side in inquiry.scored if side.description is not None]
         evaluator = Evaluator(
             tasks=load_tasks([task], options=choices.task_options),
-            cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
+            cache=None if kept is None else ScoreCache(kept / "scores"),
             progress=_NotesOnly(surroundings.say),
             chat=bool(choices.task_options.apply_chat_template),
         )
@@ -294,6 +298,7 @@ class ProbeContext:
             policy=policy,
             cache_dir=cache_dir,
             models=models,
+            kept=kept,
         )
 
     @property
@@ -308,7 +313,24 @@ class ProbeContext:
             EvalguardError: it cannot be planned or built, or a constraint excludes it.
         """
         variant = self.candidate.variant.assigned(values)
-        source = replace(self.candidate, variant=variant)
+        return self.identified(replace(self.candidate, variant=variant))
+
+    @property
+    def divergences(self) -> DivergenceCache | None:
+        """Where divergences from the base are kept."""
+        return None if self.kept is None else DivergenceCache(self.kept / "divergences")
+
+    @property
+    def facts(self) -> FactCache | None:
+        """What is known of assignments beside their answers."""
+        return None if self.kept is None else open_facts(self.kept)
+
+    def identified(self, source: ModelSource) -> AssignedCandidate:
+        """A model, with what is remembered of it.
+
+        Raises:
+            EvalguardError: it cannot be built.
+        """
         known = self._known(source)
         description = None if known is None else known.description
         return AssignedCandidate(source=source, known=known, description=description)

@@ -1,6 +1,6 @@
 """Opens an oracle over a model.
 
-Tasks, caches, journal, base references and workers, all closed when it is left.
+Tasks, caches, base references and workers, all closed when it is left.
 """
 
 from __future__ import annotations
@@ -8,25 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-import evalguard
 from evalguard.core.limit_scale import DocumentScale, LimitScale
 from evalguard.core.limits import Key
-from evalguard.core.reference import SAMPLES, Reference
+from evalguard.core.reference import SAMPLES
 from evalguard.core.scorer import DistributionScorer, Scorer
 from evalguard.core.scores import ScoreTable
-from evalguard.core.settings import Value, digest_of
-from evalguard.errors import EvaluationError, StoreError, UsageError
+from evalguard.core.settings import digest_of
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.run.bisection.block_scoring import (
     AssignedCandidate,
     BlockScoring,
     CutBlocks,
+    DocumentBlock,
     DocumentParts,
     cut_as_compared,
     join_document_blocks,
@@ -37,7 +36,7 @@ from evalguard.run.bisection.oracle import OracleContext, OracleRequest, Searche
 from evalguard.run.bisection.probes import FailureStreak, ProbeRecords, Probes
 from evalguard.run.bisection.reused_model import ReusedModel
 from evalguard.run.bisection.runner import ProbeRunner
-from evalguard.run.choices import Choices, limit_cache
+from evalguard.run.choices import limit_cache
 from evalguard.run.loading.own_environment import asks_server
 from evalguard.run.meter import Meter
 from evalguard.run.sample_size.sequential import TURN_GROWTH
@@ -47,7 +46,6 @@ from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
 from evalguard.stats.sequential.finding import FACTOR, document_order, planned_looks
 from evalguard.store.block_cache import ReferenceCache
-from evalguard.store.journal import Journal
 from evalguard.worker.ray_actors import RayPlan, open_cluster
 
 
@@ -66,7 +64,6 @@ def open_model_oracle(
     Raises:
         UsageError: the metric is not a sum over documents, or was not compared.
         EvaluationError: the model with all settings at reference cannot be loaded.
-        StoreError: the journal cannot be written, or another process writes it.
     """
     jobs, options = surroundings.jobs, surroundings.options
     if jobs < 1:
@@ -77,14 +74,13 @@ def open_model_oracle(
         place = ProbeContext.opened(inquiry, surroundings, stack)
         workers = runner or _local_runner(place, jobs, surroundings.say)
         stack.callback(workers.close)
-        book = _journal(inquiry, surroundings, stack)
         reference = place.assigned({one.name: one.reference for one in place.declared})
         rows = _searched_rows(tables, inquiry.held_to)
         asking, as_compared = _block_scoring(place, reference, inquiry.scored, rows, workers)
         if inquiry.held_to is not None:
             _set_limit(inquiry.held_to, place, asking, workers, stack)
         scale = _searched_scale(inquiry.held_to, tables, _population(place, reference))
-        oracle = _build_oracle(place, reference, scale, workers, book, asking)
+        oracle = _build_oracle(place, reference, scale, workers, asking)
         adopt_compared_ends(
             oracle, reference, place, inquiry.scored, tables, as_compared=as_compared
         )
@@ -133,22 +129,7 @@ def _set_limit(
     """Ask for a limit's figure; of distributions, beside what the base leaves of them."""
     asking.limit = held_to.scale
     if isinstance(held_to.scale, LimitScale):
-        left = collect_base_references(held_to, place, asking, runner, stack)
-        asking.beside = partial(references_for_block, left)
-
-
-def _journal(
-    inquiry: OracleRequest, surroundings: OracleContext, stack: ExitStack
-) -> Journal | None:
-    if surroundings.journal is None:
-        return None
-    choices = surroundings.choices
-    header = _journal_header(inquiry.scored, choices)
-    book = Journal.opened(surroundings.journal, header, search=_journal_search(inquiry, choices))
-    stack.callback(book.close)
-    for problem in book.problems:
-        surroundings.say(problem)
-    return book
+        asking.beside = collect_base_references(held_to, place, asking, runner, stack)
 
 
 def _expect_times(oracle: ModelOracle, inquiry: OracleRequest, meter: Meter | None) -> None:
@@ -208,7 +189,6 @@ def _build_oracle(
     reference: AssignedCandidate,
     scale: SearchScale,
     runner: ProbeRunner,
-    journal: Journal | None,
     asking: BlockScoring,
 ) -> ModelOracle:
     evaluator, rows = place.evaluator, asking.rows
@@ -224,8 +204,10 @@ def _build_oracle(
         asking=asking,
         runner=runner,
         records=ProbeRecords(
-            kept=SafeBlockCache(evaluator.cache, evaluator.note),
-            journal=journal,
+            scores=SafeBlockCache(evaluator.cache, evaluator.note),
+            divergences=SafeBlockCache(place.divergences, evaluator.note),
+            facts=place.facts,
+            question=_question(asking, cut),
             timeout=place.options.timeout,
         ),
         policy=place.policy,
@@ -257,25 +239,10 @@ def _table(side: ScoredSide, key: Key) -> ScoreTable:
     return found
 
 
-def _journal_header(scored: tuple[ScoredSide, ScoredSide], choices: Choices) -> dict[str, Value]:
-    return {
-        "evalguard": evalguard.__version__,
-        "base": scored[0].identity.digest,
-        "base_name": scored[0].identity.name,
-        "seed": choices.task_options.seed,
-    }
-
-
-def _journal_search(inquiry: OracleRequest, choices: Choices) -> dict[str, Value]:
-    candidate = inquiry.candidate
-    # How much of the base's distributions is kept decides what is estimated from it.
-    kept = {} if inquiry.held_to is None else {"reference_top_k": choices.distributions.top_k}
-    return {
-        **kept,
-        "candidate": digest_of([candidate.variant.digest, dict(candidate.variant.assignment)]),
-        "candidate_name": candidate.name,
-        "metric": list(inquiry.key),
-    }
+def _question(asking: BlockScoring, blocks: Sequence[DocumentBlock]) -> str:
+    """Digest of what assignments are asked: the documents, the metric, and the base beside it."""
+    beside = "" if asking.beside is None else asking.beside.name
+    return digest_of([list(asking.key), [block.digest for block in blocks], beside])
 
 
 # Parts in which a comparison asked its documents: all at once, or look by look.
@@ -348,43 +315,32 @@ def collect_base_references(
     """
     if not isinstance(held_to.base, ModelSource):
         raise EvaluationError(f"'{held_to.base.name}' is a finished run: it holds no distributions")
-    source = replace(held_to.base, policy=place.policy)
-    blocks = asking.cut(AssignedCandidate(source=source, known=None), runner)
+    base = place.identified(replace(held_to.base, policy=place.policy))
+    blocks = asking.cut(base, runner)
+
+    def referenced(key: str | None) -> BaseReferences:
+        folder = _reference_folder(key, place, stack)
+        return BaseReferences(
+            top_k=place.choices.distributions.top_k,
+            kept=SafeBlockCache(ReferenceCache(folder), place.evaluator.note),
+            key=key,
+        )
 
     def made(scorer: Scorer) -> BaseReferences:
         if not scorer.describe().gives_rows:
-            raise EvaluationError(f"{source.name} shows no distributions")
-        key = place.evaluator.key(scorer)
-        references = BaseReferences(
-            top_k=place.choices.distributions.top_k,
-            kept=SafeBlockCache(
-                ReferenceCache(_reference_folder(key, place, stack)), place.evaluator.note
-            ),
-            key=key,
-        )
+            raise EvaluationError(f"{base.source.name} shows no distributions")
+        base.describe_as(scorer.describe())
+        references = referenced(base.key if place.kept is not None else None)
         for block in blocks:
             if references.known(block) is None:
                 _collect_block(references, block, cast(DistributionScorer, scorer))
         return references
 
-    return runner.ask(source, made)
-
-
-def references_for_block(
-    references: BaseReferences, block: RequestBlock
-) -> Sequence[Reference | None]:
-    """What the base left for a block of an assignment.
-
-    Raises:
-        StoreError: it is gone: a full disk, a cleared cache. That is not an assignment's fault.
-    """
-    found = references.beside(block)
-    if found is None:
-        raise StoreError(
-            "what was kept of the base's distributions is gone from the cache",
-            hint="the same command makes it again; scores in the cache are not computed twice",
-        )
-    return found
+    if place.kept is not None and base.key is not None:
+        kept = referenced(base.key)
+        if all(kept.known(block) is not None for block in blocks):
+            return kept
+    return runner.ask(base.source, made)
 
 
 def _collect_block(
@@ -395,6 +351,6 @@ def _collect_block(
 
 
 def _reference_folder(key: str | None, place: ProbeContext, stack: ExitStack) -> Path:
-    if key is not None:
-        return place.cache_dir / "references"
+    if key is not None and place.kept is not None:
+        return place.kept / "references"
     return Path(stack.enter_context(TemporaryDirectory(prefix="evalguard-references-")))

@@ -65,7 +65,7 @@ class OracleContext:
 
     Attributes:
         choices, options: of the comparison.
-        journal: where finished probes are written down; None: nowhere.
+        kept: folder of what is finished where no cache is used; None: none.
         say: takes what a person is to know.
         jobs: worker processes at the same time.
         meter: of the comparison, whose times are the first estimate.
@@ -73,7 +73,7 @@ class OracleContext:
 
     choices: Choices
     options: CompareOptions
-    journal: Path | None
+    kept: Path | None
     say: Callable[[str], None]
     jobs: int = 1
     meter: Meter | None = None

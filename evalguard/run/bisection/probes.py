@@ -1,7 +1,7 @@
 """Probes: document blocks scored under assignments, each once.
 
-What is finished is found in the journal and the score cache; a streak of failures is checked
-with the candidate itself.
+What is finished is found where it is kept; a streak of failures is checked with the candidate
+itself.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import get_args
 
-from evalguard.bisect.oracle import Floats, Untestable
+from evalguard.bisect.oracle import Refusal, Untestable
 from evalguard.core.redaction import redacted_text
-from evalguard.core.scorer import Response, ScoringPolicy
+from evalguard.core.scorer import ComparedAnswer, Response, ScoringPolicy
+from evalguard.core.settings import digest_of
 from evalguard.errors import (
     BuildError,
     EvalguardError,
@@ -37,8 +39,9 @@ from evalguard.run.bisection.runner import (
     refusal_of,
 )
 from evalguard.run.scoring.cached_blocks import SafeBlockCache
+from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.sources import ModelSource
-from evalguard.store.journal import Journal, JournalEntry
+from evalguard.store.fact_cache import FactCache
 
 # These follow from an assignment; whatever else goes wrong may have another reason.
 _CAUSED_BY_ASSIGNMENT = (SettingError, BuildError, UsageError, FallbackError)
@@ -81,7 +84,7 @@ class Probes:
             missing = self._missing(assigned, blocks)
             asked = [one for block in missing for one in self._unanswered(assigned, block)]
             if asked and assigned.refusal is None:
-                beside = self.asking.beside
+                beside = None if self.asking.beside is None else self.asking.references
                 works.append(ProbeWork(source=assigned.source, blocks=tuple(asked), beside=beside))
                 places[id(works[-1])] = (assigned, missing)
         if not works:
@@ -100,8 +103,8 @@ class Probes:
     ) -> list[DocumentBlock]:
         if assigned.description is None and self.records.may_know(assigned):
             self._describe(assigned)
-        for block in blocks:
-            self.records.recall(assigned, block)
+        if assigned.refusal is None:
+            assigned.refusal = self.records.refusal(assigned)
         if assigned.refusal is not None:
             return []
         return [block for block in blocks if block.digest not in assigned.values]
@@ -122,10 +125,14 @@ class Probes:
         except EvalguardError as error:
             self._refuse(assigned, refusal_of(error, loaded=False), 0.0)
             return []
-        for one in asked if self.asking.beside is None else ():
-            kept = self.records.responses(assigned, one)
-            if kept is not None:
-                assigned.answers[one.digest] = kept
+        try:
+            for one in asked:
+                kept = self.records.answers(assigned, one, self.asking.beside)
+                if kept is not None:
+                    assigned.answers[one.digest] = kept
+        except Untestable as refusal:
+            self._refuse(assigned, refusal, 0.0)
+            return []
         left = [one for one in asked if one.digest not in assigned.answers]
         if not left:
             self._conclude(assigned, block)
@@ -143,10 +150,10 @@ class Probes:
             raise EvaluationError(
                 f"{len(done.block.requests)} requests have {len(done.responses)} answers"
             )
-        self.records.keep(assigned, done.block, done.responses)
+        self.records.keep(assigned, done, self.asking.beside)
         try:
             check_batches(self.policy, done.description)
-            assigned.answers[done.block.digest] = _answers_of(done)
+            assigned.answers[done.block.digest] = _answers_of(done.responses, done.compared)
         except Untestable as refusal:
             self._refuse(assigned, refusal, done.seconds)
             return
@@ -190,121 +197,118 @@ class Probes:
         except Untestable as refusal:
             self._refuse(assigned, refusal, spent)
             return
-        self.records.scored(assigned, block, values, spent)
+        assigned.values[block.digest] = values
 
 
-def _answers_of(done: ScoredBlock) -> Sequence[ProbeAnswer]:
+def _answers_of(
+    responses: Sequence[Response], compared: ComparedAnswer | None
+) -> Sequence[ProbeAnswer]:
     """What was asked for: responses, or how their distributions diverge from the base's.
 
     Raises:
         Untestable: the distributions cannot be compared.
     """
-    if done.compared is None:
-        return done.responses
-    if done.compared.reason:
-        raise Untestable(f"its distributions cannot be compared: {done.compared.reason}")
-    return done.compared.divergences
+    if compared is None:
+        return responses
+    if compared.reason:
+        raise Untestable(f"its distributions cannot be compared: {compared.reason}")
+    return compared.divergences
 
 
-# Records: what is finished, found in the journal and in the score cache, and kept there.
+# Records: what is finished, found where compare keeps it, and kept there.
 
 
-_WHOLE = ""  # in place of a block: the assignment itself was refused
+# Kinds of facts: why an assignment cannot be tested; of which models nothing is known before they
+# are loaded, and something may be kept.
+_REFUSALS, _PROBED = "refusals", "probed"
 
 
 @dataclass(slots=True, kw_only=True)
 class ProbeRecords:
-    """Journal and score cache.
+    """Answers in the caches of scores and divergences, refusals among the facts.
 
     Attributes:
+        scores, divergences: where compare keeps them, too.
+        facts: None: nothing is kept of refusals.
+        question: digest of all that assignments are asked here.
         timeout: seconds that a call may take: more than before is another try.
     """
 
-    kept: SafeBlockCache[Sequence[Response]]
-    journal: Journal | None
+    scores: SafeBlockCache[Sequence[Response]]
+    divergences: SafeBlockCache[ComparedAnswer]
+    facts: FactCache | None
+    question: str
     timeout: float | None = None
 
     def may_know(self, assigned: AssignedCandidate) -> bool:
-        """Whether the journal may have something of a model that only loading identifies."""
-        return self.journal is not None and len(self.journal) > 0 and not assigned.digest
+        """Whether something may be kept of a model that only loading identifies."""
+        if self.facts is None or assigned.known is not None:
+            return False
+        return self.facts.get(_PROBED, _name_of(assigned.source)) is not None
 
-    def recall(self, assigned: AssignedCandidate, block: DocumentBlock) -> None:
-        """Take in what the journal has of a document block, and why there will be nothing."""
-        if self.journal is None or not assigned.digest or block.digest in assigned.values:
-            return
-        refused = self.journal.get(assigned.digest, _WHOLE)
-        if refused is not None and refused.outcome != "scored" and self._is_believed(refused):
-            assigned.refusal = Untestable(refused.reason, kind=refused.outcome)
-            return
-        found = self.journal.get(assigned.digest, block.digest)
-        if found is not None and found.values is not None:
-            same = found.values.shape == block.documents.shape
-            if same:
-                assigned.values[block.digest] = found.values
+    def answers(
+        self, assigned: AssignedCandidate, asked: RequestBlock, beside: BaseReferences | None
+    ) -> Sequence[ProbeAnswer] | None:
+        """Return kept answers to a block: responses, or how they diverge from the base's.
 
-    def responses(
-        self, assigned: AssignedCandidate, asked: RequestBlock
-    ) -> Sequence[Response] | None:
-        """Return kept answers to a block."""
-        found = self.kept.get(assigned.key, asked.digest)
+        Raises:
+            Untestable: it is kept that distributions cannot be compared.
+        """
+        found: Sequence[ProbeAnswer] | None
+        if beside is None:
+            found = self.scores.get(assigned.key, asked.digest)
+        else:
+            key, name = beside.pair_key(assigned.key), beside.pair_name(asked)
+            compared = self.divergences.get(key, name)
+            found = None if compared is None else _answers_of((), compared)
         return found if found is not None and len(found) == len(asked.requests) else None
 
     def keep(
-        self, assigned: AssignedCandidate, asked: RequestBlock, responses: Sequence[Response]
+        self, assigned: AssignedCandidate, done: ScoredBlock, beside: BaseReferences | None
     ) -> None:
         """Keep answers to a block, as compare does."""
-        self.kept.put(assigned.key, asked.digest, responses)
-        if assigned.description is not None:
-            self.kept.describe(
-                assigned.key,
-                name=assigned.source.name,
-                task=asked.requests[0].task,
-                model=assigned.description,
-            )
+        block, task = done.block, done.block.requests[0].task
+        name, model = assigned.source.name, done.description
+        self.scores.put(assigned.key, block.digest, done.responses)
+        self.scores.describe(assigned.key, name=name, task=task, model=model)
+        if beside is not None and done.compared is not None:
+            key = beside.pair_key(assigned.key)
+            self.divergences.put(key, beside.pair_name(block), done.compared)
+            self.divergences.describe(key, name=f"base vs {name}", task=task, model=model)
+        if self.facts is not None and assigned.known is None and assigned.key is not None:
+            self.facts.put(_PROBED, _name_of(assigned.source), {})
 
-    def scored(
-        self, assigned: AssignedCandidate, block: DocumentBlock, values: Floats, seconds: float
-    ) -> None:
-        """Write down the values of a document block.
-
-        Raises:
-            StoreError: the disk refuses.
-        """
-        assigned.values[block.digest] = values
-        if self.journal is not None and assigned.digest:
-            entry = JournalEntry(
-                assignment=assigned.digest,
-                block=block.digest,
-                outcome="scored",
-                values=values,
-                seconds=seconds,
-                settings=assigned.settings,
-            )
-            self.journal.add(entry)
+    def refusal(self, assigned: AssignedCandidate) -> Untestable | None:
+        """Return why an assignment cannot be tested, where that is kept and still holds."""
+        name = self._refusal_name(assigned)
+        found = None if self.facts is None or name is None else self.facts.get(_REFUSALS, name)
+        if found is None or found.get("kind") not in get_args(Refusal):
+            return None
+        # More time than before is another try.
+        more_time = self.timeout is not None and self.timeout > float(found.get("seconds", 0.0))
+        if found["kind"] == "timed_out" and more_time:
+            return None
+        return Untestable(
+            str(found.get("reason")), kind=found["kind"], hint=str(found.get("hint", ""))
+        )
 
     def refused(self, assigned: AssignedCandidate, why: Untestable, seconds: float) -> None:
-        """Write down why an assignment cannot be tested.
-
-        Raises:
-            StoreError: the disk refuses.
-        """
+        """Remember why an assignment cannot be tested; memory may be free the next time."""
         assigned.refusal = why
-        if self.journal is not None and assigned.digest:
-            entry = JournalEntry(
-                assignment=assigned.digest,
-                block=_WHOLE,
-                outcome=why.kind,
-                reason=redacted_text(why.reason),
-                seconds=max(seconds, self.timeout or 0.0),
-                settings=assigned.settings,
-            )
-            self.journal.add(entry)
+        name = self._refusal_name(assigned)
+        if self.facts is None or name is None or why.kind == "out_of_memory":
+            return
+        told = {"kind": why.kind, "reason": redacted_text(why.reason), "hint": why.hint}
+        seconds = max(seconds, self.timeout or 0.0)
+        self.facts.put(_REFUSALS, name, {**told, "seconds": round(seconds, 3)})
 
-    def _is_believed(self, refused: JournalEntry) -> bool:
-        """Whether a refusal still holds: memory may be free by now, and more time allowed."""
-        if refused.outcome == "timed_out":
-            return self.timeout is None or self.timeout <= refused.seconds
-        return refused.outcome != "out_of_memory"
+    def _refusal_name(self, assigned: AssignedCandidate) -> str | None:
+        return None if assigned.proof is None else digest_of([assigned.proof, self.question])
+
+
+def _name_of(source: ModelSource) -> str:
+    """What stands for a model before it is loaded: as it is declared, which proves nothing."""
+    return digest_of([source.variant.digest, str(source.policy)])
 
 
 # Suspicion: whether probes fail because of their settings, or because nothing runs any more.

@@ -95,7 +95,8 @@ class SearchPlan:
 # One search over one model: open the oracle, say what it will cost, and search.
 
 
-JOURNAL = "journal.jsonl"
+KEPT_FOLDER = "kept"
+"""Of a run folder: what a bisection without a cache has finished, until it ends by itself."""
 _MOST_EXPECTED = 3  # guilty settings whose cost is told before a search
 
 
@@ -170,7 +171,7 @@ def _open_oracle(
     surroundings = OracleContext(
         choices=finished.choices,
         options=finished.options,
-        journal=None if folder is None else folder / JOURNAL,
+        kept=None if folder is None else folder / KEPT_FOLDER,
         jobs=finished.choices.bisect.jobs,
         say=progress.note,
         meter=finished.meter,

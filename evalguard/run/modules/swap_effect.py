@@ -174,7 +174,7 @@ class _Measuring:
         surroundings = OracleContext(
             choices=self.finished.choices,
             options=self.finished.options,
-            journal=None,
+            kept=None,
             say=self.say,
             jobs=self.finished.choices.bisect.jobs,
             meter=self.finished.meter,

@@ -21,7 +21,7 @@ from evalguard.run.nightly.pair_worker import PairWork, dump_pair, read_pair
 from evalguard.run.nightly.pairs import NightPair, build_failed_pair, build_pair_night, hours_text
 from evalguard.run.options import CompareOptions
 from evalguard.run.stored_run import read_stored_run
-from evalguard.store.journal import NightJournal
+from evalguard.store.night_journal import NightJournal
 
 # A pair that takes the whole night down would otherwise be begun again for ever.
 MOST_DEATHS = 2

@@ -27,7 +27,7 @@ from evalguard.run.meter import error_text
 from evalguard.run.nightly.pair_worker import read_pair
 from evalguard.run.options import CompareOptions
 from evalguard.store.files import check_output, write_output
-from evalguard.store.journal import NightJournal
+from evalguard.store.night_journal import NightJournal
 from evalguard.store.run_folder import write_text
 
 

@@ -54,7 +54,7 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import DEFAULT_OUTPUT
 from evalguard.stats.series.change_points import recently_found
 from evalguard.store.files import FileLock, safe_name
-from evalguard.store.journal import NightJournal
+from evalguard.store.night_journal import NightJournal
 from evalguard.store.run_folder import check_writable
 
 RESUME_HOURS = 12.0

@@ -95,6 +95,18 @@ class BaseReferences:
         """The references of the base's block beside a candidate's."""
         return self._get(block, self.digest_beside(block))
 
+    def pair_key(self, own: str | None) -> str | None:
+        """What divergences of a model from the base are kept under; None where they are not.
+
+        Args:
+            own: the model's key.
+        """
+        return None if None in (own, self.key) else digest_of([self.name, own, "reference"])
+
+    def pair_name(self, block: RequestBlock) -> str:
+        """The digest of the base's block and of the one that stands beside it."""
+        return digest_of([self.digest_beside(block), block.digest])
+
     def _get(self, block: RequestBlock, digest: str) -> Sequence[Reference | None] | None:
         if self.file is not None:
             return self.file.references(_task_of_block(block), digest)
@@ -233,7 +245,7 @@ class ReferencedCandidate:
         answers = self.evaluator.entry(block, self.candidate)
         if not self._compares(block):
             return (answers,)
-        name = self._name(block)
+        name = self.references.pair_name(block)
         return (answers, BlockEntry(self.divergences_kept, self._key(), name, self.models))
 
     def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
@@ -260,7 +272,7 @@ class ReferencedCandidate:
             return self._alone(block)
         scored, compared = scorer.score_against(block.requests, references)
         self.evaluator.store_answers(block, scorer, scored)
-        self.divergences_kept.put(self._key(), self._name(block), compared)
+        self.divergences_kept.put(self._key(), self.references.pair_name(block), compared)
         self.divergences.add(block.requests, compared)
         return ScoredBlocks(responses=(scored,), kept=(False,))
 
@@ -276,7 +288,7 @@ class ReferencedCandidate:
         """Keep answers, and how they diverge where that was found."""
         self.evaluator.store_answers(block, self.candidate.scorer, found.responses)
         if found.compared is not None and not found.compared.reason:
-            self.divergences_kept.put(self._key(), self._name(block), found.compared)
+            self.divergences_kept.put(self._key(), self.references.pair_name(block), found.compared)
 
     def _compares(self, block: RequestBlock) -> bool:
         given_up = _task_of_block(block) in self.divergences.reasons
@@ -285,20 +297,14 @@ class ReferencedCandidate:
     def _compared(self, block: RequestBlock) -> ComparedAnswer | None:
         if not self._compares(block):
             return None
-        return self.divergences_kept.get(self._key(), self._name(block))
-
-    def _name(self, block: RequestBlock) -> str:
-        return digest_of([self.references.digest_beside(block), block.digest])
+        return self.divergences_kept.get(self._key(), self.references.pair_name(block))
 
     def _alone(self, block: RequestBlock) -> ScoredBlocks:
         responses, cached = self.evaluator.score_block(block, self.candidate.scorer)
         return ScoredBlocks(responses=(responses,), kept=(cached,))
 
     def _key(self) -> str | None:
-        own = self.evaluator.key(self.candidate.scorer)
-        if own is None or self.references.key is None:
-            return None
-        return digest_of([self.references.name, own, "reference"])
+        return self.references.pair_key(self.evaluator.key(self.candidate.scorer))
 
 
 def _task_of_block(block: RequestBlock) -> str:
