@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,31 @@ def task_code(what: str) -> Iterator[None]:
             f"{what}: {type(error).__name__}: {error}",
             hint="the task's YAML or its Python file is at fault; --debug shows where",
         ) from error
+
+
+@contextmanager
+def executed_code() -> Iterator[list[CodeType]]:
+    """Collect the code of every module that is run inside, whoever imports it, and of ``exec``."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_note_executed)
+        _hooked = True
+    found: list[CodeType] = []
+    _collecting.append(found)
+    try:
+        yield found
+    finally:
+        _collecting.remove(found)
+
+
+_hooked = False
+_collecting: list[list[CodeType]] = []
+
+
+def _note_executed(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "exec" and _collecting and isinstance(arguments[0], CodeType):
+        for found in _collecting:
+            found.append(arguments[0])
 
 
 @contextmanager

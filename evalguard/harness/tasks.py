@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scores import GroupMetric, TaskGroup
 from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.harness.requests import RenderChat, TaskRequests, build_requests, random_subset
-from evalguard.harness.surroundings import TaskOptions, lm_eval_surroundings
+from evalguard.harness.surroundings import TaskOptions, executed_code, lm_eval_surroundings
 from evalguard.regular_file import is_special
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ class TaskSet:
         groups: direct children by name of every group and tag that was asked for.
         aggregates: the groups among them, and those inside, with what lm-eval aggregates.
         notes: per task, what the user asked for and did not get.
+        executed: code of the modules that loading them has run.
     """
 
     options: TaskOptions
     groups: Mapping[str, tuple[str, ...]]
     notes: Mapping[str, tuple[str, ...]]
     aggregates: tuple[TaskGroup, ...] = ()
+    executed: tuple[CodeType, ...] = field(repr=False, compare=False, default=())
     _tasks: Mapping[str, Task] = field(repr=False)
     _built: dict[str, TaskRequests] = field(repr=False, compare=False, default_factory=dict)
 
@@ -87,7 +90,7 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
             generated code without the user's consent.
         EvaluationError: if a task's data or code cannot be had.
     """
-    with lm_eval_surroundings():
+    with lm_eval_surroundings(), executed_code() as executed:
         index = TaskIndex(options.include_paths)
         tasks: dict[str, Any] = {}
         groups: dict[str, tuple[str, ...]] = {}
@@ -106,6 +109,7 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
         groups=groups,
         notes=notes,
         aggregates=tuple(aggregates.values()),
+        executed=tuple(executed),
         _tasks=tasks,
     )
 

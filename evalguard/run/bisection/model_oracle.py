@@ -31,6 +31,7 @@ from evalguard.run.bisection.probes import Probes
 from evalguard.run.bisection.runner import policy_for_ends, refusal_of, uses_batches_of
 from evalguard.run.choices import Choices
 from evalguard.run.loading.loading_facts import KnownModel, KnownModels
+from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.scoring import ScoredSide
@@ -282,8 +283,10 @@ class ProbeContext:
         if models is not None:
             stack.callback(models.left)
         ends = [side.description for side in inquiry.scored if side.description is not None]
+        tasks = load_tasks([task], options=choices.task_options)
+        note_task_code(tasks.executed)
         evaluator = Evaluator(
-            tasks=load_tasks([task], options=choices.task_options),
+            tasks=tasks,
             cache=None if kept is None else ScoreCache(kept / "scores"),
             progress=_NotesOnly(surroundings.say),
             chat=bool(choices.task_options.apply_chat_template),

@@ -182,8 +182,8 @@ class EditedModel:
         if not brings_code(self.wanted.variant, self.wanted.plan):
             module = runs_other_code()
             return module and (
-                f"{module}, code that another model or hook has brought into this process, may "
-                "have changed what it computes with"
+                f"{module}, code that another model, a hook or a task has brought into this "
+                "process, may have changed what it computes with"
             )
         if not self.watched:
             return "it runs code of others in a process that nobody watches"

@@ -22,6 +22,7 @@ from evalguard.core.settings import Value, Variant
 from evalguard.models.arguments import SERVED_TYPES
 from evalguard.models.checkpoint_files import checkpoint_folder, split_revision
 from evalguard.run.loading.own_environment import asks_server, is_runtime
+from evalguard.run.loading.task_code import reaching_task_code
 
 if TYPE_CHECKING:
     from evalguard.run.options import CompareOptions
@@ -36,7 +37,8 @@ def has_own_process(variant: Variant) -> bool:
     """Whether a variant runs in a process of its own, whatever the user chose.
 
     Where code of others was loaded into this process (to read a config, a tokenizer or a model's
-    modules, say), it computes no model any more: nobody knows what that code has changed.
+    modules, or with a task), it computes no model any more: nobody knows what that code has
+    changed.
     """
     plan = plan_conversion(variant)
     if is_runtime(variant) or plan.needs_worker or brings_code(variant, plan):
@@ -134,9 +136,13 @@ def list_patches() -> dict[str, str]:
 
 
 def runs_other_code() -> str:
-    """A module in this process that a checkpoint or a hook has brought, "" if there is none."""
+    """Code in this process that a checkpoint, a hook or a task has brought, "" if there is none.
+
+    Of tasks, code that can reach models.
+    """
     brought = ("transformers_modules.", "evalguard_user_")
-    return next((name for name in list(sys.modules) if name.startswith(brought)), "")
+    found = next((name for name in list(sys.modules) if name.startswith(brought)), "")
+    return found or reaching_task_code()
 
 
 def _foreign_files(name: str, module: object) -> Iterator[str]:

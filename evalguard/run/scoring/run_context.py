@@ -28,6 +28,7 @@ from evalguard.run.loading.lazy_scorer import (
     open_scorer,
 )
 from evalguard.run.loading.loading_facts import KnownModel, KnownModels
+from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.actors import ActorScoring
@@ -311,6 +312,7 @@ def open_run_context(
         progress.note(f"loading tasks: {names}")
         with interruptible(f"loading tasks ({names})"):
             tasks = load_tasks(choices.tasks, options=choices.task_options)
+        note_task_code(tasks.executed)
         meter = meter or Meter()
         meter.start_over()
         actors = ActorScoring(options, cache_dir) if options.execution else None

@@ -21,6 +21,7 @@ from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import load_tasks
 from evalguard.regular_file import check_regular, open_regular, read_regular_text
 from evalguard.report.words.labels import decisive_comparison
+from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.stored_run import StoredRun, read_stored_run
 
 DEFAULT_DOCUMENTS = 8
@@ -331,6 +332,7 @@ def choose_first(
         EvaluationError: the task cannot be loaded.
     """
     loaded = load_tasks(tasks[:1], options=replace(options, limit=_least_limit(choice)))
+    note_task_code(loaded.executed)
     name = loaded.names[0]
     requests = loaded.requests(name, render_chat=render_chat)
     ids = choice.ids or requests.doc_ids[: choice.limit]

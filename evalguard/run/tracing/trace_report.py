@@ -20,6 +20,7 @@ from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED
 from evalguard.models.machine import use_threads
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.report.progress import ProgressLine
+from evalguard.run.loading.task_code import reaching_task_code
 from evalguard.run.options import CompareOptions
 from evalguard.run.record import read_environment
 from evalguard.run.scoring.fairness import lead_to_tokenizer
@@ -79,11 +80,23 @@ def make_trace_report(
         notes=(
             *request.notes,
             *sequences.notes,
+            *_task_notes(),
             *_class_notes(loaded.classes),
             *_unaligned_notes(found),
         ),
         exit_code=_exit_code(found, padded),
         version=evalguard.__version__,
+    )
+
+
+def _task_notes() -> tuple[str, ...]:
+    """What is to be said where code of the task, which reads the documents here, reaches models."""
+    found = reaching_task_code()
+    if not found:
+        return ()
+    return (
+        f"code of the task, {found}, ran in the process of the trace, and may have changed what "
+        "the models compute: --text traces a document without it",
     )
 
 
