@@ -5,7 +5,7 @@ must not flag.
 
 Twelve faults in each of five formats, in a small Llama's tensors; then healthy quantisations of
 random and heavy-tailed weights with outliers and empty rows. GGUF blocks are written by the package
-gguf, q4_k by a plain quantiser below.
+gguf, q4_k by a plain quantiser below, and those of an importance matrix by importance_matrix.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.importance_matrix import draw_importance, quantise_by_importance
 from benchmarks.output import deliver
 from evalguard.core.reports.tensors import TensorsReport
 from evalguard.run.tensors.compare import TensorOptions, compare_tensors
@@ -198,8 +199,12 @@ _GGUF = {"self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.u
 _TOP = {EMBEDDING: "token_embd", HEAD: "output", "model.norm.weight": "output_norm"}
 
 
-def write_gguf(kind: str) -> Callable[[Weights, Path], Path]:
-    """Return what writes a GGUF file whose matrices are of a kind."""
+def write_gguf(kind: str, orders: float | None = None) -> Callable[[Weights, Path], Path]:
+    """Return what writes a GGUF file whose matrices are of a kind.
+
+    Args:
+        orders: of magnitude of an importance matrix; None: without one.
+    """
     quantised = gguf.GGMLQuantizationType[kind]
 
     def write(weights: Weights, folder: Path) -> Path:
@@ -213,7 +218,13 @@ def write_gguf(kind: str) -> Callable[[Weights, Path], Path]:
             if values.ndim < 2:
                 writer.add_tensor(_gguf_name(name), values)
                 continue
-            data = quantise_q4_k(values) if kind == "Q4_K" else gguf.quantize(values, quantised)
+            if orders is not None:
+                importance = draw_importance(values.shape[1], orders, len(name))
+                data = quantise_by_importance(kind, values, importance)
+            elif kind == "Q4_K":
+                data = quantise_q4_k(values)
+            else:
+                data = gguf.quantize(values, quantised)
             writer.add_tensor(_gguf_name(name), data, raw_dtype=quantised)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -274,6 +285,10 @@ OTHERS: dict[str, Callable[[Weights, Path], Path]] = {
     "GGUF q5_1": write_gguf("Q5_1"),
     "GGUF mxfp4": write_gguf("MXFP4"),
     "float8 a row": write_float8,
+    **{
+        f"GGUF {kind.lower()}, importance matrix": write_gguf(kind, orders=6)
+        for kind in ("Q4_0", "Q4_1", "Q5_0", "Q2_K", "Q3_K", "Q4_K", "IQ2_XXS")
+    },
 }
 
 

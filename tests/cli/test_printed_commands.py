@@ -309,7 +309,7 @@ def test_a_rounding_that_nobody_declared_leads_to_the_weights(
     shown = run("trace", *asked(world, "llama", folder))
     assert shown.code == 1, shown.err
     told = " ".join(shown.out.split())
-    assert "weights: weight looks rounded to 3 bits (a scale for each row)" in told
+    assert "weights: weight looks rounded to 3 bits (per row)" in told
     assert "no setting, quantization_config or dtype says so" in told
     ran = run_all(run, shown.out)
     assert any(command.startswith("evalguard tensors ") for command in ran)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
-from evalguard.core.tensors.grid import infer_grid
+from evalguard.core.tensors.grid import explain_by_grid, find_grid
 from evalguard.core.tensors.precision import (
     list_roundings,
     round_float8,
@@ -64,7 +67,7 @@ def test_an_error_of_a_roundings_size_is_no_rounding() -> None:
     noise = generator.uniform(-0.5, 0.5, (exact.size // 32, 32)) * step
     candidate = exact + noise.reshape(exact.shape).astype(np.float32)
     assert vote_precision(exact, candidate) is None
-    assert infer_grid(candidate) is None
+    assert find_grid(candidate) is None
 
 
 @pytest.mark.parametrize("group", [-1, 0, 128, 64, 32])
@@ -82,9 +85,13 @@ def test_another_quantiser_is_named_by_the_grid_that_its_values_lie_on(
     codes = np.clip(np.rint(blocks / scale + moved), -top, top)
     candidate = (codes * scale).reshape(exact.shape).astype(np.float32)
     assert vote_precision(exact, candidate) is None or bits == 3
-    grid = infer_grid(candidate)
+    grid = find_grid(candidate)
     assert grid is not None
-    assert (grid.family, grid.group) == (f"int{bits}", group)
+    sharing = {0: "per row", -1: "per tensor"}.get(group, f"groups of {group}")
+    assert (grid.name, grid.sharing) == (f"int{bits}", sharing)
+    explained = explain_by_grid(exact, candidate)
+    assert explained is not None
+    assert (explained.name, explained.nearest) == (grid.name, False)
 
 
 def test_rounding_errors_of_float32_are_named_as_such() -> None:
@@ -122,7 +129,82 @@ def test_a_vote_over_sixty_healthy_weights_is_right_in_every_one() -> None:
             "int8": round_integer(round_mantissa(exact, bits), 8, group=(0, 32, 128)[seed % 3]),
         }
         for family, rounded in made.items():
-            named = vote_precision(exact, rounded) or infer_grid(rounded)
-            if named is None or named.family != family:
+            vote, grid = vote_precision(exact, rounded), explain_by_grid(exact, rounded)
+            named = vote.family if vote is not None else grid and grid.name
+            if named != family:
                 wrong.append((seed, family, named))
     assert not wrong
+
+
+def rounds_in_columns(values: np.ndarray) -> np.ndarray:
+    return round_integer(values.T.copy(), 4).T.copy()
+
+
+def rounds_to_ternary(values: np.ndarray) -> np.ndarray:
+    scale = np.abs(values).mean()
+    return np.clip(np.rint(values / scale), -1, 1) * scale
+
+
+def takes_nearest_of(levels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """A codebook of any levels, scaled by the largest of 128."""
+
+    def take(values: np.ndarray) -> np.ndarray:
+        groups = values.reshape(-1, 128)
+        scale = np.abs(groups).max(axis=1, keepdims=True)
+        places = np.abs(groups[..., None] / scale[..., None] - levels).argmin(axis=2)
+        return (levels[places] * scale).reshape(values.shape).astype(np.float32)
+
+    return take
+
+
+UNEVEN = np.array([-1.0, -0.61, -0.33, -0.12, 0.07, 0.29, 0.54, 0.97])
+GRIDS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
+    "columns": (rounds_in_columns, "4 bits (per column)"),
+    "groups of 16": (partial(round_integer, bits=3, group=16), "3 bits (groups of 16)"),
+    "a codebook": (takes_nearest_of(UNEVEN), "3 bits (groups of 128)"),
+    "signs": (lambda w: np.sign(w) * np.abs(w).mean(axis=1, keepdims=True), "1 bit (per row)"),
+    "ternary, as BitNet": (rounds_to_ternary, "2 bits (per tensor)"),
+    "cast after it": (lambda w: round_mantissa(round_integer(w, 4), 7), "4 bits (per row)"),
+}
+
+
+@pytest.mark.parametrize("kind", GRIDS)
+def test_grids_of_every_kind_of_quantiser_are_found(kind: str) -> None:
+    quantise, words = GRIDS[kind]
+    exact = make_weights(11)
+    candidate = quantise(exact).astype(np.float32)
+    for grid in (find_grid(candidate), explain_by_grid(exact, candidate)):
+        assert str(grid) == words
+
+
+NO_GRIDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "as it is": lambda w: w,
+    "in bfloat16": lambda w: round_mantissa(w, 7),
+    "nine of ten elements pruned": lambda w: np.where(np.abs(w) > 0.033, w, 0),
+    "two of four elements pruned": lambda w: w * (np.arange(w.shape[1]) % 4 < 2),
+    "half of the rows zero": lambda w: w * (np.arange(len(w)) % 2)[:, None],
+    "one row everywhere": lambda w: np.repeat(w[:1], len(w), axis=0),
+    "products of two vectors": lambda w: w[:, :1] @ w[:1],
+}
+
+
+@pytest.mark.parametrize("kind", NO_GRIDS)
+def test_numbers_that_repeat_or_are_zero_lie_on_no_grid(kind: str) -> None:
+    assert find_grid(NO_GRIDS[kind](make_weights(12)).astype(np.float32)) is None
+
+
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_a_grid_explains_no_difference_that_is_not_a_step_of_it(bits: int) -> None:
+    """A quantised matrix in another order, of another sign, or of another matrix."""
+    exact, other = make_weights(13), make_weights(14)
+    candidate = round_integer(exact, bits)
+    assert explain_by_grid(exact, candidate) is not None
+    for moved in (candidate[:, ::-1], -candidate, np.roll(candidate, 1, axis=0)):
+        assert explain_by_grid(exact, np.ascontiguousarray(moved)) is None
+    assert explain_by_grid(other, candidate) is None
+
+
+@pytest.mark.parametrize("change", [lambda w: w * 1.01, lambda w: np.roll(w, 1, axis=1)])
+def test_the_grid_of_the_base_explains_nothing(change: Callable[[np.ndarray], np.ndarray]) -> None:
+    base = round_integer(make_weights(15), 4)
+    assert explain_by_grid(base, change(base).astype(np.float32)) is None

@@ -16,19 +16,20 @@ from traced_models import changed, make_llama, make_sequences
 from transformers import LlamaForCausalLM
 
 from evalguard.core.reports.trace import Trace
+from evalguard.core.tensors.grid import find_grid
 from evalguard.core.tensors.precision import round_float8, round_integer, round_mantissa
-from evalguard.core.tracing.precision import find_grid, round_weights
+from evalguard.core.tracing.precision import round_weights
 from evalguard.models.tracing.declared import read_declared
 from evalguard.models.tracing.trace import trace_models
 
 DOCUMENTS = make_sequences()
 Round = Callable[[Any], Any]
 ROUNDINGS: Mapping[str, tuple[Round, str]] = {
-    "3 bits by row": (partial(round_integer, bits=3), "3 bits (a scale for each row)"),
-    "3 bits by tensor": (partial(round_integer, bits=3, group=-1), "3 bits (one scale)"),
-    "3 bits, asymmetric": (partial(round_integer, bits=3, symmetric=False), "3 bits (a scale"),
+    "3 bits by row": (partial(round_integer, bits=3), "3 bits (per row)"),
+    "3 bits by tensor": (partial(round_integer, bits=3, group=-1), "3 bits (per tensor)"),
+    "3 bits, asymmetric": (partial(round_integer, bits=3, symmetric=False), "3 bits (per row)"),
     "3 bits of mantissa": (partial(round_mantissa, bits=3), "3 bits of mantissa"),
-    "2 bits": (partial(round_integer, bits=2), "2 bits (a scale for each row)"),
+    "2 bits": (partial(round_integer, bits=2), "2 bits (per row)"),
     "fp8": (round_float8, "3 bits of mantissa"),
     "int4": (partial(round_weights, name="int4 in groups of 32"), "int4 in groups of 32"),
     "int8": (partial(round_weights, name="int8 per channel"), "int8 per channel"),

@@ -58,9 +58,9 @@ def shown(report: TraceReport) -> str:
             "Weights: rounded by another rule, taken as the floor: quantization_config (gptq).",
         ),
         (
-            twin(seen="3 bits (one scale)", undeclared={"3 bits (one scale)": 14},
+            twin(seen="3 bits (per tensor)", undeclared={"3 bits (per tensor)": 14},
                  votes={"int4 per channel": 15}),
-            "Likely why: 14 of 15 weight matrices look rounded to 3 bits (one scale); no setting, "
+            "Likely why: 14 of 15 weight matrices look rounded to 3 bits (per tensor); no setting, "
             "quantization_config or dtype says so",
         ),
     ],
@@ -74,7 +74,7 @@ def test_the_first_screen_says_which_class_of_weights_was_seen(facts: TwinFacts,
 
 
 def test_a_rounding_that_nobody_declared_leads_to_the_weights() -> None:
-    report = located(twin=twin(seen="3 bits (one scale)", undeclared={"3 bits (one scale)": 14}))
+    report = located(twin=twin(seen="3 bits (per tensor)", undeclared={"3 bits (per tensor)": 14}))
     step, command = next_step(report)
     assert "declare how they are rounded" in step
     assert command == TENSORS

@@ -104,13 +104,15 @@ class TensorDelta:
 
     Attributes:
         name, candidate_name: its names on the two sides.
+        rows_appended: of a padded vocabulary, at the candidate's end; the others were compared.
         unequal: elements that are not the same number on both sides; NaN never is.
         mismatched: elements beyond the tolerance; ``mismatched_absolute`` and
             ``mismatched_relative`` are the greatest differences among these.
         sign_disagreements: elements that are above zero on one side and below on the other;
             ``zero_on_one_side``: zero here or there only.
         relative_l2: norm of the difference over the base's; inf where the base is zero.
-        snr: signal to noise ratio in dB; None without any difference.
+        snr: signal to noise ratio in dB, without what an importance matrix explains; None without
+            any difference.
         beyond_format: elements farther off than a healthy quantiser to the stored format leaves
             them; ``beyond_blocks``: runs of 32 that hold some.
         damage: rows and blocks that stand out, and what was done to them.
@@ -124,6 +126,7 @@ class TensorDelta:
     tolerance: Tolerance
     role: Role = "tensor"
     elements: int = 0
+    rows_appended: int = 0
     unequal: int = 0
     mismatched: int = 0
     sign_disagreements: int = 0

@@ -19,7 +19,16 @@ Array = NDArray[Any]
 # 2**-9 of it), and a library may have divided by the scale in bfloat16.
 CAST = 2.0**-8
 _HALF = 0.505  # of a step; half, and what float32 loses on the way
-_RUN, _MOST_CUT = 32, 4  # of 32 elements so many may be cut off (ggml's own: at most 3 measured)
+# Of 32 elements so many may be cut off: an importance matrix may let few of them choose the scale.
+_RUN, _MOST_CUT = 32, 28
+_MOST_LOST = 6  # where a grid is one number, for its scale was rounded to zero
+_BOTH_WAYS = 2
+# What an element may be off by where its format has no bound for it, where its whole block has
+# another scale than its greatest element asks for, and where it was cut off: the last two an
+# importance matrix explains, and they are no part of a tensor's noise.
+ANYTHING = np.float32(1e30)
+SEARCHED = np.finfo(np.float32).max
+CUT_OFF = np.float32(np.inf)
 _FEW_LEVELS = 16  # up to as many a quantiser may choose its scale by least squares, or move errors
 
 
@@ -29,8 +38,8 @@ class Bound:
 
     Attributes:
         allowed: it, with what reference quantisers cut off at the ends of a grid.
-        edge: 1 for an element on the highest level of its grid, -1 on the lowest, else 0: there an
-            importance matrix lets a few elements be cut off by any amount.
+        edge: 1 for an element on the highest level of its grid, -1 on the lowest, 2 on the only
+            one, else 0: there an importance matrix lets elements be cut off by any amount.
     """
 
     allowed: Array
@@ -49,18 +58,20 @@ class Bound:
         return Bound(self.allowed + exact.allowed, edge)
 
     def excuse(self, base: Array, candidate: Array) -> Array:
-        """Return what each element may be off by, infinite for the few of a block that were cut off
-        outwards."""
+        """Return what each element may be off by, infinite for those of a block that were cut off
+        outwards, where these are not too many."""
         with np.errstate(over="ignore", invalid="ignore"):
             difference = base - candidate
-            outward = (np.abs(difference) > self.allowed) & (difference * self.edge > 0)
-        if not outward.any():
+            beyond = np.abs(difference) > self.allowed
+            lost = beyond & (np.abs(self.edge) == _BOTH_WAYS)
+            outward = beyond & (difference * self.edge > 0) & ~lost
+        if not (outward.any() or lost.any()):
             return self.allowed
-        flat = outward.reshape(-1)
-        places = np.flatnonzero(flat)
-        few = np.bincount(places // _RUN)[places // _RUN] <= _MOST_CUT
         allowed = self.allowed.reshape(-1).copy()
-        allowed[places[few]] = np.inf
+        for cut, most in ((outward, _MOST_CUT), (lost, _MOST_LOST)):
+            places = np.flatnonzero(cut)
+            few = np.bincount(places // _RUN)[places // _RUN] <= most
+            allowed[places[few]] = CUT_OFF
         return allowed.reshape(self.allowed.shape)
 
 
@@ -72,6 +83,7 @@ class Cells:
         width: elements that share a grid.
         low, high: its ends, one a grid.
         inner: the greatest error of an element inside. outer: what may be added at an end.
+        single: of one number, for their scale was rounded to zero beside those of others.
     """
 
     width: int
@@ -79,6 +91,7 @@ class Cells:
     high: Array
     inner: Array
     outer: Array
+    single: Array | None = None
 
     def bound(self, values: Array) -> Bound:
         """Return the greatest healthy error of each decoded value, flat."""
@@ -91,6 +104,8 @@ class Cells:
         allowed = np.abs(grids) * np.float32(CAST) + inner
         ends = (grids >= high - edge).astype(np.int8) - (grids <= low + edge)
         allowed += outer * ((grids <= low + edge) | (grids >= high - edge))
+        if self.single is not None:
+            ends[self.single.reshape(-1)] = _BOTH_WAYS
         return Bound(allowed.reshape(-1), ends.reshape(-1))
 
 

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.tensors.bounds import SEARCHED
+
 Array = NDArray[Any]
 
 BLOCK = 32  # elements, as most formats have them: in such runs damage is counted
+_EXCUSED = ("cut", "searched", "excused_noise", "excused_squares")
 _COUNTS = ("unequal", "mismatched", "sign_flips", "zero_on_one_side")
 
 
@@ -97,7 +100,9 @@ class PairSums:
 
     ``noise`` is the sum of (candidate - base)², ``dot`` that of candidate * base, both over
     elements that are finite on both sides. ``beyond`` are elements that no healthy quantiser to the
-    stored format leaves so, ``beyond_blocks`` the runs of 32 that hold them; ``chunks`` the sizes
+    stored format leaves so, ``beyond_blocks`` the runs of 32 that hold them; ``cut`` elements that
+    an importance matrix let be cut off and ``searched`` those of blocks whose scale it moved, with
+    ``excused_noise`` and ``excused_squares`` of both; ``chunks`` the sizes
     (difference², base²) of parts that are not bit-identical. ``mismatched_abs`` and
     ``mismatched_rel`` are the greatest differences of mismatched elements, as assert_close reports
     them; ``greatest_abs`` and ``greatest_rel`` those of all.
@@ -116,6 +121,10 @@ class PairSums:
     dot: float = 0.0
     beyond: int = 0
     beyond_blocks: int = 0
+    cut: int = 0
+    searched: int = 0
+    excused_noise: float = 0.0
+    excused_squares: float = 0.0
     chunks: list[tuple[float, float]] = field(default_factory=list, compare=False)
     greatest_abs: Extreme = field(default_factory=Extreme)
     greatest_rel: Extreme = field(default_factory=Extreme)
@@ -126,7 +135,7 @@ class PairSums:
         """Add what was summed of elements that come later."""
         self.base.merge(other.base)
         self.candidate.merge(other.candidate)
-        for name in (*_COUNTS, "elements", "beyond", "beyond_blocks"):
+        for name in (*_COUNTS, *_EXCUSED, "elements", "beyond", "beyond_blocks"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.noise += other.noise
         self.dot += other.dot
@@ -142,7 +151,15 @@ class PairSums:
             allowed: the greatest healthy error of each of them.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            wrong = np.abs(candidate - base) > allowed
+            difference = np.abs(candidate - base)
+            wrong = difference > allowed
+        excused = np.flatnonzero(allowed >= SEARCHED)
+        if excused.size:
+            cut = int(np.count_nonzero(np.isinf(allowed[excused])))
+            self.cut += cut
+            self.searched += excused.size - cut
+            self.excused_noise += float(np.sum(difference[excused].astype(np.float64) ** 2))
+            self.excused_squares += float(np.sum(base[excused].astype(np.float64) ** 2))
         count = int(np.count_nonzero(wrong))
         if count:
             self.beyond += count
@@ -278,12 +295,17 @@ class PairSums:
 
     @property
     def snr(self) -> float | None:
-        """Signal to noise in dB, 10 log10(sum base² / sum difference²); None without noise."""
-        if self.noise == 0.0:
+        """Signal to noise in dB, 10 log10(sum base² / sum difference²); None without noise.
+
+        Without elements that an importance matrix explains.
+        """
+        noise = self.noise - self.excused_noise
+        squares = self.base.squares - self.excused_squares
+        if noise <= 1e-12 * self.noise:
             return None
-        if self.base.squares == 0.0:
+        if squares <= 0.0:
             return -math.inf
-        return 10.0 * math.log10(self.base.squares / self.noise)
+        return 10.0 * math.log10(squares / noise)
 
     @property
     def cosine(self) -> float | None:

@@ -1,80 +1,184 @@
-"""Whether plain numbers lie on an integer grid: how a quantised tensor looks that is stored as
-floats, whoever quantised it."""
+"""Whether plain numbers lie on a grid: how a quantised tensor looks that is stored as floats,
+whoever quantised it.
+
+A group of numbers lies on a grid where they are whole steps apart, or where few different ones are
+each there several times. A grid explains a difference where every number is within a step or so of
+the base's, which does not lie on such a grid itself.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tensors.precision import Family
+from evalguard.core.tensors.precision import BFLOAT16_BITS
 
 Array = NDArray[Any]
+Sharing = Literal["tensor", "row", "column", "group", "mantissa"]
 
-# Widest first: numbers on one grid a tensor lie on one a row as well.
-_WIDTHS = ((-1, "per tensor"), (0, "per row"), (128, "groups of 128"), (64, "groups of 64"),
-           (32, "groups of 32"), (16, "groups of 16"))  # fmt: skip
-_OFF = 0.08  # of a step: what float32 and bfloat16 leave of few levels
+_MOST_ROWS = 256  # of a matrix are looked at
+_GROUPS = (128, 64, 32, 16)
+_LEAST_WIDTH = 8  # numbers of a group, and of a column twice as many
 _MOST_LEVELS = 256
-_LEAST_DISTINCT = 6  # numbers of a group; fewer lie on some grid by chance
-_FAMILIES: tuple[tuple[int, Family], ...] = (
-    (9, "int3"), (17, "int4"), (33, "int5"), (65, "int6"), (_MOST_LEVELS, "int8"),
-)  # fmt: skip
+_OFF = 0.08  # of a step: what float32 and bfloat16 leave of few levels
+_LEAST_DISTINCT = 6  # numbers of a group, none of them twice; fewer lie on some grid by chance
+_MOST_GROUPS = 0.95  # of those that say anything are on it
+_FAR_OFF = 0.9  # of the base's norm: a rounding to one bit leaves 0.6 of it
+_NEAREST = 0.55  # of a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueGrid:
-    """The grid on which numbers lie.
+class Grid:
+    """The grid on which a matrix's numbers lie.
 
     Attributes:
-        group: elements that share a step; 0: those of a row, -1: all.
-        levels: of the widest group.
-        step: the median one.
-        detail: "per row", "groups of 32".
+        bits: that tell its levels apart; of "mantissa", those that each number needs.
+        shared: which numbers share a scale.
+        group: how many of a row those of "group" are.
+        even: whether the levels are a step apart; else they are any few numbers.
+        nearest: whether each number is the base's nearest level; False where no base is known.
+        steps: of each column, where a column shares them; else the median one.
     """
 
-    family: Family
-    group: int
-    levels: int
-    step: float
-    detail: str
+    bits: int
+    shared: Sharing
+    group: int = 0
+    even: bool = True
+    nearest: bool = False
+    steps: Array = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The class of precision: "int4"; "4 bits" of uneven levels, "3 bits of mantissa"."""
+        if self.shared == "mantissa" or not self.even:
+            kind = " of mantissa" if self.shared == "mantissa" else ""
+            return f"{self.bits} bit{'' if self.bits == 1 else 's'}{kind}"
+        return f"int{8 if self.bits == 7 else self.bits}"
+
+    @property
+    def sharing(self) -> str:
+        """How scales are shared: "per row", "groups of 32"; "" of a mantissa."""
+        if self.shared == "mantissa":
+            return ""
+        return f"groups of {self.group}" if self.shared == "group" else f"per {self.shared}"
+
+    def __str__(self) -> str:
+        if not self.sharing:
+            return self.name
+        return f"{self.bits} bit{'' if self.bits == 1 else 's'} ({self.sharing})"
 
 
-def infer_grid(rows: Array) -> ValueGrid | None:
-    """Return the grid on which whole rows of a tensor lie, with the widest groups that fit."""
-    for group, detail in _WIDTHS:
-        width = {-1: rows.size, 0: rows.shape[1]}.get(group, group)
-        if (width > rows.shape[1] and group > 0) or width < 8 or rows.size % width:
-            continue
-        if group > 0 and rows.shape[1] % width:
-            continue
-        steps, levels = fit_steps(rows.reshape(-1, width))
-        known = levels > 0
-        if known.any() and (steps[known] > 0).mean() >= 0.95:
-            most = int(levels[known & (steps > 0)].max())
-            family = next(name for top, name in _FAMILIES if most <= top)
-            step = float(np.median(steps[known & (steps > 0)]))
-            return ValueGrid(family=family, group=group, levels=most, step=step, detail=detail)
-    return None
+def find_grid(values: Array) -> Grid | None:
+    """Find the grid that a matrix's numbers lie on; None: on none of 8 bits or fewer.
 
+    Of two, that of fewer bits; a wider one may need a bit more, for its parts may use less of it.
 
-def fit_steps(groups: Array) -> tuple[Array, Array]:
-    """Return the step of each group and the number of its levels.
-
-    The step is 0 where no grid of at most 256 levels fits; the number of levels is 0 where so few
-    different numbers are there that nothing can be said.
+    Args:
+        values: (rows, ...), or some of its rows; the first 256 of them are looked at.
     """
-    ordered = np.sort(groups.astype(np.float64), axis=1)
-    gaps = np.diff(ordered, axis=1)
-    size = np.abs(groups).max(axis=1, initial=0).astype(np.float64)
-    gaps = np.where(gaps < 1e-6 * size[:, None], 0.0, gaps)
-    distinct = np.count_nonzero(gaps, axis=1) + 1
-    smallest = np.where(gaps > 0, gaps, np.inf).min(axis=1)
+    rows = _as_rows(values)
+    if rows is None:
+        return None
+    found: Grid | None = None
+    for shared, group, numbers in _share(rows):
+        grid = _fit_grid(shared, group, numbers)
+        if grid is not None and (found is None or grid.bits < found.bits - found.even):
+            found = grid
+        if found is not None and found.even and found.shared == "tensor":
+            break
+    mantissa = max(_count_mantissa(rows), 1)
+    if mantissa < BFLOAT16_BITS and (found is None or mantissa < found.bits):
+        step = np.array([2.0**-mantissa])
+        return Grid(bits=mantissa, shared="mantissa", even=False, steps=step)
+    return found
+
+
+def explain_by_grid(base: Array, candidate: Array) -> Grid | None:
+    """Find the grid to which the candidate looks rounded; None where none explains the difference.
+
+    Args:
+        base, candidate: of one shape: a matrix, or some of its rows.
+    """
+    ours, theirs = _as_rows(base), _as_rows(candidate)
+    if ours is None or theirs is None:
+        return None
+    grid = find_grid(theirs)
+    if grid is None:
+        return None
+    own = find_grid(ours)
+    if own is not None and own.bits <= grid.bits:
+        return None
+    difference = np.abs(theirs - ours)
+    if np.linalg.norm(difference) >= _FAR_OFF * np.linalg.norm(ours):
+        return None
+    # a permuted or shifted matrix lies on its grid too
+    steps = measure_steps(grid, ours, theirs)
+    if np.median(difference - steps) > 0:
+        return None
+    nearest = grid.even and bool(np.mean(difference <= _NEAREST * steps) > 0.99)
+    return Grid(
+        bits=grid.bits, shared=grid.shared, group=grid.group, even=grid.even, nearest=nearest,
+        steps=grid.steps,
+    )  # fmt: skip
+
+
+def measure_steps(grid: Grid, base: Array, candidate: Array) -> Array:
+    """Return how far apart the levels are at each element of whole rows of a tensor.
+
+    A group of too few numbers has the step that the base's would have.
+    """
+    if grid.shared == "mantissa":
+        sizes: Array = np.abs(candidate) * np.float32(grid.steps[0])
+        return sizes
+    if grid.shared in ("tensor", "column"):
+        return np.broadcast_to(grid.steps.astype(np.float32), base.shape)
+    width = grid.group or base.shape[1]
+    steps, levels, _ = fit_levels(candidate.reshape(-1, width))
+    spread = np.ptp(base.reshape(-1, width), axis=1) / max(2**grid.bits - 1, 1)
+    steps = np.where(levels > 0, steps, 1.1 * spread).astype(np.float32)
+    return np.repeat(steps, width).reshape(base.shape)
+
+
+def fit_levels(groups: Array) -> tuple[Array, Array, Array]:
+    """Return the step of each group, how many levels it spans, and whether they are even.
+
+    Levels that are not even have the widest step. Their number is 0 where too few different numbers
+    are there for anything to be said, and -1 where the group lies on no grid of 256 levels.
+
+    Args:
+        groups: (groups, numbers of each).
+    """
+    wide = groups.astype(np.float64)
+    ordered = np.sort(wide, axis=1)
     spread = ordered[:, -1] - ordered[:, 0]
-    steps = np.zeros(len(groups))
-    levels = np.where(distinct < _LEAST_DISTINCT, 0, -1)
+    size = np.maximum(np.abs(ordered[:, 0]), np.abs(ordered[:, -1]))
+    same = np.minimum(1e-6 * size, 1e-3 * spread / groups.shape[1])  # what float32 loses
+    gaps = np.diff(ordered, axis=1)
+    gaps[gaps < same[:, None]] = 0.0
+    distinct = np.count_nonzero(gaps, axis=1) + 1
+    # zeros may be pruned elements
+    filled = np.count_nonzero(wide, axis=1)
+    kept = distinct - (filled < groups.shape[1])
+    repeated = (kept >= 2) & (2 * kept <= filled) & (distinct <= _MOST_LEVELS)
+    levels = np.where(repeated | (distinct >= _LEAST_DISTINCT), -1, 0)
+    steps, even = np.zeros(len(groups)), np.zeros(len(groups), dtype=np.bool_)
+    asked = np.flatnonzero((levels < 0) & (distinct <= _MOST_LEVELS))
+    steps[asked], spanned = _fit_steps(gaps[asked], spread[asked])
+    even[asked] = spanned > 0
+    levels[asked] = np.where(spanned > 0, spanned, levels[asked])
+    uneven = repeated & ~even
+    levels[uneven], steps[uneven] = distinct[uneven], gaps[uneven].max(axis=1, initial=0.0)
+    return steps, levels, even
+
+
+def _fit_steps(gaps: Array, spread: Array) -> tuple[Array, Array]:
+    """Return the step and the levels of groups whose gaps are whole steps, 0 for the others."""
+    smallest = np.where(gaps > 0, gaps, np.inf).min(axis=1, initial=np.inf)
+    steps, levels = np.zeros(len(gaps)), np.zeros(len(gaps), dtype=np.intp)
     for part in (1, 2, 3, 4):  # the smallest gap may be of some steps
         with np.errstate(all="ignore"):
             step = smallest / part
@@ -82,9 +186,51 @@ def fit_steps(groups: Array) -> tuple[Array, Array]:
             ratio = gaps / step[:, None]
             whole = np.rint(ratio)
             good = wide & (np.abs(ratio - whole) < _OFF * np.maximum(1, whole / 16)).all(axis=1)
-            good &= (levels != 0) & (steps == 0)
+            good &= steps == 0
             fine = (gaps * whole).sum(axis=1) / (whole * whole).sum(axis=1)
         steps[good] = fine[good]
         levels[good] = np.rint(spread[good] / fine[good]).astype(int) + 1
-    levels[levels < 0] = _MOST_LEVELS
     return steps, np.minimum(levels, _MOST_LEVELS)
+
+
+def _as_rows(values: Array) -> Array | None:
+    if values.ndim < 2 or len(values) < 2 or not values.size or not np.all(np.isfinite(values)):
+        return None
+    return np.ascontiguousarray(values.reshape(len(values), -1)[:_MOST_ROWS], dtype=np.float32)
+
+
+def _share(rows: Array) -> Iterator[tuple[Sharing, int, Array]]:
+    """Yield the groups of numbers that may share a scale, the widest first."""
+    columns = rows.shape[1]
+    yield "tensor", 0, rows.reshape(1, -1)
+    if columns >= _LEAST_WIDTH:
+        yield "row", 0, rows
+    if len(rows) >= 2 * _LEAST_WIDTH:
+        yield "column", 0, np.ascontiguousarray(rows.T)
+    for size in _GROUPS:
+        if columns % size == 0 and columns > size:
+            yield "group", size, rows.reshape(-1, size)
+
+
+def _fit_grid(shared: Sharing, group: int, numbers: Array) -> Grid | None:
+    steps, levels, even = fit_levels(numbers)
+    fitting = levels > 0
+    if not fitting.any() or fitting.sum() < _MOST_GROUPS * np.count_nonzero(levels):
+        return None
+    # of nearly all: what is not quite on its levels may seem to lie on far finer ones
+    most = int(np.quantile(levels[fitting], 0.99, method="higher"))
+    median = float(np.median(steps[fitting]))
+    return Grid(
+        bits=next(bits for bits in range(1, 9) if 2**bits + (1 < bits < 8) >= most),
+        shared=shared,
+        group=group,
+        even=bool(even[fitting].mean() >= _MOST_GROUPS),
+        steps=np.where(fitting, steps, median) if shared == "column" else np.array([median]),
+    )
+
+
+def _count_mantissa(values: Array) -> int:
+    """Count the bits of mantissa that the values need."""
+    raw = values.astype(np.float32).view(np.uint32) & np.uint32(0x7FFFFF)
+    used = int(np.bitwise_or.reduce(raw, axis=None))
+    return 23 if used & 1 else 23 - ((used & -used).bit_length() - 1) if used else 0

@@ -72,14 +72,12 @@ class RowScan:
     @classmethod
     def of(cls, rows: int, columns: int) -> RowScan:
         """Return an empty one."""
-        drawn = np.random.default_rng(0).standard_normal((columns, PROJECTIONS), dtype=np.float32)
         projections = [np.zeros((rows, PROJECTIONS), dtype=np.float32) for _ in range(2)]
         sums = [np.zeros(rows) for _ in range(4)]
-        scaled = drawn / np.float32(np.sqrt(PROJECTIONS))
         return cls(
             rows=rows,
             columns=columns,
-            directions=scaled,
+            directions=draw_directions(columns),
             base=projections[0],
             candidate=projections[1],
             base_squares=sums[0],
@@ -125,6 +123,12 @@ class RowScan:
         # nothing is left of a row that is off by its own size, however coarse its quantiser is
         most = min(_OUTLIER * usual, max(0.8, 4 * usual))
         return np.flatnonzero(relative > max(most, 0.02))
+
+
+def draw_directions(columns: int) -> Array:
+    """Return (columns, 32) random directions that keep the norms of rows, the same ones always."""
+    drawn = np.random.default_rng(0).standard_normal((columns, PROJECTIONS), dtype=np.float32)
+    return drawn / np.float32(np.sqrt(PROJECTIONS))
 
 
 def find_row_faults(scan: RowScan, damaged: Rows, read: RowReader) -> tuple[RowFault, ...]:

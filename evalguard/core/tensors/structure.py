@@ -22,6 +22,7 @@ Fault = Literal[
     "transposed", "transposed, old shape", "reshaped", "columns permuted", "rotary pairs",
     "scaled", "plus a constant", "shifted", "swapped", "stale tied head",
     # of some rows (heads are blocks of them), and of blocks within rows
+    "rows appended", "rows cut off",
     "rows permuted", "heads permuted", "rows swapped", "rows rolled", "rows shifted",
     "rows duplicated", "rows zeroed", "rows negated", "rows scaled", "rows not finite",
     "rows damaged", "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, inf, log, log2
+from math import inf, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,90 +113,6 @@ class DeclaredPrecision:
             return False
         found = re.match(r"int(\d+)", name)
         return found is None or int(found[1]) >= self.bits
-
-
-# Grids that weights lie on, told by the weights alone.
-
-
-_GRID_ROWS = 256  # of a matrix are looked at
-_LARGEST_GRID = 256  # levels: eight bits
-_GROUPS = (32, 64, 128)
-_ONE_SCALE = "one scale"
-_ON_GRID = 0.02  # of a step: how far from a whole number of steps a level may be
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """Levels that a matrix's values lie on: ``bits`` of them, and how scales are shared."""
-
-    bits: int
-    shared: str
-
-    def __str__(self) -> str:
-        bits = f"{self.bits} bit{'' if self.bits == 1 else 's'}"
-        return (
-            f"{bits} {self.shared}" if self.shared == "of mantissa" else f"{bits} ({self.shared})"
-        )
-
-
-def find_grid(weights: Weights) -> Grid | None:
-    """Find the coarsest grid that a matrix's values lie on; None: on none of 8 bits or fewer.
-
-    A block of values that holds far fewer distinct ones than it has elements was rounded to these;
-    so were numbers of which none needs more than a few bits of mantissa.
-    """
-    if weights.ndim < 2 or not weights.size or not np.all(np.isfinite(weights)):
-        return None
-    rows = np.ascontiguousarray(weights.reshape(weights.shape[0], -1)[:_GRID_ROWS])
-    found: list[Grid] = []
-    for shared, blocks in _blocks_of(rows):
-        levels, even = _count_levels(blocks)
-        if levels:
-            found.append(Grid(bits=max(ceil(log2(levels)), 1), shared=shared))
-        if levels and even and shared == _ONE_SCALE:
-            break  # its rows lie on that grid too, and may use less of it
-    mantissa = _count_mantissa(rows)
-    if mantissa < BFLOAT16_BITS:
-        found.append(Grid(bits=max(mantissa, 1), shared="of mantissa"))
-    return min(found, key=lambda grid: grid.bits, default=None)
-
-
-def _blocks_of(rows: Weights) -> Iterator[tuple[str, Weights]]:
-    yield _ONE_SCALE, rows.reshape(1, -1)
-    yield "a scale for each row", rows
-    yield "a scale for each column", np.ascontiguousarray(rows.T)
-    for size in _GROUPS:
-        if rows.shape[1] % size == 0 and rows.shape[1] > size:
-            yield f"groups of {size}", rows.reshape(-1, size)
-
-
-def _count_levels(blocks: Weights) -> tuple[int, bool]:
-    """Count the levels of the finest block, 0 where one has too many for its size.
-
-    Beside it whether the levels of all blocks are as far apart as their neighbours.
-    """
-    width = blocks.shape[1]
-    ordered = np.sort(blocks, axis=1)
-    steps = np.diff(ordered, axis=1)
-    distinct = 1 + np.count_nonzero(steps, axis=1)
-    most = int(distinct.max())
-    if most > _LARGEST_GRID or most < 2 or 2 * most > width:
-        return 0, False
-    spans = ordered[:, -1] - ordered[:, 0]
-    least = np.where(steps > 0.0, steps, np.inf).min(axis=1)
-    with np.errstate(invalid="ignore"):
-        counts = spans / least  # levels between the outermost ones, those that are not used too
-        even = np.abs(steps / least[:, None] - np.rint(steps / least[:, None])) < _ON_GRID
-    known = np.isfinite(counts) & np.all(even, axis=1) & (counts < _LARGEST_GRID)
-    spanned = int(np.rint(counts[known]).max()) + 1 if known.any() else 0
-    return max(most, spanned), bool(known.all())
-
-
-def _count_mantissa(values: Weights) -> int:
-    """Count the bits of mantissa that the values need."""
-    raw = values.astype(np.float32).view(np.uint32) & np.uint32(0x7FFFFF)
-    used = int(np.bitwise_or.reduce(raw, axis=None))
-    return 23 if used & 1 else 23 - ((used & -used).bit_length() - 1) if used else 0
 
 
 def vote_class(found: Iterable[WeightClass]) -> tuple[str, Mapping[str, int]]:

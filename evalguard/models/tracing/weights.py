@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evalguard.core.tensors.grid import explain_by_grid
 from evalguard.core.tensors.structure import LARGEST_SEARCHED, find_structure
 from evalguard.core.tracing.points import ROOT
 from evalguard.core.tracing.precision import (
@@ -23,7 +24,6 @@ from evalguard.core.tracing.precision import (
     DeclaredPrecision,
     WeightClass,
     classify_weight,
-    find_grid,
     relative_error,
     round_weights,
     vote_class,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 # Of the weight's error: what may be left where a class's rounding explains it.
 _SAME_ROUNDING = 0.5
-_FAR_OFF = 0.9  # of the base's norm: a rounding to one bit leaves 0.6 of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,11 +319,8 @@ def find_rounding(
             rounded = round_weights(round_weights(exact, name), cast)
             if relative_error(rounded, candidate) < _SAME_ROUNDING * seen.error:
                 return name
-    grid, own = find_grid(candidate), find_grid(base)
-    if grid is None or (own is not None and own.bits <= grid.bits):
-        return ""
-    # a permuted or scaled weight lies on no grid; one that is far off is not a rounding of the base
-    return str(grid) if seen.error < _FAR_OFF else ""
+    grid = explain_by_grid(base, candidate)
+    return "" if grid is None else str(grid)
 
 
 def plain_weights(weight: torch.Tensor | None) -> NDArray[np.float32] | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evalguard.core.reports.tensors import Likeness
 from evalguard.core.tensors.bounds import moves_errors
 from evalguard.core.tensors.differences import BLOCK
-from evalguard.core.tensors.grid import infer_grid
+from evalguard.core.tensors.grid import Grid, explain_by_grid
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.core.tensors.precision import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
@@ -93,10 +93,9 @@ def describe_difference(
         rounding = rounding or name_format(pair)
         if not sums.beyond and not beyond:
             return Description(likeness=rounding)
-    grid = None if rounding is not None else infer_grid(candidate)
+    grid = None if rounding is not None else explain_by_grid(base, candidate)
     if grid is not None:
-        detail = f"{grid.detail}, not to nearest"
-        rounding = Likeness(kind="precision", name=grid.family, detail=detail)
+        rounding = _grid_likeness(grid)
     factor = find_factor(base, candidate) if vote is None or not pair.is_bounded else None
     if factor is not None and rounding is None:
         return Description(likeness=_structure(factor))
@@ -256,6 +255,12 @@ def _precision(vote: PrecisionVote) -> Likeness:
         detail = f"the base is{': ' if detail else ''}{detail}"
     name = "float32 rounding" if vote.family == "float32" else vote.family
     return Likeness(kind="precision", name=name, detail=detail)
+
+
+def _grid_likeness(grid: Grid) -> Likeness:
+    parts = [grid.sharing, "" if grid.even or not grid.sharing else "uneven levels"]
+    parts += ["not to nearest" if grid.even and not grid.nearest else ""]
+    return Likeness(kind="precision", name=grid.name, detail=", ".join(filter(None, parts)))
 
 
 def _structure(fault: StructureFault) -> Likeness:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.tensors.bounds import CAST
-from evalguard.core.tensors.grid import ValueGrid, fit_steps
+from evalguard.core.tensors.grid import Grid, measure_steps
 from evalguard.core.tensors.precision import Rounding
 from evalguard.core.tensors.rows import RowFault, RowScan, find_row_faults
 from evalguard.run.tensors.streaming import StoredPair, bound_parts, load_bounded
@@ -137,25 +137,23 @@ def expect_rounding(way: Rounding) -> Callable[[Array, Array], Array]:
     return expect
 
 
-def expect_grid(grid: ValueGrid) -> Callable[[Array, Array], Array]:
+def expect_grid(grid: Grid) -> Callable[[Array, Array], Array]:
     """Return what numbers on a grid may be off by: half a step, and some at its ends."""
 
     def expect(base: Array, candidate: Array) -> Array:
         allowed: Array = np.abs(candidate) * np.float32(CAST)
-        if grid.group < 0:
-            allowed += np.float32(0.55 * grid.step)
+        steps = measure_steps(grid, base, candidate)
+        if grid.shared in ("tensor", "mantissa"):
+            allowed += np.float32(0.55) * steps
             return allowed
-        width = grid.group or base.shape[1]
-        groups = candidate.reshape(-1, width)
-        steps, levels = fit_steps(groups)
-        # a group of too few numbers has the step that the base's would have
-        spread = np.ptp(base.reshape(-1, width), axis=1) / max(grid.levels - 1, 1)
-        steps = np.where((levels > 0) & (steps > 0), steps, 1.1 * spread).astype(np.float32)
+        if grid.shared == "column":  # where its ends are, a few rows cannot tell
+            allowed += np.float32(2.05) * steps
+            return allowed
+        groups = candidate.reshape(-1, grid.group or base.shape[1])
         ends = (groups == groups.max(axis=1, keepdims=True)) | (
             groups == groups.min(axis=1, keepdims=True)
         )
-        healthy = steps[:, None] * (np.float32(0.55) + np.float32(1.5) * ends)
-        allowed += healthy.reshape(base.shape)
+        allowed += steps * (np.float32(0.55) + np.float32(1.5) * ends.reshape(base.shape))
         return allowed
 
     return expect

@@ -373,8 +373,8 @@ def load_bounded(pair: StoredPair) -> tuple[Array, Array | None]:
         values = pair.scale.apply(codes)
         own = pair.scale.bound(codes, values, pair.candidate.dtype).move(moves.apply, size)
     elif pair.candidate.codec.bound is not None:
-        flat = codes.reshape(-1)
-        made = pair.candidate.codec.bound(pair.candidate.read_bytes(), flat, flat)
+        wanted = _lay_out(pair, codes.shape)
+        made = pair.candidate.codec.bound(pair.candidate.read_bytes(), codes.reshape(-1), wanted)
         own = made.move(lambda one: moves.apply(one.reshape(codes.shape)), size)
     moved, exact = pair.layout.apply(values), pair.base.load()
     if pair.base.codec.bound is not None:
@@ -383,6 +383,20 @@ def load_bounded(pair: StoredPair) -> tuple[Array, Array | None]:
         base = made.move(lambda one: one.reshape(exact.shape))
     bound = _join(base, own)
     return moved, None if bound is None else bound.excuse(exact, moved)
+
+
+def _lay_out(pair: StoredPair, shape: tuple[int, ...]) -> Array:
+    """Return the base's numbers, flat, where the candidate of a shape holds them; NaN elsewhere."""
+    layout = pair.layout
+    size = int(np.prod(shape, dtype=np.int64))
+    places = np.arange(size, dtype=np.int32 if size < 1 << 31 else np.int64).reshape(shape)
+    found = np.full(size, np.nan, dtype=np.float32)
+    base = pair.base.load().astype(np.float32)
+    if layout.scale:
+        found[replace(layout, add=0.0, scale=1.0).apply(places)] = (
+            base - layout.add
+        ) / layout.scale
+    return found
 
 
 # suffixes of a scale and of a zero point beside a tensor, and a factor: compressed-tensors and

@@ -11,6 +11,12 @@ from evalguard.store.tensor_files import StoredTensor, TensorFiles
 
 _HEADS = ("lm_head.weight", "embed_out.weight")  # how names end; GGUF's is the whole name
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "token_embd.weight")
+_BIASES = ("lm_head.bias", "embed_out.bias")
+
+
+def is_of_vocabulary(name: str) -> bool:
+    """Whether a tensor has a row for each token: an embedding, an output head or its bias."""
+    return name.endswith((*_HEADS, *_EMBEDDINGS, *_BIASES)) or name == "output.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,8 @@ def find_tied_head(
         return None
     embedding, head = ours[1], theirs[0]
     if ours[0] is None:
-        alike = base.tensors[embedding].shape == candidate.tensors[head].shape
+        # its vocabulary may be padded
+        alike = base.tensors[embedding].shape[1:] == candidate.tensors[head].shape[1:]
         if head not in alignment.cand_only or not alike:
             return None
         return TiedHead(pair=NamePair(base=embedding, cand=head), embedding=embedding, added=True)

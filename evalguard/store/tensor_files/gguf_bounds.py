@@ -2,8 +2,9 @@
 
 Layouts are those of ggml-common.h; the package gguf decodes the numbers, this file reads only the
 scales. ggml rounds to nearest on the final scale of a block; the scales of K-quants' sub-blocks are
-rounded to 4 or 6 bits before, which cuts off what is at the ends, and an importance matrix moves
-scales by least squares (quantize_row_*_impl).
+rounded to 4 or 6 bits before, which cuts off what is at the ends. An importance matrix moves scales
+by weighted least squares (quantize_row_*_impl): that cuts off more, and in the types of one scale
+for 32 elements, which keep the levels chosen before, it moves all of them (:func:`_is_searched`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tensors.bounds import Bound, Cells, lost_by_float16
+from evalguard.core.tensors.bounds import (
+    ANYTHING,
+    CUT_OFF,
+    SEARCHED,
+    Bound,
+    Cells,
+    lost_by_float16,
+)
 
 Array = NDArray[Any]
 _HALF = 0.505
@@ -32,18 +40,125 @@ def bound_blocks(
     Args:
         size: bytes of a block.
         raw: blocks, and ``values`` their numbers, flat.
-        exact: what was quantised. Types that are vectors of a codebook have no bound of their own:
-            256 elements are as they should be unless they are off by more than their size, or
-            nothing is left of them.
+        exact: what was quantised; NaN where that is not known. Types that are vectors of a codebook
+            have no bound without it: see :func:`_bound_vectors`.
     """
     cells = block_cells(kind, raw, size)
-    if cells is not None:
-        return cells.bound(values)
+    if cells is None:
+        return _bound_vectors(kind, values, exact)
+    bound = cells.bound(values)
+    if kind in _SEARCHED_LEVELS:
+        ours, theirs = exact.reshape(-1, cells.width), values.reshape(-1, cells.width)
+        beyond = np.abs(ours - theirs) > bound.allowed.reshape(ours.shape)
+        asked = np.flatnonzero(beyond.any(axis=1))
+        low, high = (one.reshape(-1)[asked].astype(np.float64) for one in (cells.low, cells.high))
+        turned = np.signbit(_half_floats(raw.reshape(-1, size)[asked, :2]))[:, 0]
+        searched = _is_searched(kind, ours[asked], theirs[asked], low, high, turned)
+        bound.allowed.reshape(ours.shape)[asked[searched]] = SEARCHED
+    return bound
+
+
+# Levels of a type whose scale is searched for after them: how many, whether the greatest element is
+# the lowest of them, and by how many of them the search tries other scales (make_qx_quants,
+# make_qkx3_quants).
+_SEARCHED_LEVELS = {
+    "q4_0": (16, True),
+    "q5_0": (32, True),
+    "q4_1": (16, False),
+    "q5_1": (32, False),
+}
+_TRIED = 0.95
+_NONE_LEFT = 0.02  # of a step: an element that chose the scale
+# Of the scale that the greatest element asks for: one that alone counts asks for half of it or half
+# as much again, and of two together the scale may be any smaller one.
+_LEAST_SCALE, _MOST_SCALE = 0.1, 1.7
+_SMALL_SCALE, _CHOSEN = 0.3, 0.1  # below it these two are there, within so much of a step
+
+
+def _is_searched(
+    kind: str, exact: Array, values: Array, low: Array, high: Array, turned: Array
+) -> Array:
+    """Say of which blocks the levels are those of a search, and the scale a weighted mean of what
+    the elements ask for: then all that is off is of little importance.
+
+    Args:
+        exact, values: (blocks, 32). low, high: ends of the grids. turned: of a negative scale.
+    """
+    levels, centred = _SEARCHED_LEVELS[kind]
+    top = levels - 1
+    with np.errstate(all="ignore"):
+        step = ((high - low) / top)[:, None]
+        codes = np.rint((values - low[:, None]) / step)
+        if centred:  # counted from the end at which the greatest element is
+            codes = np.where(turned[:, None], top - codes, codes)
+            at = np.abs(exact).argmax(axis=1)[:, None]
+            own = np.take_along_axis(exact, at, axis=1) / (-levels / 2)
+            wanted, zero = exact / own + levels / 2, levels / 2
+            step = np.where(turned[:, None], -step, step)
+        else:
+            least = np.minimum(exact.min(axis=1, keepdims=True), 0)
+            own = (exact.max(axis=1, keepdims=True) - least) / top
+            wanted, zero = (exact - least) / own, 0.0
+        apart = np.abs(wanted - codes)
+        room = 0.51 + np.abs(wanted - zero) * (_TRIED / (levels / 2 if centred else top))
+        cut = ((codes == top) & (wanted > top)) | ((codes == 0) & (wanted < 0))
+        ratio = (step / own)[:, 0]
+        # of any weights, some elements ask for more and some for less
+        left, none = exact - values, _NONE_LEFT * np.abs(step)
+        if centred:
+            left *= np.sign(codes - zero) * np.sign(step)
+            more, less = (left > -none) & (codes != zero), (left < none) & (codes != zero)
+            balanced = more.any(axis=1) & less.any(axis=1)
+        else:  # and do so at least twice in turn, from the lowest level up: there are two scales
+            more, less = left > -none, left < none
+            balanced = _lies_between(less, more, codes) | _lies_between(more, less, codes)
+            chosen = (np.abs(left) < _CHOSEN * np.abs(step)).sum(axis=1)
+            balanced &= (ratio > _SMALL_SCALE) | (chosen >= 2)
+        found: Array = ((apart <= room) | cut).all(axis=1) & balanced
+        found &= (ratio > _LEAST_SCALE) & (ratio < _MOST_SCALE)
+    return found
+
+
+def _lies_between(inner: Array, outer: Array, codes: Array) -> Array:
+    """Say of each block whether an element has a level between those of two others."""
+    low = np.where(outer, codes, np.inf).min(axis=1, keepdims=True)
+    high = np.where(outer, codes, -np.inf).max(axis=1, keepdims=True)
+    found: Array = (inner & (codes > low) & (codes < high)).any(axis=1)
+    return found
+
+
+_SIGNED_VECTORS = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
+_EIGHT = 8  # elements that share a vector, and of which one sign may be turned to make them even
+_LARGEST = 3.0  # times the greatest of 32 elements: half of it is what a search may take more
+_CUT = 1.5  # times the greatest of 32 elements that is kept: what is larger was cut off
+_BESIDE = 0.1  # of the greatest of 256: the least scale of 32 is 1/31 of the greatest
+
+
+def _bound_vectors(kind: str, values: Array, exact: Array) -> Bound:
+    """Say which elements of vectors of a codebook are not as they should be.
+
+    256 elements are damaged where nothing is left of them. Of types that keep every sign, 8 are
+    where more than one sign is another, and 32 where they have grown far above their own greatest;
+    of others 256, where they are off by more than their size.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         ours, theirs = exact.reshape(-1, _SUPER), values.reshape(-1, _SUPER)
-        off = ((theirs - ours) ** 2).sum(axis=1) > _FARTHEST * (ours**2).sum(axis=1)
-        allowed = np.where(off | ~theirs.any(axis=1), np.float32(_LOST), np.float32(np.inf))
-    return Bound(np.repeat(allowed, _SUPER), np.zeros(values.size, dtype=np.int8))
+        wrong = np.repeat(~theirs.any(axis=1), _SUPER)
+        allowed = np.full(values.size, ANYTHING)
+        if kind in _SIGNED_VECTORS:
+            turned = (exact * values < 0) & (np.abs(exact) > _LOST / 10)
+            odd = turned.reshape(-1, _EIGHT).sum(axis=1) > 1
+            parts = np.abs(ours).reshape(-1, 8, 32).max(axis=2)
+            most = _LARGEST * parts + _BESIDE * np.abs(ours).max(axis=1, keepdims=True)
+            reached = np.abs(theirs).reshape(-1, 8, 32).max(axis=2)
+            wrong |= np.repeat(odd, _EIGHT) | np.repeat((reached > most).reshape(-1), 32)
+            cut = np.abs(exact) > np.repeat(_CUT * reached.reshape(-1), 32)
+            allowed = np.where(cut, CUT_OFF, ANYTHING)
+        else:
+            off = ((theirs - ours) ** 2).sum(axis=1) > _FARTHEST * (ours**2).sum(axis=1)
+            wrong |= np.repeat(off, _SUPER)
+    allowed[wrong] = _LOST
+    return Bound(allowed, np.zeros(values.size, dtype=np.int8))
 
 
 def block_cells(kind: str, raw: NDArray[np.uint8], size: int) -> Cells | None:
@@ -110,6 +225,7 @@ def _with_minimum(
         high=low + top * step,
         inner=_few(levels) * step + lost,
         outer=4 * step + cut,
+        single=(step == 0) & (scale != 0),
     )
 
 
@@ -146,6 +262,7 @@ def _signed_scales(scale: Array, codes: Array, half: int) -> Cells:
         high=np.maximum(*ends),
         inner=_few(2 * half) * step + lost,
         outer=4 * step + 0.75 * half * np.abs(scale),
+        single=(step == 0) & (scale != 0),
     )
 
 
