@@ -7,7 +7,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.settings import Value
+from evalguard.core.settings import Value, digest_of
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 
 # lm-eval's own seeds of the two global generators (lm_eval.defaults): some tasks shuffle with them.
@@ -121,29 +121,51 @@ def _data_files_by_state() -> Iterator[None]:
     """Let datasets tell local files by more than the time that they were written at.
 
     It keeps what it has read of them under that time alone, which a copy keeps and anybody can set.
+    Here what is read of local files has a folder for each state of theirs.
     """
-    from datasets import data_files
+    import datasets
 
-    name = "_get_single_origin_metadata"
-    tell: Any = getattr(data_files, name, None)
-    if tell is None:
-        yield
-        return
+    load = datasets.load_dataset
 
-    def tell_more(data_file: str, *words: Any, **named: Any) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = tell(data_file, *words, **named)
-        try:
-            state = os.stat(data_file)
-        except (OSError, ValueError):  # a place that is not on this machine
-            return found
-        changed = (state.st_size, state.st_ctime_ns, state.st_ino)
-        return (*found, ".".join(map(str, changed)))
+    def load_by_state(path: str, *words: Any, **named: Any) -> Any:
+        # a dataset of the hub has its revision, and asking for its files would ask the hub again
+        packaged = "/" not in path or Path(path).expanduser().exists()
+        state = "" if words or not packaged else _state_of_files(path, named)
+        if state:
+            root = named.get("cache_dir") or datasets.config.HF_DATASETS_CACHE
+            named = {**named, "cache_dir": str(Path(root) / f"local-{state}")}
+        return load(path, *words, **named)
 
-    setattr(data_files, name, tell_more)
+    datasets.load_dataset = load_by_state
     try:
         yield
     finally:
-        setattr(data_files, name, tell)
+        datasets.load_dataset = load
+
+
+# Arguments of load_dataset that its builder does not take.
+_OF_LOADING = frozenset(
+    {"split", "verification_mode", "keep_in_memory", "save_infos", "streaming", "num_proc"}
+)
+
+
+def _state_of_files(path: str, named: Mapping[str, Any]) -> str:
+    """Digest of the states of all local files of a dataset; "" where it has none."""
+    import datasets
+
+    asked = {name: value for name, value in named.items() if name not in _OF_LOADING}
+    try:
+        builder = datasets.load_dataset_builder(path, **asked)
+    except Exception:  # noqa: BLE001  loading it raises the same, and says so
+        return ""
+    states: list[Value] = []
+    for split, files in sorted((builder.config.data_files or {}).items()):
+        for file in files:
+            with suppress(OSError, ValueError):  # one that is not on this machine
+                now = os.stat(file)
+                changed = [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino]
+                states.append([str(split), str(file), *changed])
+    return digest_of(states)[:16] if states else ""
 
 
 @contextmanager

@@ -182,6 +182,25 @@ def test_with_a_revision_scores_are_kept_until_the_server_or_its_revision_is_ano
     assert counts(servers) == [N, N]
 
 
+def test_beside_code_that_others_brought_nothing_is_kept_of_a_server_whoever_vouches_for_it(
+    servers, words, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("edited_model.runs_other_code", "foreign_code.runs_other_code"):
+        monkeypatch.setattr(f"evalguard.run.loading.{place}", lambda: "transformers_modules.port")
+    monkeypatch.setattr(
+        "evalguard.run.scoring.run_context.runs_other_code", lambda: "transformers_modules.port"
+    )
+    vouched: dict[str, Any] = {
+        "tasks": ["sw_word"], "of_base": {"revision": "a"}, "of_cand": {"revision": "b"}
+    }  # fmt: skip
+    for _ in range(2):
+        done = run(words(servers, **vouched))
+        assert done.code == 0, done.err
+        assert counts(servers) == [N, N]
+        assert "not kept for other runs: transformers_modules.port" in json.dumps(done.document)
+    assert answers_on_disk() == []
+
+
 def test_a_revision_is_not_inherited_and_not_sent(servers, words, run) -> None:
     listed = words(
         servers,

@@ -1,7 +1,12 @@
-"""What a task's templates may do."""
+"""What a task's templates may do, and which documents it is given."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
+import datasets
 import pytest
 from jinja2.exceptions import SecurityError, UndefinedError
 from lm_eval.utils import apply_template, env
@@ -45,3 +50,38 @@ def test_lm_evals_own_renderer_is_given_back() -> None:
     with lm_eval_surroundings():
         assert env.from_string != before
     assert env.from_string == before
+
+
+@pytest.mark.parametrize("way", ["a file", "a list", "a pattern", "a folder", "a map"])
+def test_documents_of_a_local_file_are_those_that_it_holds_now_whatever_its_time(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    file = tmp_path / "data" / "test.jsonl"
+    file.parent.mkdir()
+    asked: dict[str, Any] = {
+        "a file": {"data_files": str(file)},
+        "a list": {"data_files": [str(file)]},
+        "a pattern": {"data_files": {"train": str(tmp_path / "data" / "*.jsonl")}},
+        "a folder": {"data_dir": str(file.parent)},
+        "a map": {"data_files": {"train": [str(file)]}},
+    }[way]
+    read = []
+    for word in ("lantern", "harbour", "lantern"):
+        file.write_text(f'{{"text": "{word}"}}\n{{"text": "{word:>8}"}}\n')
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        with lm_eval_surroundings():
+            found = datasets.load_dataset("json", **asked)
+        read.append(next(iter(found.values()))[0]["text"])
+    assert read == ["lantern", "harbour", "lantern"]
+
+
+def test_datasets_of_the_hub_are_loaded_as_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: asked.append((a, k)))
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: asked.append("builder"))
+    with lm_eval_surroundings():
+        datasets.load_dataset("owner/name", split="test", revision="main")
+    assert asked == [(("owner/name",), {"split": "test", "revision": "main"})]

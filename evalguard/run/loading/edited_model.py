@@ -111,7 +111,8 @@ class EditedModel:
         return AssignedModel(
             effective={setting.name: effective[setting.name] for setting in variant.settings},
             provenance=self._provenance(wanted, effective),
-            revision=variant.revision,
+            # a client's texts are encoded here, whatever the server is
+            revision="" if self._open() else variant.revision,
             threads=threads,
             caveats=(
                 *_not_kept_note(self._open()),

@@ -19,7 +19,7 @@ from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.groups import check_clusters
-from evalguard.run.loading.foreign_code import needs_worker
+from evalguard.run.loading.foreign_code import has_own_process, needs_worker, runs_other_code
 from evalguard.run.loading.lazy_scorer import (
     LazyScorer,
     ScorerOpener,
@@ -209,6 +209,8 @@ class RunContext:
         asked = served_scorer(scorer)
         if asked is None or asked.served is None or not self.options.use_cache:
             return
+        if runs_other_code() and not has_own_process(source.variant):
+            return  # what encodes its texts may be another's doing
         served = asked.served
         serve = source.variant.serve
         # Of a server that is started for the run, the port is another one each time.
