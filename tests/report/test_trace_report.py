@@ -116,8 +116,39 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int, verbose: bool
     assert "\u202e" not in text
 
 
+LONG = replace(
+    LOCATED,
+    notes=tuple(f"note {number}: {'what was seen ' * 12}" for number in range(6)),
+    hyperparameters=tuple(
+        replace(HYPERPARAMETERS[0], name=f"rope_{number}", base=list(range(100)),
+                candidate=list(range(1, 101)))
+        for number in range(4)
+    ),
+    chosen="of a task with a very long name " * 6,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, "long"])
+def test_the_answer_and_the_next_step_are_on_one_screen(name: str) -> None:
+    shown = LONG if name == "long" else EXAMPLES[name]
+    lines = render_trace(shown, width=80).splitlines()
+    assert any(line.startswith("Next") for line in lines[:24])
+    if "In detail" not in "\n".join(lines):
+        assert len(lines) <= 24
+    view = build_trace_view(shown)
+    for line in view.next_command.splitlines():
+        assert line.split()[0] in "\n".join(lines[:24])
+
+
+def test_what_has_no_room_is_counted_and_follows_with_v() -> None:
+    brief, whole = (render_trace(LOCATED, width=80, verbose=verbose) for verbose in (False, True))
+    assert "Growth over depth: error" not in brief
+    assert "growth over depth" in brief.splitlines()[-1]
+    assert "Growth over depth: error" in whole
+
+
 def test_many_layers_are_joined_and_the_first_suspect_stands_alone() -> None:
-    text = render_trace(EXAMPLES["deep"], width=80)
+    text = render_trace(EXAMPLES["deep"], width=80, verbose=True)
     growth = text[text.index("Growth over depth") :].split("\n\n")[0].splitlines()
     assert 8 <= len(growth) <= 16
     assert any(line.startswith("> layer 41 ") for line in growth)

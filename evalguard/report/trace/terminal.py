@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isinf, log10
 
 from rich.text import Text
@@ -33,6 +34,8 @@ STATE_STYLES: dict[TraceState, str] = {
     "clear": "bold green",
     "unknown": "bold magenta",
 }
+_SCREEN = 24  # lines
+_USUAL_WIDTH = 80  # where it is narrower, rows need more lines
 _MOST_SUSPECTS, _MOST_DEPTHS, _MOST_LAYERS = 6, 10, 400
 _MOST_UNALIGNED = 8
 _LEAST_MODULE, _LEAST_WORDS = 16, 14
@@ -44,40 +47,111 @@ def render_trace(
 ) -> str:
     """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
 
-    One screen; with ``verbose`` every measured point, all hyper-parameters and what could not be
-    aligned follow. No name can act on the terminal; without ``color`` there is no escape character.
+    One screen, the answer and what to do next on it; what was asked for in detail follows. With
+    ``verbose`` the growth over depth, every measured point, all hyper-parameters and what could not
+    be aligned follow. No name can act on the terminal; without ``color`` there is no escape
+    character.
     """
     width = max(width, NARROWEST)
     view = build_trace_view(report)
+    if not verbose:
+        blocks = [*_first_screen(view, width), *_details(view, width)]
+        return render_page(blocks, width, color=color)
+    everything = _Shown(suspects=len(view.suspects), depths=_MOST_DEPTHS, caveats=None)
     blocks = [
-        _answer(view, width),
-        _suspects(view, width, len(view.suspects) if verbose else _MOST_SUSPECTS),
-        _growth(view, width),
-        *(_details(view, width)),
-        *(_everything(view, width) if verbose else []),
-        _next(view, width, everything=verbose),
+        _answer(view, width, everything),
+        _suspects(view, width, everything),
+        _growth(view, width, everything.depths),
+        *_details(view, width),
+        *_everything(view, width),
+        _next(view, width, everything),
     ]
     return render_page(blocks, width, color=color)
 
 
-def _answer(view: TraceView, width: int) -> list[Text]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """How much of a trace is shown.
+
+    Attributes:
+        suspects: rows; 0: no table, for the answer names the first one.
+        depths: rows of the growth over depth; 0: none.
+        caveats: the first ones; None: all.
+        lines: of a paragraph of the answer; None: all.
+    """
+
+    suspects: int = _MOST_SUSPECTS
+    depths: int = 0
+    legend: bool = True
+    numbers: bool = True
+    sides: bool = True
+    caveats: int | None = 2
+    lines: int | None = None
+
+
+# Of what goes first where it is more than a screen: the growth, further suspects, figures.
+_SCREENS = (
+    _Shown(depths=_MOST_DEPTHS),
+    _Shown(depths=_MOST_DEPTHS // 2),
+    _Shown(),
+    _Shown(suspects=3),
+    _Shown(suspects=3, legend=False, caveats=1),
+    _Shown(suspects=2, legend=False, caveats=0),
+    _Shown(suspects=2, legend=False, caveats=0, sides=False, lines=4),
+    _Shown(suspects=0, legend=False, caveats=0, lines=4),
+    _Shown(suspects=0, legend=False, caveats=0, sides=False, numbers=False, lines=3),
+    _Shown(suspects=0, legend=False, caveats=0, sides=False, numbers=False, lines=2),
+)
+
+
+def _first_screen(view: TraceView, width: int) -> list[list[Text]]:
+    """The blocks of one screen, with as much of the table and the growth as there is room for."""
+    room = _SCREEN if width >= _USUAL_WIDTH else 2 * _SCREEN
+    blocks: list[list[Text]] = []
+    for shown in _SCREENS:
+        made = [
+            _answer(view, width, shown),
+            _suspects(view, width, shown),
+            _growth(view, width, shown.depths),
+            _next(view, width, shown),
+        ]
+        blocks = [block for block in made if block]
+        if sum(map(len, blocks)) + len(blocks) - 1 <= room:
+            break
+    return blocks
+
+
+def _answer(view: TraceView, width: int, shown: _Shown) -> list[Text]:
     head = f"{view.headline}; exit code {view.exit_code}"
     lines = [Text(line, style="bold") for line in wrap_text(head, width)]
     lines[0].stylize(STATE_STYLES[view.state], 0, len(view.state) + 1)
-    lines += wrap_prose(view.nonfinite, width)
-    for text in view.because:
-        lines += wrap_prose(f"Likely why: {text}", width)
-    lines += wrap_prose(view.padded, width)
-    lines += wrap_prose(view.numbers, width)
-    lines += wrap_prose(view.weights, width)
-    if not view.because:
-        lines += wrap_prose(view.configuration, width)
+    paragraphs = [
+        view.nonfinite,
+        *(f"Likely why: {text}" for text in view.because),
+        view.padded,
+        view.numbers if shown.numbers else "",
+        view.weights,
+        "" if view.because else view.configuration,
+    ]
+    for text in paragraphs:
+        lines += _cut(wrap_prose(text, width), shown.lines)
     sides = f"base {view.base.name}, candidate {view.candidate.name}"
-    return [*lines, *wrap_prose(f"{sides}: {view.documents} ({view.chosen})", width, style="dim")]
+    if shown.sides:
+        lines += wrap_prose(f"{sides}: {view.documents} ({view.chosen})", width, style="dim")
+    return lines
 
 
-def _suspects(view: TraceView, width: int, most: int) -> list[Text]:
-    shown = list(view.suspects[:most])
+def _cut(lines: list[Text], most: int | None) -> list[Text]:
+    if most is None or len(lines) <= most:
+        return lines
+    last = lines[most - 1].plain
+    return [*lines[: most - 1], Text(f"{last[: max(len(last) - 4, 0)]} ...")]
+
+
+def _suspects(view: TraceView, width: int, of: _Shown) -> list[Text]:
+    if not of.suspects:
+        return []
+    shown = list(view.suspects[: of.suspects])
     first = next((one for one in view.suspects if one.is_first), None)
     if first is not None and first not in shown:
         shown[-1:] = [first]
@@ -105,6 +179,8 @@ def _suspects(view: TraceView, width: int, most: int) -> list[Text]:
     rest = len(view.suspects) - len(shown)
     if rest:
         lines += wrap_prose(f"and {rest} more", width, style="dim")
+    if not of.legend:
+        return lines
     legend = view.legend
     if swap:
         legend += (
@@ -126,8 +202,8 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 # Growth over depth as bars on a scale of powers of ten.
 
 
-def _growth(view: TraceView, width: int) -> list[Text]:
-    points = _merge_depths(view.growth, _MOST_DEPTHS)
+def _growth(view: TraceView, width: int, most: int) -> list[Text]:
+    points = _merge_depths(view.growth, most) if most else []
     if len(points) < 2:
         return []
     label = min(max(len(one.label) for one in points) + 2, width // 3)
@@ -267,13 +343,14 @@ def _unaligned(view: TraceView, width: int) -> list[Text]:
     return lines
 
 
-def _next(view: TraceView, width: int, *, everything: bool) -> list[Text]:
+def _next(view: TraceView, width: int, shown: _Shown) -> list[Text]:
     step = f"Next, to {view.next_step}:" if view.next_command else f"Next: {view.next_step}."
     lines = [*wrap_prose(step, width, style="bold"), *command_lines(view.next_command, width)]
+    everything = shown.caveats is None
     if view.folder:
         page = "" if everything else ", with trace.html"
         lines += wrap_prose(f"Saved in {view.folder}{page}", width)
-    told = view.caveats if everything else view.caveats[:2]
+    told = view.caveats[: shown.caveats]
     for text in told:
         lines += [
             Text(line) for line in wrap_text(f"Caveat: {text}", prose_width(width), rest="  ")
@@ -281,6 +358,8 @@ def _next(view: TraceView, width: int, *, everything: bool) -> list[Text]:
     if everything:
         return lines
     rest = len(view.caveats) - len(told)
-    held = [f"{rest} more caveat{'s' if rest > 1 else ''}"] if rest else []
+    held = [f"{rest} more caveat{'s' if rest > 1 else ''}"] if rest and told else []
+    held += [f"{rest} caveat{'s' if rest > 1 else ''}"] if rest and not told else []
+    held += ["growth over depth"] if not shown.depths and len(view.growth) > 1 else []
     held += [f"{len(view.unaligned)} not aligned"] if view.unaligned else []
     return [*lines, *more_lines(view.folder, "; ".join(held), width)]
