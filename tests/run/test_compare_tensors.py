@@ -470,3 +470,26 @@ def test_a_wrong_tensor_in_a_quantised_gguf_is_beyond_what_its_type_keeps(
     assert report.exit_code == 1
     assert [delta.name for delta in report.deltas if delta.state == "beyond"] == sorted([GATE, UP])
     assert likeness(report, UP) == f"swapped (it is {GATE})"
+
+
+@pytest.mark.parametrize(
+    ("order", "name"),
+    [
+        ([3, 2, 1, 0, 7, 6, 5, 4], "heads permuted"),
+        ([1, 0, 2, 3, 4, 5, 7, 6], "heads permuted"),
+        ([2, 3, 4, 5, 6, 7, 0, 1], "heads permuted"),
+        ([5, 1, 2, 3, 4, 0, 6, 7], "heads permuted"),
+        (torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist(), "rows permuted"),
+    ],
+)
+def test_rows_of_many_sizes_that_all_moved_are_an_order_and_no_duplicates(
+    order: list[int], name: str, tmp_path: Path
+) -> None:
+    """Small rows in the place of large ones stand out, as trained weights have them."""
+    draw = torch.Generator().manual_seed(7)
+    sizes = 10.0 ** (1.5 * torch.rand(64, 1, generator=draw) - 1.2)
+    rows = sizes * torch.randn(64, 64, generator=draw)
+    rows[20:24] = 1.02 * rows[40:44]  # and some are nearly alike
+    moved = rows.view(len(order), -1, 64)[order].reshape(64, 64)
+    report = compare_states(tmp_path, {"w": rows}, {"w": moved})
+    assert likeness(report, "w").startswith(name)

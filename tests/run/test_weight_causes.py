@@ -11,7 +11,7 @@ import torch
 from changed_models import at_reference, model, scores
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from evalguard.run.bisection.derived_settings import DerivedCandidate, derive_settings
 from evalguard.run.modules.module_settings import derive_module_settings
@@ -41,6 +41,25 @@ def port(base: Path, folder: Path, change: Callable[[Weights], None]) -> Path:
     change(weights)
     weights = {name: one.contiguous().clone() for name, one in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def save_neox(folder: Path) -> Path:
+    """Two layers with biases, fused queries, keys and values, and norm weights near 1."""
+    made = save_llama(folder)  # for its tokenizer
+    vocabulary = LlamaConfig.from_pretrained(made).vocab_size
+    torch.manual_seed(4)
+    neox = GPTNeoXForCausalLM(
+        GPTNeoXConfig(
+            vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=4, max_position_embeddings=64,
+        )
+    )  # fmt: skip
+    with torch.no_grad():
+        for weight in neox.parameters():
+            if weight.ndim == 1:
+                weight += 0.05 * torch.randn_like(weight)
+    neox.save_pretrained(folder)
     return folder
 
 
@@ -154,6 +173,94 @@ def test_norm_weights_of_nothing_that_became_one_are_shifted(base: Path, tmp_pat
     assert names(found) == ["weights.norms (all 9, plus a constant, +1)"]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: one * 0.2, "scaled, by 0.2"),
+        (lambda one: one + 1.0, "plus a constant, +1"),
+        (lambda one: one.flip(0), "rows permuted"),
+        (lambda one: one.roll(1, 0), "shifted"),
+        (lambda one: torch.cat([one[:5], one[5:9] * 0.0, one[9:]]), "rows zeroed"),
+    ],
+)
+def test_an_embedding_that_is_the_head_too_is_one_mistake(
+    change: Callable[[torch.Tensor], torch.Tensor], words: str, base: Path, tmp_path: Path
+) -> None:
+    tied = tmp_path / "tied"
+    LlamaForCausalLM.from_pretrained(base, tie_word_embeddings=True).save_pretrained(tied)
+
+    def apply(weights: Weights) -> None:
+        assert "lm_head.weight" not in weights
+        weights["model.embed_tokens.weight"] = change(weights["model.embed_tokens.weight"])
+
+    found = derive_settings(model(tied), model(port(tied, tmp_path / "port", apply)))
+    assert names(found) == [f"weights.embed_tokens, lm_head (all 2, {words})"]
+
+
+def permute_rows(one: torch.Tensor) -> torch.Tensor:
+    order = torch.randperm(len(one), generator=torch.Generator().manual_seed(2))
+    return one[order]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda one: one.unflatten(0, (4, -1))[[2, 0, 3, 1]].flatten(0, 1), "heads permuted"),
+        (permute_rows, "rows permuted"),
+        (lambda one: one.bfloat16().float().unflatten(0, (4, -1)).flip(0).flatten(0, 1),
+         "heads permuted"),
+    ],
+)  # fmt: skip
+def test_biases_that_moved_with_the_rows_of_their_weight_are_in_one_mistake_with_it(
+    change: Callable[[torch.Tensor], torch.Tensor], name: str, tmp_path: Path
+) -> None:
+    def apply(weights: Weights) -> None:
+        for one in weights:
+            if "query_key_value" in one:
+                weights[one] = change(weights[one])
+
+    neox = save_neox(tmp_path / "neox")
+    found = derive_settings(model(neox), model(port(neox, tmp_path / "port", apply)))
+    assert names(found) == [f"weights.query_key_value (all 4, {name})"]
+
+
+def test_a_bias_of_other_values_is_another_mistake_than_the_order_of_the_rows(
+    tmp_path: Path,
+) -> None:
+    def apply(weights: Weights) -> None:
+        for one in weights:
+            if one.endswith("query_key_value.weight"):
+                weights[one] = permute_rows(weights[one])
+            elif one.endswith("query_key_value.bias"):
+                weights[one] = permute_rows(weights[one]) * 1.5 + 0.1
+
+    neox = save_neox(tmp_path / "neox")
+    found = derive_settings(model(neox), model(port(neox, tmp_path / "port", apply)))
+    assert "weights.query_key_value (2 of 4, rows permuted)" in names(found)
+    assert len(names(found)) == 2
+
+
+@pytest.mark.parametrize("norm", ["model.norm", "model.layers.2.input_layernorm"])
+def test_one_norm_that_differs_is_named_itself(norm: str, base: Path, tmp_path: Path) -> None:
+    def change(weights: Weights) -> None:
+        noise = torch.rand(32, generator=torch.Generator().manual_seed(5))
+        weights[f"{norm}.weight"] = weights[f"{norm}.weight"] + noise
+
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert names(found) == [f"weights.{norm}"]
+
+
+def test_a_norm_that_is_lost_with_its_bias_is_one_mistake_and_zeroed(tmp_path: Path) -> None:
+    def change(weights: Weights) -> None:
+        for one in weights:
+            if "layers.1.input_layernorm" in one:
+                weights[one] = torch.zeros_like(weights[one])
+
+    neox = save_neox(tmp_path / "neox")
+    found = derive_settings(model(neox), model(port(neox, tmp_path / "port", change)))
+    assert names(found) == ["weights.gpt_neox.layers.1.input_layernorm (zeroed)"]
+
+
 def test_two_mistakes_are_two_settings_and_what_is_like_nothing_known_stays_apart(
     base: Path, tmp_path: Path
 ) -> None:
@@ -183,7 +290,9 @@ def test_what_different_modules_hold_can_be_asked_apart(base: Path, tmp_path: Pa
     (name,) = names(found)
     assert name == "weights.layers.1, layers.3 (rows permuted, columns permuted)"
     assert [one.name for one in found.groups[name]] == [
-        "weights.gate_proj (2 of 4)", "weights.up_proj (2 of 4)", "weights.down_proj (2 of 4)",
+        "weights.gate_proj (layers 1 and 3, rows permuted)",
+        "weights.up_proj (layers 1 and 3, rows permuted)",
+        "weights.down_proj (layers 1 and 3, columns permuted)",
     ]  # fmt: skip
 
 
@@ -197,7 +306,7 @@ def test_over_layers_one_mistake_is_taken_back_as_one(base: Path, tmp_path: Path
     candidate = port(base, tmp_path / "port", change)
     found = derive_module_settings(model(base), model(candidate), "layers")
     names = [one.name for one in found.variant.settings]
-    assert names[:2] == ["layers.1, layers.2 (swapped)", "q_proj (2 of 4, heads permuted)"]
+    assert names[:2] == ["layers.1, layers.2 (swapped)", "q_proj (layers 0 and 3, heads permuted)"]
     assert {"model.layers.0", "model.layers.3"} < set(names)
     assert not {"model.layers.1", "model.layers.2"} & set(names)
     mended = {one.name: one.reference for one in found.variant.settings[:2]}

@@ -30,7 +30,7 @@ from evalguard.models.checkpoint_tensors import (
 )
 from evalguard.models.comparison import WEIGHT_KINDS, WeightPlace, locate_weights, to_json_value
 from evalguard.models.loading import build_empty_model, config_model_args, read_effective_config
-from evalguard.run.bisection.weight_causes import WeightCause, find_weight_causes, name_weights
+from evalguard.run.bisection.weight_causes import WeightCause, find_weight_causes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -398,8 +398,7 @@ class _Groups:
             setting = self._setting(name, [*cause.tensors])
             if cause.parts:
                 self.finer[setting.name] = tuple(
-                    self._setting(f"weights.{name_weights(part, self.places)}", [*part])
-                    for part in cause.parts
+                    self._setting(f"weights.{part.name}", [*part.tensors]) for part in cause.parts
                 )
             found.append(setting)
         return found
@@ -449,12 +448,18 @@ class _Groups:
         finer: Callable[[list[str]], list[Setting]] | None = None,
     ) -> Setting:
         inner = finer(tensors) if finer else []
-        if len(inner) == 1 and self.places[tensors[0]].layer is not None:
+        if len(inner) == 1 and self._is_part(tensors):
             return inner[0]  # the narrowest name that is true: one layer, or one module
         if len(inner) > 1:
             self.finer[name] = tuple(inner)
         target = Target(kind="weights", path=self.covering.pattern(tensors))
         return Setting(name=name, reference=self.checkpoint, candidate=None, target=target)
+
+    def _is_part(self, tensors: list[str]) -> bool:
+        """Whether these lie in a layer, or their kind has other modules that do not differ."""
+        place = self.places[tensors[0]]
+        alike = {one.module for one in self.places.values() if one.kind == place.kind}
+        return place.layer is not None or len(alike) > 1
 
 
 def _cut_tensors(tensors: Iterable[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:

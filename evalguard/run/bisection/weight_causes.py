@@ -11,7 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.reports.tensors import Likeness
@@ -19,10 +19,11 @@ from evalguard.core.tensors.structure import UNKNOWN_DAMAGE
 from evalguard.errors import EvalguardError
 from evalguard.models.checkpoint_files import CheckpointFiles, open_stored_tensors
 from evalguard.models.checkpoint_tensors import map_loading_names, map_tied_names
-from evalguard.models.comparison import WeightPlace, locate_weights
+from evalguard.models.comparison import WeightKind, WeightPlace, locate_weights
 from evalguard.run.tensors.compare import TensorOptions, compare_tensors
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 # Faults of layout that one mistake makes of several tensors: rows here are columns there.
@@ -43,12 +44,13 @@ class WeightCause:
     Attributes:
         name: what they are called together: "q_proj (all 5, heads permuted)".
         tensors: their names in the model's state, in its order.
-        parts: the same, cut by module where modules of several names hold them; () where not.
+        parts: the same, cut by module where modules of several names hold them and each may be
+            asked apart; () where not.
     """
 
     name: str
     tensors: tuple[str, ...]
-    parts: tuple[tuple[str, ...], ...] = ()
+    parts: tuple[WeightCause, ...] = ()
 
 
 def find_weight_causes(
@@ -67,27 +69,43 @@ def find_weight_causes(
         return ()
     places = locate_weights(model)
     stored = _StoredNames.of(model, base, candidate)
-    groups: list[tuple[str, list[str], bool]] = []
+    causes: list[WeightCause] = []
     left = dict.fromkeys(differing)
     for words, tensors in _find_exchanged(stored, places, differing):
-        groups.append((words, tensors, False))
+        causes.append(_cause(words, tensors, places))
         for name in tensors:
             left.pop(name)
+    places = _place_tied(places, stored)
     matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
     likenesses = _describe_differences(stored, base, candidate, left)
+    likenesses |= _find_moved_biases(stored, places, left, likenesses, matrices)
     for words, tensors in _find_numbers(stored, places, left, likenesses, matrices):
-        groups.append((words, tensors, False))
+        causes.append(_cause(words, tensors, places))
         for name in tensors:
             likenesses.pop(name, None)
-    groups += _group_alike(likenesses, places, matrices)
-    return tuple(
-        WeightCause(
-            name=name_weights(tensors, places, words),
-            tensors=tuple(tensors),
-            parts=_cut_by_module(tensors, places) if divisible else (),
-        )
-        for words, tensors, divisible in groups
-    )
+    causes += _group_alike(likenesses, places, matrices)
+    return tuple(causes)
+
+
+def _place_tied(places: Mapping[str, WeightPlace], stored: _StoredNames) -> dict[str, WeightPlace]:
+    """Give tensors that are one in both files the kind of the first: one mistake made them both."""
+    kinds: dict[tuple[str, str], WeightKind] = {}
+    found = dict(places)
+    for name, place in places.items():
+        if name in stored.base and name in stored.candidate:
+            held = stored.base[name], stored.candidate[name]
+            found[name] = replace(place, kind=kinds.setdefault(held, place.kind))
+    return found
+
+
+def _cause(
+    words: str,
+    tensors: Collection[str],
+    places: Mapping[str, WeightPlace],
+    parts: Iterable[WeightCause] = (),
+) -> WeightCause:
+    name = name_weights(tensors, places, words)
+    return WeightCause(name=name, tensors=tuple(tensors), parts=tuple(parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +140,16 @@ class _StoredNames:
                     names.setdefault(source, held)
             sides.append(names)
         return cls(base=sides[0], candidate=sides[1], files=(base, candidate))
+
+    def read(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """The base's and the candidate's elements of a tensor, one after the other, as float64."""
+        sides = zip(self.files, (self.base, self.candidate), strict=True)
+        with ExitStack() as stack:
+            base, candidate = (
+                open_stored_tensors(files, stack)[names[name]][...].double().flatten()
+                for files, names in sides
+            )
+        return base, candidate
 
 
 # Weights that stand under the name of others: swapped, shifted or copied layers, bit for bit.
@@ -248,10 +276,38 @@ def _describe_differences(
     return {name: one for name, one in found.items() if one is not None}
 
 
+_MOVED = 0.05  # of a bias's difference: what is left of it once its elements are put in order
+
+
+def _find_moved_biases(
+    stored: _StoredNames,
+    places: Mapping[str, WeightPlace],
+    differing: Iterable[str],
+    likenesses: Mapping[str, Likeness],
+    matrices: Collection[str],
+) -> dict[str, Likeness]:
+    """Find vectors whose elements moved as the rows of the matrix in their module did."""
+    rows = {
+        places[name].module: likeness
+        for name, likeness in likenesses.items()
+        if name in matrices and likeness.name in _REARRANGED
+    }
+    found: dict[str, Likeness] = {}
+    for name in differing:
+        likeness = rows.get(places[name].module)
+        if likeness is None or name in likenesses or name in matrices:
+            continue
+        base, candidate = stored.read(name)
+        left = float((candidate.sort().values - base.sort().values).norm())
+        if left <= _MOVED * float((candidate - base).norm()):
+            found[name] = likeness
+    return found
+
+
 def _group_alike(
     likenesses: Mapping[str, Likeness], places: Mapping[str, WeightPlace], matrices: Collection[str]
-) -> Iterator[tuple[str, list[str], bool]]:
-    """Yield how weights differ, which, and whether each of their modules may be asked apart.
+) -> Iterator[WeightCause]:
+    """Yield weights that differ alike, by module where each of theirs may be asked apart.
 
     A rounding that a single matrix shows, or norm weights alone, may as well be chance: a few
     equal numbers lie on every grid.
@@ -259,13 +315,22 @@ def _group_alike(
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, likeness in likenesses.items():
         groups[_way(likeness, places[name])].append(name)
+
+    def told(tensors: Iterable[str]) -> str:
+        return ", ".join(dict.fromkeys(likenesses[name].name for name in tensors))
+
     for tensors in groups.values():
         first = likenesses[tensors[0]]
         rounded = first.kind == "precision"
         if rounded and sum(name in matrices for name in tensors) < _FEWEST_ROUNDED:
             continue
-        words = ", ".join(dict.fromkeys(likenesses[name].name for name in tensors))
-        yield f"rounded to {words}" if rounded else words, tensors, first.name in _REARRANGED
+        cut = _cut_by_module(tensors, places) if first.name in _REARRANGED else ()
+        yield _cause(
+            f"rounded to {told(tensors)}" if rounded else told(tensors),
+            tensors,
+            places,
+            [_cause(told(part), part, places) for part in cut],
+        )
 
 
 def _way(likeness: Likeness, place: WeightPlace) -> tuple[str, ...]:
@@ -329,7 +394,7 @@ def _find_numbers(
         else:
             groups.append((kind, number.fault, number.by, [name]))
     for _, fault, by, tensors in groups:
-        yield f"{fault}, {_number_text(fault, by)}", tensors
+        yield f"{fault}, {_number_text(fault, by)}" if by else "zeroed", tensors
 
 
 def _number_text(fault: str, by: float) -> str:
@@ -354,19 +419,17 @@ def _read_number(name: str, stored: _StoredNames, known: str) -> _Number | None:
     Args:
         known: "scaled" or "plus a constant", where that was recognised; "" else.
     """
-    with ExitStack() as stack:
-        base, candidate = (
-            open_stored_tensors(files, stack)[names[name]][...].double().flatten()
-            for files, names in zip(stored.files, (stored.base, stored.candidate), strict=True)
-        )
-        largest = float(candidate.abs().max())
-        difference = candidate - base
-        shift = float(difference.median())
-        apart = float((difference - shift).abs().max())
-        scatter = float((base - base.median()).abs().max())
-        squares = float(base @ base)
-        factor = float(base @ candidate) / squares if squares else 0.0
-        left = float((candidate - factor * base).abs().max())
+    base, candidate = stored.read(name)
+    largest = float(candidate.abs().max())
+    if largest == 0.0:
+        return _Number(fault=_SCALED, by=0.0)  # whatever else it looks like
+    difference = candidate - base
+    shift = float(difference.median())
+    apart = float((difference - shift).abs().max())
+    scatter = float((base - base.median()).abs().max())
+    squares = float(base @ base)
+    factor = float(base @ candidate) / squares if squares else 0.0
+    left = float((candidate - factor * base).abs().max())
     shifted = apart <= _CLOSE * largest and abs(shift) >= _TELLING * largest
     scaled = squares > 0.0 and left <= _CLOSE * largest and abs(factor - 1.0) >= _TELLING
     if known == _SHIFTED or (shifted and (scatter > 2.0 * _CLOSE * largest or not squares)):
@@ -405,8 +468,9 @@ def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tup
     layers = list(dict.fromkeys(places[name].layer for name in tensors))
     if len(modules) == 1:
         return modules[0] or own[0], ""
+    total = len({place.layer for place in places.values()} - {None})
     if len(own) > _FEW and None not in layers:
-        if len(layers) == len({place.layer for place in places.values()} - {None}):
+        if len(layers) == total:
             return "all layers", ""
         if len(layers) <= _FEW_LAYERS:
             return ", ".join(f"layers.{layer}" for layer in layers), ""
@@ -420,6 +484,9 @@ def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tup
         subject, alike = "tensors", list(places)
     if len(tensors) == len(alike):
         return subject, f"all {len(tensors)}"
+    if None not in layers and len(layers) <= _FEW_LAYERS and len(layers) < total:
+        *others, last = map(str, layers)
+        return subject, f"layers {', '.join(others)} and {last}" if others else f"layer {last}"
     return subject, f"{len(tensors)} of {len(alike)}"
 
 

@@ -49,6 +49,7 @@ _LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "float64": 2.0**-22}
 _MANY_BLOCKS = 0.25  # of all blocks
 # What no order of rows or columns makes.
 _NEVER_LAYOUT: tuple[Fault, ...] = ("rows shifted", "rows zeroed", "rows not finite")
+_MOVED: tuple[Fault, ...] = ("rows duplicated", "rows permuted", "rows swapped")
 _MOST = 0.5  # of the rows: then a fault of the whole tensor is looked for first
 
 
@@ -125,9 +126,11 @@ def _conclude(
     large = summed.sums.relative_l2 > _LAYOUT_ERROR
     most = share > _MOST and damage[0].fault not in _NEVER_LAYOUT
     unknown = bool(damage) and damage[0].fault in UNKNOWN_DAMAGE
-    if large and (most or unknown or (not damage and rounding is None)):
+    # rows that stand out by having moved: so may all others have, of which fewer are far off
+    moved = rounding is None and bool(damage) and damage[0].fault in _MOVED
+    if large and (most or unknown or moved or (not damage and rounding is None)):
         fault = find_layout_fault(summed.pair)
-        if fault is not None:
+        if fault is not None and not (moved and not most and fault.fault == damage[0].fault):
             return Description(likeness=_structure(fault))
     if unknown and share > 0.9:
         # all of them, in no way that is known: that says nothing about rows
