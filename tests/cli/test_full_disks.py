@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_disks import mounted_disk
+from small_world import SmallWorld
 
 from evalguard.store.files import HalfFile
 
@@ -147,3 +150,66 @@ def test_a_cache_that_became_read_only_is_read_and_says_nothing(compare: Any, di
     other = compare("orig", "soft", *words)  # of which nothing is kept
     check_said_once(other.document, "the file system is read-only")
     assert any("kept in the cache" in note for note in other.document["notes"])
+
+
+@pytest.fixture
+def full(disk: Path) -> Path:
+    """A folder of temporary files on a disk without room."""
+    place = disk / "tmp"
+    place.mkdir()
+    rest = os.open(disk / "rest", os.O_WRONLY | os.O_CREAT)
+    with contextlib.suppress(OSError):
+        while os.write(rest, bytes(4096)):
+            pass
+    os.close(rest)
+    return place
+
+
+def run_with(full: Path, tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command that has no other folder for temporary files."""
+    first = f"import tempfile\ntempfile.tempdir = {str(full)!r}\n"
+    return subprocess.run(
+        [sys.executable, "-c", f"{first}from evalguard.__main__ import run\nrun()",
+         *map(str, words)],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(full), "HF_HUB_OFFLINE": "1",
+             "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["lockstep", "reference"])
+def test_a_full_folder_of_temporary_files_costs_no_score(
+    world: SmallWorld, tmp_path: Path, full: Path, mode: str
+) -> None:
+    words = ("compare", "--config", world.guard, "--base", "orig", "--cand", "sharp", "--json",
+             "--tasks", "sw_long", "--distributions", mode, "--bisect", "never", "--cache-dir",
+             tmp_path / "cache")  # fmt: skip
+    found = run_with(full, tmp_path, *words)
+    assert found.returncode == 1, found.stderr
+    assert list(full.iterdir()) == []
+    document = json.loads(found.stdout)
+    patient = run_with(tmp_path, tmp_path, *words[:-1], tmp_path / "other")
+    assert numbers(document) == numbers(json.loads(patient.stdout))
+
+
+@pytest.mark.slow
+def test_a_trace_that_finds_no_room_for_temporary_files_says_so(
+    world: SmallWorld, tmp_path: Path, full: Path
+) -> None:
+    (tmp_path / "hook.py").write_text("def edit(model, value):\n    pass\n")
+    (tmp_path / "text.txt").write_text("Mara carried the lantern.")
+    plain = {"model_args": {"pretrained": str(world.models["llama"])}}
+    edit = {"reference": 0, "candidate": 1, "target": "call:hook.py:edit"}
+    models = {"orig": plain, "hooked": {"extends": "orig", "settings": {"edit": edit}}}
+    (tmp_path / "guard.yaml").write_text(json.dumps({"models": models}))
+    words = ("trace", "--config", "guard.yaml", "--base", "orig", "--cand", "hooked", "--text",
+             "text.txt", "--cache-dir", tmp_path / "cache")  # fmt: skip
+    found = run_with(full, tmp_path, *words)
+    assert found.returncode == 3, found.stdout
+    assert f"found no room in {full}" in " ".join(found.stderr.split())
+    assert "TMPDIR" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert list(full.iterdir()) == []
+    assert run_with(tmp_path, tmp_path, *words).returncode == 0

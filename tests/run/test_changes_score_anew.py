@@ -224,6 +224,68 @@ WEIGHTS: dict[str, Case] = {
 }  # fmt: skip
 
 
+# Adapters, by a stand-in for peft that reads what peft reads: its config, and its weights.
+
+_PEFT = """import json
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+__version__ = "0.17.0"
+
+
+class PeftModel:
+    @staticmethod
+    def from_pretrained(model, folder, **_):
+        scaling = json.loads((Path(folder) / "adapter_config.json").read_text())["lora_alpha"]
+        update = load_file(Path(folder) / "adapter_model.safetensors")["update"]
+        with torch.no_grad():
+            model.model.norm.weight.add_(scaling * update)
+        return model
+"""
+
+
+def with_adapter(folder: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    (folder / "front" / "peft").mkdir(parents=True)
+    (folder / "front" / "peft" / "__init__.py").write_text(_PEFT)
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text('{"lora_alpha": 0.5}')
+    size = json.loads((folder / "model" / "config.json").read_text())["hidden_size"]
+    update = {"update": torch.linspace(-1.0, 1.0, size)}
+    save_file(update, folder / "adapter" / "adapter_model.safetensors", {"format": "pt"})
+    guard = folder / "guard.yaml"
+    guard.write_text(guard.read_text().replace("dtype", f"peft: {folder / 'adapter'}, dtype"))
+
+
+def with_two_adapters(folder: Path) -> None:
+    with_adapter(folder)
+    shutil.copytree(folder / "adapter", folder / "other")
+    (folder / "other" / "adapter_config.json").write_text('{"lora_alpha": 0.9}')
+
+
+_WITH_PEFT = {"PYTHONPATH": "{folder}/front"}
+ADAPTERS: dict[str, Case] = {
+    "weights of an adapter, times kept": Case(
+        scaled("adapter/adapter_model.safetensors"),
+        prepare=with_adapter, afresh=True, env=_WITH_PEFT,
+    ),
+    "config of an adapter, times kept": Case(
+        text("adapter/adapter_config.json", "0.5", "0.7", keep_times=True),
+        prepare=with_adapter, afresh=True, env=_WITH_PEFT,
+    ),
+    "another adapter": Case(
+        text("guard.yaml", "/adapter,", "/other,"),
+        prepare=with_two_adapters,
+        afresh=True, env=_WITH_PEFT,
+    ),
+}  # fmt: skip
+
+
 # A hub's local copy.
 
 _COMMITS = ("a" * 40, "b" * 40)
@@ -557,6 +619,11 @@ def of_a_runtime(folder: Path) -> None:
     )
 
 
+def hooked_runtime(folder: Path) -> None:
+    hooked(folder)
+    of_a_runtime(folder)
+
+
 def runtime_with_a_copy(folder: Path) -> None:
     of_a_runtime(folder)
     with_a_copy_of_evalguard(folder)
@@ -611,6 +678,10 @@ RUN: dict[str, Case] = {
     "evalguard's scoring code, for a model in an environment of its own": Case(
         SCORED_TOKENS, prepare=runtime_with_a_copy, matters=None, afresh=True, env=_FRONT
     ),
+    "a hook of a model in an environment of its own": Case(
+        text("hook.py", "F = 1.5", "F = 2.5", keep_times=True),
+        prepare=hooked_runtime, scored=None, afresh=True,  # nothing is kept
+    ),
     "evalguard's reports, for a model in an environment of its own": Case(
         REPORTS,
         prepare=runtime_with_a_copy, matters=False, scored=False, afresh=True, env=_FRONT,
@@ -625,7 +696,7 @@ RUN: dict[str, Case] = {
     ),
 }  # fmt: skip
 
-TABLES = (WEIGHTS, HUB, BESIDE, DATA, ASKED, BUILT, SWITCHED, RUN)
+TABLES = (WEIGHTS, ADAPTERS, HUB, BESIDE, DATA, ASKED, BUILT, SWITCHED, RUN)
 CASES = {name: case for table in TABLES for name, case in table.items()}
 
 

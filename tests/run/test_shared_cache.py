@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import io
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from changed_worlds import Answers, answer_afresh, write_world
 from fake_models import FakeScorer, evaluator, scores_of
 
 from evalguard.core.scorer import Request, Response
@@ -248,3 +250,21 @@ def test_a_run_that_ends_early_holds_no_block_of_a_server(tasks: TaskSet, tmp_pa
     first.close()
     second.ask_ahead([called_m(other)])
     assert len(other.ahead) == BLOCKS
+
+
+@pytest.mark.slow
+def test_four_processes_on_one_cache_score_each_block_once_and_give_the_same_answers(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    folder = write_world(tmp_path / "world", tiny_llama)
+    alone = answer_afresh(folder, tmp_path / "alone", {}, {})
+
+    def answers(_: int) -> Answers:
+        return answer_afresh(folder, tmp_path / "shared", {}, {})
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(answers, range(4)))
+    assert [one.told for one in found] == [alone.told] * 4
+    assert sum(one.scored for one in found) == alone.scored > 0
+    assert not list((tmp_path / "shared").rglob("*.lock"))
+    assert not list((tmp_path / "shared").rglob("*.partial"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,26 @@ def test_a_folder_that_is_removed_as_empty_just_now_is_made_again(
     monkeypatch.setattr(block_cache, "write_atomically", write)
     ScoreCache(cache / "scores").put("dd44", "b0", [])
     assert len(calls) == 2
+
+
+def test_files_of_the_future_are_the_last_used_ones_and_age_from_their_next_use_on(
+    cache: Path,
+) -> None:
+    """As where the clock was set back, or another machine's is ahead."""
+    scores = cache / "scores" / "v1" / "aa11"
+    ahead = age(scores / "b1.parquet", -400)
+    half = scores / ".b7.parquet.77-0011aabb.partial"
+    half.touch()
+    age(half, -400)
+    assert take_inventory(cache).entries[0].last_used == pytest.approx(NOW + 400 * DAY)
+    went_by_age = went(prune(cache, PruneRules(older_than=0.5 * DAY), now=NOW), cache)
+    assert str(ahead.relative_to(cache)) not in went_by_age
+    assert not half.exists(), "its lock says that nobody writes it"
+    (item,) = (one for one in find_items(cache) if one.path == ahead)
+    left = prune(cache, PruneRules(max_size=item.size + 100), now=NOW)
+    assert left.left >= item.size
+    assert ahead.exists()
+    assert ScoreCache(cache / "scores").get("aa11", "b1") is not None
+    assert ahead.stat().st_mtime < time.time() + 1.0
+    prune(cache, PruneRules(everything=True), now=NOW)
+    assert names(cache) == set()

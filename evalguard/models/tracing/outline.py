@@ -7,7 +7,8 @@ runs passes of it, which are run there, against files of the base's activations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -90,7 +91,8 @@ def write_outline(model: torch.nn.Module, call: OutlineCall) -> ModelOutline:
                 ),
             )
         )
-    save_file(tensors, call.file)
+    with _room_in(Path(call.file).parent, "the weights of a traced model"):
+        save_file(tensors, call.file)
     declared = read_declared(model, call.said)
     return ModelOutline(
         modules=tuple(modules),
@@ -152,7 +154,9 @@ class PassRunner:
             else:
                 run_pass(self.model, call.inputs, visitor, names=call.names)
             if call.record:
-                self._recorded.append(_write_spool(spool, call.number, Path(call.record)))
+                folder = Path(call.record)
+                with _room_in(folder, "the activations of a traced model"):
+                    self._recorded.append(_write_spool(spool, call.number, folder))
         if not call.last:
             return None
         self._visitor = None
@@ -181,6 +185,20 @@ class _FileSource:
         del sequence  # each call has its own files
         file = self.files.get(point)
         return None if file is None else torch.from_numpy(np.load(file, allow_pickle=False))
+
+
+@contextmanager
+def _room_in(folder: Path, what: str) -> Iterator[None]:
+    """Say it where a folder has no room for what is written there."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise EvaluationError(
+            f"{what} found no room in {folder}: {getattr(error, 'strerror', None) or error}",
+            hint="trace fewer or shorter documents, or name a larger folder in TMPDIR",
+        ) from error
 
 
 def _write_spool(spool: ActivationSpool, sequence: int, folder: Path) -> dict[str, str]:
@@ -364,13 +382,8 @@ def write_reference(spool: ActivationSpool, sequences: int, folder: Path) -> Spo
     Raises:
         EvaluationError: the folder has no room.
     """
-    try:
+    with _room_in(folder, "the base's activations"):
         return [_write_spool(spool, number, folder) for number in range(sequences)]
-    except OSError as error:
-        raise EvaluationError(
-            f"the base's activations found no room in {folder}: {error.strerror or error}",
-            hint="trace fewer or shorter documents, or name a larger folder in TMPDIR",
-        ) from error
 
 
 def _take_over(found: PassFound, visitor: ComparedPass) -> None:
