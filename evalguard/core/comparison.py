@@ -165,6 +165,7 @@ class Comparison:
     drift_interval: tuple[float, float] | None = None
     tolerated: float | None = None
     caveats: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -94,6 +94,8 @@ class ScoreTable:
             nobody looked.
         run: what both runs must share besides documents (num_fewshot, fewshot seed, limit, task
             version ...), compared key by key where both sides know it.
+        caveats: what may mislead about the scores; ``provenance``: how they were made, which may
+            not.
     """
 
     task: str
@@ -121,6 +123,7 @@ class ScoreTable:
     uninformative: Uninformative | None = None
     run: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import UNSHARED, ModelDescription, ScoringPolicy
 from evalguard.models.configuration import read_configuration
 from evalguard.models.hf.batch_cuts import OUT_OF_MEMORY
@@ -64,6 +66,7 @@ def describe_model(
         padding=lm.padding if hasattr(lm, "forget_padding") else None,
         configuration=read_configuration(lm),
         caveats=list_model_caveats(lm, model_args),
+        findings=tuple(list_model_findings(lm)),
     )
 
 
@@ -123,40 +126,52 @@ def list_model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, .
             )
     if model_args.get("mixed_precision_dtype"):
         found.append(f"computed under autocast ({model_args['mixed_precision_dtype']})")
+    if getattr(lm, "unshared", ""):
+        found.append(f"{UNSHARED}: {lm.unshared}")
+    if _is_causal(lm):
+        if lm.own_path and lm.rows_reason:
+            found.append(
+                "logits are computed at every position, not only at the scored ones, which is "
+                f"slower: of this model, {lm.rows_reason}"
+            )
+        if lm.padding is not None and lm.padding.before_matters:
+            found.append(_padding_caveat(lm))
+    return tuple(found)
+
+
+def list_model_findings(lm: Any) -> Iterator[Finding]:
+    """List what of a loaded model every reader of its scores must see."""
     unused = sorted(
         str(key) for report in getattr(lm, "loading", ()) for key in report["unexpected_keys"]
     )
     if unused:
-        found.append(f"{len(unused)} weights of the checkpoint are not used (first: {unused[0]})")
-    if getattr(lm, "unshared", ""):
-        found.append(f"{UNSHARED}: {lm.unshared}")
-    return (*found, *_dependence_caveats(lm))
-
-
-def _dependence_caveats(lm: Any) -> Iterator[str]:
-    """What a causal model's scores depend on beside the tokens before them."""
-    if not hasattr(lm, "score_pairs") or lm.backend != "causal":
+        yield Finding(
+            kind="weights_unused",
+            text=f"{len(unused)} weights of the checkpoint are not used (first: {unused[0]})",
+            values={"weights": len(unused), "first": unused[0]},
+        )
+    if not _is_causal(lm):
         return
     from evalguard.models.hf.attention_reach import exceeds_rounding, measure_effect_of_later_tokens
 
     change = measure_effect_of_later_tokens(lm)
-    if lm.own_path and lm.rows_reason:
-        yield (
-            "logits are computed at every position, not only at the scored ones, which is slower: "
-            f"of this model, {lm.rows_reason}"
-        )
     if exceeds_rounding(lm, change):
-        yield (
-            f"a token's score depends on tokens that follow it (by {change:.2g} nats in a probe): "
-            "attention without a causal mask, or activations quantised together"
+        yield Finding(
+            kind="scores_depend",
+            text=f"a token's score depends on tokens that follow it (by {change:.2g} nats in a "
+            "probe): attention without a causal mask, or activations quantised together",
+            values={"nats": change if math.isfinite(change) else None},
         )
-    if lm.padding is not None and lm.padding.before_matters:
-        yield _padding_caveat(lm)
     if scales_with_length(lm.config, lm.max_length):
-        yield (
-            "dynamic rotary scaling: beyond the trained length, scores depend on what was read "
-            "before; set model_args.max_length to max_position_embeddings"
+        yield Finding(
+            kind="scores_depend",
+            text="dynamic rotary scaling: beyond the trained length, scores depend on what was "
+            "read before; set model_args.max_length to max_position_embeddings",
         )
+
+
+def _is_causal(lm: Any) -> bool:
+    return hasattr(lm, "score_pairs") and bool(lm.backend == "causal")
 
 
 def _padding_caveat(lm: Any) -> str:

@@ -172,7 +172,8 @@ def mark_as_stored(identity: RunIdentity, created: str) -> RunIdentity:
 
 
 def _with_stored_caveat(table: ScoreTable, created: str) -> ScoreTable:
-    return replace(table, caveats=(*table.caveats, f"scores that were stored on {created}"))
+    then = f"scores that were stored on {created}"
+    return replace(table, provenance=(*table.provenance, then))
 
 
 def _side_of_report(report: CompareReport, name: str, path: Path) -> SideName:
@@ -317,7 +318,7 @@ def _history_table(
         n_total=hashes.n_total,
         source=f"stored run {run.number} of {run.base}",
         run=dict(hashes.run),
-        caveats=(f"scores that were stored on {run.created}",),
+        provenance=(f"scores that were stored on {run.created}",),
     )
 
 
@@ -483,6 +484,7 @@ def _build_table(
         uninformative=facts.uninformative,
         run=facts.run,
         caveats=facts.caveats,
+        provenance=facts.provenance,
     )
 
 

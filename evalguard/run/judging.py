@@ -151,6 +151,7 @@ def _findings(
         ),
         *_model_findings(base),
         *_model_findings(candidate),
+        *_making_findings(base, candidate),
     )
 
 
@@ -274,13 +275,19 @@ def _side_making(side: ScoredSide) -> Mapping[str, Value]:
     }
 
 
-def _report_notes(base: ScoredSide, candidate: ScoredSide) -> tuple[str, ...]:
-    """What both sides' making left to say, and where two stored runs were made differently."""
+def _making_findings(base: ScoredSide, candidate: ScoredSide) -> tuple[Finding, ...]:
+    """Where two sides were made differently in ways that pairing cannot see."""
     differences: tuple[str, ...] = ()
     if "lm-eval run" in (base.identity.kind, candidate.identity.kind):
         differences = environment_differences(_side_making(base), _side_making(candidate))
     if base.identity.kind == "stored run":
         differences = describe_differences(base.environment, candidate.environment)
+    differences += note_batch_differences(base.description, candidate.description)
+    return tuple(Finding(kind="made_differently", text=text) for text in differences)
+
+
+def _report_notes(base: ScoredSide, candidate: ScoredSide) -> tuple[str, ...]:
+    """What both sides' making left to say."""
     both = [note for note in base.notes if note in candidate.notes]
     own = [
         f"{side.identity.name}: {note}"
@@ -288,12 +295,7 @@ def _report_notes(base: ScoredSide, candidate: ScoredSide) -> tuple[str, ...]:
         for note in side.notes
         if note not in both
     ]
-    return (
-        *both,
-        *own,
-        *differences,
-        *note_batch_differences(base.description, candidate.description),
-    )
+    return (*both, *own)
 
 
 # Broken documents whose texts a report holds.

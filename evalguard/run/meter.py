@@ -19,6 +19,7 @@ from evalguard.core.reports.compare import (
     PhaseName,
     Resources,
 )
+from evalguard.core.reports.findings import unstored
 from evalguard.core.scorer import Response, Scorer
 from evalguard.errors import EvalguardError, Interrupted
 from evalguard.models.machine import peak_device_memory
@@ -339,8 +340,8 @@ def _run_folder_files(report: CompareReport) -> Iterator[ReportFile]:
 
 
 def _with_problem(report: CompareReport, file: ReportFile, why: str) -> CompareReport:
-    note = f"{file.path} was not written: {why}"
-    return replace(report, notes=(*report.notes, note))
+    found = unstored(f"{file.path} was not written: {why}")
+    return replace(report, findings=(*report.findings, found))
 
 
 # An error in a sentence of a report.

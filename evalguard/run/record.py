@@ -21,6 +21,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.limit_scale import DocumentScale
 from evalguard.core.pairing import finite_rows, pair
 from evalguard.core.reports.compare import CompareReport, drift_column
+from evalguard.core.reports.findings import unstored
 from evalguard.core.scores import Aggregation, ScoreTable, Uninformative, UninformativeKind
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError
@@ -170,8 +171,8 @@ def write_run_folder(
             folder.commit()
     except StoreError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        note = f"no run folder was written: {error}{hint}"
-        return replace(report, notes=(*report.notes, note))
+        why = unstored(f"no run folder was written: {error}{hint}")
+        return replace(report, findings=(*report.findings, why))
     return written
 
 
@@ -265,6 +266,7 @@ class MetricFacts:
     run: Mapping[str, Value]
     uninformative: Uninformative | None = None
     caveats: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> MetricFacts:
@@ -285,6 +287,7 @@ class MetricFacts:
             run=dict(told["run"]),
             uninformative=_read_uninformative(told.get("uninformative")),
             caveats=tuple(map(str, told["caveats"])),
+            provenance=tuple(map(str, told.get("provenance", ()))),
         )
 
 
@@ -314,6 +317,7 @@ def describe_metrics(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
             "run": dict(table.run),
             "uninformative": None if table.uninformative is None else asdict(table.uninformative),
             "caveats": list(table.caveats),
+            "provenance": list(table.provenance),
         }
         for table in tables
     ]

@@ -34,8 +34,8 @@ class CompareResult:
 
     ``report`` holds everything; the properties are shortcuts to it. ``passed`` is True only if
     the gate passed: a comparison that failed, so that nothing is known, has not passed.
-    ``problems`` say what could not be written or kept after the verdict; the report's notes have
-    them too.
+    ``problems`` say what could not be written or kept after the verdict; the report's findings
+    have them too.
     """
 
     report: CompareReport
@@ -210,7 +210,8 @@ def finish_resumed_run(
     """Do what follows the verdict of a comparison whose run folder is there already.
 
     Args:
-        decided: its report before the folder was written; notes that came since are problems.
+        decided: its report before the folder was written; what could not be stored since is a
+            problem.
     """
     return _build_result(decided or finished.report, _publish(finished, request))
 
@@ -228,7 +229,8 @@ def _publish(finished: FinishedComparison, request: StoredRequest) -> CompareRep
 
 
 def _build_result(decided: CompareReport, report: CompareReport) -> CompareResult:
-    problems = tuple(note for note in report.notes if note not in decided.notes)
+    later = (one for one in report.findings if one not in decided.findings)
+    problems = tuple(one.text for one in later if one.kind == "not_stored")
     return CompareResult(report, problems)
 
 

@@ -33,19 +33,25 @@ def documents_of_task(paired: PairedScores) -> int:
     return max(paired.base.n_total, paired.candidate.n_total)
 
 
+def own_provenance(paired: PairedScores) -> list[str]:
+    """How a comparison's numbers were made, where that is not what one would take for granted."""
+    table, found = paired.base, []
+    total = documents_of_task(paired)
+    if table.n < total:
+        found.append(f"only {table.n:,} of the task's {total:,} documents were scored")
+    if table.weights is not None:
+        found.append(
+            "lm-eval reports no standard error here; it is computed by the ratio estimator over "
+            f"{table.n:,} documents"
+        )
+    return found
+
+
 def own_caveats(
     paired: PairedScores, drift: Drift, verdict: Verdict, *, tolerated: float
 ) -> list[str]:
     """What to know about a comparison's numbers beside what pairing and the runs had to say."""
     table, caveats = paired.base, []
-    total = documents_of_task(paired)
-    if table.n < total:
-        caveats.append(f"only {table.n:,} of the task's {total:,} documents were scored")
-    if table.weights is not None:
-        caveats.append(
-            "lm-eval reports no standard error here; it is computed by the ratio estimator over "
-            f"{table.n:,} documents"
-        )
     if table.rescoring is not None:
         caveats.append(_bootstrap(table.rescoring, _differing(paired)))
         if drift.undefined:

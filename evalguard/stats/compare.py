@@ -27,6 +27,7 @@ from evalguard.stats.caveats import (
     explain,
     explain_identical,
     own_caveats,
+    own_provenance,
     unusable,
 )
 from evalguard.stats.contributions import Contributions, contributions, influence
@@ -318,6 +319,7 @@ def _comparison(
             *own_caveats(paired, drift, verdict, tolerated=tolerance.drift),
             *doubts,
         ),
+        provenance=provenance_of(paired),
     )
 
 
@@ -352,6 +354,12 @@ def drift_fields(drift: Drift, judged: MetricJudgement, tolerance: MetricMargin)
 
 def _carried_caveats(paired: PairedScores) -> tuple[str, ...]:
     return _distinct(*paired.base.caveats, *paired.candidate.caveats, *paired.caveats)
+
+
+def provenance_of(paired: PairedScores) -> tuple[str, ...]:
+    """How both sides' scores and the comparison's numbers were made."""
+    sides = (*paired.base.provenance, *paired.candidate.provenance)
+    return _distinct(*sides, *own_provenance(paired))
 
 
 def _distinct(*caveats: str) -> tuple[str, ...]:

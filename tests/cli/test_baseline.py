@@ -114,17 +114,17 @@ def test_a_run_beside_a_stored_base_can_be_a_baseline_and_says_where_it_comes_fr
     first = against(made["run_folder"], "sharp", "--json").document
     again = against(first["run_folder"], "sharp", "--json").document
     assert rows(again, "caveats") == rows(first, "caveats")
-    caveats = again["comparisons"][0]["caveats"]
-    assert sum("scores that were stored on" in caveat for caveat in caveats) >= 1
+    provenance = again["comparisons"][0]["provenance"]
+    assert sum("scores that were stored on" in text for text in provenance) >= 1
     assert again["base"]["digest"] == made["base"]["digest"]
     added = run("history", "add", first["run_folder"], "--history", tmp_path / "h", "--json")
     assert added.document["add"]["with_documents"] == len(first["comparisons"])
 
 
-def test_caveats_say_that_the_base_was_stored_and_when(against: Run, made: dict[str, Any]) -> None:
+def test_it_says_that_the_base_was_stored_and_when(against: Run, made: dict[str, Any]) -> None:
     found = json.loads(against(made["run_folder"], "sharp", "--json").out)
     said = f"base: scores that were stored on {made['created']}"
-    assert all(said in one["caveats"] for one in found["comparisons"])
+    assert all(said in one["provenance"] for one in found["comparisons"])
 
 
 def test_a_metric_of_a_task_s_own_aggregation_is_left_out_and_said(

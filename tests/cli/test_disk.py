@@ -69,7 +69,7 @@ def test_a_disk_that_runs_full_costs_the_files_and_not_the_verdict(
     ran = compare("orig", candidate, "--no-cache", "--output-path", "out", "--json")
     assert ran.code == code
     assert ran.document["run_folder"] is None
-    (note,) = [note for note in ran.document["notes"] if "run folder" in note]
+    (note,) = [one["text"] for one in ran.document["findings"] if one["kind"] == "not_stored"]
     assert "no run folder was written" in note
     assert "the disk is full" in note
     assert "--output-path FOLDER" in note
@@ -83,8 +83,9 @@ def test_a_cache_that_cannot_be_written_costs_no_verdict_and_is_said(
     ran = compare("orig", "sharp", "--cache-dir", "cache", "--output-path", "out", "--json")
     assert ran.code == 1
     assert any(
-        "not everything could be kept in the cache" in note and "the disk is full" in note
-        for note in ran.document["notes"]
+        "not everything could be kept in the cache" in one["text"]
+        and "the disk is full" in one["text"]
+        for one in ran.document["findings"]
     )
     assert not [name for name in left(tmp_path / "cache") if name.endswith(".partial")]
 

@@ -46,7 +46,7 @@ def numbers(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_said_once(document: dict[str, Any], cause: str) -> None:
-    said = [note for note in document["notes"] if "kept in the cache" in note]
+    said = [one["text"] for one in document["findings"] if "kept in the cache" in one["text"]]
     assert len(said) <= 1, said
     assert not said or cause in said[0]
 
@@ -105,7 +105,8 @@ def test_whatever_a_disk_says_the_verdict_stands(
     ran = compare("orig", "sharp", "--cache-dir", "cache", "--output-path", "out", "--json")
     assert ran.code == 1
     check_said_once(ran.document, cause)
-    assert any("no run folder was written" in note for note in ran.document["notes"])
+    texts = [one["text"] for one in ran.document["findings"] if one["kind"] == "not_stored"]
+    assert any("no run folder was written" in text for text in texts)
     assert half_files(tmp_path) == []
 
 

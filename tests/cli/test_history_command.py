@@ -104,8 +104,8 @@ def test_a_history_that_fails_in_the_end_costs_no_verdict(
     monkeypatch.setattr("evalguard.run.compare.prepare_history", then_removed)
     found = compare("orig", "sharp", "--history", file, "--json")
     assert found.code == 1
-    notes = json.loads(found.out)["notes"]
-    assert any("this run is not in the history" in note for note in notes)
+    told = [one for one in json.loads(found.out)["findings"] if one["kind"] == "not_stored"]
+    assert any("this run is not in the history" in one["text"] for one in told)
 
 
 def test_trend_flips_check_and_export_answer(run: Run, file: Path, tmp_path: Path) -> None:

@@ -128,7 +128,8 @@ def test_a_page_that_cannot_be_made_costs_neither_verdict_nor_run(
     problem = f"{folder / 'page.txt'} was not written: {said}"
     assert ran.code == ran.document["exit_code"] == code
     assert f"warning: {problem}" in ran.err
-    assert any(note.startswith(problem) for note in ran.document["notes"])
+    told = [one["text"] for one in ran.document["findings"] if one["kind"] == "not_stored"]
+    assert any(text.startswith(problem) for text in told)
     assert json.loads((folder / "result.json").read_text())["exit_code"] == code
     assert Path("kept.json").exists() == (not isinstance(error, KeyboardInterrupt))
 

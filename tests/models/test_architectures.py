@@ -61,16 +61,19 @@ def test_generations_are_the_same_alone_and_in_a_batch(folder: Path) -> None:
     assert together == alone == lm_eval_answers(folder, generations(), batch_size=1)
 
 
-def test_attention_without_a_causal_mask_is_a_caveat(tmp_path: Path) -> None:
-    caveats = scorer(save_bidirectional(tmp_path)).describe().caveats
-    assert any("depends on tokens that follow it" in caveat for caveat in caveats)
+def test_attention_without_a_causal_mask_is_seen_by_every_reader(tmp_path: Path) -> None:
+    (found,) = scorer(save_bidirectional(tmp_path)).describe().findings
+    assert found.kind == "scores_depend"
+    assert "depends on tokens that follow it" in found.text
 
 
-def test_dynamic_rotary_beyond_its_trained_length_is_a_caveat(tmp_path: Path) -> None:
+def test_dynamic_rotary_beyond_its_trained_length_is_seen_by_every_reader(tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
     folder = save_architecture(tmp_path, "qwen3: wide heads", rope_parameters=rope)
-    assert scorer(folder).describe().caveats == ()
-    assert any("dynamic rotary" in c for c in scorer(folder, max_length=96).describe().caveats)
+    assert scorer(folder).describe().findings == ()
+    (found,) = scorer(folder, max_length=96).describe().findings
+    assert found.kind == "scores_depend"
+    assert "dynamic rotary" in found.text
 
 
 def test_a_token_that_the_model_does_not_embed_is_named(tmp_path: Path) -> None:

@@ -159,16 +159,15 @@ def test_weights_of_other_shapes_are_not_called_lost(copy: Path) -> None:
     assert "sizes in config.json" in raised.value.hint
 
 
-def test_unused_weights_are_a_caveat(copy: Path) -> None:
-    from evalguard.models.description import list_model_caveats
+def test_unused_weights_are_seen_by_every_reader(copy: Path) -> None:
+    from evalguard.models.description import list_model_findings
 
     weights = load_file(copy / "model.safetensors")
     weights["model.layers.7.extra.weight"] = torch.zeros(2)
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    caveats = list_model_caveats(load(copy, dtype="float32"), {"dtype": "float32"})
-    assert caveats == (
-        "1 weights of the checkpoint are not used (first: model.layers.7.extra.weight)",
-    )
+    (found,) = list_model_findings(load(copy, dtype="float32"))
+    assert found.kind == "weights_unused"
+    assert found.values == {"weights": 1, "first": "model.layers.7.extra.weight"}
 
 
 def test_an_unknown_architecture_says_that_transformers_lacks_it(copy: Path) -> None:

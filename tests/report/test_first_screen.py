@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from distribution_examples import distribution
@@ -24,7 +24,8 @@ from evalguard.core.gate import Gate
 from evalguard.core.limits import Waiver
 from evalguard.core.reports.bisection import MetricSearch
 from evalguard.core.reports.compare import CompareReport
-from evalguard.harness.finished_runs.run import caveats_of, environment_differences
+from evalguard.core.reports.findings import Finding, FindingKind
+from evalguard.harness.finished_runs.run import caveats_of
 from evalguard.report.contract.reading import read_report
 from evalguard.report.floor import render_floor
 from evalguard.report.formats import render_report
@@ -34,7 +35,6 @@ from evalguard.report.night import night_text
 from evalguard.report.plan import render_plan
 from evalguard.report.terminal import render_terminal
 from evalguard.report.view.report import build_report_view
-from evalguard.run.stored_run import describe_differences
 
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
 PASSING = report(
@@ -268,7 +268,7 @@ def test_a_wide_terminal_has_a_row_for_each_metric_with_its_task() -> None:
 
 def test_caveats_that_touch_the_verdict_are_whole_and_the_others_counted() -> None:
     heavy, how = "76% of the drift comes from the worst 1% of documents", "scores that were stored"
-    shown = report(comparison(caveats=(heavy, how)), notes=("batch size 4",))
+    shown = report(comparison(caveats=(heavy,), provenance=(how,)), notes=("batch size 4",))
     text = " ".join(" ".join(screen(shown)).split())
     assert "More (3 caveats, 1 here): " in text
     assert heavy in text
@@ -326,25 +326,31 @@ def test_a_trend_says_first_whether_anything_changed() -> None:
 
 
 @pytest.mark.parametrize(
+    "caveat", [*caveats_of({"use_cache": "cache.db"}), *caveats_of({"dtype": "bfloat16"})]
+)
+def test_what_puts_the_scores_in_doubt_stands_on_the_first_screen(caveat: str) -> None:
+    shown = report(comparison(caveats=(caveat,)))
+    assert caveat in " ".join(render_terminal(shown, width=80, color=False).split())
+
+
+@pytest.mark.parametrize("kind", get_args(FindingKind))
+def test_a_finding_of_any_kind_stands_on_the_first_screen(kind: FindingKind) -> None:
+    found = Finding(kind=kind, text="12 weights of port are left out")
+    shown = " ".join(render_terminal(report(findings=(found,)), width=80, color=False).split())
+    assert found.text in shown
+
+
+@pytest.mark.parametrize(
     "note",
     [
-        *caveats_of({"use_cache": "cache.db"}),
-        *caveats_of({"dtype": "bfloat16"}),
-        *environment_differences({"dtype": "float32"}, {"dtype": "bfloat16"}),
-        *environment_differences({"max_length": 512}, {"max_length": 1024}),
-        *describe_differences({"device": "cpu"}, {"device": "cuda"}),
-        "port: 12 weights of the checkpoint are not used (first: lm_head.bias)",
-        "port: a token's score depends on tokens that follow it (by 0.02 nats in a probe)",
+        "dtype follows the checkpoint (float32); set model_args.dtype",
+        "batch size 4",
+        "differential-1b: its scores are not kept for other runs: it is built anew",
+        "100 documents scored with lm-eval's own path: largest difference 1e-06 nats",
     ],
 )
-def test_what_puts_the_scores_in_doubt_stands_on_the_first_screen(note: str) -> None:
-    shown = " ".join(render_terminal(report(notes=(note,)), width=80, color=False).split())
-    assert note in shown
-
-
-def test_how_the_models_were_scored_does_not_stand_on_the_first_screen() -> None:
-    for note in ("dtype follows the checkpoint (float32); set model_args.dtype", "batch size 4"):
-        assert note not in render_terminal(report(notes=(note,)), width=80, color=False)
+def test_a_note_stays_off_the_first_screen_whatever_its_words(note: str) -> None:
+    assert note not in render_terminal(report(notes=(note,)), width=80, color=False)
 
 
 def test_a_night_shows_the_largest_drifts_first_and_the_command_for_the_gravest_pair() -> None:

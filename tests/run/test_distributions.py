@@ -213,7 +213,7 @@ def test_a_reference_that_cannot_be_kept_costs_the_distributions_only(
     evaluations = score("llama", "other", distributions="reference")
     assert values(evaluations) == values(plain)
     assert evaluations[1].divergences["sw_long"].documents == ()
-    assert any("could be kept in the cache" in note for note in evaluations[0].notes)
+    assert any("could be kept in the cache" in one.text for one in evaluations[0].findings)
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "reference"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fake_models import FakeScorer, evaluator, scores_of
 
+from evalguard.core.reports.findings import unstored
 from evalguard.core.scorer import Response
 from evalguard.errors import EvaluationError, Interrupted, StoreError
 from evalguard.harness.tasks import TaskSet
@@ -105,7 +106,8 @@ def test_scores_that_cannot_be_kept_are_used_and_said_once(
     monkeypatch.setattr(ScoreCache, "put", put)
     full = evaluator(tasks, tmp_path)
     evaluation = full.evaluate("m", FakeScorer())
-    assert evaluation.notes == ("not everything could be kept in the cache: the disk is full",)
+    (found,) = evaluation.findings
+    assert found == unstored("not everything could be kept in the cache: the disk is full")
     assert len(scores_of(evaluation)) > 0
     with pytest.raises(Interrupted) as raised:
         full.evaluate("m", FakeScorer(fails={1: KeyboardInterrupt()}))

@@ -121,9 +121,11 @@ def test_models_that_show_no_tokens_are_left_to_pairing(score: Score) -> None:
 
 def test_the_batch_size_check_says_how_far_batches_move_scores(score: Score) -> None:
     (evaluation,) = score({"a": FakeScorer("a")}, check_batch_size=4)
-    assert evaluation.notes == (
-        "batches by tokens against batch size 1 on 4 requests: largest difference 0 nats, mean 0",
+    (found,) = evaluation.findings
+    assert found.text == (
+        "a: batches by tokens against batch size 1 on 4 requests: largest difference 0 nats, mean 0"
     )
+    assert (found.kind, found.values) == ("batch_size_effect", {"largest": 0.0, "mean": 0.0})
     assert [policy.batch_size for policy in score.policies] == [None, None, 1]  # type: ignore[attr-defined]
 
 

@@ -160,11 +160,11 @@ def test_the_ends_of_an_interval_stay_on_their_side_of_the_margin_in_words():
         assert (shown < margin) == (high < margin)
 
 
-def test_a_part_of_the_tasks_documents_is_a_caveat():
+def test_a_part_of_the_tasks_documents_is_told_and_is_no_caveat():
     table = score_table(BASE, n_total=500)
     cand = score_table(shifted(0.5, 0.5), n_total=500)
     got = compare_scores(pair(table, cand))
-    assert "only 400 of the task's 500 documents were scored" in got.caveats
+    assert got.provenance == ("only 400 of the task's 500 documents were scored",)
 
 
 def test_a_base_without_scatter_makes_a_loss_infinite_and_regressed():
@@ -293,8 +293,8 @@ def test_an_infinite_perplexity_is_a_caveat_and_a_certain_regression():
 
 @pytest.mark.parametrize("aggregation", METRICS)
 def test_only_metrics_without_a_stderr_in_lm_eval_say_how_it_was_computed(aggregation):
-    caveats = compared(shifted(0.5, 0.1), aggregation).caveats
-    told = any("lm-eval reports no standard error" in caveat for caveat in caveats)
+    provenance = compared(shifted(0.5, 0.1), aggregation).provenance
+    told = any("lm-eval reports no standard error" in text for text in provenance)
     assert told == (aggregation in WEIGHTED)
 
 

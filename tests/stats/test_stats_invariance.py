@@ -97,9 +97,9 @@ def test_a_limit_compares_the_first_documents_as_if_there_were_no_others(kind):
         for table in whole
     ]
     got = compare_scores(pair(*limited))
-    assert got.caveats[0] == "only 60 of the task's 150 documents were scored"
+    assert got.provenance[0] == "only 60 of the task's 150 documents were scored"
     assert got.n_total == N
-    told = {"caveats": (), "undecided": None, "n_total": 0}
+    told = {"caveats": (), "provenance": (), "undecided": None, "n_total": 0}
     assert replace(got, **told) == replace(first, **told)
 
 

@@ -20,6 +20,11 @@ from typing import Literal
 # scores_unrelated      two sides' scores of the same documents have nothing in common
 # far_better            the candidate is better by more than its margin, for sure
 # waiver                a waiver expired, ends soon, is exceeded, or lets nothing through
+# made_differently      versions, devices or batches of the two sides, which rounding follows from
+# scores_depend         a model's scores depend on tokens that should not matter
+# weights_unused        a model leaves weights of its checkpoint out
+# batch_size_effect     what other batches change, where that was asked for
+# not_stored            what could not be written or kept, and why
 FindingKind = Literal[
     "broken_documents",
     "loss_is_spread",
@@ -35,6 +40,11 @@ FindingKind = Literal[
     "scores_unrelated",
     "far_better",
     "waiver",
+    "made_differently",
+    "scores_depend",
+    "weights_unused",
+    "batch_size_effect",
+    "not_stored",
 ]
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]
 
@@ -55,3 +65,8 @@ class Finding:
     filter: str = ""
     metric: str = ""
     values: Mapping[str, FindingValue] = field(default_factory=dict)
+
+
+def unstored(text: str) -> Finding:
+    """What could not be written or kept: the verdict stands, and somebody may miss it."""
+    return Finding(kind="not_stored", text=text)

@@ -255,7 +255,8 @@ def _metric_view(
     key, margin = c.key, metric_margin(report, c)
     pair = rounding.round_pair((c.base, c.base_stderr), (c.candidate, c.candidate_stderr))
     sigma, low, high = rounding.format_sigma_interval(c.sigma, shown_interval(c), margin=margin)
-    remarks = tuple(dict.fromkeys(printable(caveat).strip() for caveat in c.caveats))
+    told = (*c.caveats, *c.provenance)
+    remarks = tuple(dict.fromkeys(printable(text).strip() for text in told))
     return MetricView(
         task=printable(c.task),
         label=metric_label(c),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -33,20 +32,6 @@ from evalguard.report.words.labels import (
 )
 from evalguard.report.words.meaning import WHOLE_MODEL
 from evalguard.report.words.plain_text import printable
-
-# Notes about the whole run that bear on its verdict, or on where it is kept.
-_VERDICT_NOTE = re.compile(
-    r"differ|damaged|independent|not the same|not written|no run folder|"
-    r"not kept|not in the history|"
-    r"are not used|depends? on|another model's|in the base run and|noise of|nats, mean",
-    re.I,
-)
-# Caveats that say how a number was made, and not that it may mislead.
-_PROVENANCE_NOTE = re.compile(
-    r"lm-eval (reports|gives) no standard error|scores are not kept for other runs|"
-    r"every run builds it anew|^whole texts:|^scores that were stored|"
-    r"of the task's .* documents were scored"
-)
 
 
 def worst_drift(report: CompareReport) -> Comparison | None:
@@ -218,12 +203,10 @@ def spread_of_tasks(report: CompareReport) -> tuple[str, str] | None:
 
 
 def verdict_caveats(report: CompareReport, numbered: Sequence[Caveat]) -> tuple[Caveat, ...]:
-    """Return the caveats that bear on the verdict: of its metric, and of the whole run."""
+    """Return the caveats of the metric that the verdict names."""
     worst = worst_drift(report)
     own = () if worst is None else tuple(printable(text).strip() for text in worst.caveats)
-    about = {text for text in own if not _PROVENANCE_NOTE.search(text)}
-    notes = {printable(note) for note in report.notes if _VERDICT_NOTE.search(note)}
-    return tuple(one for one in numbered if one.text in about or one.text in notes)
+    return tuple(one for one in numbered if one.text in own)
 
 
 def others_text(hidden: Sequence[GateState | None], *, accepted: bool) -> str:
@@ -281,7 +264,7 @@ def number_caveats(visible: Sequence[Comparison], notes: Sequence[str]) -> tuple
     """Number every caveat of the comparisons that are shown, then every note."""
     places: dict[str, list[Comparison]] = {}
     for comparison in visible:
-        for caveat in dict.fromkeys(comparison.caveats):
+        for caveat in dict.fromkeys((*comparison.caveats, *comparison.provenance)):
             places.setdefault(printable(caveat).strip(), []).append(comparison)
     whole = len(visible)
     found = [

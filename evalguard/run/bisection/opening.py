@@ -40,7 +40,6 @@ from evalguard.run.choices import limit_cache
 from evalguard.run.loading.own_environment import asks_server
 from evalguard.run.meter import Meter
 from evalguard.run.sample_size.sequential import TURN_GROWTH
-from evalguard.run.scoring.cached_blocks import SafeBlockCache
 from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
@@ -204,8 +203,8 @@ def _build_oracle(
         asking=asking,
         runner=runner,
         records=ProbeRecords(
-            scores=SafeBlockCache(evaluator.cache, evaluator.note),
-            divergences=SafeBlockCache(place.divergences, evaluator.note),
+            scores=evaluator.keeping(evaluator.cache),
+            divergences=evaluator.keeping(place.divergences),
             facts=place.facts,
             question=_question(asking, cut),
             timeout=place.options.timeout,
@@ -322,7 +321,7 @@ def collect_base_references(
         folder = _reference_folder(key, place, stack)
         return BaseReferences(
             top_k=place.choices.distributions.top_k,
-            kept=SafeBlockCache(ReferenceCache(folder), place.evaluator.note),
+            kept=place.evaluator.keeping(ReferenceCache(folder)),
             key=key,
         )
 

@@ -161,7 +161,7 @@ def build_pair_night(
 
     Args:
         names: of base and candidate in the guard file.
-        problems: what of it could not be written, which are notes of it too.
+        problems: what of it could not be written.
     """
     gate = report.gate
     return PairNight(
@@ -176,7 +176,7 @@ def build_pair_night(
         culprits=bisected_culprits(report),
         bisection=bisection_summary(report),
         waivers=tuple(one.text for one in report.findings if one.kind == "waiver"),
-        notes=tuple(note for note in report.notes if note not in problems),
+        notes=report.notes,
         problems=problems,
         base_digest=report.base.digest,
         run_folder=report.run_folder,

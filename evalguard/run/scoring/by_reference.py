@@ -108,9 +108,8 @@ class ReferenceScoring:
         """Return what is kept of a base, in the cache or another folder."""
         return BaseReferences(
             top_k=self.context.choices.distributions.top_k,
-            kept=SafeBlockCache(
-                ReferenceCache(folder or self.context.cache_dir / "references"),
-                self.context.evaluator.note,
+            kept=self.context.evaluator.keeping(
+                ReferenceCache(folder or self.context.cache_dir / "references")
             ),
             key=self.context.evaluator.key(model.scorer),
         )

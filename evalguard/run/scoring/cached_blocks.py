@@ -34,12 +34,13 @@ class LoadedModel(NamedTuple):
 class SafeBlockCache(Generic[BlockContent]):
     """A cache that costs no verdict: a disk that refuses, or a damaged file, is only said.
 
-    ``cache`` is None where nothing is read or kept. ``note`` takes what is to be said. ``lost``
-    says whether something could not be kept.
+    ``cache`` is None where nothing is read or kept. ``note`` takes what is to be said,
+    ``find_unstored`` what could not be kept; ``lost`` says whether there was such a thing.
     """
 
     cache: BlockCache[BlockContent] | None
     note: Callable[[str], None]
+    find_unstored: Callable[[str], None]
     lost: bool = False
     _said: int = 0
     _reserved: dict[tuple[str, str], ExitStack] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class SafeBlockCache(Generic[BlockContent]):
             self.lost = True
             # The numbers are in memory: a full disk must not cost the verdict.
             hint = f" ({error.hint})" if error.hint else ""
-            self.note(f"not everything could be kept in the cache: {error}{hint}")
+            self.find_unstored(f"not everything could be kept in the cache: {error}{hint}")
 
     @contextmanager
     def locked(self, key: str | None, block: str) -> Iterator[bool]:

@@ -38,6 +38,7 @@ from evalguard.run.meter import (
 )
 from evalguard.run.scoring.cached_blocks import (
     AheadBlockScorer,
+    BlockContent,
     BlockEntry,
     BlockScorer,
     LoadedModel,
@@ -48,7 +49,7 @@ from evalguard.run.scoring.cached_blocks import (
     wait_for_others,
 )
 from evalguard.run.scoring.divergences import TaskDivergences
-from evalguard.store.block_cache import ScoreCache
+from evalguard.store.block_cache import BlockCache, ScoreCache
 
 AnsweredRequests = tuple[tuple[Request, Response], ...]
 
@@ -146,7 +147,7 @@ def _with_reading(table: ScoreTable, description: ModelDescription) -> ScoreTabl
     return replace(
         table,
         run={**table.run, "rolling_bos": rolling_bos},
-        caveats=(*table.caveats, _ROLLING_BOS[str(rolling_bos)]),
+        provenance=(*table.provenance, _ROLLING_BOS[str(rolling_bos)]),
     )
 
 
@@ -194,11 +195,12 @@ class Evaluator:
     meter: Meter = field(default_factory=Meter)
     scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     _kept: SafeBlockCache[Sequence[Response]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Open the score cache."""
-        self._kept = SafeBlockCache(self.cache, self.note)
+        self._kept = self.keeping(self.cache)
 
     def evaluate(self, name: str, scorer: Scorer) -> Evaluation:
         """Let a model answer every task.
@@ -222,6 +224,7 @@ class Evaluator:
 
     def _evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         self.notes.clear()
+        self.findings.clear()
         self._kept.lost = False
         models = block_scorer.models
         if self.score_ahead is not None and isinstance(block_scorer, AheadBlockScorer):
@@ -252,6 +255,7 @@ class Evaluator:
                 shown=self.scoring.shown_by(name),
                 groups=self.tasks.aggregates,
                 notes=tuple(self.notes),
+                findings=tuple(self.findings),
             )
             for number, (name, scorer) in enumerate(models)
         ]
@@ -390,10 +394,21 @@ class Evaluator:
         """Where a model's answers to a block are kept."""
         return BlockEntry(self._kept, self.key(model.scorer), block.digest, (model,))
 
+    def keeping(self, cache: BlockCache[BlockContent] | None) -> SafeBlockCache[BlockContent]:
+        """A cache of which this evaluation says what it could not read or keep."""
+        return SafeBlockCache(cache, self.note, self.find_unstored)
+
     def note(self, text: str) -> None:
         """Say something about this evaluation, once."""
         if text not in self.notes:
             self.notes.append(text)
+            self.progress.note(text)
+
+    def find_unstored(self, text: str) -> None:
+        """Say what could not be kept, once, where every reader sees it."""
+        found = Finding(kind="not_stored", text=text)
+        if found not in self.findings:
+            self.findings.append(found)
             self.progress.note(text)
 
     def _task_progress(self, requests: Sequence[TaskRequests]) -> TaskProgress:

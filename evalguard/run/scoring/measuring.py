@@ -154,7 +154,8 @@ class ScoringPlan:
                 )
         if way == "scores":
             ours = self._scores(first)
-            return [ours, replace(self._scores(second), findings=(BASE_FROM_CACHE,))]
+            theirs = self._scores(second)
+            return [ours, replace(theirs, findings=(*theirs.findings, BASE_FROM_CACHE))]
         if way == "reference":
             return self._measured(*by_reference.evaluate_open(first, second))
         with _memory_hint():
@@ -239,7 +240,7 @@ class ScoringPlan:
     def _kept_divergences(self) -> SafeBlockCache[ComparedAnswer]:
         place = self.context.cache_dir / "divergences"
         cache = DivergenceCache(place) if self._evaluator.cache is not None else None
-        return SafeBlockCache(cache, self._evaluator.note)
+        return self._evaluator.keeping(cache)
 
     def _not_measured(self, hindrance: LockstepObstacle) -> str:
         """The note that distributions are not compared.

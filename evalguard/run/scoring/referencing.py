@@ -194,7 +194,7 @@ class ReferencingBase:
                 # The scores are in memory: they do not depend on a file that others may want.
                 self.writer.give_up()
                 self.writer = None
-                self.evaluator.note(f"no reference file was written: {error}")
+                self.evaluator.find_unstored(f"no reference file was written: {error}")
         return ScoredBlocks(responses=(responses,), kept=(cached,))
 
 

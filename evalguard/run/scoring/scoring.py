@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -185,7 +186,7 @@ def limit_to_candidate_tasks(base: ScoredSide, candidate: ScoredSide) -> ScoredS
 # The batch-size check: does a model score a document the same alone and in a batch?
 
 
-def check_batch_size(source: ModelSource, context: RunContext) -> str:
+def check_batch_size(source: ModelSource, context: RunContext) -> Finding:
     """Score the first documents of every task in batches and one by one.
 
     Returns:
@@ -206,11 +207,19 @@ def check_batch_size(source: ModelSource, context: RunContext) -> str:
     together, alone = answers
     difference = together - alone
     if difference.size == 0:
-        return "no likelihood requests, so the batch size was not checked"
-    return (
-        f"{_batch_text(usual)} against batch size 1 on {difference.size:,} requests: "
-        f"largest difference {np.abs(difference).max():.2g} nats, mean {difference.mean():.2g}"
+        unknown = "no likelihood requests, so the batch size was not checked"
+        return Finding(kind="batch_size_effect", text=unknown)
+    largest, mean = float(np.abs(difference).max()), float(difference.mean())
+    return Finding(
+        kind="batch_size_effect",
+        text=f"{_batch_text(usual)} against batch size 1 on {difference.size:,} requests: largest "
+        f"difference {largest:.2g} nats, mean {mean:.2g}",
+        values={"largest": _finite(largest), "mean": _finite(mean)},
     )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _batch_text(policy: ScoringPolicy) -> str:
@@ -469,14 +478,16 @@ def check_scores(evaluation: Evaluation, source: ModelSource, context: RunContex
     Raises:
         EvaluationError: lm-eval's own path gives other scores.
     """
-    options, notes = context.options, evaluation.notes
+    options, notes, findings = context.options, evaluation.notes, evaluation.findings
     if options.check_batch_size:
         with interruptible(f"checking the batch size of {source.name}"):
-            notes = (*notes, check_batch_size(source, context))
+            found = check_batch_size(source, context)
+            named = replace(found, text=f"{source.name}: {found.text}")
+            findings = (*findings, named)
     if options.verify_scorer:
         with interruptible(f"verifying the scores of {source.name}"):
             notes = (*notes, *check_scorer(source, context))
-    return replace(evaluation, notes=notes)
+    return replace(evaluation, notes=notes, findings=findings)
 
 
 # Whether a stored base was asked what the candidate will be asked: seen before a model is loaded.

@@ -78,6 +78,7 @@ def stopped_comparison(
             guarantee=guarantee(finding, rule, assumed, n_total=n_total),
         ),
         caveats=_caveats(paired, finding, rule, n_total=n_total),
+        provenance=_provenance(paired),
     )
 
 
@@ -102,14 +103,19 @@ def complete(comparison: Comparison, rule: StoppingRule, *, looks: tuple[int, ..
     )
 
 
+def _provenance(paired: PairedScores) -> tuple[str, ...]:
+    found = [*paired.base.provenance, *paired.candidate.provenance]
+    if paired.base.weights is not None:
+        found.append(
+            "lm-eval reports no standard error here; it is computed by the ratio estimator"
+        )
+    return tuple(dict.fromkeys(found))
+
+
 def _caveats(
     paired: PairedScores, finding: LookResult, rule: StoppingRule, *, n_total: int
 ) -> tuple[str, ...]:
     caveats = [*paired.base.caveats, *paired.candidate.caveats, *paired.caveats]
-    if paired.base.weights is not None:
-        caveats.append(
-            "lm-eval reports no standard error here; it is computed by the ratio estimator"
-        )
     if finding.method != "flips-exact":
         missed = carriers_missed(paired.base.n, n_total, rule.alpha)
         caveats.append(
