@@ -17,7 +17,7 @@ from evalguard.cli.main import cli
 from evalguard.config.schema import build_guard_schema
 
 ROOT = Path(__file__).parent.parent
-_SAMPLE = "reports/20261126T011354Z-orig-vs-fla-port/report.html"
+_SAMPLE = "reports/20261126T041119Z-orig-vs-fla-port/report.html"
 # Pages and files that lie elsewhere in the repository: their place in the site, and in it.
 ELSEWHERE = {
     "index.md": "README.md",

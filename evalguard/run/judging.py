@@ -705,11 +705,13 @@ def _error_reason(error: EvalguardError, key: TableKey) -> str:
 
 
 def _with_side_caveats(base: ScoreTable, candidate: ScoreTable) -> tuple[ScoreTable, ScoreTable]:
-    """Name the side in caveats that only one of the two has."""
-    shared = set(base.caveats) & set(candidate.caveats)
+    """Name the side in what only one of the two has to say."""
+    shared = {*base.caveats, *base.provenance} & {*candidate.caveats, *candidate.provenance}
     return _name_side("base", base, shared), _name_side("candidate", candidate, shared)
 
 
 def _name_side(role: str, table: ScoreTable, shared: set[str]) -> ScoreTable:
-    named = (text if text in shared else f"{role}: {text}" for text in table.caveats)
-    return replace(table, caveats=tuple(named))
+    def named(texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(text if text in shared else f"{role}: {text}" for text in texts)
+
+    return replace(table, caveats=named(table.caveats), provenance=named(table.provenance))

@@ -27,7 +27,7 @@ TASKS_OF_HISTORY = ("--tasks", "sw_word,sw_choice,sw_text")
 TASKS = ("--tasks", "sw_word,sw_choice,sw_text,sw_mcc")
 # The q-value is one of all metrics of a run, and mcc is left out beside a stored base.
 # Without mcc, one metric fewer is judged: what is undecided lacks other numbers.
-_OF_THE_RUN = ("caveats", "bh_q_value", "undecided")
+_OF_THE_RUN = ("caveats", "provenance", "bh_q_value", "undecided")
 _OF_ANSWERS = ("same_answer", "same_answer_interval", "churn")
 
 
@@ -113,7 +113,8 @@ def test_a_run_beside_a_stored_base_can_be_a_baseline_and_says_where_it_comes_fr
 ) -> None:
     first = against(made["run_folder"], "sharp", "--json").document
     again = against(first["run_folder"], "sharp", "--json").document
-    assert rows(again, "caveats") == rows(first, "caveats")
+    told = ("caveats", "provenance")
+    assert rows(again, *told) == rows(first, *told)
     provenance = again["comparisons"][0]["provenance"]
     assert sum("scores that were stored on" in text for text in provenance) >= 1
     assert again["base"]["digest"] == made["base"]["digest"]
@@ -264,8 +265,9 @@ def test_other_packages_of_then_are_said(against: Run, made: dict[str, Any]) -> 
         document["environment"]["base"]["packages"]["torch"] = "1.13"
 
     edit_result(Path(made["run_folder"]), older)
-    notes = json.loads(against(made["run_folder"], "sharp", "--json").out)["notes"]
-    assert any("torch 1.13 then" in note for note in notes)
+    findings = json.loads(against(made["run_folder"], "sharp", "--json").out)["findings"]
+    (found,) = [one for one in findings if one["kind"] == "made_differently"]
+    assert "torch 1.13 then" in found["text"]
 
 
 @pytest.mark.slow

@@ -130,6 +130,6 @@ def test_a_real_full_disk_leaves_nothing_half_written(
     ran = compare("orig", "sharp", "--tasks", "sw_long,sw_word,sw_text", *words, "--json")
     assert ran.code == 1
     assert ran.document["run_folder"] is None
-    assert any("the disk is full" in note for note in ran.document["notes"])
+    assert any("the disk is full" in one["text"] for one in ran.document["findings"])
     assert left(small_disk / "out") == []
     assert not [name for name in left(small_disk / "cache") if "partial" in name]

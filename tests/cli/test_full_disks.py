@@ -20,7 +20,7 @@ from evalguard.store.files import HalfFile
 
 TASKS = ("--tasks", "sw_long,sw_choice,sw_text")
 # What a run says of its keeping, and what differs between any two runs.
-OWN = {"created", "run_folder", "files", "command", "notes", "resources", "checksum"}
+OWN = {"created", "run_folder", "files", "command", "notes", "findings", "resources", "checksum"}
 
 
 @pytest.fixture
@@ -130,8 +130,9 @@ def test_a_reference_file_that_cannot_be_written_costs_that_file(
     words = ("--cache-dir", "cache", "--output-path", "out", "--reference", "base.parquet")
     ran = compare("orig", "sharp", *words, "--json")
     assert ran.code == 1, ran.err
-    (note,) = [n for n in ran.document["notes"] if "no reference file was written" in n]
-    assert "the disk is full" in note
+    texts = [one["text"] for one in ran.document["findings"]]
+    (text,) = [text for text in texts if "no reference file was written" in text]
+    assert "the disk is full" in text
     assert not (tmp_path / "base.parquet").exists()
 
 
@@ -147,10 +148,10 @@ def test_a_cache_that_became_read_only_is_read_and_says_nothing(compare: Any, di
     assert subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=False).returncode == 0
     again = compare("orig", "sharp", *words)
     assert numbers(again.document) == numbers(first.document)
-    assert again.document["notes"] == first.document["notes"]
+    assert again.document["findings"] == first.document["findings"]
     other = compare("orig", "soft", *words)  # of which nothing is kept
     check_said_once(other.document, "the file system is read-only")
-    assert any("kept in the cache" in note for note in other.document["notes"])
+    assert any("kept in the cache" in one["text"] for one in other.document["findings"])
 
 
 @pytest.fixture

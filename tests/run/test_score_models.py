@@ -131,7 +131,7 @@ def test_the_batch_size_check_says_how_far_batches_move_scores(score: Score) -> 
 
 def test_the_batch_size_check_uses_each_models_own_chat(score: Score) -> None:
     (evaluation,) = score({"a": FakeScorer("a")}, check_batch_size=4, apply_chat_template=True)
-    assert "on 4 requests" in evaluation.notes[0]
+    assert "on 4 requests" in evaluation.findings[0].text
 
 
 def test_each_model_gets_its_own_chat_template(score: Score) -> None:
