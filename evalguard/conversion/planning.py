@@ -101,6 +101,20 @@ class ConversionPlan:
     packages: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, tuple[Target, Value]] = field(default_factory=dict)
 
+    def settings_for_identity(self, effective: Mapping[str, Value]) -> list[Value]:
+        """What settings did: of each its target, the value asked for, and the one read back.
+
+        What they are called says nothing of a model, nor does their order, but for that of hooks:
+        of two others that reach one place, one is seen not to have taken.
+
+        Args:
+            effective: values read back, by name.
+        """
+        told = [(t, [str(t), value, effective[name]]) for name, (t, value) in self.targets.items()]
+        hooks: list[Value] = [entry for target, entry in told if target.kind == "call"]
+        others = [entry for target, entry in told if target.kind != "call"]
+        return [*sorted(others, key=lambda entry: str(entry[0])), *hooks]
+
     @property
     def needs_worker(self) -> bool:
         """Whether the model needs a process of its own.

@@ -60,7 +60,7 @@ class ScoreIdentity:
         model, model_args: lm-eval's names.
         weights: digests of the files that it is loaded from, by name.
         code: digests of code that is not evalguard's: hooks, a checkpoint's own, libraries.
-        settings: by name, what was asked for and what was read back.
+        settings: target of each, what was asked for and what was read back; hooks in their order.
         scoring: digest of evalguard's own code that makes scores.
         start_up: digest of code that Python runs before all else (sitecustomize and the like).
         tokenizer, dtype, attention: of the loaded model; "" or None where it does not show them.

@@ -12,7 +12,7 @@ from evalguard.conversion.planning import (
     plan_conversion,
     with_build,
 )
-from evalguard.core.settings import BuildRecipe, Value
+from evalguard.core.settings import BuildRecipe, Setting, Target, Value, Variant
 from evalguard.errors import SettingError
 
 
@@ -91,3 +91,23 @@ def test_the_built_path_goes_to_its_placeholder_or_to_pretrained() -> None:
     assert with_build({"dtype": "float32"}, "/b") == {"dtype": "float32", "pretrained": "/b"}
     placed = with_build({"pretrained": "base", "peft": "{build}/adapter"}, "/b")
     assert placed == {"pretrained": "base", "peft": "/b/adapter"}
+
+
+def test_for_an_identity_settings_have_no_names_and_only_hooks_have_an_order() -> None:
+    def told(*settings: tuple[str, str, Value]) -> Value:
+        made = tuple(
+            Setting(name=name, reference=None, candidate=value, target=Target.parse(target))
+            for name, target, value in settings
+        )
+        assigned = {one.name: one.candidate for one in made}
+        plan = plan_conversion(
+            Variant(name="m", model="hf", model_args={}, settings=made, assignment=assigned)
+        )
+        return plan.settings_for_identity(assigned)
+
+    eps, gain = ("eps", "config.rms_norm_eps", 1e-5), ("gain", "attr:norm.weight", 2.0)
+    first, second = ("a", "call:h.py:first", 1), ("b", "call:h.py:second", 1)
+    named = told(eps, gain, first, second)
+    assert named == told(("x", *gain[1:]), ("y", *eps[1:]), ("b", *first[1:]), ("a", *second[1:]))
+    assert named != told(eps, gain, second, first)
+    assert named != told(eps, ("gain", "attr:norm.weight", 3.0), first, second)

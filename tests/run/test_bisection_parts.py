@@ -167,15 +167,15 @@ def test_values_that_read_back_as_one_are_inert_but_for_a_dtype_of_most_weights(
 
 
 def test_identities_prove_one_model_by_what_is_read_back_whatever_settings_are_called() -> None:
-    def described(settings: dict[str, Any] | None, **more: Any) -> ModelDescription:
+    def described(settings: list[Any] | None, **more: Any) -> ModelDescription:
         identity = None if settings is None else {"weights": "w", "settings": settings, **more}
         return ModelDescription(model_type="hf", identity=identity)
 
-    ours = described({"eps": ["config.eps", 1, 1]})
-    assert same_model(ours, described({"epsilon": ["config.eps", "1", 1]}))
-    assert not same_model(ours, described({"eps": ["config.eps", 1, 2]}))
-    assert not same_model(ours, described({}))
-    assert not same_model(ours, described({"eps": ["config.eps", 1, 1]}, dtype="bfloat16"))
+    ours = described([["config.eps", 1, 1]])
+    assert same_model(ours, described([["config.eps", "1", 1]]))
+    assert not same_model(ours, described([["config.eps", 1, 2]]))
+    assert not same_model(ours, described([]))
+    assert not same_model(ours, described([["config.eps", 1, 1]], dtype="bfloat16"))
     assert not same_model(described(None), described(None))
     assert not same_model(None, ours)
 

@@ -316,6 +316,7 @@ SAME: dict[str, Change] = {
     "another working folder": from_elsewhere,
     "version of evalguard": version_of("evalguard"),
     "what it is called": text("guard.yaml", "  orig:\n", "  orig:\n    description: x\n"),
+    "what a setting is called": text("guard.yaml", "      gain: ", "      zeal: "),
     "gate": option(margin=2.0, confidence=0.9),
     "progress": option(quiet=True),
     "timeout": option(timeout=100.0),

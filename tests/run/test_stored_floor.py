@@ -166,7 +166,7 @@ def test_what_a_floor_varies_is_no_part_of_the_model(
         {"weights": {"pretrained": "other"}},
         {"tokenizer": "other"},
         {"dtype": "bfloat16"},
-        {"settings": {"gain": ["attr:x.y", 2.0, 2.0]}},
+        {"settings": [["attr:x.y", 2.0, 2.0]]},
         {"model_args": {"dtype": "float32", "max_length": 32}},
     ],
 )

@@ -468,13 +468,12 @@ def same_model(ours: ModelDescription | None, theirs: ModelDescription | None) -
 
 
 def _comparable_identity(identity: Mapping[str, Value]) -> Value:
-    """An identity with its settings by target and effective value, whatever they are called."""
+    """An identity with its settings by target and effective value, in whatever order."""
     settings = identity.get("settings")
     found: dict[str, Value] = {}
-    if isinstance(settings, Mapping):
-        for entry in settings.values():
-            assert isinstance(entry, (list, tuple))
-            found[str(entry[0])] = entry[2]
+    for entry in settings if isinstance(settings, (list, tuple)) else ():
+        assert isinstance(entry, (list, tuple))
+        found[str(entry[0])] = entry[2]
     return {**identity, "settings": found}
 
 

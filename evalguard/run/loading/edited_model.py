@@ -213,10 +213,7 @@ class EditedModel:
                 "loaded",
                 hint="run the same command again when they are finished",
             )
-        settings: dict[str, Value] = {
-            name: [str(target), value, effective[name]]
-            for name, (target, value) in wanted.plan.targets.items()
-        }
+        settings = wanted.plan.settings_for_identity(effective)
         return {**before, "code": _with_patches(before, found), "settings": settings}
 
 

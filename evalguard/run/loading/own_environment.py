@@ -290,10 +290,7 @@ def _identity(
                 [file.name, digest_model(file, known)] for file in dict.fromkeys(runtime.files)
             ],
             "code": {**libraries, "env": dict(plan.env)},
-            "settings": {
-                name: [str(target), value, effective[name]]
-                for name, (target, value) in plan.targets.items()
-            },
+            "settings": plan.settings_for_identity(effective),
         },
         dtype=runtime.dtype,
         device=runtime.device,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -443,17 +443,31 @@ def _read_description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
     return replace(told, caveats=(*told.caveats, caveat))
 
 
+def _settings_of(told: Mapping[str, Any]) -> Sequence[Any]:
+    """Settings of a reference's base; files of before have them by name."""
+    settings = told["settings"]
+    return [*settings.values()] if isinstance(settings, Mapping) else [*settings]
+
+
+def _by_target(settings: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Values by target; a hook may have several."""
+    found: dict[str, list[Any]] = {}
+    for target, value, *_ in settings:
+        found.setdefault(str(target), []).append(value)
+    return found
+
+
 def _check_same_base(
     path: Path, told: Mapping[str, Any], source: ModelSource, policy: ScoringPolicy
 ) -> None:
     """Refuse a file that was made of another base than the one that is named, or otherwise."""
     wanted = plan_conversion(source.variant)
     here: dict[str, Any] = {
-        "settings": {n: [str(target), v] for n, (target, v) in wanted.targets.items()},
+        "settings": _by_target([str(target), v] for target, v in wanted.targets.values()),
         "policy": {**policy_for_identity(policy), **requested_batching(policy)},
     }
     there: dict[str, Any] = {
-        "settings": {name: of[:2] for name, of in told["settings"].items()},
+        "settings": _by_target(_settings_of(told)),
         "policy": {name: told["policy"].get(name) for name in here["policy"]},
     }
     if source.variant.build is None:
