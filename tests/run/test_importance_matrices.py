@@ -20,6 +20,7 @@ from benchmarks.importance_matrix import (
 )
 from benchmarks.tensor_faults import OTHERS, check_healthy
 from evalguard.core.reports.tensors import TensorsReport
+from evalguard.core.tensors.precision import round_mantissa
 from evalguard.run.tensors.compare import TensorOptions, compare_tensors
 from evalguard.store.tensor_files.gguf_bounds import bound_blocks
 
@@ -115,7 +116,23 @@ def test_one_block_that_is_damaged_is_beyond_it(
     assert np.flatnonzero(beyond.any(axis=1)).tolist() == [3]
 
 
+def test_a_cast_before_it_changes_nothing_of_that() -> None:
+    """Two elements of other signs that were unlike are as large as one another in bfloat16."""
+    values = make_weights(17, 2.0, rows=256)
+    cast = round_mantissa(values, 7)
+    for kind in ("Q4_0", "Q5_0"):
+        raw = quantise_by_importance(kind, cast, draw_importance(512, 6, 5))
+        assert not find_beyond(values, raw, kind).any()
+
+
 # Whole files
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q2_K", "Q3_K", "IQ2_XXS"])
+def test_no_tails_are_too_heavy(tmp_path: Path, kind: str) -> None:
+    """Student's t with two degrees of freedom, importance over six orders of magnitude."""
+    values = make_weights(3, 2.0, rows=256)
+    assert compare_queries(tmp_path, values, values, kind, 6).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q2_k", "q3_k", "iq2_xxs"])
@@ -125,16 +142,23 @@ def test_no_file_of_an_importance_matrix_is_flagged(tmp_path: Path, kind: str) -
     assert check_healthy(name, "heavy-tailed", tmp_path)[2] == "0"
 
 
-def compare_queries(folder: Path, values: np.ndarray, stored: np.ndarray) -> TensorsReport:
+def compare_queries(
+    folder: Path,
+    values: np.ndarray,
+    stored: np.ndarray,
+    kind: str = "IQ2_XXS",
+    orders: float = 3,
+) -> TensorsReport:
     """Compare a Llama's queries, whose order a GGUF file has changed."""
     heads, name = 4, "model.layers.0.self_attn.q_proj.weight"
     save_file({name: torch.from_numpy(values)}, folder / "a.safetensors")
     turned = stored.reshape(heads, 2, -1, 512).swapaxes(1, 2).reshape(stored.shape)
-    raw = quantise_by_importance("IQ2_XXS", turned, draw_importance(512, 3, 0))
+    raw = quantise_by_importance(kind, turned, draw_importance(512, orders, 0))
     writer = gguf.GGUFWriter(folder / "b.gguf", "llama")
     for key, value in (("block_count", 1), ("head_count", heads), ("head_count_kv", heads)):
         getattr(writer, f"add_{key}")(value)
-    writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=gguf.GGMLQuantizationType.IQ2_XXS)
+    dtype = gguf.GGMLQuantizationType[kind]
+    writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=dtype)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -37,6 +37,8 @@ _BLOCKS = "quantised in blocks: 6 dB below what weights of a heavy-tailed distri
 _SCALED = "with a scale beside it: 6 dB below what one scale a tensor keeps of heavy tails"
 _K_BLOCKS = "quantised in blocks: a tensor below this is not this type's rounding of the base"
 
+_TWO_BITS = "vectors of three sizes: of heavy tails little is left but the signs, which are judged"
+
 
 def _snr(value: float, *dtypes: str, reason: str = _K_BLOCKS) -> tuple[Tolerance, ...]:
     return tuple(Tolerance(dtype=one, snr=value, reason=reason) for one in dtypes)
@@ -78,7 +80,8 @@ TOLERANCES: tuple[Tolerance, ...] = (
     *_snr(19.0, "q5_k"),
     *_snr(13.0, "q4_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4"),
     *_snr(8.0, "q3_k", "iq3_xxs", "iq3_s"),
-    *_snr(4.0, "q2_k", "iq2_xxs", "iq2_xs", "iq2_s"),
+    *_snr(4.0, "q2_k"),
+    *_snr(0.0, "iq2_xxs", "iq2_xs", "iq2_s", reason=_TWO_BITS),
     *_snr(1.0, "iq1_s", "iq1_m", "tq1_0", "tq2_0"),
 )  # fmt: skip
 

@@ -91,8 +91,8 @@ def _is_searched(
         codes = np.rint((values - low[:, None]) / step)
         if centred:  # counted from the end at which the greatest element is
             codes = np.where(turned[:, None], top - codes, codes)
-            at = np.abs(exact).argmax(axis=1)[:, None]
-            own = np.take_along_axis(exact, at, axis=1) / (-levels / 2)
+            own = np.abs(exact).max(axis=1, keepdims=True) / (levels / 2)
+            own = np.where(turned[:, None], -own, own)
             wanted, zero = exact / own + levels / 2, levels / 2
             step = np.where(turned[:, None], -step, step)
         else:
