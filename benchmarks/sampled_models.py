@@ -63,21 +63,6 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
-# Plain ones, without settings of their own: for faults in weights, config, tokenizer and code.
-PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
-    "qwen3": (
-        "qwen3",
-        {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
-    ),
-    "gpt_neox": (
-        "gpt_neox",
-        {"rope_parameters": {
-            "rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5,
-        }},
-    ),
-    "olmo2": ("olmo2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
-}  # fmt: skip
 _FINAL_NORMS = ("norm", "final_layer_norm", "ln_f")
 
 
@@ -91,7 +76,7 @@ class Sampled:
 
 
 def sampled(kind: str, folder: Path, *, documents: int, seed: int) -> Sampled:
-    """Make a model of a kind of ``CONFIGS`` or ``PLAIN``, and let it write documents."""
+    """Make a model of a kind of ``CONFIGS``, and let it write documents."""
     import torch
 
     torch.manual_seed(seed)
@@ -110,13 +95,13 @@ def sampled(kind: str, folder: Path, *, documents: int, seed: int) -> Sampled:
 def _random_model(kind: str) -> PreTrainedModel:
     """Weights large enough that what is predicted depends on all that was read.
 
-    Norm weights are such that bfloat16 holds them, and in the kinds of ``CONFIGS`` one number for
-    a whole norm, so that a setting can name it.
+    Norm weights are one number for a whole norm, which bfloat16 holds, so that a setting can name
+    it.
     """
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    name, values = {**CONFIGS, **PLAIN}[kind]
+    name, values = CONFIGS[kind]
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**_COMMON, **values))
     with torch.no_grad():
         for path, weight in model.named_parameters():
@@ -125,15 +110,10 @@ def _random_model(kind: str) -> PreTrainedModel:
                 weight.normal_(0.0, spread)
             elif path.endswith("norm.weight"):
                 weight.fill_(weight.flatten()[0].item())
-                if kind in PLAIN:
-                    weight.mul_((192 + torch.randint(128, weight.shape)) / 256)
         final = next(one for name in _FINAL_NORMS if (one := getattr(model.base_model, name, None)))
         # a norm's weight is counted from 0 or, in Gemma and Qwen3.5, from -1
         counted = type(model).__name__.startswith(("Gemma", "Qwen3_5"))
-        if kind in PLAIN:
-            final.weight.mul_(1.0 + _SHARPNESS)
-        else:
-            final.weight.fill_(_SHARPNESS if counted else 1.0 + _SHARPNESS)
+        final.weight.fill_(_SHARPNESS if counted else 1.0 + _SHARPNESS)
     model.eval()
     return model
 

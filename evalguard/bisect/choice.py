@@ -303,8 +303,8 @@ class Effort:
             then is jitter.
         patience: full evaluations, after which a drift that points at nobody is given up, where an
             assignment's jitter is no smaller than half the margin, and an eighth of the drift.
-        pointing: probability that the likeliest culprit must have then; it rises with what is
-            spent, to 1 at twice the patience.
+        pointing: probability that the likeliest culprit must have then; ``impatience``: what is
+            added to it for each full evaluation more.
         spread: that the drift is spread over all settings, to be called so where it is given up.
         diffuse: that the drift is spread over all settings.
         z: standard errors that a culprit's effect must be away from 0.
@@ -321,7 +321,8 @@ class Effort:
     nothing: float = 0.993
     chance: float = 0.96
     patience: float = 5.0
-    pointing: float = 0.5
+    pointing: float = 0.15
+    impatience: float = 0.1
     spread: float = 0.5
     diffuse: float = 0.95
     z: float
