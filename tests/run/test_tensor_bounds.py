@@ -209,6 +209,17 @@ def test_a_factor_of_every_element_is_no_rounding(tmp_path: Path) -> None:
     assert compare_floats(tmp_path, base, noisy.astype(np.float32)).likeness is None
 
 
+def test_a_cast_of_equal_elements_is_a_cast(tmp_path: Path) -> None:
+    base = torch.full((64,), 0.317)
+    for name, tensor in (("a", base), ("b", base.bfloat16())):
+        save_file({"model.norm.weight": tensor}, tmp_path / f"{name}.safetensors")
+    paths = [str(tmp_path / f"{name}.safetensors") for name in "ab"]
+    found = compare_tensors(*paths, TensorOptions()).deltas[0]
+    assert found.state == "within"
+    assert found.likeness is not None
+    assert found.likeness.words == "bf16 (bfloat16)"
+
+
 def test_one_cause_is_told_once(tmp_path: Path) -> None:
     """A norm of equal elements is scaled as exactly as it has a constant added."""
     base = {

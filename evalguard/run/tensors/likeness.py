@@ -85,7 +85,8 @@ def describe_difference(
     pair, sums = summed.pair, summed.sums
     base, candidate = _sample_rows(pair)
     exact = _find_exact(summed, base, candidate)
-    if exact:
+    # a cast of equal elements adds a constant to them as exactly
+    if exact and (beyond or vote_precision(base, candidate) is None):
         return Description(likeness=exact[0], others=tuple(exact[1:]))
     base, candidate = _usual_rows(base, candidate)
     vote = vote_precision(base, candidate)
