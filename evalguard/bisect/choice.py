@@ -303,8 +303,10 @@ class Effort:
             then is jitter.
         patience: full evaluations, after which a drift that points at nobody is given up, where an
             assignment's jitter is no smaller than half the margin, and an eighth of the drift.
-        pointing: probability that the likeliest culprit must have then; ``impatience``: what is
-            added to it for each full evaluation more.
+        pointing: probability that the likeliest culprit must have then; it rises with what is
+            spent, to 1 at twice the patience. ``leave`` is taken off where all settings together
+            are suspected of no more than ``few`` culprits: it may be open only which one it is,
+            where spread drift points at several.
         spread: that the drift is spread over all settings, to be called so where it is given up.
         diffuse: that the drift is spread over all settings.
         z: standard errors that a culprit's effect must be away from 0.
@@ -321,8 +323,9 @@ class Effort:
     nothing: float = 0.993
     chance: float = 0.96
     patience: float = 5.0
-    pointing: float = 0.15
-    impatience: float = 0.1
+    pointing: float = 0.5
+    leave: float = 0.35
+    few: float = 1.2
     spread: float = 0.5
     diffuse: float = 0.95
     z: float

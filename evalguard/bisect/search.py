@@ -288,7 +288,9 @@ class CulpritSearch:
             return False
         jitter = float(np.sqrt(self.measured.noise()))
         jittery = 2.0 * jitter >= self._margin and abs(self.measured.total) < _FAR * jitter
-        needed = effort.pointing + effort.impatience * (self.measured.spent - effort.patience)
+        needed = effort.pointing * self.measured.spent / effort.patience
+        if float(belief.inclusion.sum()) <= effort.few:
+            needed -= effort.leave
         return jittery and float(belief.inclusion.max()) < needed
 
     def _spread(self, *, given_up: bool = False) -> bool:
