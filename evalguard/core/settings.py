@@ -297,8 +297,11 @@ class Variant:
 
 def digest_of(value: object) -> str:
     """Return the first 16 hex digits of the SHA-256 of ``value`` as canonical JSON."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    text = _CANONICAL.encode(value)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 # What lies in a cache, was found wrong with it, or removed from it: plain data for the reports.

@@ -18,10 +18,10 @@ from evalguard.report.contract.reading import read_report
 from evalguard.report.formats import DocumentSource
 from evalguard.report.trace.document import TRACE_SCHEMA, read_trace
 from evalguard.store.run_tables import (
+    SampleColumns,
     check_run_file,
     read_document,
     read_result,
-    read_samples,
     read_tokens,
     sample_files,
     token_files,
@@ -168,7 +168,7 @@ def _read_documents(
             check_run_file(folder, file, digests)
     return RunDocuments(
         task=task,
-        columns=read_samples(samples),
+        columns=SampleColumns(samples),
         tokens={} if tokens is None else read_tokens(tokens),
     )
 

@@ -436,7 +436,8 @@ class _Null:
         for start in range(0, resamples, most):
             rows = min(most, resamples - start)
             drawn = rng.integers(0, 256, (self.moved, -(-rows // 8)), dtype=np.uint8)
-            yield 1.0 - 2.0 * np.unpackbits(drawn, axis=1, count=rows).astype(np.float64)
+            flipped = np.unpackbits(drawn, axis=1, count=rows).view(np.int8)
+            yield (1 - 2 * flipped).astype(np.float64)
 
 
 def _order(values: Array) -> NDArray[np.intp]:

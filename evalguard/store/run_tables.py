@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -64,6 +64,41 @@ def read_samples(file: Path, names: Collection[str] | None = None) -> dict[str, 
         return {
             field.name: _column_values(table.column(field.name), field) for field in table.schema
         }
+
+
+class SampleColumns(Mapping[str, Sequence[Any]]):
+    """The columns that ``RunFolder.write_samples`` was given, made Python's own when asked for.
+
+    Raises:
+        StoreError: the file is damaged, when it is opened or when a column is asked for.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._table = file, _read_columns(file)
+        self._made: dict[str, list[Any]] = {}
+
+    def __getitem__(self, name: str) -> list[Any]:
+        if name not in self._made:
+            self._made[name] = self._values(name, self._table)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        names: list[str] = self._table.column_names
+        return iter(names)
+
+    def __len__(self) -> int:
+        return int(self._table.num_columns)
+
+    def pick(self, positions: Sequence[int]) -> dict[str, Sequence[Any]]:
+        """All columns of the documents at these positions."""
+        table = self._table.take(list(positions))
+        return {name: self._values(name, table) for name in self}
+
+    def _values(self, name: str, table: pa.Table) -> list[Any]:
+        if name not in table.column_names:
+            raise KeyError(name)
+        with _damage_as_error(self._file):
+            return _column_values(table.column(name), table.schema.field(name))
 
 
 def read_sample_facts(file: Path) -> dict[str, Any]:

@@ -131,6 +131,33 @@ def test_the_numbers_of_a_document_are_those_of_its_run() -> None:
         assert found == pytest.approx([100 * value for value in expected], abs=0.51)
 
 
+def test_a_page_of_very_many_documents_has_those_that_moved_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("evalguard.report.html.documents.MOST_DOCUMENTS", 60)
+    documents = loglikelihoods([f"text {i}" for i in range(200)], tokens=3)
+    page = page_of(DEMO, documents)
+    (of_task,) = blocks_of(page)["rows"]
+    ids = np.cumsum(of_task["steps"])
+    largest = np.zeros(200)
+    for filter_, metric in documents.drifting:
+        drifts = np.array(documents.drifts(filter_, metric), dtype=float)
+        largest = np.maximum(largest, np.abs(np.nan_to_num(drifts)))
+    assert len(ids) == 60 == len(of_task["metrics"][0]["drift"]) == len(of_task["kl"])
+    assert largest[ids].min() >= np.delete(largest, ids).max()
+    kl = documents.mean_kl()
+    assert kl is not None
+    assert of_task["kl"] == pytest.approx([kl[i] for i in ids], rel=0.05)
+    assert len(blocks_of(page)["texts-0-0"]["prompt"]) == 60
+    assert "the 60 of 200 documents that moved most are here; the run folder has all" in page
+
+
+def test_a_page_of_fewer_documents_has_them_all() -> None:
+    page = page_of(DEMO, loglikelihoods([f"text {i}" for i in range(200)]))
+    assert len(blocks_of(page)["rows"][0]["steps"]) == 200
+    assert "that moved most are here" not in page
+
+
 def test_other_answers_are_marked_by_text_and_by_the_likeliest_option() -> None:
     page = page_of(DEMO, generated(["q"] * 3, ["4"] * 3), choices(3))
     of_texts, of_options = blocks_of(page)["rows"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,6 +225,15 @@ Side = Literal["base", "candidate"]
 _DRIFT = "drift:"
 
 
+@runtime_checkable
+class PickedColumns(Protocol):
+    """Columns that are not in memory as a whole."""
+
+    def pick(self, positions: Sequence[int]) -> Mapping[str, Sequence[Any]]:
+        """All columns of the documents at these positions."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDocuments:
     """One task's documents; plain data.
@@ -297,6 +306,19 @@ class RunDocuments:
             float(total) / int(count) if count else None
             for total, count in zip(sums, counts, strict=True)
         ]
+
+    def pick(self, positions: Sequence[int]) -> RunDocuments:
+        """The documents at these positions, which ascend."""
+        columns: Mapping[str, Sequence[Any]]
+        if isinstance(self.columns, PickedColumns):
+            columns = self.columns.pick(positions)
+        else:
+            columns = {name: [of[at] for at in positions] for name, of in self.columns.items()}
+        tokens = dict(self.tokens)
+        if tokens:
+            own = np.isin(tokens["doc_id"], np.asarray(columns["doc_id"]))
+            tokens = {name: values[own] for name, values in tokens.items()}
+        return RunDocuments(task=self.task, columns=columns, tokens=tokens)
 
     def tokens_of(self, doc_id: int) -> Mapping[str, NDArray[Any]]:
         """The scored tokens of one document, shape (positions of it,)."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from evalguard.core.documents.likelihoods import restore_infinity
@@ -161,9 +162,9 @@ def _sample(
         names = [metric for metric, of_filter in metrics if of_filter == filter_name]
     return Sample(
         doc_id=doc_id,
-        doc_hash=row["doc_hash"],
-        prompt_hash=row["prompt_hash"],
-        target_hash=row["target_hash"],
+        doc_hash=intern(row["doc_hash"]),  # of both sides and all filters one text
+        prompt_hash=intern(row["prompt_hash"]),
+        target_hash=intern(row["target_hash"]),
         items={name: row[name] for name in names if isinstance(name, str) and name in row},
         sound=not _holds_nan(row.get("resps")),
         answers=_answers(row.get("resps")),
@@ -215,6 +216,7 @@ def _holds_nan(responses: Any) -> bool:
 # Rows of a stored run's documents: what was asked and answered, as a run folder keeps it.
 
 
+_READABLE = json.JSONEncoder(ensure_ascii=False)
 Answer = tuple[float | None, bool | None, str | None]
 _NOTHING: Answer = (None, None, None)
 
@@ -245,13 +247,13 @@ def _row(
     answers = [_answer(*one, prompt=first.prompt) for one in _document_requests(first)]
     return {
         "doc_id": first.doc_id,
-        "doc": json.dumps(first.doc, ensure_ascii=False),
+        "doc": _READABLE.encode(first.doc),
         "prompt": first.prompt,
         "target": first.target,
         "doc_hash": first.doc_hash,
         "prompt_hash": first.prompt_hash,
         "target_hash": first.target_hash,
-        "arguments": [json.dumps(asked, ensure_ascii=False) for asked in first.requests],
+        "arguments": [_READABLE.encode(asked) for asked in first.requests],
         "loglikelihood": [answer[0] for answer in answers],
         "is_greedy": [answer[1] for answer in answers],
         "text": [answer[2] for answer in answers],

@@ -97,11 +97,13 @@ def _check_loglikelihoods(path: Path, task: str, by_filter: Mapping[str, Sequenc
 
     A request that stands twice in a document (texts without a context) counts once.
     """
-    of_documents: dict[int, list[float]] = {}
+    of_documents: dict[int, Sequence[float]] = {}
     for sample in next(iter(by_filter.values())):
         values = sample.loglikelihoods
-        asked = [str(one) for one in sample.requests] or [str(i) for i in range(len(values))]
-        of_documents[sample.doc_id] = list(dict(zip(asked, values, strict=False)).values())
+        if len(values) > 1:
+            asked = [str(one) for one in sample.requests] or [str(i) for i in range(len(values))]
+            values = tuple(dict(zip(asked, values, strict=False)).values())
+        of_documents[sample.doc_id] = values
     try:
         check_loglikelihoods(task, of_documents)
     except EvaluationError as error:
@@ -203,8 +205,10 @@ def _uninformative(
     of: _Metric, table: ScoreTable, samples: Sequence[Sample]
 ) -> Uninformative | None:
     """Where generated answers say nothing about the model."""
+    if of.results.output_type(of.task) != "generate_until":
+        return None
     texts = [text for sample in samples if (text := first_text(sample)) is not None]
-    if of.results.output_type(of.task) != "generate_until" or len(texts) < len(samples):
+    if len(texts) < len(samples):
         return None
     fallbacks = of.results.fallbacks(of.task)
     unfound = [found_nothing(sample, of.filter, fallbacks) for sample in samples]

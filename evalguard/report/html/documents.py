@@ -30,6 +30,8 @@ from evalguard.report.words.plain_text import printable
 # A run folder keeps answers, a history numbers and hashes.
 _NUMBERS_ONLY = "its scores come from a history, which keeps numbers and no texts"
 _PIECE_DOCUMENTS = 2_000  # documents whose texts are read together
+MOST_DOCUMENTS = 10_000  # of all tasks, in one page
+_FEWEST_OF_TASK = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +52,10 @@ class DocumentBlocks:
 
 def pack_documents(view: ReportView, documents: Sequence[RunDocuments]) -> DocumentBlocks:
     """Return the documents of all tasks as blocks: ``rows``, and ``texts-<task>-<piece>``."""
-    there = [DocumentTexts(one) for one in documents if len(one)]
-    if not there:
+    every = [one for one in documents if len(one)]
+    if not every:
         return DocumentBlocks()
+    there = [DocumentTexts(one) for one in _pick_moved(every)]
     rows = [task_rows(view, one.documents) for one in there]
     orders = [_drift_order(of_task) for of_task in rows]
     limits = share_budget(limit_texts, [one.lengths() for one in there], orders, TEXT_BUDGET)
@@ -61,6 +64,12 @@ def pack_documents(view: ReportView, documents: Sequence[RunDocuments]) -> Docum
     )
     blocks: list[DataBlock] = []
     cuts = _missing_answer_notes(view, there)
+    cuts += [
+        f"{printable(one.task)}: the {len(of.documents):,} of {len(one):,} documents that moved "
+        "most are here; the run folder has all."
+        for one, of in zip(every, there, strict=True)
+        if len(of.documents) < len(one)
+    ]
     for number, (one, of_task) in enumerate(zip(there, rows, strict=True)):
         of_task |= {"piece": _PIECE_DOCUMENTS, "answers": _changed_answers(one.documents)}
         texts = one.written(limits[number], kept[number])
@@ -75,6 +84,28 @@ def pack_documents(view: ReportView, documents: Sequence[RunDocuments]) -> Docum
     return DocumentBlocks(
         blocks=(DataBlock(name="rows", data=compress_json(rows)), *blocks), cuts=tuple(cuts)
     )
+
+
+def _pick_moved(documents: Sequence[RunDocuments]) -> list[RunDocuments]:
+    """Of every task the documents that moved any metric most, as many as a page has room for."""
+    total = sum(map(len, documents))
+    if total <= MOST_DOCUMENTS:
+        return list(documents)
+    return [
+        _most_moved(one, max(_FEWEST_OF_TASK, MOST_DOCUMENTS * len(one) // total))
+        for one in documents
+    ]
+
+
+def _most_moved(documents: RunDocuments, most: int) -> RunDocuments:
+    if len(documents) <= most:
+        return documents
+    sizes = np.zeros(len(documents))
+    for filter_, metric in documents.drifting:
+        drifts = np.array(documents.drifts(filter_, metric), dtype=np.float64)  # None is NaN
+        sizes = np.fmax(sizes, np.abs(drifts))
+    chosen = np.sort(np.argsort(-sizes, kind="stable")[:most])
+    return documents.pick(chosen.tolist())
 
 
 def _missing_answer_notes(view: ReportView, there: Sequence[DocumentTexts]) -> list[str]:
