@@ -94,17 +94,18 @@ def test_a_damaged_file_is_refused_before_anything_is_loaded(
     assert loads == []
 
 
-def test_other_packages_are_a_caveat(
+def test_other_packages_are_seen_by_every_reader(
     score: Score, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from evalguard.run.scoring import referencing as stored_base
 
-    assert score("llama", "other", reference=file)[0].description.caveats == ()
+    assert score("llama", "other", reference=file)[0].description.findings == ()
     versions = {**stored_base.package_versions(), "torch": "9.9"}
     monkeypatch.setattr(stored_base, "package_versions", lambda: versions)
-    (caveat,) = score("llama", "other", reference=file)[0].description.caveats
-    assert caveat.startswith("its reference was made with torch ")
-    assert caveat.endswith(", not 9.9")
+    (found,) = score("llama", "other", reference=file)[0].description.findings
+    assert found.kind == "made_differently"
+    assert found.text.startswith("its reference was made with torch ")
+    assert found.text.endswith(", not 9.9")
 
 
 def test_a_base_described_in_another_way_is_refused(

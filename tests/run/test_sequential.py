@@ -178,7 +178,8 @@ def test_a_finished_run_of_other_documents_is_compared_in_full(run: Run) -> None
 def test_the_batch_size_is_checked_as_in_an_ordinary_run(run: Run) -> None:
     scorers = {"a": FakeScorer("m"), "b": Worse("m")}
     (base, candidate), _ = run("a", "b", scorers, check_batch_size=4)
-    assert all(any("batch size" in note for note in side.notes) for side in (base, candidate))
+    for side in (base, candidate):
+        assert [one.kind for one in side.findings] == ["batch_size_effect"]
 
 
 def test_clustered_tasks_are_asked_in_full_and_say_why(run: Run) -> None:

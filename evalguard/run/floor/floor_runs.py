@@ -111,7 +111,7 @@ class _FloorMeasurement:
             shifts=tuple(self.shifts),
             distribution_shifts=tuple(self.distribution_shifts),
             not_compared=self.not_compared,
-            notes=(*default.notes, *default.description.caveats, *self.notes),
+            notes=(*default.told, *self.notes),
         )
 
     def _vary(self, variation: Variation, default: Sequence[ScoreTable]) -> None:
@@ -127,7 +127,7 @@ class _FloorMeasurement:
             self._leave_out(variation, "; ".join(filter(None, (str(error), error.hint))))
             return
         self.variations.append(variation)
-        self.notes += evaluation.notes
+        self.notes += [*(one.text for one in evaluation.findings), *evaluation.notes]
         for task, reason in inert.items():
             self._leave_out(variation, reason, task=task)
         varied = [table for table in self._tables(evaluation) if table.task not in inert]

@@ -200,6 +200,7 @@ class SequentialModel:
             shown=self.evaluator.scoring.shown_by(self.source.name),
             groups=self.evaluator.tasks.aggregates,
             notes=tuple(self.evaluator.notes),
+            findings=tuple(self.evaluator.findings),
         )
 
 

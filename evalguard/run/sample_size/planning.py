@@ -144,14 +144,19 @@ def sign_plan(options: CompareOptions) -> dict[str, Any]:
 
 
 def _plan_notes(own: tuple[str, ...], scored: tuple[ScoredSide, ScoredSide]) -> tuple[str, ...]:
+    told = [_told_of(side) for side in scored]
     of_sides = (
-        note
-        if note in scored[0].notes and note in scored[1].notes
-        else f"{side.identity.name}: {note}"
-        for side in scored
-        for note in side.notes
+        note if all(note in one for one in told) else f"{side.identity.name}: {note}"
+        for side, notes in zip(scored, told, strict=True)
+        for note in notes
     )
     return tuple(dict.fromkeys((*own, *of_sides)))
+
+
+def _told_of(side: ScoredSide) -> tuple[str, ...]:
+    """What is to be said of a side; a plan has no findings of its own."""
+    of_model = () if side.description is None else side.description.findings
+    return (*(one.text for one in (*side.findings, *of_model)), *side.notes)
 
 
 def _scored_roles(sources: Sequence[Source]) -> list[Role]:

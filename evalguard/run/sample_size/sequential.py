@@ -94,7 +94,9 @@ def _score_looks(
                 check_stored_requests(source, context.evaluator, choices)
         with load_together(context, models) as loaded:
             asked = [
-                SequentialModel(source=model, evaluator=replace(context.evaluator, notes=[]))
+                SequentialModel(
+                    source=model, evaluator=replace(context.evaluator, notes=[], findings=[])
+                )
                 for model in models
             ]
             run = _SequentialRun(

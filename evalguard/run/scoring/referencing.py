@@ -10,6 +10,7 @@ from typing import Any, cast
 import evalguard
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reference import SAMPLES, Reference
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import (
     ComparedAnswer,
     DistributionScorer,
@@ -439,8 +440,9 @@ def _read_description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
         differing.append(f"other scoring code, of evalguard {facts.get('evalguard')}")
     if not differing:
         return told
-    caveat = f"its reference was made with {'; '.join(differing)}"
-    return replace(told, caveats=(*told.caveats, caveat))
+    text = f"its reference was made with {'; '.join(differing)}"
+    found = Finding(kind="made_differently", text=text)
+    return replace(told, findings=(*told.findings, found))
 
 
 def _settings_of(told: Mapping[str, Any]) -> Sequence[Any]:
