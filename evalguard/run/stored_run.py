@@ -89,7 +89,8 @@ class StoredRun:
         Raises:
             StoreError: a file is damaged, or was changed.
         """
-        return _read_documents(self.folder, task, self.report.files)
+        listed = sample_files(self.folder), token_files(self.folder)
+        return _read_documents(self.folder, task, self.report.files, *listed)
 
 
 def read_stored_run(path: Path) -> StoredRun:
@@ -131,10 +132,17 @@ def open_documents(report: CompareReport) -> DocumentSource:
 
     What it returns raises StoreError where a file is damaged, or was changed.
     """
-    folder = report.run_folder
-    return lambda task: (
-        None if folder is None else _read_documents(Path(folder), task, report.files)
-    )
+    if report.run_folder is None:
+        return lambda _task: None
+    folder = Path(report.run_folder)
+    files: list[tuple[Mapping[str, Path], Mapping[str, Path]]] = []
+
+    def read(task: str) -> RunDocuments | None:
+        if not files:  # once: each file has to be opened to see whose it is
+            files.append((sample_files(folder), token_files(folder)))
+        return _read_documents(folder, task, report.files, *files[0])
+
+    return read
 
 
 TRACE_FILE = "trace.json"  # of a trace of the two models, in a run folder or in its own
@@ -157,12 +165,16 @@ def read_run_trace(folder: Path | str | None) -> TraceReport | None:
 
 
 def _read_documents(
-    folder: Path, task: str, digests: Mapping[str, str] | None
+    folder: Path,
+    task: str,
+    digests: Mapping[str, str] | None,
+    of_samples: Mapping[str, Path],
+    of_tokens: Mapping[str, Path],
 ) -> RunDocuments | None:
-    samples = sample_files(folder).get(task)
+    samples = of_samples.get(task)
     if samples is None:
         return None
-    tokens = token_files(folder).get(task)
+    tokens = of_tokens.get(task)
     for file in (samples, tokens):
         if file is not None:
             check_run_file(folder, file, digests)
