@@ -278,7 +278,7 @@ def test_a_run_of_an_unknown_lm_eval_is_refused_where_likelihoods_would_be_compa
         reason = " ".join(comparison["caveats"] + [str(comparison.get("reason"))])
         assert "the version of lm-eval is not recorded in" in reason
         assert "--allow-differing tokens" in reason
-    assert any("transformers_version is 4.44.0" in note for note in ran.document["notes"])
+    assert any("transformers_version is 4.44.0" in one["text"] for one in ran.document["findings"])
     words = ("--allow-differing", "tokens", "--json")
     told = run("compare", "--base", older_run, "--cand", base_run, *words).document
     rolling = next(c for c in told["comparisons"] if c["metric"] == "word_perplexity")
@@ -335,7 +335,7 @@ def test_whole_texts_have_the_values_that_lm_eval_reports(
     for comparison in document["comparisons"]:
         expected = reported[f"{comparison['metric']},none"]
         assert comparison["base"] == pytest.approx(expected, rel=1e-6)
-        assert any("BOS given BOS counts" in caveat for caveat in comparison["caveats"])
+        assert any("BOS given BOS counts" in text for text in comparison["provenance"])
     assert document["environment"]["base"]["rolling_bos"] == "lm-eval"
     if scorer == "fast":
         # Of both models at once where they say the same, which their rounding decides.
@@ -352,7 +352,9 @@ def test_bos_once_is_asked_for_said_and_not_verified(compare: Any, lm_eval: Any)
     for comparison in document["comparisons"]:
         expected = reported[f"{comparison['metric']},none"]
         assert comparison["base"] == pytest.approx(expected, rel=1e-6)
-        assert any("lm-eval itself gives another value" in c for c in comparison["caveats"])
+        assert any(
+            "lm-eval itself gives another value" in text for text in comparison["provenance"]
+        )
     assert document["environment"]["base"]["rolling_bos"] == "once"
     assert any("sw_text: its scores were not verified" in note for note in document["notes"])
 

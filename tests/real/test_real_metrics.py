@@ -74,4 +74,4 @@ def test_rolling_metrics_have_no_standard_error_in_lm_eval_and_one_here(
         assert lm_eval_run("orig").results[ROLLING][f"{metric}_stderr,none"] == "N/A"
         found = find(both_models, ROLLING, metric)
         assert found.base_stderr
-        assert any("ratio estimator" in caveat for caveat in found.caveats)
+        assert any("ratio estimator" in text for text in found.provenance)

@@ -93,5 +93,5 @@ def test_what_a_finished_run_does_not_show_is_said(
             text = " ".join(comparison.caveats)
             assert ("token ids not compared" in text) is not shown
     for comparison in run_and_model.comparisons:
-        said = any(c.startswith("candidate: whole texts") for c in comparison.caveats)
+        said = any(c.startswith("candidate: whole texts") for c in comparison.provenance)
         assert said is (comparison.task == ROLLING)
