@@ -348,10 +348,13 @@ class Observer:
                 self.note_place(path)
             return real(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
 
+        # Classes may take it for their own (pathlib of Python 3.10 does): as a builtin, it is no
+        # method there.
+        watched = staticmethod(stat)
         for those in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
             if real in those:
-                those.add(stat)
-        os.stat = stat
+                those.add(watched)
+        os.stat = watched
 
     # What is told in the end.
 
