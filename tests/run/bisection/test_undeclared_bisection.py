@@ -90,7 +90,10 @@ def test_one_layer_from_another_checkpoint_is_named_and_its_guilty_part(
     save_file({**weights, **rounding}, port / "model.safetensors", metadata={"format": "pt"})
     found = bisected(place.model, port, place, tmp_path / "cache").report.bisect
     assert found is not None
-    assert found.searches[0].settings == ("weights.layers.1",)
+    # What was added to the norms is a mistake of its own, and no part of the other one.
+    norms_moved, damaged = found.searches[0].settings
+    assert norms_moved.startswith("weights.input_layernorm, post_attention_layernorm (layer 1, ")
+    assert damaged == "weights.layers.1.mlp"
     assert found.culprits
     assert all(".layers.1.mlp" in culprit.setting for culprit in found.culprits)
 
