@@ -89,13 +89,17 @@ class _Shown:
     lines: int | None = None
 
 
-# Of what goes first where it is more than a screen: the growth, further suspects, figures.
+# Of what goes first where it is more than a screen: the growth, further suspects, figures; the
+# first caveat (another class of model, say) stays as long as it can.
 _SCREENS = (
     _Shown(depths=_MOST_DEPTHS),
     _Shown(depths=_MOST_DEPTHS // 2),
     _Shown(),
     _Shown(suspects=3),
     _Shown(suspects=3, legend=False, caveats=1),
+    _Shown(suspects=2, legend=False, caveats=1),
+    _Shown(suspects=2, legend=False, caveats=1, sides=False, lines=4),
+    _Shown(suspects=0, legend=False, caveats=1, lines=4),
     _Shown(suspects=2, legend=False, caveats=0),
     _Shown(suspects=2, legend=False, caveats=0, sides=False, lines=4),
     _Shown(suspects=0, legend=False, caveats=0, lines=4),
