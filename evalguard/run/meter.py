@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalguard.config.files import embedded_folder
@@ -19,7 +19,6 @@ from evalguard.core.reports.compare import (
     PhaseName,
     Resources,
 )
-from evalguard.core.reports.findings import unstored
 from evalguard.core.scorer import Response, Scorer
 from evalguard.errors import EvalguardError, Interrupted
 from evalguard.models.machine import peak_device_memory
@@ -340,8 +339,7 @@ def _run_folder_files(report: CompareReport) -> Iterator[ReportFile]:
 
 
 def _with_problem(report: CompareReport, file: ReportFile, why: str) -> CompareReport:
-    found = unstored(f"{file.path} was not written: {why}")
-    return replace(report, findings=(*report.findings, found))
+    return report.with_unstored(f"{file.path} was not written: {why}")
 
 
 # An error in a sentence of a report.

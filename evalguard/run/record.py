@@ -21,7 +21,6 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.limit_scale import DocumentScale
 from evalguard.core.pairing import finite_rows, pair
 from evalguard.core.reports.compare import CompareReport, drift_column
-from evalguard.core.reports.findings import unstored
 from evalguard.core.scores import Aggregation, ScoreTable, Uninformative, UninformativeKind
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError
@@ -171,8 +170,7 @@ def write_run_folder(
             folder.commit()
     except StoreError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        why = unstored(f"no run folder was written: {error}{hint}")
-        return replace(report, findings=(*report.findings, why))
+        return report.with_unstored(f"no run folder was written: {error}{hint}")
     return written
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -15,7 +15,7 @@ from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.bisection import BisectReport
-from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.findings import Finding, unstored
 from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
@@ -124,6 +124,10 @@ class CompareReport:
     tracked: tuple[Sent, ...] = field(default=(), compare=False)
     files: Mapping[str, str] | None = field(default=None, compare=False)
     version: str = ""
+
+    def with_unstored(self, text: str) -> CompareReport:
+        """The report, with what could not be written or kept since it was made."""
+        return replace(self, findings=(*self.findings, unstored(text)))
 
 
 # The formats that a report can be written in, by name; ``evalguard.report.formats`` makes them.

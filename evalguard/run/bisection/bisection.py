@@ -21,7 +21,6 @@ from evalguard.core.pairing import finite_rows
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisection import BisectReport, Recommended, Repaired
 from evalguard.core.reports.compare import CompareReport
-from evalguard.core.reports.findings import unstored
 from evalguard.core.settings import Value, with_checksum
 from evalguard.errors import EvalguardError, Interrupted
 from evalguard.report.contract.compare import COMPARE_SCHEMA, compare_document
@@ -212,8 +211,8 @@ def _store_bisection(report: CompareReport) -> CompareReport:
     try:
         write_document(folder, "result.json", _result_with_bisection(folder, report))
     except (EvalguardError, OSError, ValueError) as error:
-        found = unstored(f"the bisection is not in {folder / 'result.json'}: {error_text(error)}")
-        return replace(report, findings=(*report.findings, found))
+        where = folder / "result.json"
+        return report.with_unstored(f"the bisection is not in {where}: {error_text(error)}")
     return report
 
 

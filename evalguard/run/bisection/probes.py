@@ -239,6 +239,7 @@ class ProbeRecords:
     facts: FactCache | None
     question: str
     timeout: float | None = None
+    _noted: set[str] = field(default_factory=set)
 
     def may_know(self, assigned: AssignedCandidate) -> bool:
         """Whether something may be kept of a model that only loading identifies."""
@@ -276,7 +277,10 @@ class ProbeRecords:
             self.divergences.put(key, beside.pair_name(block), done.compared)
             self.divergences.describe(key, name=f"base vs {name}", task=task, model=model)
         if self.facts is not None and assigned.known is None and assigned.key is not None:
-            self.facts.put(_PROBED, _name_of(assigned.source), {})
+            probed = _name_of(assigned.source)
+            if probed not in self._noted:  # once, and not with every block
+                self._noted.add(probed)
+                self.facts.put(_PROBED, probed, {})
 
     def refusal(self, assigned: AssignedCandidate) -> Untestable | None:
         """Return why an assignment cannot be tested, where that is kept and still holds."""

@@ -12,7 +12,6 @@ from evalguard.core.gate import GateResult
 from evalguard.core.history import DocumentScores, MetricKey, NightMetric, NightRun, prunable
 from evalguard.core.pairing import ALLOWED, pair
 from evalguard.core.reports.compare import CompareReport
-from evalguard.core.reports.findings import unstored
 from evalguard.core.reports.history import HistoryAddition, HistoryPruning
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
@@ -57,8 +56,7 @@ def store_in_history(
             history.add(build_night_run(report), metrics, report.environment)
     except EvalguardError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        found = unstored(f"this run is not in the history {path}: {error}{hint}")
-        return replace(report, findings=(*report.findings, found))
+        return report.with_unstored(f"this run is not in the history {path}: {error}{hint}")
     return report
 
 

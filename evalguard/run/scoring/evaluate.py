@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from evalguard.core.reference import ShownTokens, TopLogprobs
-from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.findings import Finding, unstored
 from evalguard.core.scorer import (
     AheadScorer,
     ModelDescription,
@@ -412,7 +412,7 @@ class Evaluator:
 
     def find_unstored(self, text: str) -> None:
         """Say what could not be kept, once, where every reader sees it."""
-        found = Finding(kind="not_stored", text=text)
+        found = unstored(text)
         if found not in self.findings:
             self.findings.append(found)
             self.progress.note(text)
