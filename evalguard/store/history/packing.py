@@ -3,15 +3,15 @@
 A packed vector is a header (layout version, coding, length, CRC-32 of all else) and a body:
 
     coding    body, compressed by zlib where that makes it smaller
-    constant  the one value
     bits      one bit a value, for 0.0 and 1.0
-    float32   4 bytes a value, where nothing is lost by it; byte planes one after the other
-    float64   8 bytes a value, likewise
-    int64     differences of neighbours, 8 bytes each, likewise
+    float32   4 bytes a value, where nothing is lost by it
+    float64   8 bytes a value
+    int64     8 bytes a value
 
-Floats may be packed against a reference of the same length (the base's scores): then the
-integers that their bits spell are subtracted, and what is left of scores that are near to the
-reference's is mostly zeros. Byte planes are what HDF5 calls the shuffle filter.
+Layout 1, which is read and not written, has byte planes one after the other in place of values
+(what HDF5 calls the shuffle filter), differences of neighbours in place of integers, a coding for
+one value many times, and floats that were packed against those of another vector: a year of nights
+is 16% smaller by it (``benchmarks.history``).
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from numpy.typing import NDArray
 from evalguard.core.history import HASH_FIELDS, DocumentHashes, DocumentScores
 from evalguard.store.files import DamagedBlockError
 
-PACKING_VERSION = 1
+PACKING_VERSION = 2
+_PLANES_VERSION = 1
 _HEADER = struct.Struct("<BBII")
 _CONSTANT, _BITS, _FLOAT32, _FLOAT64, _INT64 = range(5)
-_COMPRESSED, _AGAINST = 0x40, 0x80
+_COMPRESSED, _AGAINST = 0x40, 0x80  # against another vector: of layout 1
 _CODINGS = 0x0F
 _WIDTHS = {_FLOAT32: 4, _FLOAT64: 8, _INT64: 8}
+_TYPES = {_FLOAT32: "<f4", _FLOAT64: "<f8", _INT64: "<i8"}
 # A few bytes may say that they are as many: a gigabyte when it is unpacked, and not all memory.
 _MOST_VALUES = 2**27
 _BITS_OF_ONE = np.float64(1.0).view(np.uint64)
@@ -47,51 +49,37 @@ Floats = NDArray[np.float64]
 Numbers = NDArray[Any]
 
 
-def pack(values: Numbers, reference: Floats | None = None) -> bytes:
-    """Pack a vector of float64, int64 or uint64 numbers, shape (n,).
-
-    Args:
-        reference: float64, shape (n,), against which floats are packed where that is smaller; the
-            same one is needed to unpack them.
-    """
-    if values.dtype != np.float64:
-        return _with_header(
-            _INT64, values.shape[0], _split_planes(np.diff(values.view(np.int64), prepend=0))
-        )
-    bits = values.view(np.uint64)
+def pack(values: Numbers) -> bytes:
+    """Pack a vector of float64, int64 or uint64 numbers, shape (n,)."""
     n = values.shape[0]
-    if n and bool(np.all(bits == bits[0])):
-        return _with_header(_CONSTANT, n, values[:1].astype("<f8").tobytes())
+    if values.dtype != np.float64:
+        return _with_header(_INT64, n, values.astype("<i8", copy=False).tobytes())
+    bits = values.view(np.uint64)
     if bool(np.all((bits == 0) | (bits == _BITS_OF_ONE))):
         return _with_header(_BITS, n, np.packbits(values == 1.0).tobytes())
-    coding = _FLOAT32 if _fits_float32(values) else _FLOAT64
-    plain = _with_header(coding, n, _split_planes(_to_integers(values, coding)))
-    if reference is None or reference.shape != values.shape:
-        return plain
-    if coding == _FLOAT32 and not _fits_float32(reference):
-        coding = _FLOAT64
-    left = _to_integers(values, coding) - _to_integers(reference, coding)
-    against = _with_header(coding | _AGAINST, n, _split_planes(_zigzag(left)))
-    return min(plain, against, key=len)
-
-
-def needs_reference(packed: bytes) -> bool:
-    """Whether a packed vector can be unpacked only with its reference."""
-    return len(packed) > 1 and bool(packed[1] & _AGAINST)
+    if _fits_float32(values):
+        return _with_header(_FLOAT32, n, values.astype("<f4").tobytes())
+    return _with_header(_FLOAT64, n, values.astype("<f8", copy=False).tobytes())
 
 
 def unpack(packed: bytes, reference: Floats | None = None) -> Numbers:
     """Return the vector: float64, or int64.
 
+    Args:
+        reference: of layout 1, the vector that it was packed against.
+
     Raises:
         DamagedBlockError: the bytes are not those that ``pack`` made, or the reference is missing.
     """
-    coding, n, body = _open_packed(packed)
+    version, coding, n, body = _open_packed(packed)
     kind = coding & _CODINGS
     if kind == _CONSTANT:
         return np.full(n, np.frombuffer(body, "<f8")[0])
     if kind == _BITS:
         return np.unpackbits(np.frombuffer(body, np.uint8), count=n).astype(np.float64)
+    if version != _PLANES_VERSION:
+        values = np.frombuffer(body, _TYPES[kind])
+        return values.astype(np.int64 if kind == _INT64 else np.float64)
     words = _join_planes(body, n, _WIDTHS[kind])
     if kind == _INT64:
         return np.cumsum(words.view(np.int64), dtype=np.int64)
@@ -110,13 +98,13 @@ def _with_header(coding: int, n: int, body: bytes) -> bytes:
     return _HEADER.pack(PACKING_VERSION, coding, n, zlib.crc32(head + body)) + body
 
 
-def _open_packed(packed: bytes) -> tuple[int, int, bytes]:
-    """Coding, length and uncompressed body of what is whole."""
+def _open_packed(packed: bytes) -> tuple[int, int, int, bytes]:
+    """Layout, coding, length and uncompressed body of what is whole."""
     if len(packed) < _HEADER.size:
         raise DamagedBlockError("it is cut")
     version, coding, n, check = _HEADER.unpack_from(packed)
     body = packed[_HEADER.size :]
-    if version != PACKING_VERSION:
+    if version not in (_PLANES_VERSION, PACKING_VERSION):
         raise DamagedBlockError(f"it is packed in a way of another evalguard (layout {version})")
     if zlib.crc32(_HEADER.pack(version, coding, n, 0) + body) != check:
         raise DamagedBlockError("it was changed or cut")
@@ -126,7 +114,7 @@ def _open_packed(packed: bytes) -> tuple[int, int, bytes]:
         body = unpacker.decompress(body, size + 1)
     if len(body) != size:
         raise DamagedBlockError("it is of another length than it says")
-    return coding, n, body
+    return version, coding, n, body
 
 
 def _size(kind: int, n: int) -> int:
@@ -149,24 +137,13 @@ def _to_integers(values: Numbers, coding: int) -> Numbers:
     return np.ascontiguousarray(values).view(np.uint64)
 
 
-def _zigzag(words: Numbers) -> Numbers:
-    """0, -1, 1, -2 ... as 0, 1, 2, 3 ..., so that small differences have leading zeros."""
-    sign = words >> (8 * words.itemsize - 1)
-    return (words << 1) ^ (0 - sign)
-
-
 def _unzigzag(words: Numbers) -> Numbers:
+    """0, 1, 2, 3 ... as 0, -1, 1, -2."""
     return (words >> 1) ^ (0 - (words & 1))
 
 
-def _split_planes(words: Numbers) -> bytes:
-    """All first bytes, then all second ones ..."""
-    unsigned = words.astype(words.dtype.newbyteorder("<"), copy=False)
-    rows = np.frombuffer(unsigned.tobytes(), np.uint8).reshape(-1, words.itemsize)
-    return rows.T.tobytes()
-
-
 def _join_planes(body: bytes, n: int, width: int) -> Numbers:
+    """Of all first bytes, then all second ones ..., the integers."""
     planes = np.frombuffer(body, np.uint8).reshape(width, n)
     words = np.frombuffer(planes.T.tobytes(), f"<u{width}")
     return words.astype(np.uint32 if width == 4 else np.uint64)
@@ -234,7 +211,6 @@ def store_documents(
     connection: sqlite3.Connection, documents: DocumentScores
 ) -> dict[str, int | None]:
     """Keep the vectors and hashes of a metric's documents; return their ids by column."""
-    base = _store_vector(connection, documents.base)
     hashes = documents.hashes
     kept: dict[str, int | None] = (
         {}
@@ -244,8 +220,8 @@ def store_documents(
     return kept | {
         "doc_ids": _store_vector(connection, documents.doc_ids),
         "prints": _store_vector(connection, documents.prints),
-        "base_scores": base,
-        "candidate_scores": _store_vector(connection, documents.candidate, (base, documents.base)),
+        "base_scores": _store_vector(connection, documents.base),
+        "candidate_scores": _store_vector(connection, documents.candidate),
         "weights": None
         if documents.weights is None
         else _store_vector(connection, documents.weights),
@@ -260,18 +236,13 @@ def requests_text(hashes: DocumentHashes | None) -> str:
     return json.dumps(told, sort_keys=True, default=str)
 
 
-def _store_vector(
-    connection: sqlite3.Connection, values: Numbers, reference: tuple[int, Floats] | None = None
-) -> int:
+def _store_vector(connection: sqlite3.Connection, values: Numbers) -> int:
     digest = digest_of_vector(values)
     found = connection.execute("SELECT id FROM vectors WHERE digest = ?", (digest,)).fetchone()
     if found is not None:
         return int(found[0])
-    packed = pack(values, reference[1] if reference else None)
-    against = reference[0] if reference and needs_reference(packed) else None
     inserted = connection.execute(
-        "INSERT INTO vectors (digest, reference, packed) VALUES (?, ?, ?)",
-        (digest, against, packed),
+        "INSERT INTO vectors (digest, packed) VALUES (?, ?)", (digest, pack(values))
     )
     return int(inserted.lastrowid or 0)
 
