@@ -13,7 +13,6 @@ from evalguard.cli.options import (
     BASE,
     CANDIDATE_SETTINGS,
     EPILOG,
-    FLOOR,
     FLOOR_FILE,
     GATE,
     HISTORY,
@@ -33,7 +32,6 @@ from evalguard.cli.parameters import (
     model_option,
     read_compare_options,
 )
-from evalguard.cli.plan import measure_floor
 from evalguard.cli.report import check_stdout_formats, render_for_stdout
 from evalguard.errors import UsageError
 
@@ -80,35 +78,6 @@ SEARCH = (
 # ``evalguard compare`` and ``evalguard demo``.
 
 
-_WITHOUT_EFFECT_ON_AA = frozenset(
-    {
-        "fail_on",
-        "broken_documents",
-        "gate_limits",
-        "sequential",
-        "sequential_alpha",
-        "strict",
-        "git_bisect",
-        "check_batch_size",
-        "verify_scorer",
-        "floor",
-        "baseline",
-        "bisect",
-        "bisect_budget",
-        "bisect_thorough",
-        "bisect_jobs",
-        "bisect_over",
-        "output_path",
-        "output",
-        "output_format",
-        "history",
-        "no_history",
-        "track",
-        "track_documents",
-    }
-)
-
-
 _FIRST_OF_COMPARE = (
     "base",
     "cand",
@@ -147,7 +116,7 @@ _FIRST_OF_COMPARE = (
     metavar="RUN|HISTORY",
     help="Run folder or history, as for --base; --base then names the model in it.",
 )
-@add_options(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *TRACKING, *OUTPUT)
+@add_options(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, FLOOR_FILE, *HISTORY, *TRACKING, *OUTPUT)
 @click.pass_context
 def compare_command(
     context: click.Context,
@@ -155,8 +124,6 @@ def compare_command(
     base: str | None,
     cand: tuple[str, ...],
     chain: bool,
-    aa: bool,
-    vary: tuple[str, ...],
     **given: Any,
 ) -> Job:
     """Compare a candidate with its base on the same documents.
@@ -164,31 +131,16 @@ def compare_command(
     The drift is in standard errors of the base (sigma), its interval from paired differences.
     Where the gate fails, the culprits among the settings that the candidate declares are named.
     """
-    if base is None and (aa or given["baseline"] is None):
+    if base is None and given["baseline"] is None:
         raise UsageError("--base is missing", hint="--base MODEL|RUN|HISTORY")
     base = base or ""
     if chain and len(cand) == 1:
         raise UsageError(
             "--chain needs two candidates or more, got 1", hint="--cand PORT --cand PORT-QUANTISED"
         )
-    if not aa:
-        if vary:
-            raise UsageError("--vary has no effect without --aa", hint="add --aa, or leave it out")
-        if len(cand) > 1:
-            return partial(_compare_several, base, cand, chain=chain, command=context.obj, **given)
-        return partial(_compare, base, *cand, command=context.obj, **given)
     if len(cand) > 1:
-        raise UsageError(
-            f"--aa measures one candidate, got {len(cand)}", hint="measure them one by one"
-        )
-    unused = list_ignored_options(context, context.params.keys() - _WITHOUT_EFFECT_ON_AA)
-    if unused:
-        raise UsageError(
-            f"with --aa nothing is judged, so {', '.join(unused)} would have no effect",
-            hint="leave it out",
-        )
-    counting = {name: given[name] for name in given.keys() - _WITHOUT_EFFECT_ON_AA}
-    return partial(measure_floor, base, *cand, vary=vary, command=context.obj, **counting)
+        return partial(_compare_several, base, cand, chain=chain, command=context.obj, **given)
+    return partial(_compare, base, *cand, command=context.obj, **given)
 
 
 _FIRST_OF_DEMO = (

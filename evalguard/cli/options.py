@@ -371,13 +371,6 @@ RUNNING = (
     EXECUTION,
     *SEQUENTIAL,
     scoring_option(
-        "--check-batch-size",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="Score N documents per task again at batch size 1, and report the difference.",
-    ),
-    scoring_option(
         "--verify-scorer",
         type=click.IntRange(min=0),
         default=0,
@@ -422,15 +415,6 @@ FLOOR_FILE = floor_option(
     type=PATH,
     metavar="FILE",
     help="Compare the drift with a measured floor (evalguard floor --json).",
-)
-FLOOR = (
-    floor_option(
-        "--aa",
-        is_flag=True,
-        help="Base and candidate are the same model: measure the noise floor.",
-    ),
-    VARY,
-    FLOOR_FILE,
 )
 STRICT = gate_option("--strict", is_flag=True, help="Exit with 4 where the verdict is undecided.")
 GATE = (

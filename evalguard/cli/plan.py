@@ -213,18 +213,17 @@ def floor_command(command: str, /, base: str, as_json: bool, **given: Any) -> Jo
     run. Comparisons with this base in this environment then say how far above that floor a drift
     is. Nothing is judged: the exit code is 0, or 3 where a metric has no floor.
     """
-    return partial(measure_floor, base, None, as_json=as_json, command=command, **given)
+    return partial(_floor, base, as_json=as_json, command=command, **given)
 
 
-def measure_floor(base: str, cand: str | None, *, as_json: bool, **given: Any) -> CommandResult:
-    """Measure the floor of a model; ``cand`` names it a second time (``compare --aa``)."""
-    from evalguard.run.floor.floor import floor, floor_of_pair
+def _floor(base: str, *, as_json: bool, **given: Any) -> CommandResult:
+    from evalguard.run.floor.floor import floor
 
     vary, verbose = given.pop("vary", ()), given.pop("verbose")
     options = read_compare_options(given)
     if vary:
         options["vary"] = tuple(name.replace("-", "_") for name in vary)
-    result = floor(base, **options) if cand is None else floor_of_pair(base, cand, **options)
+    result = floor(base, **options)
     return CommandResult(
         result.to_json if as_json else partial(_render_floor, result, verbose), result.exit_code
     )

@@ -85,7 +85,6 @@ class CompareOptions:
         reference_top_k: tokens of the base that a reference keeps at every position; None: 64.
         memory: "lockstep" loads both models, "sequential" one after the other; "auto": both where
             they fit.
-        check_batch_size: documents per task scored once more at batch size 1; 0: none.
         verify_scorer: documents per task, drawn with the seed, scored once more by lm-eval's own
             path; other scores are an error; 0: none.
         baseline: run folder of a comparison, or history, whose base takes the base's place: its
@@ -158,7 +157,6 @@ class CompareOptions:
     reference_top_k: int | None = None
     memory: MemoryUse | None = None
     baseline: Path | None = None
-    check_batch_size: int = 0
     verify_scorer: int = 0
     margin: float | str | None = None
     fail_on: str | None = None
@@ -212,7 +210,7 @@ class CompareOptions:
             raise _refuse("rolling_bos", self.rolling_bos, " or ".join(get_args(RollingBos)))
         if self.token_budget is not None and not _is_count(self.token_budget, 0):
             raise _refuse("token_budget", self.token_budget, "a number of tokens, 0 or more")
-        for name in ("threads", "check_batch_size", "verify_scorer"):
+        for name in ("threads", "verify_scorer"):
             if not _is_count(getattr(self, name), 0):
                 raise _refuse(name, getattr(self, name), "a number, 0 or more")
         if self.broken_documents is not None and not _is_count(self.broken_documents, 0):

@@ -1,4 +1,4 @@
-"""``evalguard floor`` and ``compare --aa`` as a user meets them, and floors in later verdicts."""
+"""``evalguard floor`` as a user meets it, and floors in later verdicts."""
 
 from __future__ import annotations
 
@@ -137,36 +137,6 @@ def test_a_floor_given_by_hand_counts(floor: Run, compare: Run) -> None:
     assert ran.code == 1
     text = " ".join(ran.out.split())
     assert "Floor: the drift is within what an unchanged model shows here" in text
-
-
-def test_aa_measures_the_floor_of_a_model_named_twice(
-    floor: Run, compare: Run, own_cache: Path
-) -> None:
-    words = ("--vary", "attention", "--cache-dir", own_cache)
-    ran = compare("orig", "same", "--aa", "--json", *words)
-    assert ran.code == 0, ran.err
-    FLOOR.validate(ran.document)
-    assert ran.document["floors"] == floor("--json", "--vary", "attention").document["floors"]
-    assert compare("orig", "orig", "--aa", *words).out == floor("--vary", "attention").out
-
-
-def test_aa_refuses_two_models_and_options_without_effect(refused_pair: Run) -> None:
-    ran = refused_pair(2, "orig", "other", "--aa")
-    assert "'orig' and 'other' are not the same model" in ran.err
-    assert "leave --aa out" in ran.err
-    ran = refused_pair(2, "orig", "orig", "--aa", "--strict", "--output_path", "x")
-    assert "--strict, --output-path would have no effect" in ran.err
-    assert (
-        "--vary has no effect without --aa"
-        in refused_pair(2, "orig", "orig", "--vary", "threads").err
-    )
-
-
-def test_settings_may_make_two_names_one_model_or_two(refused_pair: Run, compare: Run) -> None:
-    assert "not the same model" in refused_pair(2, "sharp", "sharp", "--aa", "--set", "gain=1").err
-    ran = compare("sharp", "sharp", "--aa", "--vary", "repeat", "--no-cache")
-    assert ran.code == 0, ran.err
-    assert "to the last bit, under the one variation" in " ".join(ran.out.split())
 
 
 def test_what_is_no_floor_and_what_cannot_be_varied_is_refused(

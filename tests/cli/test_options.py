@@ -33,7 +33,6 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "rolling_bos": (("--rolling_bos", "once"), "once"),
     "floor": (("--floor", "floor.json"), Path("floor.json")),
     "verify_scorer": (("--verify_scorer", "4"), 4),
-    "check_batch_size": (("--check_batch_size", "4"), 4),
     "cluster": (("--cluster", "story"), "story"),
     "distributions": (("--distributions", "lockstep"), "lockstep"),
     "reference": (("--reference", "base.parquet"), Path("base.parquet")),

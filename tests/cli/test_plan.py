@@ -106,5 +106,5 @@ def test_plan_help_names_what_counts(run: Any) -> None:
     text = " ".join(run("plan", "--help").out.split())
     for words in ("--pilot", "--power", "--run", "--margin", "before anything long runs"):
         assert words in text
-    for words in ("--fail-on", "--no-cache", "--output-path", "--check-batch-size"):
+    for words in ("--fail-on", "--no-cache", "--output-path", "--verify-scorer"):
         assert words not in text

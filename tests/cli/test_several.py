@@ -252,7 +252,6 @@ def test_one_file_holds_all_candidates(run: Any, compare: Any) -> None:
         (("--cand", "same"), "given twice"),
         (("--cand", "sharp", "--set", "gain=reference"), "--set is for one candidate, and there"),
         (("--cand", "sharp", "-o", "page.html"), "several candidates are not written as html"),
-        (("--cand", "sharp", "--aa"), "--aa measures one candidate, got 2"),
         (("--chain",), "--chain needs two candidates or more, got 1"),
         (("--cand", "shrap"), "did you mean 'sharp'"),
     ],

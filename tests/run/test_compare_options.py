@@ -49,7 +49,6 @@ def test_an_unknown_field_names_the_nearest() -> None:
         ("batch_size", True),
         ("batch_size", "automatic"),
         ("threads", -1),
-        ("check_batch_size", -1),
         ("timeout", 0),
         ("timeout", float("nan")),
         ("timeout", float("inf")),

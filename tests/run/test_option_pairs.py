@@ -32,7 +32,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "reference file": {"reference": "FILE"},
     "a limit on distributions": {"gate_limits": {"kl_mean": 100.0}},
     "sequential": {"sequential": True},
-    "check of the batch size": {"check_batch_size": 2},
     "check of the scorer": {"verify_scorer": 2},
     "lm-eval's own path": {"scorer": "harness"},
     "no shared prefixes": {"share_prefixes": False},

@@ -119,21 +119,6 @@ def test_models_that_show_no_tokens_are_left_to_pairing(score: Score) -> None:
     assert len(score({"a": FakeScorer("a"), "b": Silent("b")})) == 2
 
 
-def test_the_batch_size_check_says_how_far_batches_move_scores(score: Score) -> None:
-    (evaluation,) = score({"a": FakeScorer("a")}, check_batch_size=4)
-    (found,) = evaluation.findings
-    assert found.text == (
-        "a: batches by tokens against batch size 1 on 4 requests: largest difference 0 nats, mean 0"
-    )
-    assert (found.kind, found.values) == ("batch_size_effect", {"largest": 0.0, "mean": 0.0})
-    assert [policy.batch_size for policy in score.policies] == [None, None, 1]  # type: ignore[attr-defined]
-
-
-def test_the_batch_size_check_uses_each_models_own_chat(score: Score) -> None:
-    (evaluation,) = score({"a": FakeScorer("a")}, check_batch_size=4, apply_chat_template=True)
-    assert "on 4 requests" in evaluation.findings[0].text
-
-
 def test_each_model_gets_its_own_chat_template(score: Score) -> None:
     scorers = {"a": FakeScorer("a"), "b": FakeScorer("b")}
     first, second = score(scorers, apply_chat_template=True)

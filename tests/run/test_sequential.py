@@ -175,13 +175,6 @@ def test_a_finished_run_of_other_documents_is_compared_in_full(run: Run) -> None
     assert stops.run.tasks[0].n_used == 200
 
 
-def test_the_batch_size_is_checked_as_in_an_ordinary_run(run: Run) -> None:
-    scorers = {"a": FakeScorer("m"), "b": Worse("m")}
-    (base, candidate), _ = run("a", "b", scorers, check_batch_size=4)
-    for side in (base, candidate):
-        assert [one.kind for one in side.findings] == ["batch_size_effect"]
-
-
 def test_clustered_tasks_are_asked_in_full_and_say_why(run: Run) -> None:
     scorers = {"a": FakeScorer("m"), "b": Worse("m")}
     _, stops = run("a", "b", scorers, cluster="last", use_cache=False)

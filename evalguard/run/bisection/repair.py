@@ -259,8 +259,8 @@ REPAIRED_FILE = "repaired.yaml"
 _HEAD = "the candidate with its culprits put right, by evalguard bisect"
 # Options that no guard file can hold, beside those about prompts.
 _TYPED_ONLY = (
-    "threads", "worker", "timeout", "cluster", "cache_dir", "use_cache", "check_batch_size",
-    "verify_scorer", "strict", "floor", "output_path",
+    "threads", "worker", "timeout", "cluster", "cache_dir", "use_cache", "verify_scorer",
+    "strict", "floor", "output_path",
 )  # fmt: skip
 
 

@@ -85,34 +85,6 @@ def floor(
     return _measure_floor(_require_model(sources[0]), choices, options, vary)
 
 
-def floor_of_pair(
-    base: str | Path,
-    candidate: str | Path,
-    options: CompareOptions | None = None,
-    *,
-    vary: Collection[str] = FACTORS,
-    **given: Any,
-) -> FloorResult:
-    """The floor of a model that is named twice (``compare --aa``).
-
-    Raises:
-        UsageError: if the two names are not one model with the same arguments and settings; else
-            as :func:`floor`.
-    """
-    options = make_options(options, **given)
-    with interruptible("reading what is to be measured"):
-        sources, choices = resolve_request(str(base), str(candidate), options)
-    first, second = (_require_model(source) for source in sources)
-    variants = [dataclasses.replace(source.variant, name="") for source in (first, second)]
-    if variants[0] != variants[1]:
-        raise UsageError(
-            f"--aa compares a model with itself, and '{base}' and '{candidate}' are not the same "
-            "model with the same arguments and settings",
-            hint="name one model twice, or leave --aa out",
-        )
-    return _measure_floor(first, choices, options, vary)
-
-
 def _require_model(source: Source) -> ModelSource:
     if not isinstance(source, ModelSource):
         raise UsageError(

@@ -67,7 +67,6 @@ def plan(
     options = dataclasses.replace(
         options,
         use_cache=False,
-        check_batch_size=0,
         verify_scorer=0,
         distributions="off",
         reference=None,

@@ -109,7 +109,7 @@ def _score_looks(
             while not run.draws or run.active:
                 run.ask()
                 run.look()
-        # Both models are released by now: the check of the batch size loads them anew.
+        # Both models are released by now: the check of the scorer loads them anew.
         return run.scored(), run.stops()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -13,7 +12,7 @@ from evalguard.core.pairing import pair
 from evalguard.core.reference import ShownTokens
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
+from evalguard.core.scorer import ModelDescription, Request, Response
 from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
 from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import HeldValue
@@ -25,7 +24,6 @@ from evalguard.errors import (
     nearest,
 )
 from evalguard.harness.answers import requested_documents
-from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.finished_runs.origin import RunOrigin
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores
@@ -181,59 +179,6 @@ def limit_to_candidate_tasks(base: ScoredSide, candidate: ScoredSide) -> ScoredS
         not_compared=tuple(left for left in base.not_compared if left.task in asked),
         notes=(*base.notes, f"it was stored with tasks that are not asked: {', '.join(more)}"),
     )
-
-
-# The batch-size check: does a model score a document the same alone and in a batch?
-
-
-def check_batch_size(source: ModelSource, context: RunContext) -> Finding:
-    """Score the first documents of every task in batches and one by one.
-
-    Returns:
-        One sentence with the largest and the mean difference in natural-log likelihood.
-    """
-    usual = context.choices.policy
-    answers = []
-    for policy, name in (
-        (usual, f"{source.name} to check its batch size"),
-        (replace(usual, batch_size=1), f"{source.name} at batch size 1"),
-    ):
-        scorer = context.load(replace(source, name=name, policy=policy))
-        try:
-            blocks = context.evaluator.first_blocks(scorer, context.options.check_batch_size)
-            answers.append(_score_likelihoods(scorer, blocks))
-        finally:
-            scorer.close()
-    together, alone = answers
-    difference = together - alone
-    if difference.size == 0:
-        unknown = "no likelihood requests, so the batch size was not checked"
-        return Finding(kind="batch_size_effect", text=unknown)
-    largest, mean = float(np.abs(difference).max()), float(difference.mean())
-    return Finding(
-        kind="batch_size_effect",
-        text=f"{_batch_text(usual)} against batch size 1 on {difference.size:,} requests: largest "
-        f"difference {largest:.2g} nats, mean {mean:.2g}",
-        values={"largest": _finite(largest), "mean": _finite(mean)},
-    )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _batch_text(policy: ScoringPolicy) -> str:
-    if policy.batch_size is None:
-        return "batches by tokens"
-    return f"batch size {policy.batch_size}"
-
-
-def _score_likelihoods(scorer: Scorer, blocks: Sequence[RequestBlock]) -> np.ndarray:
-    responses: list[Response] = []
-    for block in blocks:
-        if block.kind != "generate_until":
-            responses += scorer.score(block.requests)
-    return np.array([response.loglikelihood for response in responses], dtype=np.float64)
 
 
 # The scorer check: does lm-eval's own path give the scores that this run has?
@@ -473,21 +418,16 @@ def score_sides(
 
 
 def check_scores(evaluation: Evaluation, source: ModelSource, context: RunContext) -> Evaluation:
-    """Add what checks of the batch size and of the scorer say, if there are to be any.
+    """Add what the check of the scorer says, if there is to be one.
 
     Raises:
         EvaluationError: lm-eval's own path gives other scores.
     """
-    options, notes, findings = context.options, evaluation.notes, evaluation.findings
-    if options.check_batch_size:
-        with interruptible(f"checking the batch size of {source.name}"):
-            found = check_batch_size(source, context)
-            named = replace(found, text=f"{source.name}: {found.text}")
-            findings = (*findings, named)
-    if options.verify_scorer:
-        with interruptible(f"verifying the scores of {source.name}"):
-            notes = (*notes, *check_scorer(source, context))
-    return replace(evaluation, notes=notes, findings=findings)
+    if not context.options.verify_scorer:
+        return evaluation
+    with interruptible(f"verifying the scores of {source.name}"):
+        notes = check_scorer(source, context)
+    return replace(evaluation, notes=(*evaluation.notes, *notes))
 
 
 # Whether a stored base was asked what the candidate will be asked: seen before a model is loaded.
