@@ -110,12 +110,6 @@ _FIRST_OF_COMPARE = (
     is_flag=True,
     help="Each candidate was made from the one before it: split the drift over the steps.",
 )
-@model_option(
-    "--baseline",
-    type=PATH,
-    metavar="RUN|HISTORY",
-    help="Run folder or history, as for --base; --base then names the model in it.",
-)
 @add_options(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, FLOOR_FILE, *HISTORY, *TRACKING, *OUTPUT)
 @click.pass_context
 def compare_command(
@@ -131,9 +125,8 @@ def compare_command(
     The drift is in standard errors of the base (sigma), its interval from paired differences.
     Where the gate fails, the culprits among the settings that the candidate declares are named.
     """
-    if base is None and given["baseline"] is None:
+    if base is None:
         raise UsageError("--base is missing", hint="--base MODEL|RUN|HISTORY")
-    base = base or ""
     if chain and len(cand) == 1:
         raise UsageError(
             "--chain needs two candidates or more, got 1", hint="--cand PORT --cand PORT-QUANTISED"
@@ -258,12 +251,6 @@ _FIRST_OF_BISECT = (
 )
 @BASE
 @model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")
-@model_option(
-    "--baseline",
-    type=PATH,
-    metavar="RUN|HISTORY",
-    help="Run folder or history, as for --base; --base then names the model in it.",
-)
 @bisect_option(
     "--resume",
     type=PATH,
@@ -297,12 +284,12 @@ def bisect_command(
         return partial(
             _resume, resume, **{name: given[name] for name in _COUNT_FOR_RESUME - {"resume"}}
         )
-    if cand is None or (base is None and given["baseline"] is None):
+    if cand is None or base is None:
         raise UsageError(
             f"{'--cand' if cand is None else '--base'} is missing",
             hint="evalguard bisect --base A --cand B, or --resume RUN",
         )
-    return partial(_bisect, base or "", cand, command=context.obj, **given)
+    return partial(_bisect, base, cand, command=context.obj, **given)
 
 
 def _bisect(base: str, cand: str, *, as_json: bool, **given: Any) -> CommandResult:

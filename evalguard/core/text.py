@@ -14,7 +14,7 @@ _OF_OUTPUT = ("-o", "--output", "--format")
 
 # They are about a base, and another one has its own.
 _OF_BASE = (
-    "--base", "--baseline", "--base-model-args", "--base_model_args", "--base-set", "--base_set",
+    "--base", "--base-model-args", "--base_model_args", "--base-set", "--base_set",
     "--reference",
 )  # fmt: skip
 

@@ -67,12 +67,6 @@ def read_baseline(path: Path, *, base: str, candidate: str) -> BaselineScores:
         StoreError: it is damaged.
         MisalignedRunsError: its files are not of one run.
     """
-    path = path.expanduser()
-    if not path.exists():
-        raise UsageError(
-            f"there is no {path}",
-            hint="give a run folder (reports/<time>-<base>-vs-<cand>) or a history file",
-        )
     if path.is_file() and _is_sqlite(path):
         return read_base_of_history(path, base, candidate)
     return read_base_of_run(path, base)
@@ -89,7 +83,7 @@ def _is_sqlite(path: Path) -> bool:
 # The base of a finished comparison, from its run folder.
 
 
-_COMPARE_AGAIN = "compare the two models once more: that run can be a baseline"
+_COMPARE_AGAIN = "compare the two models once more: that run can be a base"
 
 
 def read_base_of_run(path: Path, name: str = "") -> BaselineScores:
@@ -274,7 +268,7 @@ def _latest_run(path: Path, runs: Sequence[NightRun], name: str, candidate: str)
         if len(beside) > 1:
             raise UsageError(
                 f"the history {path} has several bases: {', '.join(beside)}",
-                hint="choose with --base",
+                hint=f"choose one: --base {path}:{next(iter(beside))}",
             )
         name = next(iter(beside))
     if name not in bases:

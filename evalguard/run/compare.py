@@ -48,8 +48,8 @@ def compare(
     Args:
         base, candidate: each a model's name in the guard file, a model folder, a hub id, or the
             folder (or results file) of an lm-eval run made with ``--log_samples``. ``base`` may
-            also be a run folder or a history of evalguard that has its scores. With ``baseline``
-            it is the name of a model in there, or "".
+            also be a run folder or a history of evalguard that has its scores; ``RUN:NAME`` is
+            another model in there than the run's base, or a history's latest.
         options: how to compare; ``given`` are fields of ``CompareOptions`` that override it, e.g.
             ``tasks=["lambada_openai"], limit=500``.
 
@@ -209,13 +209,10 @@ def _read_stored_base(
     base: str, candidate: str, guards: GuardSet, options: CompareOptions, *, cwd: Path
 ) -> BaselineSource | None:
     """The scores that a run folder or a history kept of a base; None where a model is named."""
-    path, name = options.baseline, base
-    if path is None:
-        # as it was typed, for messages
-        typed = Path(base).expanduser()
-        path, name = typed if cwd == Path.cwd() else resolve_path(base, cwd), ""
-        if base in guards.names or not is_stored_base(path):
-            return None
+    found = None if base in guards.names else _find_stored_base(base, cwd)
+    if found is None:
+        return None
+    path, name = found
     if options.base_model_args or options.base_set:
         raise UsageError(
             f"{path} has a base that was scored before: no model is loaded, so model arguments "
@@ -224,6 +221,15 @@ def _read_stored_base(
         )
     run = read_baseline(path, base=name, candidate=candidate)
     return BaselineSource(name=run.identity.name, run=run)
+
+
+def _find_stored_base(base: str, cwd: Path) -> tuple[Path, str] | None:
+    """The path of a stored base, as it was typed, and the model that is named in it, if one is."""
+    for typed, name in ((base, ""), base.rpartition(":")[::2]):
+        path = Path(typed).expanduser() if cwd == Path.cwd() else resolve_path(typed, cwd)
+        if typed and is_stored_base(path):
+            return path, name
+    return None
 
 
 def _side_of(role: str, spec: str, options: CompareOptions) -> SideSpec:

@@ -87,8 +87,6 @@ class CompareOptions:
             they fit.
         verify_scorer: documents per task, drawn with the seed, scored once more by lm-eval's own
             path; other scores are an error; 0: none.
-        baseline: run folder of a comparison, or history, whose base takes the base's place: its
-            scores are those that were kept.
         margin, fail_on, confidence: of the gate; a margin of "1pp" is in points, one of "2%"
             relative to the base's value.
         broken_documents: how many documents may be broken; None: as the guard file says, else 0.
@@ -156,7 +154,6 @@ class CompareOptions:
     reference: Path | None = None
     reference_top_k: int | None = None
     memory: MemoryUse | None = None
-    baseline: Path | None = None
     verify_scorer: int = 0
     margin: float | str | None = None
     fail_on: str | None = None
@@ -274,7 +271,7 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
             given[name] = tuple(Path(path) for path in given[name])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
-    for name in ("config", "reference", "output_path", "cache_dir", "floor", "history", "baseline"):
+    for name in ("config", "reference", "output_path", "cache_dir", "floor", "history"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)
@@ -361,9 +358,8 @@ def typed_comparison(base: str, candidate: str, options: CompareOptions) -> str:
     """Return a command that asks for a comparison; "" where none can be typed."""
     if isinstance(options.apply_chat_template, str):
         return ""  # a template by its name cannot be typed
-    of_base = ["--base", base] if base else []  # of a stored base, its name need not be said
     asked = option_words(options, _REPEATED)
-    return redacted_command(["evalguard", "compare", *of_base, "--cand", candidate, *asked])
+    return redacted_command(["evalguard", "compare", "--base", base, "--cand", candidate, *asked])
 
 
 def typed_text(value: Value) -> str:

@@ -123,7 +123,6 @@ class _SeveralRun:
             self.options_of(spec),
             base_model_args={},
             base_set={},
-            baseline=None,
             command=as_one_pair(self.options.command, spec, base=earlier),
         )
 

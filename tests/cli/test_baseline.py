@@ -47,8 +47,7 @@ def against(run: Run, world: SmallWorld) -> Run:
     def compared(baseline: object, candidate: str, *words: object) -> Ran:
         config = ("--config", world.guard, "--cand", candidate)
         tasks = () if "--tasks" in words else TASKS
-        stored = "--baseline" if "--base" in words else "--base"
-        return run("compare", *config, stored, baseline, *tasks, *words)
+        return run("compare", *config, "--base", baseline, *tasks, *words)
 
     return compared
 
@@ -95,7 +94,7 @@ def test_a_stored_base_s_answers_stand_beside_the_candidate_s(
 
 
 def test_the_other_side_of_a_run_brings_its_own_answers(against: Run, made: dict[str, Any]) -> None:
-    found = against(made["run_folder"], "orig", "--base", "sharp", "--json").document
+    found = against(f"{made['run_folder']}:sharp", "orig", "--json").document
     assert answered(found["run_folder"], "base") == answered(made["run_folder"], "candidate")
 
 
@@ -152,8 +151,7 @@ def test_a_task_of_which_nothing_could_be_compared_then_is_left_out_and_said(
 
 
 def test_the_other_side_of_a_run_can_be_the_base(against: Run, made: dict[str, Any]) -> None:
-    words = ("--base", "sharp", "--json")
-    found = json.loads(against(made["run_folder"], "orig", *words).out)
+    found = json.loads(against(f"{made['run_folder']}:sharp", "orig", "--json").out)
     assert found["base"]["name"] == "sharp"
     assert [one["base"] for one in rows(found)] == [one["candidate"] for one in rows(made)]
 
@@ -286,22 +284,22 @@ def test_settings_cannot_be_derived_without_the_base_and_that_is_said(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("name", "words", "said"),
     [
-        (["--base", "orgi"], "did you mean 'orig'?"),
-        (["--base-set", "gain=1"], "no model is loaded"),
-        (["--distributions", "lockstep"], "holds no distributions"),
+        (":orgi", [], "did you mean 'orig'?"),
+        ("", ["--base-set", "gain=1"], "no model is loaded"),
+        ("", ["--distributions", "lockstep"], "holds no distributions"),
     ],
 )
 def test_what_a_stored_base_cannot_do_is_refused(
-    refused: Run, world: SmallWorld, made: dict[str, Any], words: list[str], said: str
+    refused: Run, world: SmallWorld, made: dict[str, Any], name: str, words: list[str], said: str
 ) -> None:
-    sides = ("--config", world.guard, "--cand", "sharp", "--baseline", made["run_folder"])
+    sides = ("--config", world.guard, "--cand", "sharp", "--base", f"{made['run_folder']}{name}")
     assert said in refused(2, "compare", *sides, *words).err
 
 
-def test_baseline_is_another_name_for_it_and_base_then_names_the_model_in_there(
-    compare: Run, run: Run, world: SmallWorld, made: dict[str, Any], file: Path
+def test_a_model_in_there_may_be_named(
+    run: Run, world: SmallWorld, made: dict[str, Any], file: Path
 ) -> None:
     def comparisons(*words: object) -> Any:
         found = run("compare", "--config", world.guard, "--cand", "sharp", "--json", *words)
@@ -309,26 +307,23 @@ def test_baseline_is_another_name_for_it_and_base_then_names_the_model_in_there(
         return json.loads(found.out)["comparisons"]
 
     for stored in (made["run_folder"], Path(made["run_folder"]) / "result.json", file):
-        assert comparisons("--base", stored) == comparisons("--baseline", stored)
-        assert comparisons("--base", stored) == comparisons("--base", "orig", "--baseline", stored)
+        assert comparisons("--base", stored) == comparisons("--base", f"{stored}:orig")
 
 
 def test_a_history_without_hashes_is_refused_with_what_to_do(
     refused: Run, world: SmallWorld, file: Path
 ) -> None:
     keep_nights(file, [0.1])
-    sides = ("--config", world.guard, "--cand", "sharp", "--baseline", file)
+    sides = ("--config", world.guard, "--cand", "sharp", "--base", file)
     found = refused(2, "compare", *sides)
     assert "without the hashes" in found.err
     assert "reports/x" in found.err
 
 
-def test_a_baseline_that_is_none_is_refused(
-    refused: Run, world: SmallWorld, tmp_path: Path
-) -> None:
+def test_a_base_that_is_none_is_refused(refused: Run, world: SmallWorld, tmp_path: Path) -> None:
     config = ("--config", world.guard, "--cand", "sharp")
-    assert "there is no" in refused(2, "compare", *config, "--baseline", tmp_path / "x").err
-    assert "cannot be read" in refused(2, "compare", *config, "--baseline", tmp_path).err
+    for place in (tmp_path / "x", f"{tmp_path / 'x'}:orig"):
+        assert "no model or lm-eval run at" in refused(2, "compare", *config, "--base", place).err
     assert "--base is missing" in refused(2, "compare", *config).err
 
 

@@ -38,7 +38,7 @@ def test_a_text_that_contradicts_nothing_is_refused_by_every_reader(
         ("report", file, "-o", "page.html"),
         ("track", made, "--track", "trackio"),
         ("history", "add", made, "--history", "h.sqlite"),
-        ("compare", "--baseline", made, *sides),
+        ("compare", "--base", made, *sides),
         ("bisect", "--resume", made),
         ("plan", "--run", made),
         ("github", file),
@@ -81,5 +81,5 @@ def test_of_a_result_without_a_checksum_only_who_relies_on_its_numbers_is_told(
     assert said not in run("report", made).out
     assert said in " ".join(run("history", "add", made, "--history", "h.sqlite").out.split())
     sides = ("--config", world.guard, "--cand", "sharp", "--tasks", "sw_word")
-    notes = run("compare", "--baseline", made, *sides, "--json").document["notes"]
+    notes = run("compare", "--base", made, *sides, "--json").document["notes"]
     assert any(said in note for note in notes)

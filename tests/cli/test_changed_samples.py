@@ -61,7 +61,7 @@ def test_swapped_scores_are_refused_by_every_reader_of_samples(
         ("report", folder, "-o", "page.html"),
         ("track", folder, "--track", "trackio"),
         ("history", "add", folder, "--history", "h.sqlite"),
-        ("compare", "--baseline", folder, *sides),
+        ("compare", "--base", folder, *sides),
     ):
         found = refused(3, *words)
         said = f"error: {folder / SAMPLES} is not as evalguard wrote it: its SHA-256 is "
@@ -115,7 +115,7 @@ def test_of_a_run_without_digests_who_relies_on_its_samples_is_told(
     added = run("history", "add", folder, "--history", "h.sqlite")
     assert (added.code, said in " ".join(added.out.split())) == (0, True)
     sides = ("--config", world.guard, "--cand", "sharp", "--tasks", "sw_word")
-    notes = run("compare", "--baseline", folder, *sides, "--json").document["notes"]
+    notes = run("compare", "--base", folder, *sides, "--json").document["notes"]
     assert any(said in note for note in notes)
 
 

@@ -101,7 +101,7 @@ def test_a_comparison_of_finished_runs_is_no_baseline(
 ) -> None:
     run("compare", "--base", base_run, "--cand", other_run)
     (folder,) = Path("reports").iterdir()
-    ran = run("compare", "--baseline", folder, "--cand", other_run)
+    ran = run("compare", "--base", folder, "--cand", other_run)
     assert ran.code == 2
     assert "which is a lm-eval run" in ran.err
     assert run("history", "add", folder, "--history", "h.sqlite").code == 0
@@ -378,7 +378,7 @@ def test_a_baseline_of_the_other_reading_is_refused_and_the_option_named(
 ) -> None:
     once = ("--tasks", "sw_text", "--rolling-bos", "once", "--json")
     made = compare("orig", "other", *once).document
-    again = ("--config", world.guard, "--baseline", made["run_folder"], "--cand", "other")
+    again = ("--config", world.guard, "--base", made["run_folder"], "--cand", "other")
     ran = refused(3, "compare", *again, "--tasks", "sw_text", "--allow-differing", "tokens")
     assert "rolling_bos is 'once' in" in ran.err
     assert "--rolling-bos with the value of the stored run" in ran.err

@@ -62,7 +62,6 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "strict": (("--strict",), True),
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),
-    "baseline": (("--baseline", "reports/a"), Path("reports/a")),
     "output": (("-o", "a.txt", "--output", "b.json"), (Path("a.txt"), Path("b.json"))),
     "output_format": (("--format", "json"), "json"),
     "cache_dir": (("--cache_dir", "c"), Path("c")),

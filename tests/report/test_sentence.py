@@ -58,11 +58,11 @@ def test_several_settings_lead_to_a_bisection_of_the_users_own_comparison() -> N
         dataclasses.replace(SETTINGS[-1], name=name, value=1, reference=0) for name in ("a", "b")
     )
     candidate = dataclasses.replace(DEMO.candidate, settings=several)
-    typed = "evalguard compare --baseline runs/1 --cand fla-port --bisect never"
+    typed = "evalguard compare --base runs/1 --cand fla-port --bisect never"
     shown = dataclasses.replace(DEMO, command=typed, candidate=candidate)
     said = derive_meaning(shown)
     assert said.next_step == "to name the culprits"
-    assert said.command == "evalguard bisect --baseline runs/1 --cand fla-port"
+    assert said.command == "evalguard bisect --base runs/1 --cand fla-port"
     from_python = derive_meaning(dataclasses.replace(shown, command=""))
     assert from_python.command == "evalguard bisect --base orig --cand fla-port"
     failed = derive_meaning(dataclasses.replace(shown, bisect_reason="the disk was full"))

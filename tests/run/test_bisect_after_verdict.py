@@ -303,8 +303,8 @@ def test_a_stored_base_with_a_broken_document_is_read_as_it_was_compared(
 ) -> None:
     monkeypatch.setattr(Planted, "spelled", -9999.0)
     first = run(Opened(), gain=0.0, bisect="never")
-    given = {"bisect": "never", "baseline": Path(first.run_folder), "gain": 0.0}
-    candidate = run(Opened(), base="port", **given)
+    given = {"bisect": "never", "base": f"{first.run_folder}:port", "gain": 0.0}
+    candidate = run(Opened(), **given)
     assert [one.side for one in candidate.report.broken_documents] == ["both"]
     assert candidate.exit_code == 3
 

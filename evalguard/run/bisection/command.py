@@ -45,7 +45,7 @@ def bisect_settings(
 
     As ``evalguard.compare`` with ``bisect="always"``: also where the gate passes, and with settings
     derived from the two models where the candidate declares none. Beside a stored base
-    (``baseline``) only declared settings can be searched.
+    only declared settings can be searched.
 
     Raises:
         UsageError: there are no settings to search; before anything is scored.
