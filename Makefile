@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export HF_DATASETS_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow test-systems test-nightly lint types docs browser clean
+.PHONY: demo test test-slow test-systems test-nightly lint types reference docs browser clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/evalguard demo; code=$$?; \
@@ -47,7 +47,11 @@ browser: $(VENV)/.test
 	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; \
 	else echo "no browser: tests of pages are skipped; for one: $(BIN)/playwright install chromium"; fi
 
-docs: $(VENV)/.docs
+# The pages of docs/reference, which a test holds to the code.
+reference: $(VENV)/.docs
+	$(BIN)/python -m documentation.reference
+
+docs: reference
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "the site: build/site/index.html"
 

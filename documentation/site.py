@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages that are generated, links out of docs/, formulas as MathML."""
+"""Hooks of MkDocs: pages beyond docs/, links out of it, formulas as MathML."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-
-from documentation.command_pages import command_pages
-from documentation.guard_reference import guard_reference
-from evalguard.cli.main import cli
-from evalguard.config.schema import build_guard_schema
 
 ROOT = Path(__file__).parent.parent
 _SAMPLE = "reports/20261126T041119Z-orig-vs-fla-port/report.html"
@@ -45,11 +40,9 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fill the parts of the navigation whose pages are generated."""
+    """Fill the part of the navigation that lists measurements."""
     assert config.nav is not None
     for section in config.nav:
-        if "Commands" in section:
-            section["Commands"] = [f"commands/{name}.md" for name in sorted(cli.commands)]
         if "Measured" in section:
             section["Measured"] = [page for page in ELSEWHERE if page.startswith("benchmarks/")]
     return config
@@ -57,10 +50,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that do not lie in docs/."""
-    pages = {f"commands/{name}.md": text for name, text in command_pages(cli).items()}
-    pages["guard-reference.md"] = guard_reference(build_guard_schema())
-    pages |= {page: (ROOT / home).read_text("utf-8") for page, home in ELSEWHERE.items()}
-    for page, text in pages.items():
+    for page, home in ELSEWHERE.items():
+        text = (ROOT / home).read_text("utf-8")
         files.append(File.generated(config, page, content=text))
     return files
 
@@ -68,7 +59,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """What holds on a repository's page, links and lists, holds on the site's page, too."""
     place = page.file.src_uri
-    if place.startswith("commands/"):
+    if place == "reference/commands.md":
         return markdown
     parts = _FENCE.split(markdown)
     parts[::2] = [_LIST.sub(r"\1\n\n", _moved_links(part, place)) for part in parts[::2]]

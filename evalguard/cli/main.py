@@ -20,6 +20,7 @@ import click
 import evalguard
 from evalguard.cli.cache import cache_command, envs_command
 from evalguard.cli.compare import bisect_command, compare_command, demo_command
+from evalguard.cli.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
 from evalguard.cli.guard import (
     check_command,
     init_command,
@@ -174,9 +175,6 @@ def _run_command(words: Sequence[str]) -> int:
 
 # Ctrl-C and SIGTERM: both stop a run in the same orderly way.
 
-
-EXIT_INTERRUPTED = Interrupted.exit_code
-EXIT_TERMINATED = 128 + signal.SIGTERM
 
 # `timeout` and some terminals send a signal twice; the second must not cut off the first's answer.
 _ONE_SIGNAL = 1.0

@@ -84,27 +84,6 @@ def test_every_message_on_the_page_of_troubleshooting_exists() -> None:
             assert piece.strip(" :") in sources, message
 
 
-def test_every_exit_code_is_on_its_page() -> None:
-    from evalguard import errors
-    from evalguard.cli.main import EXIT_INTERRUPTED, EXIT_TERMINATED
-    from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
-
-    page = (ROOT / "docs/exit-codes.md").read_text("utf-8")
-    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    codes |= {EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_GIT_BISECT_SKIP}
-    cells = re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
-    shown = {int(number) for cell in cells for number in cell.split(",")}
-    assert shown == codes
-
-
-def test_every_command_stands_on_the_page_of_exit_codes() -> None:
-    page = (ROOT / "docs/exit-codes.md").read_text("utf-8")
-    judging_nothing = re.search(r"Commands that judge nothing \(([^)]*)\)", page)
-    assert judging_nothing is not None
-    named = set(re.findall(r"`(\w+)`", judging_nothing[1]))
-    assert named == set(cli.commands) - {"bisect", "compare", "demo", "nightly", "tensors", "trace"}
-
-
 def test_the_page_of_security_names_all_that_is_written_and_whom_documents_are_sent_to() -> None:
     page = (ROOT / "docs/security.md").read_text("utf-8")
     layout = (ROOT / "docs/cache.md").read_text("utf-8").partition("## Layout\n")[2]

@@ -7,12 +7,8 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-import click
 import pytest
 from site_page import Page
-
-from evalguard.cli.main import cli
-from evalguard.config.schema import build_guard_schema
 
 pytestmark = pytest.mark.slow
 Pages = dict[str, Page]
@@ -54,30 +50,3 @@ def test_formulas_are_mathml_and_no_tex_is_left(site: Path) -> None:
     assert text.count("<math") > 80
     assert "arithmatex" not in text
     assert not re.search(r"\\[a-z]{2,}|\$", Page(text).shown)
-
-
-def commands(group: click.Group, path: str = "") -> dict[str, click.Command]:
-    found: dict[str, click.Command] = {}
-    for name, command in group.commands.items():
-        found[f"{path} {name}".strip()] = command
-        if isinstance(command, click.Group):
-            found |= commands(command, f"{path} {name}".strip())
-    return found
-
-
-def test_every_command_has_its_page_with_every_option(pages: Pages) -> None:
-    for name, command in commands(cli).items():
-        shown = pages[f"commands/{name.split()[0]}.html"].shown
-        assert f"evalguard {name}" in shown
-        for parameter in command.params:
-            if isinstance(parameter, click.Option) and not parameter.hidden:
-                assert all(option in shown for option in parameter.opts), (name, parameter.name)
-                assert " ".join((parameter.help or "").split()) in " ".join(shown.split())
-
-
-def test_the_guard_file_reference_has_every_key(pages: Pages) -> None:
-    made = build_guard_schema()
-    shown = pages["guard-reference.html"].shown
-    for entry in (made, *made["$defs"].values()):
-        for key in entry.get("properties", {}):
-            assert key in shown, key
