@@ -16,8 +16,10 @@ from scipy.signal import lfilter
 
 from benchmarks.differences import Array, Rng
 from benchmarks.output import deliver
-from evalguard.core.pairing import PairedScores, pair
-from evalguard.core.scores import DocumentFields, ScoreTable, read_fields
+from evalguard.core.document_fields import DocumentFields, read_fields
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import pair
+from evalguard.core.scores import ScoreTable
 from evalguard.run.scoring.dependent_documents import find_dependent_documents
 from evalguard.stats.compare import MetricComparison, compare_documents
 

@@ -11,8 +11,8 @@ from scipy import stats
 
 from benchmarks.differences import Rng
 from benchmarks.outcomes import CONFIDENCE, Cell, Outcome
+from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.divergence import Divergence, DocumentDivergence
-from evalguard.core.noise_floor import DistributionComparison, Figure
 from evalguard.stats.distribution import compare_distributions
 
 _POSITIONS = 20  # of a document, on average; lengths are geometric

@@ -13,7 +13,7 @@ from benchmarks.outcomes import CONFIDENCE, MARGIN, Cell, Outcome
 from benchmarks.tables import scored
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.run.judging import judge_comparisons
 from evalguard.stats.compare import compare_documents, compare_scores
 from evalguard.stats.contributions import contributions

@@ -22,7 +22,7 @@ from benchmarks.outcomes import CONFIDENCE
 from benchmarks.output import deliver
 from benchmarks.tables import scored
 from benchmarks.tally import SEED, Share, seed_of
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.contributions import contributions
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.group import limited_to_documents

@@ -15,8 +15,9 @@ import numpy as np
 from benchmarks.differences import Array
 from benchmarks.gate_populations import Cell, Metric, follow_ups
 from benchmarks.tally import Share, seed_of
-from evalguard.core.comparison import Comparison, Margin, Undecided
+from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.gate import Gate
+from evalguard.core.verdict import Margin
 from evalguard.run.judging import judge_comparisons
 from evalguard.stats.compare import compare_documents
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from benchmarks.output import deliver
 from evalguard.config.files import load_guards
 from evalguard.core.gate import Gate
-from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import pair
 from evalguard.run.compare import resolve_request
 from evalguard.run.meter import find_demo_guard
 from evalguard.run.options import CompareOptions

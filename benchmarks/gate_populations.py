@@ -11,9 +11,9 @@ from scipy.signal import lfilter
 
 from benchmarks.differences import Array, Rng
 from benchmarks.tables import scored
-from evalguard.core.comparison import Margin
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import Aggregation
+from evalguard.core.verdict import Margin
 
 DRIFTS = (0.0, 1.0, 1.5, 2.0, 3.0)  # in margins
 SIZES = (50, 200, 1_000, 1_319, 5_000)

@@ -27,9 +27,9 @@ from benchmarks.gate_follow_ups import tabulate_follow_ups
 from benchmarks.gate_populations import Cell, list_cells
 from benchmarks.output import deliver
 from benchmarks.tally import seed_of
-from evalguard.core.comparison import decide
 from evalguard.core.gate import Gate
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.verdict import decide
 from evalguard.stats.binary import holm
 from evalguard.stats.compare import compare_documents
 

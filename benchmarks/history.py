@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import deliver
-from evalguard.core.history import DocumentScores, MetricKey, NightMetric, NightRun
+from evalguard.core.document_scores import DocumentScores
+from evalguard.core.history import MetricKey, NightMetric, NightRun
 from evalguard.core.reports.history import broken_documents, flips
 from evalguard.run.history.queries import HistorySelection, find_trends, verify_history
 from evalguard.store.history.history_file import HistoryFile, StoredMetric

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.power import flip_documents_to_detect, paired_documents_to_detect
 from evalguard.stats.probability import unpaired_z

@@ -28,8 +28,9 @@ import numpy as np
 from benchmarks.output import deliver
 from benchmarks.stopping_populations import CARRIERS, FEWEST_CARRIERS, cells
 from benchmarks.stopping_tables import tables_of
-from evalguard.core.comparison import Margin, MarginUnit
-from evalguard.core.pairing import PairedScores, pick_rows
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.score_rows import pick_rows
+from evalguard.core.verdict import Margin, MarginUnit
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.sequential.finding import StoppingRule, find, planned_looks
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.history import DocumentScores, NightMetric, NightRun, fingerprints
+from evalguard.core.document_scores import DocumentScores, fingerprints
+from evalguard.core.history import NightMetric, NightRun
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 N = 40

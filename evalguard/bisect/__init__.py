@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from evalguard.bisect.events import Accepted, Cleared, Event, Expected, ProbeEnded, ProbeStarted
 from evalguard.bisect.find import expected_evaluations, find_culprits
-from evalguard.bisect.measurement import Unit
 from evalguard.bisect.oracle import (
-    Accepted,
     BlockOracle,
-    Cleared,
-    Event,
-    Expected,
     Oracle,
-    Outcome,
     ParallelOracle,
-    Probe,
-    ProbeEnded,
-    ProbeStarted,
     Question,
     Refusal,
     Untestable,
     ValueOracle,
 )
 from evalguard.bisect.recommendation import Recommendation, Trial, recommend
-from evalguard.bisect.result import BisectResult, Culprit, Part, Suspect
+from evalguard.bisect.search_probe import Outcome, Probe
+from evalguard.bisect.search_result import BisectResult, Culprit, Part, Suspect
+from evalguard.bisect.yardstick import Unit
 
 __all__ = [
     "Accepted",

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evalguard.bisect.choice import Component
-from evalguard.bisect.oracle import Floats
-from evalguard.bisect.posterior import Posterior
-from evalguard.bisect.verification import (
+from evalguard.bisect.answer_structure import (
     Structure,
     blame_pair,
     blame_setting,
     material,
     overlapping,
 )
+from evalguard.bisect.components import Component
+from evalguard.bisect.oracle import Floats
+from evalguard.bisect.posterior import Posterior
 
 _SPELT_OUT = 0.01  # of the best model's weight, and of a class: what has less is not spelt out
 _NEGLIGIBLE = 1e-4  # probability of a structure

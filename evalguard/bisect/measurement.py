@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from evalguard.bisect.blocks import Blocks, Flips, blocks_for, few_change
-from evalguard.bisect.estimates import Estimates, Jitter
+from evalguard.bisect.blocks import Blocks, blocks_for, few_change
+from evalguard.bisect.buildable import Buildable
+from evalguard.bisect.estimates import Estimates
+from evalguard.bisect.events import Listener, ProbeEnded, ProbeStarted
+from evalguard.bisect.flipping_scores import Flips
+from evalguard.bisect.jitter import Jitter
+from evalguard.bisect.measured_rows import FULL, Rows
 from evalguard.bisect.oracle import (
-    LAUNCH,
     BlockOracle,
-    Buildable,
     Floats,
-    Listener,
     Mask,
     Oracle,
     ParallelOracle,
-    Probe,
-    ProbeEnded,
-    ProbeStarted,
     Question,
     Untestable,
     request_scores,
-    twins,
 )
+from evalguard.bisect.search_probe import LAUNCH, Probe
+from evalguard.bisect.twins import twins
+from evalguard.bisect.yardstick import Yardstick
 
 
 class OutOfBudget(Exception):
@@ -276,84 +275,3 @@ def _sides(oracle: Oracle, settings: tuple[str, ...]) -> tuple[Floats, Floats]:
             raise Untestable(f"the {name}: {answer.reason}", kind=answer.kind, hint=answer.hint)
         scores.append(answer)
     return scores[0], scores[0] - scores[1]
-
-
-# Rows: what was measured, as numbers.
-
-
-_ROUNDING = 1e-5  # of a drift
-FULL = 1e-9  # of the documents: what rounding may leave out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """One row for each assignment measured, the candidate's first.
-
-    Attributes:
-        masks: (m, n_settings).
-        sigma: (m,) mean drift in units of the yardstick.
-        variance: (m,) of ``sigma`` as an estimate for all documents.
-        share: (m,) of the documents that are measured.
-        twin: (m,) number of the row that is the same measurement; its own if there is none.
-    """
-
-    masks: Mask
-    sigma: Floats
-    variance: Floats
-    share: Floats
-    twin: NDArray[np.intp]
-
-    @property
-    def covariance(self) -> Floats:
-        """(m, m) of the errors: rows that are the same measurement share theirs."""
-        same = self.twin[:, None] == self.twin[None, :]
-        return np.where(same, np.minimum.outer(self.variance, self.variance), 0.0)
-
-    @property
-    def complete(self) -> Mask:
-        """(m,): whether all documents are measured."""
-        whole: Mask = self.share >= 1.0 - FULL
-        return whole
-
-    def floor(self, error: float) -> float:
-        """An error, or what rounding leaves of the largest drift if that is more."""
-        return max(error, _ROUNDING * float(np.max(np.abs(self.sigma), initial=0.0)))
-
-    def finished(self) -> Rows:
-        """Those that are complete."""
-        use = self.complete
-        return Rows(
-            masks=self.masks[use],
-            sigma=self.sigma[use],
-            variance=self.variance[use],
-            share=self.share[use],
-            twin=self.twin[use],
-        )
-
-
-# Yardstick: in what drift is measured, and in what it is reported.
-
-
-Unit = Callable[[float], float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Yardstick:
-    """``size``: the base's standard error, in units of the scores.
-
-    ``unit``: from a mean drift in yardsticks to what is reported, monotone; None: as it is. Where a
-    metric is not a mean over documents but a monotone function of one, decisions are taken on the
-    mean, and what is reported are differences of the metric.
-    """
-
-    size: float
-    unit: Unit | None = None
-
-    def reported(self, sigma: float) -> float:
-        """What a drift of so many yardsticks is reported as; 0 is 0."""
-        return sigma if self.unit is None else self.unit(sigma) - self.unit(0.0)
-
-    def reported_with_error(self, sigma: float, error: float) -> tuple[float, float]:
-        """Likewise, with its standard error: half of what lies between one below and one above."""
-        above, below = self.reported(sigma + error), self.reported(sigma - error)
-        return self.reported(sigma), abs(above - below) / 2.0

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from evalguard.bisect.choice import Components, Draws
-from evalguard.bisect.measurement import Rows
+from evalguard.bisect.answer_draws import Draws
+from evalguard.bisect.components import Components
+from evalguard.bisect.measured_rows import Rows
 from evalguard.bisect.oracle import Floats
 from evalguard.bisect.selection import Classes, Model, best_models, classes_of
 

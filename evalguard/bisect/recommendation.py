@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evalguard.bisect.estimates import deviations
-from evalguard.bisect.measurement import OutOfBudget, Unit, Yardstick
+from evalguard.bisect.jitter import deviations
+from evalguard.bisect.measurement import OutOfBudget
 from evalguard.bisect.oracle import (
-    LAUNCH,
     BlockOracle,
     Floats,
     Indices,
-    Outcome,
     Untestable,
     ValueOracle,
     check_reply,
 )
+from evalguard.bisect.search_probe import LAUNCH, Outcome
+from evalguard.bisect.yardstick import Unit, Yardstick
 from evalguard.core.settings import Value
 
 _GLANCE = 4  # a quarter of the documents is asked first

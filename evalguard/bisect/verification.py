@@ -6,17 +6,17 @@ does not. And with all culprits at reference the drift is inside the margin.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
+from evalguard.bisect.answer_structure import Structure
 from evalguard.bisect.blocks import few_change
-from evalguard.bisect.choice import Component
-from evalguard.bisect.measurement import Measurements, Rows
-from evalguard.bisect.oracle import Buildable, Floats, Mask
-from evalguard.bisect.posterior import SMALL
+from evalguard.bisect.buildable import Buildable
+from evalguard.bisect.components import Component
+from evalguard.bisect.fit import Fit
+from evalguard.bisect.measurement import Measurements
+from evalguard.bisect.oracle import Floats, Mask
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.bootstrap import sign_flip
 from evalguard.stats.probability import t_estimate
@@ -241,167 +241,3 @@ def _proof(one: int, contexts: list[Mask], buildable: Buildable) -> Proof | None
         if buildable.likely(included, without):
             return Proof(setting=one, without=without, included=included)
     return None
-
-
-# Fit: the effects of a structure's components, by least squares.
-
-
-_FLOOR = 1e-3  # of the margin: no measurement is believed closer than this
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Effects with standard errors, in the order of the structure's components.
-
-    ``weights``: (components, rows): each effect is the rows' drifts, weighed.
-    """
-
-    structure: Structure
-    effects: Floats
-    errors: Floats
-    weights: Floats
-
-    def of(self, one: int) -> list[int]:
-        """Numbers of the components that a member is in, the largest effect first."""
-        inside = [at for at, c in enumerate(self.structure.components) if one in c.members]
-        return sorted(inside, key=lambda at: -abs(self.effects[at]))
-
-    def largest(self, one: int) -> float:
-        """The largest effect that a member has a part in."""
-        return float(self.effects[self.of(one)[0]])
-
-    def alone(self, one: int) -> float:
-        """What a member does alone; of one that does nothing alone, its largest effect."""
-        own = [at for at in self.of(one) if self.structure.components[at].acts_alone]
-        return float(self.effects[own].sum()) if own else self.largest(one)
-
-    def certainty(self, one: int) -> float:
-        """Standard errors by which the surest effect of a member is away from 0."""
-        at = self.surest(one)
-        return abs(float(self.effects[at] / self.errors[at]))
-
-    def surest(self, one: int) -> int:
-        """Number of the component whose effect is surest, of those that a member is in."""
-        return max(self.of(one), key=lambda at: abs(float(self.effects[at] / self.errors[at])))
-
-
-def fit_effects(structure: Structure, rows: Rows, *, margin: float) -> Fit:
-    """Generalised least squares; jitter and what innocent settings may do are the noise."""
-    masks = rows.masks
-    acting = np.array([c.acts(masks) for c in structure.components], dtype=np.float64).T
-    acting = acting.reshape(len(masks), len(structure.components))
-    plain = masks.astype(np.float64)
-    noise = rows.covariance + rows.floor(_FLOOR * margin) ** 2 * np.eye(len(masks))
-    noise += (SMALL * margin) ** 2 / masks.shape[1] * (plain @ plain.T)
-    solved = np.linalg.solve(noise, np.column_stack([acting, rows.sigma]))
-    inverse = np.linalg.pinv(acting.T @ solved[:, :-1])
-    weights = inverse @ solved[:, :-1].T
-    return Fit(
-        structure=structure,
-        effects=weights @ rows.sigma,
-        errors=np.sqrt(np.diag(inverse)),
-        weights=weights,
-    )
-
-
-# Structure: a possible answer, and whom it blames.
-
-
-_MOST = 10  # settings of which all subsets are looked at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
-    """Components, and whether the rest of the drift is spread over all settings.
-
-    ``members``: the settings that it blames, by number.
-    """
-
-    components: tuple[Component, ...]
-    diffuse: bool
-    members: frozenset[int]
-
-    def mask(self, n: int) -> Mask:
-        """(n,): its members at their candidate value."""
-        inside = np.zeros(n, dtype=np.bool_)
-        inside[list(self.members)] = True
-        return inside
-
-
-def blame_setting(components: Iterable[Component]) -> frozenset[int]:
-    """Who must be put right so that none of the components acts.
-
-    What acts only together is put right by any of its members: where one is to blame for something
-    else, the others are not to blame for what they do beside it.
-    """
-    guilty = frozenset(one for c in components if c.acts_alone for one in c.members)
-    pairs = [frozenset(c.members) for c in components if not c.acts_alone]
-    return guilty.union(*[members for members in pairs if not members & guilty])
-
-
-NOTHING = Structure(components=(), diffuse=False, members=frozenset())
-
-
-def material(sizes: Sequence[float], margin: float) -> list[int]:
-    """Which effects it takes to get past the margin; the others could stay.
-
-    The largest are added up until the margin is passed: that is a minimal failing set. It is left
-    out, and the rest is asked again, for either sign.
-    """
-    if all(abs(size) > margin for size in sizes):
-        return list(range(len(sizes)))
-    order = sorted(range(len(sizes)), key=lambda at: -abs(sizes[at]))
-    kept: list[int] = []
-    for sign in (1.0, -1.0):
-        side = [at for at in order if sign * sizes[at] > 0.0]
-        while sum(abs(sizes[at]) for at in side) > margin:
-            total = 0.0
-            while total <= margin:
-                total += abs(sizes[side[0]])
-                kept.append(side.pop(0))
-    return sorted(kept)
-
-
-def overlapping(components: Sequence[Component]) -> bool:
-    """Whether two different components have a setting in common."""
-    distinct = set(components)
-    return sum(len(c.members) for c in distinct) > len({one for c in distinct for one in c.members})
-
-
-def blame_pair(
-    components: Sequence[Component], mean: Floats, root: Floats, margin: float
-) -> frozenset[int] | None:
-    """Who is to blame for components that have settings in common; None if these are too many.
-
-    The same drift has several descriptions there: a setting alone, another alone, and what they do
-    more together; or what either does, and the rest of each. So what counts are the drifts of the
-    subsets of the settings, which are the same: of those past the margin the smallest is left out,
-    and the rest is asked again, for either sign.
-
-    ``mean``: (c,) of the effects; ``root``: (c, ...) of their covariance.
-    """
-    settings = sorted({one for c in components for one in c.members})
-    if len(settings) > _MOST:
-        return None
-    subsets = _subsets(len(settings))
-    inside = np.zeros((len(subsets), settings[-1] + 1), dtype=np.bool_)
-    inside[:, settings] = subsets
-    acting = np.array([c.acts(inside) for c in components], dtype=np.float64).T
-    expected = acting @ mean
-    drift = np.copysign(np.hypot(expected, np.linalg.norm(acting @ root, axis=1)), expected)
-    guilty = np.zeros(len(settings), dtype=np.bool_)
-    for sign in (1.0, -1.0):
-        while True:
-            failing = (sign * drift > margin) & ~(subsets & guilty).any(axis=1)
-            if not failing.any():
-                break
-            fewest = failing & (subsets.sum(axis=1) == subsets[failing].sum(axis=1).min())
-            guilty |= subsets[np.argmax(np.where(fewest, sign * drift, -np.inf))]
-    return frozenset(settings[at] for at in np.flatnonzero(guilty))
-
-
-@lru_cache(maxsize=_MOST)
-def _subsets(count: int) -> Mask:
-    """(2 ** count, count): all subsets of so many."""
-    inside: Mask = (np.arange(1 << count)[:, None] >> np.arange(count)) % 2 == 1
-    return inside

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from evalguard.core.comparison import Margin
+from evalguard.core.amounts import parse_age, parse_size
 from evalguard.core.settings import Value
-from evalguard.core.text import parse_age, parse_size
+from evalguard.core.verdict import Margin
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from evalguard.core.amounts import parse_size
 from evalguard.core.reports.compare import SINKS
 from evalguard.core.settings import Value, Variant
-from evalguard.core.text import parse_size
 from evalguard.errors import StoreError, UsageError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

@@ -35,8 +35,7 @@ from evalguard.config.schema import (
     ServeEntry,
     setting_target,
 )
-from evalguard.core.comparison import Margin
-from evalguard.core.limits import Limit, Waiver
+from evalguard.core.limits import Limit
 from evalguard.core.settings import (
     BuildRecipe,
     Constraint,
@@ -46,6 +45,8 @@ from evalguard.core.settings import (
     Value,
     Variant,
 )
+from evalguard.core.verdict import Margin
+from evalguard.core.waivers import Waiver
 from evalguard.errors import EvalguardError, GuardFileError, nearest
 
 _ENDINGS = (".yaml", ".yml")

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from evalguard.core.comparison import Margin
 from evalguard.core.gate import FailOn, WhenUndecided
-from evalguard.core.limits import Limit, Waiver
+from evalguard.core.limits import Limit
 from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Variant
+from evalguard.core.verdict import Margin
+from evalguard.core.waivers import Waiver
 from evalguard.errors import GuardFileError, UsageError, nearest
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 
 from evalguard.config.entries import GuardEntry, Name, Names, Paths, RunEntry, Text
-from evalguard.core.comparison import MARGIN_PATTERN, Margin
 from evalguard.core.settings import TARGETS_HINT, Target
+from evalguard.core.verdict import MARGIN_PATTERN, Margin
 from evalguard.errors import UsageError
 
 

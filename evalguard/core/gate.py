@@ -6,33 +6,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from evalguard.core.comparison import (
-    Comparison,
-    Margin,
-    Outcome,
-    decide_comparison,
-    one_sided_level,
-)
+from evalguard.core.comparison import Comparison, Outcome
+from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import (
     BrokenDocument,
     broken_text,
     judge_broken,
 )
-from evalguard.core.limits import (
-    AcceptedDrift,
-    GateState,
-    Key,
-    Limit,
-    LimitVerdict,
-    Waiver,
-    accept_drift,
-    find_unused_waivers,
-    judge_limits,
-    overall,
-    reason,
-)
-from evalguard.core.noise_floor import DistributionComparison
+from evalguard.core.gate_state import GateState, Key, overall, reason
+from evalguard.core.limits import Limit, LimitVerdict, judge_limits
 from evalguard.core.reports.findings import Finding
+from evalguard.core.verdict import Margin, decide_comparison, one_sided_level
+from evalguard.core.waivers import AcceptedDrift, Waiver, accept_drift, find_unused_waivers
 from evalguard.errors import (
     EXIT_FAILED,
     EXIT_PASSED,
@@ -140,9 +125,6 @@ class GateResult:
         if key in self.failed:
             return "failed"
         return "undecided" if key in self.undecided else "passed"
-
-
-# Gate: the policy over all metrics of a run, and the exit code that it asks for.
 
 
 FAIL_ON: tuple[str, ...] = get_args(FailOn)

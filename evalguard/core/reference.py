@@ -14,29 +14,23 @@ Where both models are near, the draws take q / p as a control variate (:meth:`Ta
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.divergence import (
-    NO_TOKEN,
-    TOP_K,
-    Divergence,
+from evalguard.core.distribution_tail import NEAR, DistributionTail
+from evalguard.core.divergence import TOP_K, Divergence
+from evalguard.core.logprob_rows import (
     Float,
-    Row,
     at_tokens,
     check_rows,
     log_ratios,
     log_sums,
     pieces,
-    shared_tokens,
-    top_tokens,
 )
-from evalguard.core.documents.likelihoods import NO_PROBABILITY
-from evalguard.core.noise_floor import Figure
+from evalguard.core.top_tokens import NO_TOKEN, shared_tokens, top_tokens
 
 # Draws from the tail at every position, from which KL is estimated without bias.
 SAMPLES = 8
@@ -217,222 +211,3 @@ def _bounded(
         head = np.einsum("ij,ij->i", p, ratios)
     low = np.maximum(head + tail.smallest() - _ROUNDING, 0.0)
     return head + tail.estimate(), low, head + tail.largest() + _ROUNDING
-
-
-# Tails: what can be said of sum p log(p / q) over the tokens of which the base's p is unknown.
-#
-# Known are the tail's mass p_T, a cap c that no p_i exceeds, a few draws from it, and all q_i.
-
-
-# Near: log ratios up to 1, in every kept token and in all that is known of the tail.
-NEAR = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistributionTail:
-    """The tails of one piece of the positions; probabilities are renormalised.
-
-    Attributes:
-        p_mass, q_mass: of base and candidate, shape (T,).
-        cap: the base's smallest kept probability, shape (T,).
-        log_q: the candidate's log-probabilities, as given, +inf at kept tokens, shape (T, V).
-        log_q_sums: what ``log_q`` is to be renormalised by, shape (T,).
-        largest_q: the largest of the candidate's probabilities, shape (T,).
-        draws: log(p / q) of m tokens drawn from the base's tail, each with its probability, shape
-            (T, m); anything where ``p_mass`` is 0.
-        full_support: whether all p_i > 0, shape (T,).
-        near: whether the kept tokens' log ratios are at most 1, shape (T,).
-    """
-
-    p_mass: Float
-    q_mass: Float
-    cap: Float
-    log_q: Row
-    log_q_sums: Float
-    largest_q: Float
-    draws: Float
-    full_support: NDArray[np.bool_]
-    near: NDArray[np.bool_]
-
-    def smallest(self) -> Float:
-        """The infimum: p_T log(p_T / q_T), by the log-sum inequality; nats, shape (T,)."""
-        return smallest_tail(self.p_mass, self.q_mass)
-
-    def largest(self) -> Float:
-        """The supremum, see :func:`largest_tail`; shape (T,)."""
-        cap, mass = self.cap, self.p_mass
-        tails = [
-            largest_tail(row[row < np.inf], float(mass[i]), float(cap[i])) + float(mass[i] * shift)
-            for i, (row, shift) in enumerate(zip(self.log_q, self.log_q_sums, strict=True))
-        ]
-        return np.array(tails)
-
-    def estimate(self) -> Float:
-        """The unbiased estimate from the draws, shape (T,).
-
-        p_T mean log(p / q) is unbiased, and its error is of the size of log(p / q) itself, where
-        KL is of the size of its square. Since the draws of q / p have the known mean q_T / p_T
-        (all p_i > 0), p_T mean(log(p / q) + q / p - 1) + p_T - q_T is unbiased too, and its error
-        is of the size of KL. It scatters badly where q / p can be huge; so it is taken only where
-        what is known, the draws aside (they would bias it), says that p and q are near.
-        """
-        draws = np.where(self.p_mass[:, None] == 0.0, 0.0, self.draws)
-        plain = self.p_mass * draws.mean(axis=1)
-        with np.errstate(over="ignore"):
-            errors = draws + np.expm1(-draws)
-            controlled = self.p_mass * errors.mean(axis=1) + (self.p_mass - self.q_mass)
-        tails: Float = np.where(self._controlled(), controlled, plain)
-        return tails
-
-    def _controlled(self) -> NDArray[np.bool_]:
-        limit = math.exp(NEAR)
-        near: NDArray[np.bool_] = self.near & (self.largest_q <= limit * self.cap)
-        near &= self.q_mass <= limit * self.p_mass
-        near &= self.full_support & (self.p_mass > 0.0)
-        return near
-
-
-def smallest_tail(p_mass: Float, q_mass: Float) -> Float:
-    """inf of sum p_i log(p_i / q_i) over all p with sum p_i = p_T: p_T log(p_T / q_T).
-
-    T. M. Cover, J. A. Thomas, Elements of Information Theory, 2006, theorem 2.7.1. Shape (T,).
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tails = p_mass * (np.log(p_mass) - np.log(q_mass))
-    return np.where(p_mass == 0.0, 0.0, tails)
-
-
-def largest_tail(log_q: Row, mass: float, cap: float) -> float:
-    """sup of sum p_i log(p_i / q_i) over 0 <= p_i <= cap with sum p_i = mass.
-
-    The sum is convex in p, so that its maximum lies at a vertex: every p_i is 0 or cap, but one
-    that takes the remainder. Of these vertices the one with the most mass on the smallest q_i is
-    the largest (rearrangement). It is attained, so that no smaller bound holds for all tails.
-
-    Args:
-        log_q: log-probabilities of the tail's tokens under the candidate, shape (n,).
-        mass: at most n * cap; NaN gives NaN.
-        cap: above 0 where ``mass`` is.
-
-    Returns:
-        The bound in nats; inf where the tail may lie on a token that the candidate cannot say.
-    """
-    n = log_q.shape[0]
-    if mass == 0.0 or n == 0 or not mass <= math.inf:
-        return 0.0 * mass
-    full = min(int(mass / cap), n)
-    smallest = np.partition(log_q, min(full, n - 1)).astype(np.float64)
-    total = 0.0
-    if full > 0:
-        total = full * cap * math.log(cap) - cap * float(smallest[:full].sum())
-    rest = mass - full * cap
-    if rest > 0.0 and full < n:
-        total += rest * (math.log(rest) - float(smallest[full]))
-    return total
-
-
-# Shown tokens: what the few tokens that two servers show of their distributions say about KL.
-#
-# Let S be the tokens that both sides show at a position, p and q the probabilities of base and
-# candidate, and p_R = 1 - sum_S p, q_R = 1 - sum_S q what is left for all others together. Which
-# token comes next, with the others counted as one, is a function of which token comes next; by the
-# data-processing inequality (for a finite partition the log-sum inequality, Cover and Thomas,
-# theorem 2.7.1)
-#
-# KL(p || q) >= sum_S p log(p / q) + p_R log(p_R / q_R).
-#
-# This holds whichever tokens are in S, so that leaving some out costs sharpness and not truth. From
-# above nothing follows: all of q's rest may lie on tokens where p has none.
-
-
-# Of each scored position: tokens by their texts (or "token_id:7"), with natural log-probabilities.
-TopLogprobs = tuple[Mapping[str, float], ...]
-# Names a token whose id is known; vLLM's own name, with return_tokens_as_token_ids.
-ID_LABEL = "token_id:"
-# Of one task: doc_id -> what a server showed for each of its requests, in their order.
-ShownTokens = Mapping[int, tuple[TopLogprobs, ...]]
-
-# Bytes that are no character of their own stand for many tokens, and so does no text at all.
-_NO_NAME = "\ufffd"
-# A rest below this is what rounding left of nothing. A larger q_R only makes the bound smaller.
-_LEAST_REST = 1e-6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KlEstimate:
-    """What servers' most probable tokens say about KL(base || candidate) on one task.
-
-    Attributes:
-        n: documents with a scored token; ``positions`` counts these tokens.
-        tokens: how many tokens of a position both sides show, on average.
-        kl_at_least: mean of the positions' lower bounds, in nats a token. Its interval is that of
-            the mean bound; KL itself may be larger by any amount.
-        mass_seen: share of the base's probability that lies on tokens that both show.
-        confidence: of the intervals, over documents or clusters of them.
-        failure: why there are no numbers, "" where there are.
-    """
-
-    task: str
-    n: int
-    positions: int
-    tokens: float | None = None
-    kl_at_least: Figure = field(default_factory=Figure)
-    mass_seen: Figure = field(default_factory=Figure)
-    confidence: float
-    failure: str = ""
-
-
-def shown_tokens(kept: Reference) -> TopLogprobs:
-    """The kept tokens and the scored one of each position, as a server shows them; by ids."""
-    return tuple(
-        {
-            f"{ID_LABEL}{token}": float(value)
-            for token, value in zip((*top, own), (*values, logprob), strict=True)
-        }
-        for top, values, own, logprob in zip(
-            kept.top_ids.tolist(),
-            kept.top_logprobs.tolist(),
-            kept.token_ids.tolist(),
-            kept.token_logprobs.tolist(),
-            strict=True,
-        )
-    )
-
-
-def bound_kl(base: TopLogprobs, candidate: TopLogprobs) -> tuple[Float, Float, Float]:
-    """Lower bound of KL in nats, the base's mass on shared tokens, and their number, shape (T,).
-
-    Sums beyond 1 by rounding are renormalised. Two sides that say the same have exactly 0.
-
-    Args:
-        base, candidate: of the same T positions.
-
-    Raises:
-        ValueError: for different numbers of positions.
-    """
-    if len(base) != len(candidate):
-        raise ValueError(f"{len(base)} and {len(candidate)} positions")
-    found = [_bound(ours, theirs) for ours, theirs in zip(base, candidate, strict=True)]
-    columns = np.array(found, dtype=np.float64).reshape(-1, 3)
-    return columns[:, 0], columns[:, 1], columns[:, 2]
-
-
-def _bound(base: Mapping[str, float], candidate: Mapping[str, float]) -> tuple[float, float, int]:
-    pairs = [
-        (base[label], candidate[label])
-        for label in base.keys() & candidate.keys()
-        if label and _NO_NAME not in label
-    ]
-    pairs = sorted(pair for pair in pairs if all(NO_PROBABILITY < one < math.inf for one in pair))
-    logs = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    (log_p, p_rest), (log_q, q_rest) = _with_rest(logs[:, 0]), _with_rest(logs[:, 1])
-    p = np.exp(log_p)
-    head = math.fsum((p * (log_p - log_q)).tolist())
-    rest = p_rest * math.log(p_rest / max(q_rest, _LEAST_REST)) if p_rest > 0.0 else 0.0
-    return max(head + rest, 0.0), min(math.fsum(p.tolist()), 1.0), len(pairs)
-
-
-def _with_rest(logs: Float) -> tuple[Float, float]:
-    """Log-probabilities, scaled to 1 where they sum to more, and what they leave to the others."""
-    total = math.fsum(np.exp(logs).tolist())
-    return (logs - math.log(total), 0.0) if total > 1.0 else (logs, 1.0 - total)

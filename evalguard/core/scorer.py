@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.divergence import Divergence
-from evalguard.core.reference import Reference, TopLogprobs
+from evalguard.core.reference import Reference
 from evalguard.core.reports.findings import Finding
 from evalguard.core.settings import Value, Variant
+from evalguard.core.shown_tokens import TopLogprobs
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
 ScorerName = Literal["fast", "harness"]

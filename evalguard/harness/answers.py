@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from evalguard.core.chosen_option import chosen_option
 from evalguard.core.documents.likelihoods import restore_infinity, restore_token_infinities
+from evalguard.core.score_items import check_loglikelihoods
 from evalguard.core.scorer import Request, Response
-from evalguard.core.scores import check_loglikelihoods, chosen_option
 from evalguard.errors import EvaluationError
 from evalguard.harness.requests import (
     AskedDocument,

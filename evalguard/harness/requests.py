@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from evalguard.core.document_fields import DocumentFields, read_fields
+from evalguard.core.score_items import request_hash
 from evalguard.core.scorer import Request, RequestKind, Response
-from evalguard.core.scores import DocumentFields, read_fields, request_hash
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.harness.blocks import BlockCut, RequestBlock, cut_blocks, text_lengths

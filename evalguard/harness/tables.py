@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evalguard.core.document_fields import DocumentFields
 from evalguard.core.documents.rescoring import Rescoring, rescoring
 from evalguard.core.reports.generations import GeneratedDocument
-from evalguard.core.scorer import Response
-from evalguard.core.scores import (
-    DocumentFields,
+from evalguard.core.score_items import (
     DocumentStatistics,
     NotComparableError,
-    NotCompared,
-    ScoreTable,
-    Uninformative,
     has_closed_form,
     read_items,
 )
+from evalguard.core.scorer import Response
+from evalguard.core.scores import NotCompared, ScoreTable, Uninformative
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.harness.answers import (

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from evalguard.core.scores import GroupMetric, TaskGroup
-from evalguard.core.text import HF_HINT, unwritable
+from evalguard.core.refused_writes import HF_HINT, unwritable
+from evalguard.core.task_group import GroupMetric, TaskGroup
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.harness.requests import RenderChat, TaskRequests, build_requests, random_subset
 from evalguard.harness.surroundings import TaskOptions, executed_code, lm_eval_surroundings

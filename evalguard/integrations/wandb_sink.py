@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from evalguard.core.markdown_text import break_links, inline
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.compare import Sent, TrackedRun
 from evalguard.core.reports.night import NightTrend, NightVerdict, TrackedNight, TrendPoint
-from evalguard.core.text import break_links, inline
 from evalguard.integrations.jobs import TrackingJob
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reference import Reference, shown_tokens
+from evalguard.core.reference import Reference
 from evalguard.core.scorer import (
     AnswerJournal,
     ComparedAnswer,
@@ -19,6 +19,7 @@ from evalguard.core.scorer import (
     ScoringPolicy,
     ServedModel,
 )
+from evalguard.core.shown_tokens import shown_tokens
 from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.arguments import seed_generators
 from evalguard.models.description import describe_model, update_batching

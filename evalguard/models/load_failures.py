@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.redaction import redacted_text
+from evalguard.core.refused_writes import HF_HINT, unwritable
 from evalguard.core.scorer import Request
-from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
 from evalguard.models.arguments import TRANSFORMERS_ARGS, constructor_parameters
 from evalguard.models.hf.batch_cuts import BatchTooLargeError

@@ -11,8 +11,14 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from evalguard.core.settings import SCHEMA, CacheCheck, CacheListing, CachePruning, KeptFolder
-from evalguard.core.text import size_text
+from evalguard.core.amounts import size_text
+from evalguard.core.reports.cache_listings import (
+    SCHEMA,
+    CacheCheck,
+    CacheListing,
+    CachePruning,
+    KeptFolder,
+)
 from evalguard.report.page import column_widths, render_page, row_text, wrap_prose
 from evalguard.report.words.plain_text import fit_text, printable
 from evalguard.report.words.rounding import format_count

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
-from evalguard.core.limits import GateState
+from evalguard.core.gate_state import GateState
 from evalguard.report.view.metric import MetricView
 from evalguard.report.view.report import ReportView
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.text import Text
 
-from evalguard.core.noise_floor import DistributionShift, MetricFloor, Shift, TaskDistributionFloor
+from evalguard.core.distribution_floor import DistributionShift, TaskDistributionFloor
+from evalguard.core.noise_floor import MetricFloor, Shift
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.plan import FloorReport
 from evalguard.report.contract.json_values import (

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from evalguard.core.amounts import size_text
 from evalguard.core.history import Night, NightMetric, NightRun
 from evalguard.core.reports.history import (
     SCHEMA,
@@ -26,7 +27,6 @@ from evalguard.core.reports.history import (
     Trend,
     TrendReport,
 )
-from evalguard.core.text import size_text
 from evalguard.report.contract.json_values import key_fields, replace_non_finite
 from evalguard.report.page import render_page, wrap_prose
 from evalguard.report.trends import format_time, key_label, listing_blocks, trend_blocks

@@ -6,8 +6,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
-from evalguard.core.limits import GateState
-from evalguard.core.text import inline
+from evalguard.core.gate_state import GateState
+from evalguard.core.markdown_text import inline
 from evalguard.report.view.bisection import BisectionView
 from evalguard.report.view.generations import generation_table
 from evalguard.report.view.metric import MetricView

@@ -11,7 +11,8 @@ from typing import Any
 
 from rich.text import Text
 
-from evalguard.core.limits import GateState, Key
+from evalguard.core.gate_state import GateState, Key
+from evalguard.core.markdown_text import inline
 from evalguard.core.reports.night import (
     GRAVEST_FIRST,
     SCHEMA,
@@ -22,7 +23,6 @@ from evalguard.core.reports.night import (
     PairNight,
     gravity,
 )
-from evalguard.core.text import inline
 from evalguard.report.contract.json_values import (
     in_schema_order,
     key_fields,

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from evalguard.core.text import shell_words
+from evalguard.core.shell_words import shell_words
 from evalguard.report.words.plain_text import fit_text, is_wider, pad_text, wrap_text
 
 NARROWEST = 20

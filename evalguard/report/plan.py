@@ -11,8 +11,8 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
+from evalguard.core.repeat_command import planned_as_comparison
 from evalguard.core.reports.plan import ExpectedDrift, PlanReport, TaskCost
-from evalguard.core.text import planned_as_comparison
 from evalguard.report.contract.json_values import key_fields, nulls_told, record_fields
 from evalguard.report.page import (
     NARROWEST,

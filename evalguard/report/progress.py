@@ -15,15 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from evalguard.bisect.oracle import (
-    Accepted,
-    Cleared,
-    Event,
-    Expected,
-    Probe,
-    ProbeEnded,
-    ProbeStarted,
-)
+from evalguard.bisect.events import Accepted, Cleared, Event, Expected, ProbeEnded, ProbeStarted
+from evalguard.bisect.search_probe import Probe
 from evalguard.core.reports.bisection import SIGMA
 from evalguard.report.words.bisection import drift_phrase, format_drift, list_names
 from evalguard.report.words.costs import format_duration

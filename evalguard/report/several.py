@@ -13,7 +13,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.limits import GateState, Key
+from evalguard.core.gate_state import GateState, Key
+from evalguard.core.markdown_text import inline
 from evalguard.core.reports.compare import CompareReport, Format
 from evalguard.core.reports.several import (
     SCHEMA,
@@ -23,7 +24,6 @@ from evalguard.core.reports.several import (
     StepDrift,
     state_of,
 )
-from evalguard.core.text import inline
 from evalguard.report import ci
 from evalguard.report.ci import annotation_command
 from evalguard.report.ci import render_annotations as annotated

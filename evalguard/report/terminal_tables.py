@@ -12,7 +12,7 @@ from functools import cached_property
 from rich.cells import cell_len
 from rich.text import Text
 
-from evalguard.core.limits import GateState
+from evalguard.core.gate_state import GateState
 from evalguard.report.page import prose_width, wrap_prose
 from evalguard.report.view.bisection import CulpritView, SearchView, group_by_metric
 from evalguard.report.view.metric import MetricView, TaskView

@@ -12,24 +12,22 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.document_fields import DocumentFields, read_fields
+from evalguard.core.document_scores import DocumentScores
 from evalguard.core.documents.likelihoods import (
     NO_PROBABILITY,
     restore_infinities,
     restore_infinity,
 )
-from evalguard.core.history import DocumentScores, MetricKey, NightRun
+from evalguard.core.history import MetricKey, NightRun
 from evalguard.core.reports.compare import CompareReport, RunIdentity
-from evalguard.core.scores import (
-    LOGLIKELIHOODS,
-    DocumentFields,
+from evalguard.core.score_items import (
     DocumentStatistics,
-    NotCompared,
-    ScoreTable,
     check_loglikelihoods,
-    read_fields,
     read_items,
     request_hash,
 )
+from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError, nearest
 from evalguard.regular_file import open_regular

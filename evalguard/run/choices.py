@@ -12,11 +12,11 @@ from typing import cast
 
 from evalguard.config.files import embedded_tasks
 from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
+from evalguard.core.amounts import parse_size, size_text
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.core.reports.compare import SinkName
 from evalguard.core.scorer import ScoringPolicy
-from evalguard.core.text import parse_size, size_text
 from evalguard.errors import GuardFileError, UsageError
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.run.bisection.model_differences import why_not_derivable

@@ -9,7 +9,7 @@ from typing import Any
 
 from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
-from evalguard.core.text import as_comparison
+from evalguard.core.repeat_command import as_comparison
 from evalguard.errors import UsageError
 from evalguard.run.base import is_stored_base, read_baseline
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from evalguard.core.document_fields import DocumentFields
 from evalguard.core.gate import Gate
-from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
+from evalguard.core.scores import NotCompared, ScoreTable
+from evalguard.core.task_group import TaskGroup
 from evalguard.errors import UsageError, nearest
 from evalguard.stats.compare import MetricComparison
 from evalguard.stats.group import Subtask, compare_group, failed_group

@@ -9,18 +9,21 @@ from datetime import datetime, timezone
 import numpy as np
 
 import evalguard
-from evalguard.core.comparison import AcrossTasks, Comparison, Key
+from evalguard.core.across_tasks import AcrossTasks, Key
+from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument, broken_findings, broken_ids
 from evalguard.core.gate import Gate, GateResult, exit_code, metric_names
-from evalguard.core.noise_floor import DistributionComparison
-from evalguard.core.pairing import PairedScores, finite_rows, pair
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import pair
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import GenerationComparison
+from evalguard.core.score_rows import finite_rows
 from evalguard.core.scores import UNDIRECTED, NotCompared, ScoreTable
 from evalguard.core.settings import Value
+from evalguard.core.shown_tokens import KlEstimate
 from evalguard.errors import (
     EvalguardError,
     EvaluationError,

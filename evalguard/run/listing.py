@@ -16,9 +16,10 @@ from evalguard.config.entries import write_template
 from evalguard.config.files import embedded_tasks, load_guards
 from evalguard.config.schema import build_guard_schema
 from evalguard.conversion.building import changed_since_build
+from evalguard.core.amounts import size_text
 from evalguard.core.redaction import redact_value, shown_value
-from evalguard.core.settings import CacheCheck, CacheListing, CachePruning, Value
-from evalguard.core.text import size_text
+from evalguard.core.reports.cache_listings import CacheCheck, CacheListing, CachePruning
+from evalguard.core.settings import Value
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
 from evalguard.harness.tasks import task_names
 from evalguard.models.runtimes.types import RUNTIME_TYPES

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 import evalguard
 from evalguard.core.comparison import Comparison
-from evalguard.core.limit_scale import DocumentScale
-from evalguard.core.pairing import finite_rows, pair
+from evalguard.core.document_scale import DocumentScale
+from evalguard.core.pairing import pair
 from evalguard.core.reports.compare import CompareReport, drift_column
+from evalguard.core.score_rows import finite_rows
 from evalguard.core.scores import Aggregation, ScoreTable, Uninformative, UninformativeKind
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evalguard.core.comparison import Comparison, Influence, Stopping
+from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import GateResult
-from evalguard.core.noise_floor import DistributionComparison, Floor
+from evalguard.core.influential_documents import Influence
+from evalguard.core.noise_floor import Floor
 from evalguard.core.reports.compare import CompareReport, Format
 from evalguard.core.settings import Value
+from evalguard.core.stopping import Stopping
 from evalguard.report.contract.compare import compare_document, distribution_row
 from evalguard.report.formats import render_report
 from evalguard.report.terminal import render_terminal

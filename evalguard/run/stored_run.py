@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evalguard.core import settings
+from evalguard.core import checksum
+from evalguard.core.document_fields import DocumentFields
 from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity
 from evalguard.core.reports.trace import TraceReport
-from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable
+from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
 from evalguard.report.contract.compare import COMPARE_SCHEMA
@@ -111,7 +112,7 @@ def read_stored_run(path: Path) -> StoredRun:
         report=_with_location(report, folder),
         folder=folder,
         files={task: there[task] for task in tasks},
-        sealed=settings.KEY in document,
+        sealed=checksum.KEY in document,
     )
 
 

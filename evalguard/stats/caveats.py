@@ -7,10 +7,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import MetricMargin, Outcome, Verdict
+from evalguard.core.comparison import Outcome
 from evalguard.core.documents.rescoring import Rescoring
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
+from evalguard.core.verdict import MetricMargin, Verdict
 from evalguard.stats.binary import mcnemar_exact
 from evalguard.stats.bootstrap import ENOUGH_DIFFERING, SEED
 from evalguard.stats.difference_shape import Skewness, skewness, unequal_weights, worst_documents

@@ -8,17 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.comparison import (
-    Comparison,
-    Margin,
-    MetricMargin,
-    Undecided,
-    Verdict,
-    decide,
-    one_sided_level,
-)
-from evalguard.core.pairing import PairedScores
+from evalguard.core.comparison import Comparison, Undecided
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
+from evalguard.core.verdict import Margin, MetricMargin, Verdict, decide, one_sided_level
 from evalguard.stats.answers.same import same_answers
 from evalguard.stats.binary import mcnemar_exact, mcnemar_mid_p
 from evalguard.stats.bootstrap import MOST_UNDEFINED

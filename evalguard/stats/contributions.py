@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from evalguard.core.comparison import Influence, InfluentialDocument
-from evalguard.core.pairing import PairedScores
+from evalguard.core.influential_documents import Influence, InfluentialDocument
+from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.drift import Drift
 from evalguard.stats.probability import Array, exact_sum, mean_moments
 

@@ -10,9 +10,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.distribution_comparison import (
+    DistributionComparison,
+    Figure,
+    Percentile,
+    TokenPosition,
+)
 from evalguard.core.divergence import Divergence, DocumentDivergence
-from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
-from evalguard.core.reference import KlEstimate, ShownTokens, bound_kl
+from evalguard.core.shown_tokens import KlEstimate, ShownTokens, bound_kl
 from evalguard.stats.compare import check_confidence
 from evalguard.stats.probability import (
     Array,

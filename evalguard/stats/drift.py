@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.comparison import Companion
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.binary import flip_estimate, mcnemar_exact, wilcoxon_signed_rank
 from evalguard.stats.bootstrap import paired_bootstrap, sign_flip
 from evalguard.stats.few_units import (

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.bootstrap import sign_flip
 from evalguard.stats.difference_shape import typical_interval, unequal_weights
 from evalguard.stats.probability import (

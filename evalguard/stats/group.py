@@ -14,14 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evalguard.core.comparison import (
-    Companion,
-    Comparison,
-    Margin,
-    MetricMargin,
-    one_sided_level,
-)
-from evalguard.core.scores import TaskGroup
+from evalguard.core.comparison import Companion, Comparison
+from evalguard.core.task_group import TaskGroup
+from evalguard.core.verdict import Margin, MetricMargin, one_sided_level
 from evalguard.stats.caveats import skewed_differences
 from evalguard.stats.compare import (
     IDENTICAL,

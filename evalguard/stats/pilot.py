@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import Comparison, Margin
-from evalguard.core.pairing import PairedScores
+from evalguard.core.comparison import Comparison
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.verdict import Margin
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.power import (
     NORMAL_KURTOSIS,

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse, special
 
-from evalguard.core.comparison import AcrossTasks, Comparison, Key
+from evalguard.core.across_tasks import AcrossTasks, Key
+from evalguard.core.comparison import Comparison
 from evalguard.stats.bootstrap import RESAMPLES, SEED
 from evalguard.stats.contributions import Contributions, FlipUnits, TaskContributions, flip_units
 from evalguard.stats.difference_shape import unequal_weights

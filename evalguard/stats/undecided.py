@@ -6,12 +6,8 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from evalguard.core.comparison import (
-    MetricMargin,
-    Undecided,
-    UndecidedKind,
-    one_sided_level,
-)
+from evalguard.core.comparison import Undecided, UndecidedKind
+from evalguard.core.verdict import MetricMargin, one_sided_level
 from evalguard.stats.drift import Drift
 from evalguard.stats.power import POWER, decidable_ratio, documents_to_decide, fewest_signs
 from evalguard.stats.probability import normal_critical, normal_quantile

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reference import TopLogprobs
 from evalguard.core.scorer import Ending, Response
+from evalguard.core.shown_tokens import TopLogprobs
 from evalguard.store.files import DamagedBlockError
 from evalguard.store.record_file import read_table
 from evalguard.store.seal import UNSEALED

@@ -16,7 +16,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from evalguard.core.settings import CacheListing, KeptFolder, Value
+from evalguard.core.reports.cache_listings import CacheListing, KeptFolder
+from evalguard.core.settings import Value
 from evalguard.store.files import DAMAGED_SUFFIX, write_atomically
 
 ItemState = Literal["kept", "damaged", "leftover"]

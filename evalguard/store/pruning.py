@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evalguard.core.settings import CachePruning, RemovedItem
+from evalguard.core.reports.cache_listings import CachePruning, RemovedItem
 from evalguard.store.cache_items import (
     ABOUT_FILE,
     BLOCK_KINDS,

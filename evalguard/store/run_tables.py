@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from numpy.typing import NDArray
 
-from evalguard.core.settings import checksum_fault
+from evalguard.core.checksum import checksum_fault
 from evalguard.errors import StoreError, UsageError
 from evalguard.regular_file import open_regular
 from evalguard.store.files import DamagedBlockError

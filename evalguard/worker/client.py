@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.divergence import cut, join_positions
 from evalguard.core.reference import Reference
 from evalguard.core.reports.trace import Trace
+from evalguard.core.scored_positions import cut, join_positions
 from evalguard.core.scorer import ComparedAnswer, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.core.tracing.hyperparameters import HeldValue

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.bisect.oracle import Untestable
-from evalguard.bisect.result import BisectResult
+from evalguard.bisect.search_result import BisectResult
 
 Drift = Callable[[frozenset[str]], float]
 N = 320

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, named
 
-from evalguard.bisect.choice import Component
+from evalguard.bisect.answer_structure import blame_setting
+from evalguard.bisect.components import Component
 from evalguard.bisect.find import find_culprits
 from evalguard.bisect.oracle import Floats, Indices
-from evalguard.bisect.result import BisectResult
-from evalguard.bisect.verification import blame_setting
+from evalguard.bisect.search_result import BisectResult
 
 
 def searched(oracle: PlantedScores, seed: int = 0) -> BisectResult:

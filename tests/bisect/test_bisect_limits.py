@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects, named
 
+from evalguard.bisect.events import Accepted, Event, Expected, ProbeEnded, ProbeStarted
 from evalguard.bisect.find import find_culprits
-from evalguard.bisect.oracle import Accepted, Event, Expected, ProbeEnded, ProbeStarted, Untestable
-from evalguard.bisect.result import BisectResult
+from evalguard.bisect.oracle import Untestable
+from evalguard.bisect.search_result import BisectResult
 from evalguard.core.settings import Constraint
 from evalguard.errors import UsageError
 

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, PlantedScores, effects, named
 
-from evalguard.bisect.choice import Component
+from evalguard.bisect.answer_structure import blame_pair
+from evalguard.bisect.components import Component
 from evalguard.bisect.find import find_culprits, remaining_margin
-from evalguard.bisect.oracle import Floats, Indices, twins
-from evalguard.bisect.result import BisectResult
-from evalguard.bisect.verification import blame_pair
+from evalguard.bisect.oracle import Floats, Indices
+from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.twins import twins
 from evalguard.errors import UsageError
 
 

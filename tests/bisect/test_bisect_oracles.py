@@ -14,7 +14,7 @@ from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects, named
 from evalguard.bisect.blocks import order_documents
 from evalguard.bisect.find import find_culprits
 from evalguard.bisect.oracle import Floats, Indices, Oracle, Question, Untestable
-from evalguard.bisect.result import BisectResult
+from evalguard.bisect.search_result import BisectResult
 from evalguard.errors import UsageError
 
 TWO = effects(c=2.5, h=3.5)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, effects, named
 
 from evalguard.bisect.find import find_culprits
-from evalguard.bisect.result import BisectResult
+from evalguard.bisect.search_result import BisectResult
 
 
 def searched(drift: Drift, *, jitter: float = 0.0, seed: int = 0, **more: object) -> BisectResult:

@@ -11,12 +11,14 @@ import pytest
 from planted_scores import YARDSTICK, PlantedScores
 
 from evalguard.bisect import find
-from evalguard.bisect.choice import Component, components_of
+from evalguard.bisect.answer_structure import Structure
+from evalguard.bisect.buildable import Buildable
+from evalguard.bisect.components import Component, components_of
+from evalguard.bisect.culprit_search import CulpritSearch
 from evalguard.bisect.find import find_culprits
-from evalguard.bisect.measurement import Measurements, Yardstick
-from evalguard.bisect.oracle import Buildable
-from evalguard.bisect.search import CulpritSearch
-from evalguard.bisect.verification import FIRST, Structure, plan_for
+from evalguard.bisect.measurement import Measurements
+from evalguard.bisect.verification import FIRST, plan_for
+from evalguard.bisect.yardstick import Yardstick
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))

@@ -15,7 +15,7 @@ from edited_result import edit_result
 from history_examples import METRIC, N, documents, keep_nights, night
 from small_world import Ran, SmallWorld
 
-from evalguard.core.history import DocumentHashes
+from evalguard.core.document_scores import DocumentHashes
 from evalguard.errors import EvaluationError
 from evalguard.harness.answers import requested_documents
 from evalguard.run.base import read_base_of_history, read_stored_tables

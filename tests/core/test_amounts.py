@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.text import parse_age, parse_size, size_text
+from evalguard.core.amounts import parse_age, parse_size, size_text
 
 
 @pytest.mark.parametrize(

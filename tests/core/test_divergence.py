@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax, rel_entr
 
-from evalguard.core.divergence import Divergence, divergence, pieces, shared_tokens, top_tokens
-from evalguard.core.reference import divergence_from, largest_tail, reference
+from evalguard.core.distribution_tail import largest_tail
+from evalguard.core.divergence import Divergence, divergence
+from evalguard.core.logprob_rows import pieces
+from evalguard.core.reference import divergence_from, reference
+from evalguard.core.top_tokens import shared_tokens, top_tokens
 
 Rows = NDArray[np.float32]
 

@@ -10,7 +10,7 @@ from history_examples import N, documents, right
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.history import DocumentScores, fingerprints, match_documents
+from evalguard.core.document_scores import DocumentScores, fingerprints, match_documents
 from evalguard.core.reports.history import broken, broken_documents, flips
 from evalguard.stats.probability import ratio_moments
 

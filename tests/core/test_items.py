@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.scores import NotComparableError, read_items, request_hash
+from evalguard.core.score_items import NotComparableError, read_items, request_hash
 
 numbers = st.one_of(st.floats(), st.booleans(), st.integers(-10, 10))
 

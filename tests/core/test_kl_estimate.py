@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evalguard.core.reference import bound_kl
+from evalguard.core.shown_tokens import bound_kl
 
 SIZE = 12
 logits = st.lists(st.floats(-30.0, 30.0), min_size=SIZE, max_size=SIZE).map(np.array)

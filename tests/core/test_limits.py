@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.limits import KINDS, Limit, LimitState, LimitVerdict, figure_of, judge_limits
-from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile
 from evalguard.errors import UsageError
 from evalguard.stats.distribution import KL_PERCENTS
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evalguard.core.gate import gravest_exit_code
-from evalguard.core.limits import GateState
+from evalguard.core.gate_state import GateState
 from evalguard.core.reports.night import (
     GonePair,
     NightlyMetric,

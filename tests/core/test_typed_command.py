@@ -9,7 +9,7 @@ import pytest
 
 from evalguard.cli.compare import bisect_command, compare_command
 from evalguard.cli.trace import trace_command
-from evalguard.core.text import (
+from evalguard.core.repeat_command import (
     as_bisection,
     as_comparison,
     as_trace,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.core.text import HF_HINT, unwritable
+from evalguard.core.refused_writes import HF_HINT, unwritable
 from evalguard.errors import EvaluationError
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import load_tasks

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from evalguard.core.comparison import Verdict, decide
+from evalguard.core.verdict import Verdict, decide
 
 INF = math.inf
 

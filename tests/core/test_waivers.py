@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate, GateResult, exit_code
-from evalguard.core.limits import Limit, Waiver
+from evalguard.core.limits import Limit
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
+from evalguard.core.waivers import Waiver
 from evalguard.stats.compare import compare_scores
 
 TODAY = "2026-11-20"

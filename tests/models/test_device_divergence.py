@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evalguard.core.divergence import Divergence, divergence, top_tokens
+from evalguard.core.divergence import Divergence, divergence
+from evalguard.core.top_tokens import top_tokens
 from evalguard.models.hf import device_divergence as module
 from evalguard.models.hf.device_divergence import (
     compare_rows,

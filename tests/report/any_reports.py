@@ -10,9 +10,9 @@ from example_reports import comparison, report
 from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.core.gate import GateResult
-from evalguard.core.limits import KINDS, AcceptedDrift, LimitVerdict, Waiver
-from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile
+from evalguard.core.limits import KINDS, LimitVerdict
 from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
 from evalguard.core.reports.generations import (
     DriftPart,
@@ -22,6 +22,7 @@ from evalguard.core.reports.generations import (
     RepeatedScore,
 )
 from evalguard.core.scores import NotCompared
+from evalguard.core.waivers import AcceptedDrift, Waiver
 
 
 def setting(name: str) -> SettingState:

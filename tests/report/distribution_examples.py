@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
+from evalguard.core.distribution_comparison import (
+    DistributionComparison,
+    Figure,
+    Percentile,
+    TokenPosition,
+)
 
 
 def figure(value: float, stderr: float, **more: Any) -> Figure:

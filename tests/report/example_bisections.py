@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evalguard.bisect.result import Part, Suspect
+from evalguard.bisect.search_result import Part, Suspect
 from evalguard.core.limits import LimitVerdict
 from evalguard.core.reports.bisection import (
     BisectReport,

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from evalguard.core.noise_floor import (
-    DistributionShift,
-    Shift,
-    Unmeasured,
-    Variation,
-    distribution_floors,
-    metric_floors,
-)
+from evalguard.core.distribution_floor import DistributionShift, distribution_floors
+from evalguard.core.noise_floor import Shift, Unmeasured, Variation, metric_floors
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.plan import FloorReport
 

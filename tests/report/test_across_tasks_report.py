@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from example_reports import DEMO, comparison, report
 
-from evalguard.core.comparison import AcrossTasks
+from evalguard.core.across_tasks import AcrossTasks
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.terminal import render_terminal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.bisect.oracle import Accepted, Cleared
+from evalguard.bisect.events import Accepted, Cleared
 from evalguard.report.progress import BisectionProgress, ProgressLine
 
 

@@ -21,10 +21,10 @@ from whole_report import WHOLE
 
 from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.gate import Gate
-from evalguard.core.limits import Waiver
 from evalguard.core.reports.bisection import MetricSearch
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.findings import Finding, FindingKind
+from evalguard.core.waivers import Waiver
 from evalguard.harness.finished_runs.run import caveats_of
 from evalguard.report.contract.reading import read_report
 from evalguard.report.floor import render_floor

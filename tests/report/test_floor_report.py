@@ -15,16 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from evalguard.core.comparison import decide
-from evalguard.core.noise_floor import (
-    Figure,
-    Floor,
-    beside,
-    distribution_floors,
-    kl_beside,
-    metric_floors,
-)
+from evalguard.core.distribution_comparison import Figure
+from evalguard.core.distribution_floor import distribution_floors, kl_beside
+from evalguard.core.noise_floor import Floor, beside, metric_floors
 from evalguard.core.reports.plan import FloorReport
+from evalguard.core.verdict import decide
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.floor import floor_document, floor_schema, render_floor
 from evalguard.report.terminal import render_terminal

@@ -9,7 +9,7 @@ import pytest
 from example_reports import comparison, report
 from whole_report import WHOLE
 
-from evalguard.core.noise_floor import Figure
+from evalguard.core.distribution_comparison import Figure
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.generations import (
     FilterComparison,

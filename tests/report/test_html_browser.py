@@ -16,7 +16,7 @@ from example_documents import HOSTILE, choices, generated, loglikelihoods
 from example_reports import DEMO, SETTINGS, comparison, report
 from playwright.sync_api import expect
 
-from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.core.reports.compare import RunDocuments
 from evalguard.report.html.documents import MOST_DOCUMENTS
 from evalguard.report.html.report import render_html

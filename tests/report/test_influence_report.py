@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.terminal import render_terminal
 from evalguard.run.result import CompareResult

@@ -10,9 +10,9 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import DEMO, comparison, report
 
+from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.limits import Limit
-from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.terminal import render_terminal

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from evalguard.core.markdown_text import inline
 from evalguard.core.reports.compare import CompareReport, RunIdentity
-from evalguard.core.text import inline
 from evalguard.report.markdown import (
     COMMENT_BYTES,
     SUMMARY_BYTES,

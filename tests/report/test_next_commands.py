@@ -9,9 +9,9 @@ from example_bisections import bisection, culprit, search
 from example_reports import comparison, report
 
 from evalguard.core.documents.broken_documents import BrokenDocument
+from evalguard.core.repeat_command import as_tokenizer_search
 from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
 from evalguard.core.reports.findings import Finding, FindingValue
-from evalguard.core.text import as_tokenizer_search
 from evalguard.report.view.screen import cause_line
 from evalguard.report.words.advice import margin_below
 from evalguard.report.words.meaning import Meaning, derive_meaning, meaning_with_bisection

@@ -8,7 +8,7 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import comparison, report
 
-from evalguard.core.noise_floor import DistributionFloor
+from evalguard.core.distribution_floor import DistributionFloor
 from evalguard.core.reports.compare import CompareReport, RunIdentity
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.report.words.meaning import derive_meaning

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_report import WHOLE
 
-from evalguard.bisect.result import Part, Suspect
-from evalguard.core.comparison import Companion, Influence, InfluentialDocument
+from evalguard.bisect.search_result import Part, Suspect
+from evalguard.core.comparison import Companion
 from evalguard.core.gate import Gate
+from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.core.reports.bisection import (
     BisectReport,
     Repaired,

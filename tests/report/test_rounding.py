@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from evalguard.core.comparison import decide
+from evalguard.core.verdict import decide
 from evalguard.report.words import rounding
 
 INF, NAN = float("inf"), float("nan")

@@ -8,10 +8,11 @@ from typing import Any
 from distribution_examples import distribution
 from example_reports import DEMO, INF, SETTINGS, comparison, failed, report
 
-from evalguard.core.comparison import Margin, Undecided
+from evalguard.core.comparison import Undecided
+from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate import Gate
-from evalguard.core.noise_floor import Figure
 from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.verdict import Margin
 from evalguard.report.view.report import build_report_view
 from evalguard.report.view.screen import verdict_line
 from evalguard.report.words.labels import drift_in_unit, margin_lines, tally_report

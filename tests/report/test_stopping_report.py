@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.comparison import SequentialRun, SequentialTask, Stopping
 from evalguard.core.reports.compare import CompareReport
+from evalguard.core.stopping import SequentialRun, SequentialTask, Stopping
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.terminal import render_terminal
 from evalguard.run.result import CompareResult

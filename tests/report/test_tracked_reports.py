@@ -16,7 +16,7 @@ from example_bisections import bisection, culprit, measured, search
 from example_reports import DEMO, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.core.reports.compare import CompareReport, TrackedRun
 from evalguard.report.contract.compare import compare_document
 from evalguard.run.publishing.tables import CiOrigin, build_tracked_run, read_origin

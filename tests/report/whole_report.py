@@ -8,17 +8,12 @@ import math
 from distribution_examples import distribution
 from example_reports import DEMO, INF, failed
 
-from evalguard.core.comparison import (
-    AcrossTasks,
-    Companion,
-    Influence,
-    InfluentialDocument,
-    SequentialRun,
-    SequentialTask,
-    Stopping,
-)
-from evalguard.core.limits import AcceptedDrift, LimitVerdict, Waiver
-from evalguard.core.noise_floor import Figure, Floor
+from evalguard.core.across_tasks import AcrossTasks
+from evalguard.core.comparison import Companion
+from evalguard.core.distribution_comparison import Figure
+from evalguard.core.influential_documents import Influence, InfluentialDocument
+from evalguard.core.limits import LimitVerdict
+from evalguard.core.noise_floor import Floor
 from evalguard.core.reports.compare import AnswerCounts, Phase, Resources
 from evalguard.core.reports.generations import (
     DriftPart,
@@ -27,6 +22,8 @@ from evalguard.core.reports.generations import (
     PairedFigure,
     RepeatedScore,
 )
+from evalguard.core.stopping import SequentialRun, SequentialTask, Stopping
+from evalguard.core.waivers import AcceptedDrift, Waiver
 
 _FIGURE = PairedFigure(
     base=Figure(value=0.1, stderr=0.02),

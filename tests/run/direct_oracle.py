@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from evalguard.bisect.oracle import Floats, Indices, Question, Untestable
-from evalguard.core.limit_scale import DocumentScale
+from evalguard.core.document_scale import DocumentScale
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest

@@ -573,7 +573,7 @@ def test_ctrl_c_while_the_repaired_candidate_is_judged_says_how_to_go_on(
 def test_ctrl_c_between_two_probes_is_no_budget_that_is_spent(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.bisect.search import CulpritSearch
+    from evalguard.bisect.culprit_search import CulpritSearch
 
     def thinking(self: CulpritSearch) -> None:
         raise KeyboardInterrupt

@@ -15,9 +15,10 @@ from evalguard.cli.parameters import Pairs, read_compare_options
 from evalguard.config.files import load_guards
 from evalguard.config.guard import GuardSet
 from evalguard.core.gate import Gate
-from evalguard.core.limits import Limit, Waiver
+from evalguard.core.limits import Limit
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Value, Variant
+from evalguard.core.waivers import Waiver
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.run.bisection.repair import (
     REPAIRED_FILE,

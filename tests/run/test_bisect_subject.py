@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from fake_models import table
 
-from evalguard.core.comparison import Comparison, Margin
+from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
-from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Constraint, Setting, Target, Variant
+from evalguard.core.verdict import Margin
 from evalguard.run.bisection.search import constraints_among
 from evalguard.run.bisection.subject import (
     Subject,

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evalguard.core.scores import ScoreTable, read_fields
+from evalguard.core.document_fields import read_fields
+from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
 from evalguard.run.groups import ClusterChoice, cluster_documents, note_uncompared
 

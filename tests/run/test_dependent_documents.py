@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evalguard.core.pairing import PairedScores, pair
-from evalguard.core.scores import ScoreTable, read_fields
+from evalguard.core.document_fields import read_fields
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import pair
+from evalguard.core.scores import ScoreTable
 from evalguard.run.scoring.dependent_documents import find_dependent_documents
 from evalguard.stats.compare import MetricComparison, compare_documents
 

@@ -12,8 +12,8 @@ import torch
 from small_world import SmallWorld, make_world
 
 import evalguard
+from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.divergence import DocumentDivergence, divergence
-from evalguard.core.noise_floor import DistributionComparison
 from evalguard.errors import UsageError
 from evalguard.run.result import CompareResult
 from evalguard.run.sample_size.planning import plan

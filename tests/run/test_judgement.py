@@ -11,7 +11,8 @@ from scipy import stats
 
 from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.gate import Gate
-from evalguard.core.scores import GroupMetric, NotCompared, TaskGroup
+from evalguard.core.scores import NotCompared
+from evalguard.core.task_group import GroupMetric, TaskGroup
 from evalguard.run.groups import add_aggregates
 from evalguard.run.judging import GateJudgement, compare_by_document, judge_comparisons
 

@@ -13,9 +13,9 @@ import pytest
 from small_world import N_LONG, SmallWorld, make_world
 
 import evalguard
+from evalguard.core.checksum import with_checksum
 from evalguard.core.gate import Gate
 from evalguard.core.scorer import Request, Response
-from evalguard.core.settings import with_checksum
 from evalguard.errors import EvaluationError, StoreError, UsageError
 from evalguard.run.sample_size.pilot import PlanAim
 from evalguard.run.sample_size.planning import ModelTiming, TimedScorer, plan

@@ -11,8 +11,8 @@ import pytest
 from fake_models import table
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.gate import Gate
-from evalguard.core.noise_floor import DistributionComparison, Figure
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of

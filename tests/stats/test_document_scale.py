@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paired_tables import METRICS, WEIGHTED, paired, score_table
 
+from evalguard.core.document_scale import DocumentScale
 from evalguard.core.documents.rescoring import Rescoring
-from evalguard.core.limit_scale import DocumentScale
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.errors import UsageError
 from evalguard.stats.compare import compare_scores
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evalguard.core.reference import ShownTokens
+from evalguard.core.shown_tokens import ShownTokens
 from evalguard.stats.distribution import estimate_kl
 
 VOCABULARY = 30

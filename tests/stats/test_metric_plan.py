@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from paired_tables import paired, score_table
 
-from evalguard.core.comparison import Margin
 from evalguard.core.pairing import pair
+from evalguard.core.verdict import Margin
 from evalguard.stats.compare import compare_scores
 from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores, plan_metric
 

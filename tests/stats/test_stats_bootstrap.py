@@ -9,7 +9,8 @@ import scipy.stats
 from paired_tables import score_table
 
 from evalguard.core.documents.rescoring import rescoring
-from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import pair
 from evalguard.errors import MisalignedRunsError
 from evalguard.stats.bootstrap import paired_bootstrap
 from evalguard.stats.compare import compare_scores

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paired_tables import WEIGHTED, paired
 
-from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import pair
 from evalguard.errors import MisalignedRunsError
 from evalguard.stats.binary import mcnemar_exact
 from evalguard.stats.compare import compare_scores

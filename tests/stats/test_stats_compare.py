@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from paired_tables import METRICS, WEIGHTED, paired, score_table
 
-from evalguard.core.comparison import Margin
 from evalguard.core.pairing import pair
+from evalguard.core.verdict import Margin
 from evalguard.stats.binary import mcnemar_exact, mcnemar_mid_p
 from evalguard.stats.compare import compare_scores, failed_comparison
 

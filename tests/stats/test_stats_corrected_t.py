@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 
 from evalguard.bisect.verification import paired_p
 from evalguard.core.gate import Gate
-from evalguard.core.scores import TaskGroup
+from evalguard.core.task_group import TaskGroup
 from evalguard.stats.compare import compare_documents, compare_scores
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.group import Subtask, compare_group

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.divergence import Divergence, DocumentDivergence, divergence
-from evalguard.core.noise_floor import DistributionComparison, Figure
 from evalguard.core.reference import divergence_from, reference
 from evalguard.stats.distribution import (
     Positions,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.reports.generations import GeneratedDocument, GenerationComparison
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.answers.generated import (

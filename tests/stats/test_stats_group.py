@@ -10,7 +10,7 @@ import pytest
 from paired_tables import paired
 from scipy import stats
 
-from evalguard.core.scores import TaskGroup
+from evalguard.core.task_group import TaskGroup
 from evalguard.stats.bootstrap import sign_flip
 from evalguard.stats.compare import compare_documents
 from evalguard.stats.group import Subtask, compare_group

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from paired_tables import paired
 
-from evalguard.core.pairing import PairedScores, pick_rows
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.score_rows import pick_rows
 from evalguard.core.scores import Aggregation
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.sequential.bounded import BoundedEvidence

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from paired_tables import paired
 
-from evalguard.core.comparison import Margin
 from evalguard.core.gate import Gate
-from evalguard.core.pairing import PairedScores, pick_rows
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.score_rows import pick_rows
+from evalguard.core.verdict import Margin
 from evalguard.stats.compare import compare_scores
 from evalguard.stats.sequential.finding import (
     LookResult,

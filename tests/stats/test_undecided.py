@@ -10,9 +10,10 @@ import pytest
 from paired_tables import paired
 from scipy import stats as scipy_stats
 
-from evalguard.core.comparison import Comparison, Margin
+from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.verdict import Margin
 from evalguard.run.judging import judge_comparisons
 from evalguard.stats.compare import compare_documents
 from evalguard.stats.pilot import pilot_of_comparison, plan_metric

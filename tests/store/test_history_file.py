@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
 
-from evalguard.core.history import DocumentScores
+from evalguard.core.document_scores import DocumentScores
 from evalguard.errors import StoreError, UsageError
 from evalguard.store.history import database
 from evalguard.store.history.check import check_history

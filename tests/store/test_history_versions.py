@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from history_examples import METRIC, N, documents, night, right
 
-from evalguard.core.history import DocumentHashes
+from evalguard.core.document_scores import DocumentHashes
 from evalguard.run.history.queries import HistorySelection, find_flips, find_trends
 from evalguard.store.history.check import check_history
 from evalguard.store.history.history_file import HistoryFile, StoredMetric

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalguard.core.reports.cache_listings import CachePruning
 from evalguard.core.scorer import Response
-from evalguard.core.settings import CachePruning
 from evalguard.store.block_cache import ScoreCache
 from evalguard.store.cache_items import CacheItem, find_items, read_description, take_inventory
 from evalguard.store.pruning import PruneRules, choose_items, prune

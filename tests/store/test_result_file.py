@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.settings import with_checksum
+from evalguard.core.checksum import with_checksum
 from evalguard.errors import StoreError, UsageError
 from evalguard.store.run_tables import read_result
 

@@ -10,11 +10,12 @@ from evalguard.core.comparison import Outcome
 from evalguard.core.settings import Value
 
 if TYPE_CHECKING:
-    from evalguard.bisect.choice import Kind
-    from evalguard.bisect.oracle import Outcome as ProbeOutcome
+    from evalguard.bisect.components import Kind
     from evalguard.bisect.oracle import Refusal
-    from evalguard.bisect.result import Part, Status, Suspect
-    from evalguard.core.limits import GateState, Key, LimitVerdict
+    from evalguard.bisect.search_probe import Outcome as ProbeOutcome
+    from evalguard.bisect.search_result import Part, Status, Suspect
+    from evalguard.core.gate_state import GateState, Key
+    from evalguard.core.limits import LimitVerdict
 
 
 SIGMA = "sigma"  # the unit of a drift in standard errors of the base

@@ -11,13 +11,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import MARGIN_PATTERN, Comparison, Outcome, decide, decide_comparison
-from evalguard.core.divergence import NO_TOKEN, Float, log_sums
+from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.gate import GateResult, exit_code, gated_state, settle_outcome
-from evalguard.core.limits import GateState, Key, overall
+from evalguard.core.gate_state import GateState, Key, overall
+from evalguard.core.logprob_rows import Float, log_sums
 from evalguard.core.reference import Reference
 from evalguard.core.reports.compare import CompareReport
+from evalguard.core.top_tokens import NO_TOKEN
+from evalguard.core.verdict import MARGIN_PATTERN, decide, decide_comparison
 from evalguard.stats.binary import benjamini_hochberg, holm
 
 # Adjusted p-values are computed in another order of additions by other versions of numpy.

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_chec
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import AcrossTasks, Comparison, SequentialRun
+from evalguard.core.across_tasks import AcrossTasks
+from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
-from evalguard.core.noise_floor import DistributionComparison
-from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.bisection import BisectReport
 from evalguard.core.reports.findings import Finding, unstored
 from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
+from evalguard.core.shown_tokens import KlEstimate
+from evalguard.core.stopping import SequentialRun
 from evalguard.errors import StoreError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
-from evalguard.core.noise_floor import Figure
+from evalguard.core.distribution_comparison import Figure
 from evalguard.core.scorer import Ending
 
 

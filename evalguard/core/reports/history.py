@@ -8,14 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.history import (
-    DocumentScores,
-    MetricKey,
-    Night,
-    NightMetric,
-    NightRun,
-    match_documents,
-)
+from evalguard.core.document_scores import DocumentScores, match_documents
+from evalguard.core.history import MetricKey, Night, NightMetric, NightRun
 from evalguard.stats.series.change_points import Scan
 
 SCHEMA = "evalguard.history/1"

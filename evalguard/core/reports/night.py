@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalguard.core.comparison import Outcome
-from evalguard.core.limits import GateState, Key
+from evalguard.core.gate_state import GateState, Key
 
 SCHEMA = "evalguard.nightly/1"
 GRAVEST_FIRST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")

@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from evalguard.core.noise_floor import (
-    DistributionShift,
-    MetricFloor,
-    Shift,
-    TaskDistributionFloor,
-    Unmeasured,
-    Variation,
-)
+from evalguard.core.distribution_floor import DistributionShift, TaskDistributionFloor
+from evalguard.core.noise_floor import MetricFloor, Shift, Unmeasured, Variation
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value

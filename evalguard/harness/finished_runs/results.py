@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from evalguard.core.scores import DocumentStatistics
+from evalguard.core.score_items import DocumentStatistics
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.harness.finished_runs.files import read_file

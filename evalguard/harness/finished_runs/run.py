@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from evalguard.core.scores import DocumentFields, GroupMetric, NotCompared, ScoreTable, TaskGroup
+from evalguard.core.document_fields import DocumentFields
+from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
+from evalguard.core.task_group import GroupMetric, TaskGroup
 from evalguard.errors import UsageError, nearest
 from evalguard.harness.finished_runs.files import RunFiles, dates_with_task, find_run
 from evalguard.harness.finished_runs.origin import RunOrigin

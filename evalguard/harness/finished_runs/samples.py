@@ -10,10 +10,11 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
+from evalguard.core.chosen_option import chosen_option, needs_lengths
 from evalguard.core.documents.likelihoods import restore_infinity
 from evalguard.core.reports.generations import GeneratedDocument
+from evalguard.core.score_items import request_hash
 from evalguard.core.scorer import Ending
-from evalguard.core.scores import chosen_option, needs_lengths, request_hash
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.finished_runs.files import read_lines

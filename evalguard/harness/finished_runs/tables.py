@@ -9,21 +9,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.document_fields import DocumentFields, read_fields
 from evalguard.core.documents.likelihoods import restore_infinities
 from evalguard.core.documents.rescoring import Rescoring, rescoring
-from evalguard.core.scores import (
-    LOGLIKELIHOODS,
-    DocumentFields,
+from evalguard.core.score_items import (
     DocumentStatistics,
     NotComparableError,
-    NotCompared,
-    ScoreTable,
-    Uninformative,
     check_loglikelihoods,
     has_closed_form,
-    read_fields,
     read_items,
 )
+from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable, Uninformative
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.harness.finished_runs.results import (

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evalguard.core.divergence import NO_TOKEN, TOP_K, Divergence, divergence, log_sums
+from evalguard.core.divergence import TOP_K, Divergence, divergence
+from evalguard.core.logprob_rows import log_sums
+from evalguard.core.top_tokens import NO_TOKEN
 
 # Numbers of a float64 temporary: 32 MiB, of which there are about four.
 PIECE = 2**22

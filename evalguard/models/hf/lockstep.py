@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.divergence import Divergence, cut, join_positions
+from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference, divergence_from, reference
+from evalguard.core.scored_positions import cut, join_positions
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.models.arguments import seed_generators
 from evalguard.models.hf.batch_cuts import retry_with_smaller_batches

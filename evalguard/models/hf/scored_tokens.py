@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reference import TopLogprobs
 from evalguard.core.scorer import Request, Response
+from evalguard.core.shown_tokens import TopLogprobs
 from evalguard.errors import EvaluationError
 from evalguard.models.generated_texts import ending_of
 from evalguard.models.hf.batch_cuts import BatchTooLargeError

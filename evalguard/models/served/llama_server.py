@@ -22,7 +22,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reference import ID_LABEL
+from evalguard.core.shown_tokens import ID_LABEL
 from evalguard.errors import EvaluationError
 from evalguard.models.hf.scored_tokens import (
     InputTokens,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reference import ID_LABEL, TopLogprobs
+from evalguard.core.shown_tokens import ID_LABEL, TopLogprobs
 from evalguard.errors import EvaluationError, UsageError
 
 LOGPROBS_HINT = (

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evalguard.core.comparison import AcrossTasks
+from evalguard.core.across_tasks import AcrossTasks
+from evalguard.core.checksum import with_checksum
+from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import GateResult
-from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reports.compare import CompareReport, Resources
 from evalguard.core.reports.generations import GenerationComparison
-from evalguard.core.settings import with_checksum
 from evalguard.report.contract.bisection import bisection_fields
 from evalguard.report.contract.json_values import (
     PEAKS,

@@ -91,11 +91,12 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
     from pydantic import TypeAdapter
 
-    from evalguard.bisect.choice import Kind  # noqa: F401
+    from evalguard.bisect.components import Kind  # noqa: F401
     from evalguard.bisect.oracle import Refusal
-    from evalguard.bisect.result import Part, Status, Suspect  # noqa: F401
+    from evalguard.bisect.search_result import Part, Status, Suspect  # noqa: F401
     from evalguard.core.gate import GateResult  # noqa: F401
-    from evalguard.core.limits import GateState, Key, LimitVerdict  # noqa: F401
+    from evalguard.core.gate_state import GateState, Key  # noqa: F401
+    from evalguard.core.limits import LimitVerdict  # noqa: F401
 
     ProbeOutcome = Literal["scored", Refusal]  # noqa: F841 - a union has an error per part
     return TypeAdapter(kind)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from evalguard.core.gate import GateResult, gated_state
-from evalguard.core.limits import GateState, Key
+from evalguard.core.gate_state import GateState, Key
 from evalguard.core.reports.checks import report_faults
 from evalguard.core.reports.compare import CompareReport
 from evalguard.errors import StoreError

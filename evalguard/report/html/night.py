@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evalguard.core.limits import GateState
+from evalguard.core.gate_state import GateState
 from evalguard.core.reports.history import TrendReport
 from evalguard.core.reports.night import GRAVEST_FIRST, NightReport, PairNight
 from evalguard.report.html.history import TrendFigure, trend_figure

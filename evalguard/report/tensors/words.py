@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from evalguard.core.amounts import size_text
 from evalguard.core.reports.tensors import (
     STATES,
     GreatestDifference,
@@ -15,7 +16,6 @@ from evalguard.core.reports.tensors import (
     TensorState,
 )
 from evalguard.core.tensors.rows import ROW_FAULTS
-from evalguard.core.text import size_text
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.rounding import format_count
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from evalguard.core.checksum import with_checksum
 from evalguard.core.reports.trace import Trace, TraceReport
-from evalguard.core.settings import with_checksum
 from evalguard.errors import StoreError
 from evalguard.report.contract.json_values import (
     damaged_error,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import isinf
 from typing import Literal, get_args
 
+from evalguard.core.repeat_command import as_bisection, traced_as_comparison
 from evalguard.core.reports.trace import (
     Check,
     HyperparameterDelta,
@@ -18,7 +19,6 @@ from evalguard.core.reports.trace import (
     TraceReport,
 )
 from evalguard.core.settings import Value
-from evalguard.core.text import as_bisection, traced_as_comparison
 from evalguard.core.tracing.hyperparameters import EVERY_MODULE
 from evalguard.core.tracing.points import ROOT
 from evalguard.report.words.advice import tensors_command

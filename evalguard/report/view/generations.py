@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from evalguard.core.noise_floor import Figure
+from evalguard.core.distribution_comparison import Figure
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.generations import GenerationComparison, PairedFigure
 from evalguard.report.words import rounding

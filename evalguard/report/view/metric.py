@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evalguard.core.comparison import Companion, Comparison, InfluentialDocument, Outcome
-from evalguard.core.limits import GateState
+from evalguard.core.comparison import Companion, Comparison, Outcome
+from evalguard.core.gate_state import GateState
+from evalguard.core.influential_documents import InfluentialDocument
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import (

@@ -10,9 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import (
+    DistributionComparison,
+    Figure,
+    Percentile,
+    TokenPosition,
+)
 from evalguard.core.gate import WhenUndecided
-from evalguard.core.limits import GateState, LimitState
-from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
+from evalguard.core.gate_state import GateState
+from evalguard.core.limits import LimitState
 from evalguard.core.reports.compare import SINK_TITLES, CompareReport, Sent
 from evalguard.report.view.bisection import BisectionView, bisection_view
 from evalguard.report.view.generations import (

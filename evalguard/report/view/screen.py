@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.limits import GateState
+from evalguard.core.gate_state import GateState
 from evalguard.core.reports.bisection import SIGMA, BisectReport, MetricSearch
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding

@@ -6,9 +6,10 @@ import math
 import shlex
 from collections.abc import Mapping
 
-from evalguard.core.comparison import Comparison, Margin
+from evalguard.core.comparison import Comparison
 from evalguard.core.reports.compare import CompareReport, RunIdentity
 from evalguard.core.reports.findings import FindingValue
+from evalguard.core.verdict import Margin
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import margin_text
 from evalguard.report.words.plain_text import printable

@@ -22,7 +22,7 @@ from evalguard.report.words.labels import margin_text
 from evalguard.report.words.plain_text import printable
 
 if TYPE_CHECKING:
-    from evalguard.bisect.result import Part, Suspect
+    from evalguard.bisect.search_result import Part, Suspect
 
 
 _MOST_NAMED = 6

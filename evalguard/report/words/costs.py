@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from evalguard.core.comparison import Comparison, SequentialTask, Stopping
+from evalguard.core.amounts import size_text
+from evalguard.core.comparison import Comparison
 from evalguard.core.reports.compare import CompareReport, Resources
-from evalguard.core.text import size_text
+from evalguard.core.stopping import SequentialTask, Stopping
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import format_percent, metric_label
 from evalguard.report.words.plain_text import printable

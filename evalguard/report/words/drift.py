@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import math
 
-from evalguard.core.comparison import AcrossTasks, Comparison
-from evalguard.core.noise_floor import DistributionComparison, Figure, Floor, MetricFloor, Shift
-from evalguard.core.reference import KlEstimate
+from evalguard.core.across_tasks import AcrossTasks
+from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison, Figure
+from evalguard.core.noise_floor import Floor, MetricFloor, Shift
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.plan import FloorReport
+from evalguard.core.shown_tokens import KlEstimate
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import (
     decisive_comparison,

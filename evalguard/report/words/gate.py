@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS, broken_text
 from evalguard.core.gate import GateResult
-from evalguard.core.limits import LimitVerdict, Waiver
+from evalguard.core.limits import LimitVerdict
 from evalguard.core.reports.compare import CompareReport
+from evalguard.core.waivers import Waiver
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import format_percent
 from evalguard.report.words.plain_text import printable

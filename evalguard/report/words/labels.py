@@ -8,9 +8,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from evalguard.core.comparison import Comparison, Margin, Outcome
-from evalguard.core.limits import GateState
+from evalguard.core.comparison import Comparison, Outcome
+from evalguard.core.gate_state import GateState
 from evalguard.core.reports.compare import CompareReport
+from evalguard.core.verdict import Margin
 from evalguard.report.words import rounding
 from evalguard.report.words.glossary import outcome_name
 from evalguard.report.words.plain_text import printable

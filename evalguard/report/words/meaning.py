@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.limits import LimitVerdict
-from evalguard.core.reports.bisection import BisectReport
-from evalguard.core.reports.compare import CompareReport
-from evalguard.core.text import (
+from evalguard.core.repeat_command import (
     as_bisection,
     as_comparison,
     as_tokenizer_search,
     as_trace,
-    shell_words,
     without_options,
 )
+from evalguard.core.reports.bisection import BisectReport
+from evalguard.core.reports.compare import CompareReport
+from evalguard.core.shell_words import shell_words
 from evalguard.report.words import rounding
 from evalguard.report.words.advice import (
     SCORE_MORE,

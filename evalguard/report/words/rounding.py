@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from evalguard.core.comparison import ON_THE_MARGIN
+from evalguard.core.verdict import ON_THE_MARGIN
 
 _SMALLEST_P = 1e-12
 _MOST_DECIMALS = 6

@@ -16,12 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import evalguard
-from evalguard.core.limits import Key
-from evalguard.core.pairing import finite_rows
+from evalguard.core.checksum import with_checksum
+from evalguard.core.gate_state import Key
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisection import BisectReport, Recommended, Repaired
 from evalguard.core.reports.compare import CompareReport
-from evalguard.core.settings import Value, with_checksum
+from evalguard.core.score_rows import finite_rows
+from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, Interrupted
 from evalguard.report.contract.compare import COMPARE_SCHEMA, compare_document
 from evalguard.report.progress import ProgressLine

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.bisect.oracle import Floats, Untestable
+from evalguard.core.answer_scale import AnswerScale
 from evalguard.core.divergence import Divergence
-from evalguard.core.limit_scale import AnswerScale, LimitScale
+from evalguard.core.limit_scale import LimitScale
 from evalguard.core.reference import Reference
 from evalguard.core.scorer import ModelDescription, Response
 from evalguard.core.settings import digest_of

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.limits import Key
+from evalguard.core.gate_state import Key
 from evalguard.core.reports.compare import CompareReport
 from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.report.contract.compare import COMPARE_SCHEMA, compare_document

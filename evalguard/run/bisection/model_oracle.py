@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from evalguard.bisect.oracle import Floats, Indices, Question, Untestable
-from evalguard.core.limits import Key
+from evalguard.core.gate_state import Key
 from evalguard.core.reports.bisection import Loads
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.scores import ScoreTable

@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from evalguard.core.limit_scale import DocumentScale, LimitScale
-from evalguard.core.limits import Key
+from evalguard.core.document_scale import DocumentScale
+from evalguard.core.gate_state import Key
+from evalguard.core.limit_scale import LimitScale
 from evalguard.core.reference import SAMPLES
 from evalguard.core.scorer import DistributionScorer, Scorer
 from evalguard.core.scores import ScoreTable

@@ -22,8 +22,10 @@ from evalguard.bisect.oracle import (
     Untestable,
     ValueOracle,
 )
-from evalguard.core.limit_scale import AnswerScale, DocumentScale, LimitScale
-from evalguard.core.limits import Key
+from evalguard.core.answer_scale import AnswerScale
+from evalguard.core.document_scale import DocumentScale
+from evalguard.core.gate_state import Key
+from evalguard.core.limit_scale import LimitScale
 from evalguard.core.reports.bisection import Loads
 from evalguard.core.settings import Value
 from evalguard.errors import Interrupted

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalguard.config.yaml_nodes import as_yaml, guard_text, settings_excerpt
-from evalguard.core.comparison import Margin
 from evalguard.core.gate import Gate
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.redaction import redacted_command, redacted_text, shown_value
+from evalguard.core.repeat_command import as_comparison
 from evalguard.core.reports.bisection import Repaired, RepairedMetric
 from evalguard.core.settings import Assignment, Setting, Value
-from evalguard.core.text import as_comparison
+from evalguard.core.verdict import Margin
 from evalguard.errors import StoreError
 from evalguard.run.bisection.subject import FinishedComparison, Subject
 from evalguard.run.choices import Choices

@@ -14,8 +14,8 @@ import numpy as np
 
 from evalguard.bisect.find import expected_evaluations, find_culprits
 from evalguard.bisect.recommendation import Recommendation, recommend
-from evalguard.bisect.result import BisectResult
-from evalguard.core.limit_scale import DocumentScale
+from evalguard.bisect.search_result import BisectResult
+from evalguard.core.document_scale import DocumentScale
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisection import (
     Ended,

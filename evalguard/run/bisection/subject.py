@@ -15,15 +15,19 @@ from typing import Any
 import numpy as np
 
 from evalguard.bisect.oracle import Floats
+from evalguard.core.answer_scale import AnswerScale
+from evalguard.core.checksum import checksum_fault, with_checksum
 from evalguard.core.comparison import Comparison
+from evalguard.core.document_scale import DocumentScale
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.gate import GateResult, is_real
-from evalguard.core.limit_scale import AnswerScale, DocumentScale, LimitScale
-from evalguard.core.limits import Key, Limit, LimitVerdict
+from evalguard.core.gate_state import Key
+from evalguard.core.limit_scale import LimitScale
+from evalguard.core.limits import Limit, LimitVerdict
 from evalguard.core.redaction import redact_value
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.scores import ScoreTable
-from evalguard.core.settings import Variant, checksum_fault, with_checksum
+from evalguard.core.settings import Variant
 from evalguard.errors import SettingError, StoreError, UsageError
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter

@@ -11,16 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import evalguard
+from evalguard.core.distribution_floor import distribution_floors
 from evalguard.core.gate import Gate
-from evalguard.core.noise_floor import (
-    FACTORS,
-    Factor,
-    MetricFloor,
-    Shift,
-    distribution_floors,
-    metric_floors,
-)
-from evalguard.core.pairing import PairedScores
+from evalguard.core.noise_floor import FACTORS, Factor, MetricFloor, Shift, metric_floors
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.plan import FloorReport
 from evalguard.core.scores import ScoreTable

@@ -7,18 +7,14 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.noise_floor import (
-    DistributionComparison,
-    DistributionShift,
-    Factor,
-    Shift,
-    Unmeasured,
-    Variation,
-)
+from evalguard.core.distribution_comparison import DistributionComparison
+from evalguard.core.distribution_floor import DistributionShift
+from evalguard.core.noise_floor import Factor, Shift, Unmeasured, Variation
 from evalguard.core.pairing import pair
 from evalguard.core.scorer import DEFAULT_BATCH_SIZE, ModelDescription, ScoringPolicy
-from evalguard.core.scores import NotCompared, ScoreTable, TaskGroup
+from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
+from evalguard.core.task_group import TaskGroup
 from evalguard.errors import EvaluationError, FallbackError, UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.models.arguments import HF_TYPES

@@ -8,13 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.noise_floor import (
-    DistributionComparison,
-    MetricFloor,
-    TaskDistributionFloor,
-    beside,
-    kl_beside,
-)
+from evalguard.core.distribution_comparison import DistributionComparison
+from evalguard.core.distribution_floor import TaskDistributionFloor, kl_beside
+from evalguard.core.noise_floor import MetricFloor, beside
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of

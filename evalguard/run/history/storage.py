@@ -8,8 +8,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.document_scores import DocumentScores
 from evalguard.core.gate import GateResult
-from evalguard.core.history import DocumentScores, MetricKey, NightMetric, NightRun, prunable
+from evalguard.core.history import MetricKey, NightMetric, NightRun, prunable
 from evalguard.core.pairing import ALLOWED, pair
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.history import HistoryAddition, HistoryPruning

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evalguard.bisect.oracle import Floats, Untestable
-from evalguard.core.limits import Key
+from evalguard.core.gate_state import Key
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
 from evalguard.run.bisection.opening import open_model_oracle

@@ -15,7 +15,7 @@ from pathlib import Path
 from evalguard.config.files import load_guards
 from evalguard.config.guard import Guard, GuardSet
 from evalguard.core.gate import GateResult
-from evalguard.core.limits import GateState, Key
+from evalguard.core.gate_state import GateState, Key
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.night import NightlyMetric, PairNight

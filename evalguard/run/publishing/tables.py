@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from evalguard.core.comparison import Comparison, InfluentialDocument
-from evalguard.core.noise_floor import DistributionComparison
+from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import DistributionComparison
+from evalguard.core.influential_documents import InfluentialDocument
 from evalguard.core.redaction import redact_value, redacted_text
 from evalguard.core.reports.bisection import SIGMA, BisectReport
 from evalguard.core.reports.compare import (

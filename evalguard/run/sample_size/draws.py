@@ -7,10 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from evalguard.core.comparison import Comparison, Margin, SequentialRun, SequentialTask
-from evalguard.core.pairing import PairedScores, pair, pick_rows
+from evalguard.core.comparison import Comparison
+from evalguard.core.document_fields import DocumentFields
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import pair
+from evalguard.core.score_rows import pick_rows
 from evalguard.core.scorer import ModelDescription, Response
-from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable
+from evalguard.core.scores import NotCompared, ScoreTable
+from evalguard.core.stopping import SequentialRun, SequentialTask
+from evalguard.core.verdict import Margin
 from evalguard.errors import MisalignedRunsError
 from evalguard.harness.requests import TaskRequests, documents_of
 from evalguard.harness.tables import TaskScores

@@ -12,8 +12,9 @@ import numpy as np
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.pairing import order_rows, pair, pick_rows
+from evalguard.core.pairing import pair
 from evalguard.core.reports.plan import AimFacts
+from evalguard.core.score_rows import order_rows, pick_rows
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.run.choices import Choices

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evalguard.core.comparison import SequentialRun
 from evalguard.core.documents.broken_documents import BrokenDocument
+from evalguard.core.stopping import SequentialRun
 from evalguard.errors import UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores

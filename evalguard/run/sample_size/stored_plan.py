@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.comparison import Comparison, Margin
+from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.plan import PilotFacts, PlanReport
+from evalguard.core.verdict import Margin
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.report.contract.compare import COMPARE_SCHEMA
 from evalguard.run.options import CompareOptions, make_options

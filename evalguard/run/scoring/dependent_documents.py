@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.document_fields import DocumentFields
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scores import DocumentFields
 from evalguard.stats.compare import MetricComparison
 from evalguard.stats.contributions import TaskContributions
 from evalguard.stats.probability import Array

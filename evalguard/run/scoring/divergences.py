@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from evalguard.config.guard import RunOptions
+from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.divergence import TOP_K, Divergence, DocumentDivergence
-from evalguard.core.noise_floor import DistributionComparison
-from evalguard.core.reference import KlEstimate, ShownTokens
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ComparedAnswer, Request
 from evalguard.core.scores import ScoreTable
+from evalguard.core.shown_tokens import KlEstimate, ShownTokens
 from evalguard.errors import UsageError
 from evalguard.run.options import CompareOptions, DistributionMode, MemoryUse
 from evalguard.run.sources import Source, StoredSource

@@ -10,7 +10,6 @@ from typing import cast
 
 import numpy as np
 
-from evalguard.core.reference import ShownTokens, TopLogprobs
 from evalguard.core.reports.findings import Finding, unstored
 from evalguard.core.scorer import (
     AheadScorer,
@@ -20,8 +19,10 @@ from evalguard.core.scorer import (
     Response,
     Scorer,
 )
-from evalguard.core.scores import ScoreTable, TaskGroup
+from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
+from evalguard.core.shown_tokens import ShownTokens, TopLogprobs
+from evalguard.core.task_group import TaskGroup
 from evalguard.errors import EvaluationError, Interrupted
 from evalguard.harness.blocks import BlockCut, RequestBlock
 from evalguard.harness.requests import TaskRequests, documents_of, random_subset

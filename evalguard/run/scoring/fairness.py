@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from evalguard.core.redaction import redacted_text
+from evalguard.core.repeat_command import as_tokenizer_search
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.scorer import ModelDescription, PaddingEffect, Request
 from evalguard.core.settings import Value
-from evalguard.core.text import as_tokenizer_search
 from evalguard.errors import MisalignedRunsError
 
 TokenIds = tuple[int, ...]

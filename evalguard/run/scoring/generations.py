@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import pair
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import (
     FilterComparison,

@@ -8,13 +8,15 @@ from itertools import groupby
 
 import numpy as np
 
+from evalguard.core.document_fields import DocumentFields
 from evalguard.core.pairing import pair
-from evalguard.core.reference import ShownTokens
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, Request, Response
-from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
+from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
+from evalguard.core.shown_tokens import ShownTokens
+from evalguard.core.task_group import TaskGroup
 from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.errors import (
     EvalguardError,

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from evalguard.core.noise_floor import Figure
-from evalguard.core.pairing import PairedScores
+from evalguard.core.distribution_comparison import Figure
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.reports.generations import (
     Cause,
     DriftPart,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.noise_floor import Figure
-from evalguard.core.pairing import PairedScores
+from evalguard.core.distribution_comparison import Figure
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.reports.generations import PairedFigure
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.drift import estimate_drift

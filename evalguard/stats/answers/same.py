@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.few_units import cluster_sums
 from evalguard.stats.strata import Share
 

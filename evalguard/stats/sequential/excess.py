@@ -27,9 +27,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import MarginUnit
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
+from evalguard.core.verdict import MarginUnit
 from evalguard.stats.probability import SigmaScale, moments
 from evalguard.stats.sequential.betting import Array
 

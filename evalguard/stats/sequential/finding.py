@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.comparison import Margin, MarginUnit, StoppingMethod
-from evalguard.core.pairing import PairedScores
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
+from evalguard.core.stopping import StoppingMethod
+from evalguard.core.verdict import Margin, MarginUnit
 from evalguard.stats.drift import is_binary
 from evalguard.stats.probability import SigmaScale, normal_quantile
 from evalguard.stats.sequential.bounded import (

@@ -36,7 +36,7 @@ import math
 import numpy as np
 from scipy import special
 
-from evalguard.core.comparison import MarginUnit
+from evalguard.core.verdict import MarginUnit
 from evalguard.stats.sequential.betting import (
     Array,
     before,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from evalguard.core.comparison import Comparison, Margin, Stopping, Verdict, decide
-from evalguard.core.pairing import PairedScores
+from evalguard.core.comparison import Comparison
+from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
+from evalguard.core.stopping import Stopping
+from evalguard.core.verdict import Margin, Verdict, decide
 from evalguard.stats.caveats import limit_words, number_text
 from evalguard.stats.sequential.drift_of_all import drift_of_all
 from evalguard.stats.sequential.finding import LookResult, StoppingRule

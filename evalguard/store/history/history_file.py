@@ -10,14 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from evalguard.core.history import (
-    HASH_FIELDS,
-    DocumentScores,
-    MetricKey,
-    Night,
-    NightMetric,
-    NightRun,
-)
+from evalguard.core.document_scores import HASH_FIELDS, DocumentScores
+from evalguard.core.history import MetricKey, Night, NightMetric, NightRun
 from evalguard.core.settings import Value
 from evalguard.store.files import DamagedBlockError
 from evalguard.store.history.database import (

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.history import HASH_FIELDS, DocumentHashes, DocumentScores
+from evalguard.core.document_scores import HASH_FIELDS, DocumentHashes, DocumentScores
 from evalguard.store.files import DamagedBlockError
 
 PACKING_VERSION = 2

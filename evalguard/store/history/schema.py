@@ -16,7 +16,8 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from evalguard.core.history import HASH_FIELDS, NightMetric, NightRun
+from evalguard.core.document_scores import HASH_FIELDS
+from evalguard.core.history import NightMetric, NightRun
 from evalguard.store.files import DamagedBlockError
 
 APPLICATION_ID = 0x45474849

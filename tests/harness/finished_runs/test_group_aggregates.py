@@ -15,7 +15,8 @@ from local_tasks import answers
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.scores import ScoreTable, TaskGroup
+from evalguard.core.scores import ScoreTable
+from evalguard.core.task_group import TaskGroup
 from evalguard.harness.finished_runs.results import Results
 from evalguard.harness.finished_runs.run import LmEvalRun, read_run, stored_groups
 from evalguard.harness.surroundings import TaskOptions

@@ -8,32 +8,27 @@ documents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import numpy as np
 
+from evalguard.bisect.answer_structure import NOTHING, Structure
 from evalguard.bisect.belief import Belief, belief_of
-from evalguard.bisect.choice import (
-    MOST_IN_THREES,
-    Choice,
-    Effort,
-    components_of,
-    next_measurement,
-)
-from evalguard.bisect.measurement import Measurements, Rows
-from evalguard.bisect.oracle import Accepted, Buildable, Cleared, Expected, Listener, Mask
+from evalguard.bisect.buildable import Buildable
+from evalguard.bisect.case import Case
+from evalguard.bisect.choice import Choice, next_measurement
+from evalguard.bisect.components import MOST_IN_THREES, components_of
+from evalguard.bisect.effort import Effort
+from evalguard.bisect.events import Listener
+from evalguard.bisect.fit import Fit, fit_effects
+from evalguard.bisect.measured_rows import Rows
+from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.posterior import Posterior
-from evalguard.bisect.result import Status
+from evalguard.bisect.search_progress import Progress
+from evalguard.bisect.search_result import Status
 from evalguard.bisect.verification import (
     FIRST,
-    NOTHING,
     STEP,
-    Fit,
     Plan,
-    Structure,
     drowned,
-    fit_effects,
     own_p_values,
     plan_for,
     proven,
@@ -311,72 +306,3 @@ class CulpritSearch:
             for one, (sigma, error) in enumerate(parts)
             if one not in members
         )
-
-
-# Case: the most probable answer, and how far it is proven.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """The most probable answer, what proves it, and who is proven so far.
-
-    ``missing``: assignments that the proof still needs on all documents; ``unseen``: those that an
-    answer which is not certain needs on some of them. ``p_values``: of the steps of those measured
-    on all documents; ``by_chance``: who would be proven but for that.
-    """
-
-    belief: Belief
-    plan: Plan
-    fit: Fit
-    proven: frozenset[int]
-    missing: tuple[Mask, ...]
-    unseen: tuple[Mask, ...]
-    p_values: Mapping[int, float] = field(default_factory=dict)
-    by_chance: frozenset[int] = frozenset()
-
-    @property
-    def open(self) -> bool:
-        """Whether the proof needs anything that is not measured."""
-        return bool(self.missing or self.unseen)
-
-
-# Progress: what a search tells of its case while it runs.
-
-
-_INNOCENT = 0.01  # a setting that is guilty with less is cleared
-_SUSPECTED = 0.1  # ... and one that is with more is suspected
-_NATS = 1.5  # that a full evaluation tells, about: for the expected cost
-
-
-class Progress:
-    """Tells who is cleared and who is accepted, each once, and what the rest will cost."""
-
-    def __init__(self, listen: Listener) -> None:
-        self._listen = listen
-        self._cleared: set[int] = set()
-        self._accepted: set[int] = set()
-
-    def tell(self, case: Case, measured: Measurements) -> None:
-        """Tell what is new, and what is expected."""
-        names, inclusion = measured.settings, case.belief.inclusion
-        cleared = {int(one) for one in np.flatnonzero(inclusion < _INNOCENT)}
-        if cleared - self._cleared and measured.probes:
-            fresh = sorted(cleared - self._cleared)
-            self._listen(Cleared(settings=tuple(names[one] for one in fresh)))
-            self._cleared |= cleared
-        self.accept(case, measured)
-        proof = sum(measured.cost(mask, 1.0) for mask in case.missing)
-        likely = [int(one) for one in np.argsort(-inclusion, kind="stable")]
-        self._listen(
-            Expected(
-                remaining=case.belief.entropy / _NATS + proof,
-                suspects=tuple(names[one] for one in likely if inclusion[one] >= _SUSPECTED),
-            )
-        )
-
-    def accept(self, case: Case, measured: Measurements) -> None:
-        """Tell who is proven since it was last told."""
-        for one in sorted(case.proven - self._accepted):
-            sigma = measured.yardstick.reported(case.fit.largest(one))
-            self._listen(Accepted(setting=measured.settings[one], sigma=sigma))
-            self._accepted.add(one)
