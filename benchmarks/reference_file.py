@@ -153,9 +153,8 @@ def _compared(
 def _simulated(folder: Path, k: int, moved: float) -> tuple[Found, Found]:
     """Distributions over a large vocabulary, a hundred tokens at a time."""
     from evalguard.core.divergence import divergence
-    from evalguard.core.reference import divergence_from, reference
+    from evalguard.core.reference import SAMPLES, divergence_from, reference
     from evalguard.core.scorer import Response
-    from evalguard.run.scoring.referencing import SAMPLES
     from evalguard.store.reference_file import ReferenceWriter
 
     random = np.random.default_rng(SEED)

@@ -14,8 +14,8 @@ from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
 from evalguard.models.tokenizers import EncodedTexts
 from evalguard.report.progress import ProgressLine
+from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.loading.edited_model import load_scorer
-from evalguard.run.scoring.cached_blocks import LoadedModel, SingleModelScorer
 from evalguard.run.scoring.evaluate import Evaluator
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -68,7 +68,7 @@ class Ours:
         variant = Variant(name=folder.name, model="hf", model_args=model_args)
         policy = ScoringPolicy(device=device, threads=1)
         self.scorer: Scorer = load_scorer(variant, policy, cache_dir=cache_dir)
-        self._evaluator = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
+        self._evaluator = Evaluator(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
 
     @property
     def token_budget(self) -> int:
@@ -79,7 +79,7 @@ class Ours:
     def score(self, requests: TaskRequests) -> list[Response]:
         """Answer a task's requests in the blocks that a comparison has; texts are encoded anew."""
         vars(self.scorer)["_lm"].texts = EncodedTexts()
-        alone = SingleModelScorer(LoadedModel("benchmark", self.scorer), self._evaluator)
+        alone = self._evaluator.scoring_of(LoadedModel("benchmark", self.scorer))
         return self._evaluator.score_requests([requests], alone)[0]
 
     def fed(self, requests: TaskRequests) -> list[tuple[int, ...]]:

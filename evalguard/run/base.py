@@ -32,7 +32,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError, nearest
 from evalguard.regular_file import open_regular
 from evalguard.run.record import MetricFacts
-from evalguard.run.scoring.evaluate import describe_reading
+from evalguard.run.scoring.task_scores import describe_reading
 from evalguard.run.stored_run import BaselineScores, StoredRun, read_stored_run
 from evalguard.stats.probability import exact_sum
 from evalguard.store.history.history_file import HistoryFile

@@ -14,6 +14,7 @@ from evalguard.errors import UsageError
 from evalguard.run.base import is_stored_base, read_baseline
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
 from evalguard.run.choices import Choices, resolve_choices, with_start_date
+from evalguard.run.executing.actors import with_execution
 from evalguard.run.floor.stored_floors import read_given_floor
 from evalguard.run.history.storage import prepare_history
 from evalguard.run.judging import build_report
@@ -24,7 +25,6 @@ from evalguard.run.preflight import check_measurable, check_models, find_guards
 from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.sample_size.sequential import can_stop_early, check_sequential, score_in_looks
-from evalguard.run.scoring.actors import with_execution
 from evalguard.run.scoring.fairness import lead_to_tokenizer
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import (

@@ -23,8 +23,8 @@ from evalguard.core.scorer import Response, Scorer
 from evalguard.errors import EvalguardError, Interrupted
 from evalguard.models.machine import peak_device_memory
 from evalguard.report.formats import RENDERINGS, choose_format, render_report
+from evalguard.run.executing.task_progress import ScoredBlocks
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.cached_blocks import ScoredBlocks
 from evalguard.run.stored_run import open_documents, read_run_trace, read_stored_run
 from evalguard.store.files import check_output, write_output
 from evalguard.worker.process import peak_memory

@@ -101,8 +101,8 @@ def answer(folder: Path, cache: Path, given: Mapping[str, Any]) -> Answers:
     """Let the model of a world answer its tasks, in this process or the worker that it needs."""
     from evalguard.run.compare import resolve_request
     from evalguard.run.options import make_options
-    from evalguard.run.scoring.evaluate import TaskScoring
     from evalguard.run.scoring.run_context import open_run_context
+    from evalguard.run.scoring.task_scores import TaskScoring
     from evalguard.run.sources import ModelSource
     from evalguard.store.block_cache import ScoreCache
 

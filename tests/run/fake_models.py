@@ -16,7 +16,6 @@ from evalguard.core.settings import Value
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.store.block_cache import ScoreCache
 
 
 class FakeScorer:
@@ -78,7 +77,7 @@ def evaluator(tasks: TaskSet, cache: Path | None, said: io.StringIO | None = Non
     """As a process of its own would have it: a lock of one is none of the other."""
     return Evaluator(
         tasks=tasks,
-        cache=None if cache is None else ScoreCache(cache),
+        kept=cache,
         progress=ProgressLine(stream=said or io.StringIO(), live=False),
     )
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from evalguard.core.reports.bisection import Loads
 from evalguard.core.scorer import Request, Response, Scorer
-from evalguard.run.bisection.local_runner import LocalRunner
 from evalguard.run.bisection.model_oracle import ModelOracle
 from evalguard.run.bisection.opening import open_model_oracle
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
+from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.loading.edited_model import load_scorer
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
@@ -126,9 +126,9 @@ class _Counted:
         return self.scorer.score(requests)
 
 
-def here(options: CompareOptions, choices: Choices, model: InProcess | None = None) -> LocalRunner:
+def here(options: CompareOptions, choices: Choices, model: InProcess | None = None) -> WorkerPool:
     """A runner whose one lane loads in this process."""
-    return LocalRunner(functools.partial(_same, model or InProcess(options, choices)))
+    return WorkerPool(functools.partial(_same, model or InProcess(options, choices)))
 
 
 def _same(model: InProcess) -> InProcess:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from evalguard.core.scorer import Request
 from evalguard.core.settings import Variant
 from evalguard.harness.blocks import RequestBlock
-from evalguard.run.bisection.runner import ProbeWork
+from evalguard.run.executing.work import Unit, Work
 from evalguard.run.sources import ModelSource
 
 
@@ -21,5 +21,7 @@ def block(number: int) -> RequestBlock:
     return RequestBlock(index=number, requests=(request,), digest=f"b{number}", doc_ids=(number,))
 
 
-def work(name: str, blocks: int = 2) -> ProbeWork:
-    return ProbeWork(source=source(name), blocks=tuple(block(number) for number in range(blocks)))
+def work(name: str, blocks: int = 2) -> Work:
+    return Work(
+        source=source(name), units=tuple(Unit(block=block(number)) for number in range(blocks))
+    )

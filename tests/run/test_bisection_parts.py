@@ -31,14 +31,9 @@ from evalguard.run.bisection.model_oracle import (
     settings_off_reference,
 )
 from evalguard.run.bisection.probes import FailureStreak
-from evalguard.run.bisection.runner import (
-    FailedWork,
-    ScoredBlock,
-    check_batches,
-    policy_for_ends,
-    refusal_of,
-    uses_batches_of,
-)
+from evalguard.run.executing.batches import check_batches, policy_for_ends, uses_batches_of
+from evalguard.run.executing.refusals import refusal_of
+from evalguard.run.executing.work import FailedWork, FinishedUnit, UnitAnswer
 
 
 @pytest.mark.parametrize(
@@ -195,10 +190,9 @@ class Control:
         if self.error is not None:
             yield FailedWork(work=one, error=self.error, loaded=False, seconds=0.0)
             return
-        yield ScoredBlock(
+        yield FinishedUnit(
             work=one,
-            block=one.blocks[0],
-            responses=[Response()],
+            answer=UnitAnswer(unit=one.units[0], responses=[Response()]),
             description=told(),
             seconds=0.0,
         )
@@ -206,7 +200,7 @@ class Control:
 
 def doubtful() -> tuple[FailureStreak, list[int], list[int]]:
     written: list[int] = []
-    return FailureStreak(control=source("port"), block=work("port", 1).blocks[0]), written, [0]
+    return FailureStreak(control=source("port"), block=work("port", 1).units[0].block), written, [0]
 
 
 def test_two_failures_in_a_row_are_believed_once_the_control_runs() -> None:

@@ -32,7 +32,6 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.run_context import open_run_context
 from evalguard.run.sources import ModelSource
-from evalguard.store.block_cache import ScoreCache
 
 GUARD = """
 models:
@@ -99,7 +98,7 @@ class World:
         scorer = load_scorer(source.variant, choices.policy, cache_dir=cache)
         evaluator = Evaluator(
             tasks=load_tasks(choices.tasks, options=choices.task_options),
-            cache=ScoreCache(cache),
+            kept=cache,
             progress=ProgressLine(quiet=options.quiet, live=False),
             chat=bool(choices.task_options.apply_chat_template),
         )
@@ -135,7 +134,7 @@ class Remembered:
 
 
 def places_of(evaluator: Evaluator, scorer: Scorer) -> Places:
-    key = evaluator.key(scorer)
+    key = evaluator.store.key(scorer)
     assert key is not None
     return frozenset(
         (key, block.digest)

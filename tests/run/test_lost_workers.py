@@ -14,8 +14,8 @@ from probe_works import work
 from evalguard.core.reports.bisection import Loads
 from evalguard.core.scorer import Request, Response, Scorer
 from evalguard.errors import WorkerEnd, WorkerError
-from evalguard.run.bisection.local_runner import LocalRunner
-from evalguard.run.bisection.runner import FailedWork, ScoredBlock
+from evalguard.run.executing.work import FailedWork, FinishedUnit
+from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.sources import ModelSource
 
 
@@ -65,14 +65,14 @@ class Switching:
 
 
 def run(machines: Machines, *, jobs: int, blocks: int = 6) -> tuple[Counter[str], list[FailedWork]]:
-    runner = LocalRunner(machines.open, jobs=jobs, recovers=True)
+    runner = WorkerPool(machines.open, jobs=jobs, recovers=True)
     try:
         events = list(runner.run([work("a", blocks)]))
     finally:
         runner.close()
-    scored = [event for event in events if isinstance(event, ScoredBlock)]
+    scored = [event for event in events if isinstance(event, FinishedUnit)]
     failed = [event for event in events if isinstance(event, FailedWork)]
-    return Counter(event.block.digest for event in scored), failed
+    return Counter(event.answer.unit.block.digest for event in scored), failed
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 4])
@@ -118,7 +118,7 @@ def test_a_block_that_loses_every_machine_is_not_given_to_all_of_them() -> None:
 
 def test_without_a_cluster_what_is_lost_has_failed() -> None:
     machines = Machines(lambda number: "lost")
-    runner = LocalRunner(machines.open, jobs=1)
+    runner = WorkerPool(machines.open, jobs=1)
     (failed,) = list(runner.run([work("a", 3)]))
     runner.close()
     assert isinstance(failed, FailedWork)
@@ -127,7 +127,7 @@ def test_without_a_cluster_what_is_lost_has_failed() -> None:
 
 def test_a_question_is_asked_elsewhere_too() -> None:
     machines = Machines(lambda number: "unplaced" if number == 0 else "")
-    runner = LocalRunner(machines.open, jobs=2, recovers=True)
+    runner = WorkerPool(machines.open, jobs=2, recovers=True)
     try:
         assert (
             runner.ask(work("a", 1).source, lambda scorer: scorer.describe().model_type) == "fake"

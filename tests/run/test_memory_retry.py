@@ -14,8 +14,8 @@ from probe_works import source, work
 from evalguard.core.reports.bisection import Loads
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
-from evalguard.run.bisection.local_runner import LocalRunner
-from evalguard.run.bisection.runner import ScoredBlock
+from evalguard.run.executing.work import FinishedUnit
+from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.sources import ModelSource
 
 FULL = EvaluationError("OutOfMemoryError: CUDA out of memory")
@@ -68,16 +68,16 @@ class Model:
         self.held = ""
 
 
-Made = Callable[..., tuple[LocalRunner, list[str]]]
+Made = Callable[..., tuple[WorkerPool, list[str]]]
 
 
 @pytest.fixture
 def made() -> Any:
-    runners: list[LocalRunner] = []
+    runners: list[WorkerPool] = []
 
-    def make(memory: Memory, jobs: int = 2) -> tuple[LocalRunner, list[str]]:
+    def make(memory: Memory, jobs: int = 2) -> tuple[WorkerPool, list[str]]:
         said: list[str] = []
-        runners.append(LocalRunner(lambda: Model(memory), jobs=jobs, say=said.append))
+        runners.append(WorkerPool(lambda: Model(memory), jobs=jobs, say=said.append))
         return runners[-1], said
 
     yield make
@@ -89,8 +89,8 @@ def answered(events: Any) -> tuple[list[tuple[str, str]], list[str]]:
     """Which blocks of whom were answered, sorted; and whose work failed."""
     done, failed = [], []
     for event in events:
-        if isinstance(event, ScoredBlock):
-            done.append((event.work.source.name, event.block.digest))
+        if isinstance(event, FinishedUnit):
+            done.append((event.work.source.name, event.answer.unit.block.digest))
         else:
             failed.append(event.work.source.name)
     return sorted(done), failed
@@ -183,11 +183,11 @@ def test_smaller_batches_for_want_of_memory_are_tried_again_in_the_right_ones(
             return Shrunk(source.name, self.tokens)
 
     memory, said = Memory(), list[str]()
-    runner = LocalRunner(lambda: Short(memory), jobs=2, say=said.append)
+    runner = WorkerPool(lambda: Short(memory), jobs=2, say=said.append)
     policy = ScoringPolicy(batch_size=0, token_budget=1024)
     one = replace(work("a", 1), source=replace(source("a"), policy=policy))
     (event,) = runner.run([one])
     runner.close()
-    assert isinstance(event, ScoredBlock)
+    assert isinstance(event, FinishedUnit)
     assert event.description.computation["token_budget"] == 1024
     assert said

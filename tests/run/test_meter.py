@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evalguard.core.scorer import Response
+from evalguard.run.executing.task_progress import ScoredBlocks
 from evalguard.run.meter import Meter
-from evalguard.run.scoring.cached_blocks import ScoredBlocks
 
 
 class Clock:

@@ -97,7 +97,7 @@ def test_a_damaged_file_is_refused_before_anything_is_loaded(
 def test_other_packages_are_seen_by_every_reader(
     score: Score, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.run.scoring import referencing as stored_base
+    from evalguard.run.scoring import reference_scorer as stored_base
 
     assert score("llama", "other", reference=file)[0].description.findings == ()
     versions = {**stored_base.package_versions(), "torch": "9.9"}

@@ -16,8 +16,9 @@ from evalguard.core.scorer import Request, Response
 from evalguard.errors import EvaluationError
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
-from evalguard.run.scoring import cached_blocks as passage
-from evalguard.run.scoring.cached_blocks import LoadedModel
+from evalguard.run.executing import task_progress as passage
+from evalguard.run.executing.kept_blocks import LoadedModel
+from evalguard.run.executing.work import Unit
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.store import leases
 
@@ -106,7 +107,7 @@ def test_machines_whose_locks_do_not_reach_each_other_do_each_block_once(
     evaluation = evaluator(tasks, tmp_path).evaluate("m", mine)
     assert len(other.scored) == BLOCKS - 1
     assert len(mine.scored) == 1
-    alone = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
+    alone = Evaluator(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
     assert scores_of(evaluation) == scores_of(alone.evaluate("m", FakeScorer()))
 
 
@@ -119,21 +120,23 @@ def test_what_was_put_off_is_read_or_scored_when_its_holder_is_done(
     theirs, mine = FakeScorer(), FakeScorer()
     block = holder.blocks(holder.requests("sw_long", theirs))[0]
     looked: list[float] = []
-    turn = holder.entry(block, called_m(theirs)).kept.locked(holder.key(theirs), block.digest)
+    turn = holder.store.entry(block, called_m(theirs)).kept.locked(
+        holder.store.key(theirs), block.digest
+    )
     turn.__enter__()
 
     def sleep(seconds: float) -> None:
         looked.append(seconds)
         if len(looked) == 3:
             if end == "finished":
-                holder.score_block(block, theirs)
+                holder.store.answer(Unit(block=block), theirs)
             turn.__exit__(None, None, None)
 
     monkeypatch.setattr(passage.time, "sleep", sleep)
     evaluation = evaluator(tasks, tmp_path).evaluate("m", mine)
     assert len(looked) == 3
     assert len(mine.scored) == (BLOCKS - 1 if end == "finished" else BLOCKS)
-    alone = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
+    alone = Evaluator(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
     assert scores_of(evaluation) == scores_of(alone.evaluate("m", FakeScorer()))
 
 
@@ -144,7 +147,9 @@ def test_a_holder_that_does_not_get_on_holds_nobody_up(
     mine = FakeScorer()
     block = holder.blocks(holder.requests("sw_word", mine))[0]
     monkeypatch.setattr(passage, "BLOCK_PATIENCE", 0.05)
-    with holder.entry(block, called_m(mine)).kept.locked(holder.key(mine), block.digest):
+    with holder.store.entry(block, called_m(mine)).kept.locked(
+        holder.store.key(mine), block.digest
+    ):
         evaluation = evaluator(tasks, tmp_path, said).evaluate("m", mine)
     assert len(mine.scored) == BLOCKS
     assert set(evaluation.scores) == {"sw_long", "sw_word"}
@@ -167,37 +172,37 @@ def test_a_process_that_fails_keeps_finished_blocks_and_frees_its_own(
 def test_a_model_compared_with_itself_does_not_wait_for_itself(
     tasks: TaskSet, tmp_path: Path
 ) -> None:
-    from evalguard.run.scoring.cached_blocks import lock_blocks
+    from evalguard.run.executing.kept_blocks import lock_blocks
 
     mine = evaluator(tasks, tmp_path)
     scorer = FakeScorer()
     block = mine.blocks(mine.requests("sw_word", scorer))[0]
     with lock_blocks(
-        [mine.entry(block, called_m(scorer)), mine.entry(block, called_m(scorer))]
+        [mine.store.entry(block, called_m(scorer)), mine.store.entry(block, called_m(scorer))]
     ) as ours:
         assert ours
 
 
 def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
-    from evalguard.run.scoring.cached_blocks import lock_blocks
+    from evalguard.run.executing.kept_blocks import lock_blocks
 
     mine, theirs = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
     base, candidate, other = FakeScorer("base"), FakeScorer("cand"), FakeScorer("other")
     block = mine.blocks(mine.requests("sw_word", base))[0]
-    with lock_blocks([theirs.entry(block, called_m(candidate))]) as first:
+    with lock_blocks([theirs.store.entry(block, called_m(candidate))]) as first:
         assert first
         with lock_blocks(
             [
-                mine.entry(block, called_m(base)),
-                mine.entry(block, called_m(candidate)),
+                mine.store.entry(block, called_m(base)),
+                mine.store.entry(block, called_m(candidate)),
             ]
         ) as both:
             assert not both
         # what was held for a moment is free again
         with lock_blocks(
             [
-                theirs.entry(block, called_m(base)),
-                theirs.entry(block, called_m(other)),
+                theirs.store.entry(block, called_m(base)),
+                theirs.store.entry(block, called_m(other)),
             ]
         ) as free:
             assert free
@@ -221,8 +226,8 @@ class AskedAhead(FakeScorer):
 def test_a_server_is_asked_once_for_what_two_processes_want(tasks: TaskSet, tmp_path: Path) -> None:
     one, other = AskedAhead(), AskedAhead()
     first, second = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
-    first.ask_ahead([called_m(one)])
-    second.ask_ahead([called_m(other)])
+    first.begin(first.scoring_of(called_m(one)))
+    second.begin(second.scoring_of(called_m(other)))
     assert len(one.ahead) == BLOCKS
     assert other.ahead == []
     evaluation = first.evaluate("m", one)
@@ -246,9 +251,9 @@ def test_what_a_process_gives_up_of_a_server_another_one_asks(
 def test_a_run_that_ends_early_holds_no_block_of_a_server(tasks: TaskSet, tmp_path: Path) -> None:
     one, other = AskedAhead(), AskedAhead()
     first, second = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
-    first.ask_ahead([called_m(one)])
+    first.begin(first.scoring_of(called_m(one)))
     first.close()
-    second.ask_ahead([called_m(other)])
+    second.begin(second.scoring_of(called_m(other)))
     assert len(other.ahead) == BLOCKS
 
 

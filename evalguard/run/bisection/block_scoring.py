@@ -16,18 +16,18 @@ from evalguard.bisect.oracle import Floats, Untestable
 from evalguard.core.answer_scale import AnswerScale
 from evalguard.core.divergence import Divergence
 from evalguard.core.limit_scale import LimitScale
-from evalguard.core.reference import Reference
 from evalguard.core.scorer import ModelDescription, Response
 from evalguard.core.settings import digest_of
-from evalguard.errors import EvalguardError, EvaluationError, StoreError
+from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests, documents_of
 from evalguard.harness.tables import TaskScores
-from evalguard.run.bisection.runner import ProbeRunner, refusal_of
+from evalguard.run.executing.base_references import BaseReferences
+from evalguard.run.executing.refusals import refusal_of
+from evalguard.run.executing.work import Unit, WorkRunner
 from evalguard.run.loading.lazy_scorer import OtherModelError
 from evalguard.run.loading.loading_facts import OBSERVED, KnownModel
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.sources import ModelSource
 
 CutBlocks = Callable[[TaskRequests], list[RequestBlock]]
@@ -223,7 +223,7 @@ class BlockScoring:
     limit: LimitScale | AnswerScale | None = None
     beside: BaseReferences | None = None
 
-    def cut(self, assigned: AssignedCandidate, runner: ProbeRunner) -> Sequence[RequestBlock]:
+    def cut(self, assigned: AssignedCandidate, runner: WorkRunner) -> Sequence[RequestBlock]:
         """Build an assignment's requests, once, and cut them into blocks as compare does.
 
         Raises:
@@ -239,7 +239,7 @@ class BlockScoring:
                 raise EvaluationError(f"task '{self.key[0]}' is cut into other blocks of documents")
         return assigned.blocks
 
-    def requests(self, assigned: AssignedCandidate, runner: ProbeRunner) -> TaskRequests:
+    def requests(self, assigned: AssignedCandidate, runner: WorkRunner) -> TaskRequests:
         """Build an assignment's requests, once.
 
         Raises:
@@ -250,7 +250,7 @@ class BlockScoring:
         return assigned.requests
 
     def blocks(
-        self, assigned: AssignedCandidate, block: DocumentBlock, runner: ProbeRunner
+        self, assigned: AssignedCandidate, block: DocumentBlock, runner: WorkRunner
     ) -> list[RequestBlock]:
         """What an assignment is asked about the documents of a block.
 
@@ -259,6 +259,17 @@ class BlockScoring:
         """
         found = self.cut(assigned, runner)
         return [found[place] for place in block.blocks]
+
+    def units(
+        self, assigned: AssignedCandidate, block: DocumentBlock, runner: WorkRunner
+    ) -> list[Unit]:
+        """What an assignment is asked, and what its distributions are held against.
+
+        Raises:
+            EvalguardError: as ``cut``.
+        """
+        blocks = self.blocks(assigned, block, runner)
+        return [Unit(block=one, beside=self.beside) for one in blocks]
 
     def values(
         self,
@@ -300,21 +311,7 @@ class BlockScoring:
             )
         return np.array([found[doc_id] for doc_id in wanted], dtype=np.float64)
 
-    def references(self, block: RequestBlock) -> Sequence[Reference | None]:
-        """What the base left for a block of an assignment.
-
-        Raises:
-            StoreError: it is gone: a full disk, a cleared cache. That is not an assignment's fault.
-        """
-        found = None if self.beside is None else self.beside.beside(block)
-        if found is None:
-            raise StoreError(
-                "what was kept of the base's distributions is gone from the cache",
-                hint="the same command makes it again; scores in the cache are not computed twice",
-            )
-        return found
-
-    def _requests(self, assigned: AssignedCandidate, runner: ProbeRunner) -> TaskRequests:
+    def _requests(self, assigned: AssignedCandidate, runner: WorkRunner) -> TaskRequests:
         tasks, task = self.evaluator.tasks, self.key[0]
         if not self.evaluator.chat:
             return tasks.requests(task)

@@ -28,15 +28,16 @@ from evalguard.report.progress import ProgressLine
 from evalguard.run.bisection.block_scoring import AssignedCandidate, DocumentBlock
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest, SearchScale
 from evalguard.run.bisection.probes import Probes
-from evalguard.run.bisection.runner import policy_for_ends, refusal_of, uses_batches_of
 from evalguard.run.choices import Choices
+from evalguard.run.executing.batches import policy_for_ends, uses_batches_of
+from evalguard.run.executing.refusals import refusal_of
 from evalguard.run.loading.loading_facts import KnownModel, KnownModels
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, with_location
-from evalguard.store.block_cache import DivergenceCache, ScoreCache, open_cache_dir
+from evalguard.store.block_cache import open_cache_dir
 from evalguard.store.fact_cache import FactCache, open_facts
 
 
@@ -287,7 +288,7 @@ class ProbeContext:
         note_task_code(tasks.executed)
         evaluator = Evaluator(
             tasks=tasks,
-            cache=None if kept is None else ScoreCache(kept / "scores"),
+            kept=kept,
             progress=_NotesOnly(surroundings.say),
             chat=bool(choices.task_options.apply_chat_template),
         )
@@ -317,11 +318,6 @@ class ProbeContext:
         """
         variant = self.candidate.variant.assigned(values)
         return self.identified(replace(self.candidate, variant=variant))
-
-    @property
-    def divergences(self) -> DivergenceCache | None:
-        """Where divergences from the base are kept."""
-        return None if self.kept is None else DivergenceCache(self.kept / "divergences")
 
     @property
     def facts(self) -> FactCache | None:

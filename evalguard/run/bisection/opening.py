@@ -10,13 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 from evalguard.core.document_scale import DocumentScale
-from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
-from evalguard.core.reference import SAMPLES
-from evalguard.core.scorer import DistributionScorer, Scorer
+from evalguard.core.gate_state import Key
+from evalguard.core.scorer import Scorer
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
@@ -31,27 +29,26 @@ from evalguard.run.bisection.block_scoring import (
     cut_as_compared,
     join_document_blocks,
 )
-from evalguard.run.bisection.local_runner import LocalRunner
 from evalguard.run.bisection.model_oracle import ModelOracle, ProbeContext, adopt_compared_ends
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest, SearchedLimit, SearchScale
 from evalguard.run.bisection.probes import FailureStreak, ProbeRecords, Probes
-from evalguard.run.bisection.reused_model import ReusedModel
-from evalguard.run.bisection.runner import ProbeRunner
 from evalguard.run.choices import limit_cache
+from evalguard.run.executing.base_references import BaseReferences
+from evalguard.run.executing.reused_model import ReusedModel
+from evalguard.run.executing.work import Unit, WorkRunner, score_unit
+from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.loading.own_environment import asks_server
 from evalguard.run.meter import Meter
 from evalguard.run.sample_size.sequential import TURN_GROWTH
-from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
 from evalguard.stats.sequential.finding import FACTOR, document_order, planned_looks
-from evalguard.store.block_cache import ReferenceCache
 from evalguard.worker.ray_actors import RayPlan, open_cluster
 
 
 @contextmanager
 def open_model_oracle(
-    inquiry: OracleRequest, surroundings: OracleContext, *, runner: ProbeRunner | None = None
+    inquiry: OracleRequest, surroundings: OracleContext, *, runner: WorkRunner | None = None
 ) -> Iterator[ModelOracle]:
     """Open an oracle over a candidate's settings; every process that it started ends with it.
 
@@ -72,7 +69,7 @@ def open_model_oracle(
     tables = _searched_tables(inquiry)
     with ExitStack() as stack:
         place = ProbeContext.opened(inquiry, surroundings, stack)
-        workers = runner or _local_runner(place, jobs, surroundings.say)
+        workers = runner or _worker_pool(place, jobs, surroundings.say)
         stack.callback(workers.close)
         reference = place.assigned({one.name: one.reference for one in place.declared})
         rows = _searched_rows(tables, inquiry.held_to)
@@ -123,7 +120,7 @@ def _set_limit(
     held_to: SearchedLimit,
     place: ProbeContext,
     asking: BlockScoring,
-    runner: ProbeRunner,
+    runner: WorkRunner,
     stack: ExitStack,
 ) -> None:
     """Ask for a limit's figure; of distributions, beside what the base leaves of them."""
@@ -140,15 +137,15 @@ def _expect_times(oracle: ModelOracle, inquiry: OracleRequest, meter: Meter | No
         oracle.expected_document = meter.seconds_per_document(name, task) or 0.0
 
 
-def _local_runner(place: ProbeContext, jobs: int, say: Callable[[str], None]) -> LocalRunner:
+def _worker_pool(place: ProbeContext, jobs: int, say: Callable[[str], None]) -> WorkerPool:
     def opened() -> ReusedModel:
         return ReusedModel(place.policy, place.options, place.cache_dir)
 
     watch = place.options.timeout is None
     if not place.options.execution or asks_server(place.candidate.variant):
-        return LocalRunner(opened, jobs=jobs, watch=watch, say=say)
+        return WorkerPool(opened, jobs=jobs, watch=watch, say=say)
     actors = open_cluster(RayPlan.parse(place.options.execution)).actors
-    return LocalRunner(opened, jobs=max(jobs, actors), watch=watch, recovers=True, say=say)
+    return WorkerPool(opened, jobs=max(jobs, actors), watch=watch, recovers=True, say=say)
 
 
 def _block_scoring(
@@ -156,7 +153,7 @@ def _block_scoring(
     reference: AssignedCandidate,
     scored: tuple[ScoredSide, ScoredSide],
     rows: list[int],
-    runner: ProbeRunner,
+    runner: WorkRunner,
 ) -> tuple[BlockScoring, bool]:
     """How documents are asked; and whether that is as the comparison asked them."""
     evaluator = place.evaluator
@@ -178,17 +175,15 @@ def _block_scoring(
 
 def _is_cached(place: ProbeContext, side: ScoredSide, block: RequestBlock) -> bool:
     identity = None if side.description is None else side.description.identity
-    cache = place.evaluator.cache
-    if cache is None or identity is None:
-        return False
-    return cache.holds(digest_of(dict(identity)), block.digest)
+    key = None if identity is None else digest_of(dict(identity))
+    return place.evaluator.store.scores.holds(key, block.digest)
 
 
 def _build_oracle(
     place: ProbeContext,
     reference: AssignedCandidate,
     scale: SearchScale,
-    runner: ProbeRunner,
+    runner: WorkRunner,
     asking: BlockScoring,
 ) -> ModelOracle:
     evaluator, rows = place.evaluator, asking.rows
@@ -204,8 +199,7 @@ def _build_oracle(
         asking=asking,
         runner=runner,
         records=ProbeRecords(
-            scores=evaluator.keeping(evaluator.cache),
-            divergences=evaluator.keeping(place.divergences),
+            store=evaluator.store,
             facts=place.facts,
             question=_question(asking, cut),
             timeout=place.options.timeout,
@@ -301,7 +295,7 @@ def collect_base_references(
     held_to: SearchedLimit,
     place: ProbeContext,
     asking: BlockScoring,
-    runner: ProbeRunner,
+    runner: WorkRunner,
     stack: ExitStack,
 ) -> BaseReferences:
     """Have the base leave its most probable tokens, block by block; those that are kept stand.
@@ -320,11 +314,8 @@ def collect_base_references(
 
     def referenced(key: str | None) -> BaseReferences:
         folder = _reference_folder(key, place, stack)
-        return BaseReferences(
-            top_k=place.choices.distributions.top_k,
-            kept=place.evaluator.keeping(ReferenceCache(folder)),
-            key=key,
-        )
+        top_k = place.choices.distributions.top_k
+        return place.evaluator.store.references_of(key, top_k=top_k, folder=folder)
 
     def made(scorer: Scorer) -> BaseReferences:
         if not scorer.describe().gives_rows:
@@ -333,7 +324,8 @@ def collect_base_references(
         references = referenced(base.key if place.kept is not None else None)
         for block in blocks:
             if references.known(block) is None:
-                _collect_block(references, block, cast(DistributionScorer, scorer))
+                answer = score_unit(scorer, Unit(block=block, leaves=references))
+                references.put(block, answer.references)
         return references
 
     if place.kept is not None and base.key is not None:
@@ -341,13 +333,6 @@ def collect_base_references(
         if all(kept.known(block) is not None for block in blocks):
             return kept
     return runner.ask(base.source, made)
-
-
-def _collect_block(
-    references: BaseReferences, block: RequestBlock, scorer: DistributionScorer
-) -> None:
-    _, left = scorer.score_reference(block.requests, top_k=references.top_k, samples=SAMPLES)
-    references.put(block, left)
 
 
 def _reference_folder(key: str | None, place: ProbeContext, stack: ExitStack) -> Path:

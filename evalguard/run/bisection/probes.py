@@ -30,16 +30,10 @@ from evalguard.run.bisection.block_scoring import (
     DocumentBlock,
     ProbeAnswer,
 )
-from evalguard.run.bisection.runner import (
-    FailedWork,
-    ProbeRunner,
-    ProbeWork,
-    ScoredBlock,
-    check_batches,
-    refusal_of,
-)
-from evalguard.run.scoring.cached_blocks import SafeBlockCache
-from evalguard.run.scoring.referencing import BaseReferences
+from evalguard.run.executing.batches import check_batches
+from evalguard.run.executing.block_store import BlockStore
+from evalguard.run.executing.refusals import refusal_of
+from evalguard.run.executing.work import FailedWork, FinishedUnit, Unit, Work, WorkRunner
 from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FactCache
 
@@ -60,7 +54,7 @@ class Probes:
     """
 
     asking: BlockScoring
-    runner: ProbeRunner
+    runner: WorkRunner
     records: ProbeRecords
     policy: ScoringPolicy
     suspicion: FailureStreak
@@ -78,14 +72,13 @@ class Probes:
                 changed, an environment in which nothing runs any more.
             KeyboardInterrupt: what is finished by then is kept.
         """
-        works: list[ProbeWork] = []
+        works: list[Work] = []
         places: dict[int, ProbeRequest] = {}
         for assigned, blocks in wanted:
             missing = self._missing(assigned, blocks)
             asked = [one for block in missing for one in self._unanswered(assigned, block)]
             if asked and assigned.refusal is None:
-                beside = None if self.asking.beside is None else self.asking.references
-                works.append(ProbeWork(source=assigned.source, blocks=tuple(asked), beside=beside))
+                works.append(Work(source=assigned.source, units=tuple(asked)))
                 places[id(works[-1])] = (assigned, missing)
         if not works:
             return
@@ -118,48 +111,45 @@ class Probes:
         else:
             assigned.describe_as(found)
 
-    def _unanswered(self, assigned: AssignedCandidate, block: DocumentBlock) -> list[RequestBlock]:
+    def _unanswered(self, assigned: AssignedCandidate, block: DocumentBlock) -> list[Unit]:
         """What the model has to be asked for a document block; () where all of it is kept."""
         try:
-            asked = self.asking.blocks(assigned, block, self.runner)
+            asked = self.asking.units(assigned, block, self.runner)
         except EvalguardError as error:
             self._refuse(assigned, refusal_of(error, loaded=False), 0.0)
             return []
         try:
             for one in asked:
-                kept = self.records.answers(assigned, one, self.asking.beside)
+                kept = self.records.answers(assigned, one)
                 if kept is not None:
-                    assigned.answers[one.digest] = kept
+                    assigned.answers[one.block.digest] = kept
         except Untestable as refusal:
             self._refuse(assigned, refusal, 0.0)
             return []
-        left = [one for one in asked if one.digest not in assigned.answers]
+        left = [one for one in asked if one.block.digest not in assigned.answers]
         if not left:
             self._conclude(assigned, block)
         return left
 
     def _done(
-        self, assigned: AssignedCandidate, blocks: Sequence[DocumentBlock], done: ScoredBlock
+        self, assigned: AssignedCandidate, blocks: Sequence[DocumentBlock], done: FinishedUnit
     ) -> None:
+        answer, asked = done.answer, done.answer.unit.block
         self.loading_seconds += done.loading
         self.loads += done.loading > 0.0
         self.scoring_seconds += done.seconds
-        self.documents += len(done.block.doc_ids)
+        self.documents += len(asked.doc_ids)
         assigned.describe_as(done.description)
-        if len(done.responses) != len(done.block.requests):
-            raise EvaluationError(
-                f"{len(done.block.requests)} requests have {len(done.responses)} answers"
-            )
-        self.records.keep(assigned, done, self.asking.beside)
+        self.records.keep(assigned, done)
         try:
             check_batches(self.policy, done.description)
-            assigned.answers[done.block.digest] = _answers_of(done.responses, done.compared)
+            assigned.answers[asked.digest] = _answers_of(answer.responses, answer.compared)
         except Untestable as refusal:
             self._refuse(assigned, refusal, done.seconds)
             return
         self.suspicion.succeeded()
         for block in blocks:
-            if done.block in self.asking.blocks(assigned, block, self.runner):
+            if asked in self.asking.blocks(assigned, block, self.runner):
                 spent = self._spent.get((id(assigned), block.digest), 0.0)
                 self._spent[id(assigned), block.digest] = spent + done.seconds
                 self._conclude(assigned, block)
@@ -228,14 +218,13 @@ class ProbeRecords:
     """Answers in the caches of scores and divergences, refusals among the facts.
 
     Attributes:
-        scores, divergences: where compare keeps them, too.
+        store: where compare keeps them, too.
         facts: None: nothing is kept of refusals.
         question: digest of all that assignments are asked here.
         timeout: seconds that a call may take: more than before is another try.
     """
 
-    scores: SafeBlockCache[Sequence[Response]]
-    divergences: SafeBlockCache[ComparedAnswer]
+    store: BlockStore
     facts: FactCache | None
     question: str
     timeout: float | None = None
@@ -247,35 +236,31 @@ class ProbeRecords:
             return False
         return self.facts.get(_PROBED, _name_of(assigned.source)) is not None
 
-    def answers(
-        self, assigned: AssignedCandidate, asked: RequestBlock, beside: BaseReferences | None
-    ) -> Sequence[ProbeAnswer] | None:
-        """Return kept answers to a block: responses, or how they diverge from the base's.
+    def answers(self, assigned: AssignedCandidate, asked: Unit) -> Sequence[ProbeAnswer] | None:
+        """Return kept answers to a unit: responses, or how they diverge from the base's.
 
         Raises:
             Untestable: it is kept that distributions cannot be compared.
         """
-        found: Sequence[ProbeAnswer] | None
-        if beside is None:
-            found = self.scores.get(assigned.key, asked.digest)
-        else:
-            key, name = beside.pair_key(assigned.key), beside.pair_name(asked)
-            compared = self.divergences.get(key, name)
-            found = None if compared is None else _answers_of((), compared)
-        return found if found is not None and len(found) == len(asked.requests) else None
+        if asked.beside is not None:
+            compared = self.store.find_compared(asked, assigned.key)
+            return None if compared is None else _answers_of((), compared)
+        found = self.store.scores.get(assigned.key, asked.block.digest)
+        return found if found is not None and len(found) == len(asked.block.requests) else None
 
-    def keep(
-        self, assigned: AssignedCandidate, done: ScoredBlock, beside: BaseReferences | None
-    ) -> None:
-        """Keep answers to a block, as compare does."""
-        block, task = done.block, done.block.requests[0].task
-        name, model = assigned.source.name, done.description
-        self.scores.put(assigned.key, block.digest, done.responses)
-        self.scores.describe(assigned.key, name=name, task=task, model=model)
-        if beside is not None and done.compared is not None:
-            key = beside.pair_key(assigned.key)
-            self.divergences.put(key, beside.pair_name(block), done.compared)
-            self.divergences.describe(key, name=f"base vs {name}", task=task, model=model)
+    def keep(self, assigned: AssignedCandidate, done: FinishedUnit) -> None:
+        """Keep an answer, as compare does.
+
+        Raises:
+            EvaluationError: it is not one for every request.
+        """
+        unit, name, model = done.answer.unit, assigned.source.name, done.description
+        task = unit.block.requests[0].task
+        self.store.keep(done.answer, assigned.key)
+        self.store.scores.describe(assigned.key, name=name, task=task, model=model)
+        if unit.beside is not None:
+            key = unit.beside.pair_key(assigned.key)
+            self.store.divergences.describe(key, name=f"base vs {name}", task=task, model=model)
         if self.facts is not None and assigned.known is None and assigned.key is not None:
             probed = _name_of(assigned.source)
             if probed not in self._noted:  # once, and not with every block
@@ -349,7 +334,7 @@ class FailureStreak:
         self._doubtful.append(write_down)
         self._last = refusal
 
-    def check(self, runner: ProbeRunner) -> None:
+    def check(self, runner: WorkRunner) -> None:
         """Run the control if there is reason to.
 
         Raises:
@@ -358,7 +343,7 @@ class FailureStreak:
         if len(self._doubtful) < self._enough or self._last is None:
             return
         self._enough *= 2
-        for event in runner.run([ProbeWork(source=self.control, blocks=(self.block,))]):
+        for event in runner.run([Work(source=self.control, units=(Unit(block=self.block),))]):
             if isinstance(event, FailedWork):
                 raise EvaluationError(
                     f"probes fail one after the other ({self._last.reason}), and the candidate, "

@@ -24,12 +24,12 @@ from evalguard.errors import nearest as nearest_name
 from evalguard.report.floor import floor_document, render_floor
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
+from evalguard.run.executing.actors import with_execution
 from evalguard.run.floor.floor_runs import FloorRun, score_variations
 from evalguard.run.floor.stored_floors import FLOORS_FOLDER, floor_environment, floor_model_key
 from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.record import read_environment
-from evalguard.run.scoring.actors import with_execution
 from evalguard.run.sources import ModelSource, Source, identify_model
 from evalguard.stats.compare import tolerance_of
 from evalguard.stats.drift import estimate_drift

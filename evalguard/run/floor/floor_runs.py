@@ -19,10 +19,10 @@ from evalguard.errors import EvaluationError, FallbackError, UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.models.arguments import HF_TYPES
 from evalguard.run.choices import Choices
+from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.floor.stored_floors import floor_group_keys, floor_task_keys
 from evalguard.run.groups import add_aggregates, cluster_documents
 from evalguard.run.judging import compare_by_document, split_comparable
-from evalguard.run.loading.lazy_scorer import score_with_fallback
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.divergences import TaskDivergences, compare_task_distributions
 from evalguard.run.scoring.evaluate import Evaluation
@@ -146,7 +146,7 @@ class _FloorMeasurement:
         source = apply_variation(variation, self.source, self.choices.policy)
         context = self.context
         if variation.factor == "repeat":  # kept scores would be the same ones
-            evaluator = replace(context.evaluator, cache=None)
+            evaluator = replace(context.evaluator, kept=None)
             context = context.with_evaluator(evaluator)
         together = self.choices.distributions.mode != "off"
         models = [self.source, source] if together else [source]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from evalguard.core.reference import Reference
 from evalguard.core.scorer import (
-    UNSHARED,
     ComparedAnswer,
     DistributionScorer,
     ModelDescription,
@@ -27,7 +25,7 @@ from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.loading.edited_model import load_scorer as open_here
 from evalguard.run.loading.foreign_code import needs_worker
 from evalguard.run.loading.loading_facts import OBSERVED, KnownModel
-from evalguard.run.loading.own_environment import prepare_worker, shares_prefixes
+from evalguard.run.loading.own_environment import prepare_worker
 from evalguard.run.loading.serving import with_lease, with_server
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.store.files import safe_name
@@ -37,9 +35,7 @@ from evalguard.worker.messages import DESCRIPTION
 from evalguard.worker.ray_actors import RayPlan, open_cluster
 
 if TYPE_CHECKING:
-    from evalguard.run.choices import Choices
     from evalguard.run.options import CompareOptions
-    from evalguard.run.sources import ModelSource
 
 
 class OtherModelError(EvaluationError):
@@ -212,84 +208,6 @@ def _identity_digest(description: ModelDescription) -> str | None:
     if identity is None:
         return None
     return digest_of({name: one for name, one in identity.items() if name != OBSERVED})
-
-
-# Fallback: where one model cannot be scored as asked, all are scored in a plainer way.
-#
-# And where one is not what was known of it, all are scored once more, now that that is put right.
-
-
-FallbackResult = TypeVar("FallbackResult")
-
-
-def score_with_fallback(
-    sources: Sequence[ModelSource], choices: Choices, score: Callable[[Choices], FallbackResult]
-) -> tuple[FallbackResult, tuple[str, ...]]:
-    """Score models alike; start again with less where one cannot do what the policy asks.
-
-    Blocks that were answered before stay in the score cache, where nothing mixes them up with
-    those of another policy.
-
-    Args:
-        sources: the models.
-        score: scores all of them by the policy of the choices it gets.
-
-    Returns:
-        What ``score`` returned in the end, and a note for each start.
-
-    Raises:
-        EvalguardError: as ``score``.
-    """
-    if not all(shares_prefixes(source.variant) for source in sources):
-        choices = replace(choices, policy=replace(choices.policy, share_prefixes=False))
-    notes: tuple[str, ...] = ()
-    put_right = 0
-    while True:
-        try:
-            return score(choices), notes
-        except OtherModelError:
-            # What was remembered of a model is put right, and its finished blocks stay kept.
-            put_right += 1
-            if put_right > len(sources):
-                raise
-        except FallbackError as error:
-            policy = _plainer_policy(choices.policy, error)
-            if policy == choices.policy:
-                raise
-            choices = replace(choices, policy=policy)
-            notes = (*notes, f"{_PLAINER_NOTES[error.giving_up]} ({error})")
-
-
-def check_same_policy(
-    name: str, told: ModelDescription, before: Sequence[ModelDescription]
-) -> None:
-    """Refuse a model that cannot be scored as those before it.
-
-    Args:
-        name: of the model; ``told``: what was loaded.
-
-    Raises:
-        FallbackError: all have to be scored in a plainer way.
-    """
-    if told.computation.get("shares_prefixes"):
-        return
-    if any(other.computation.get("shares_prefixes") for other in before):
-        why = [note.removeprefix(UNSHARED) for note in told.caveats if note.startswith(UNSHARED)]
-        raise FallbackError(
-            f"{name} cannot share prefixes{''.join(why[:1])}", giving_up="share_prefixes"
-        )
-
-
-def _plainer_policy(policy: ScoringPolicy, error: FallbackError) -> ScoringPolicy:
-    if error.giving_up == "share_prefixes":
-        return replace(policy, share_prefixes=False)
-    return replace(policy, scorer="full logits")
-
-
-_PLAINER_NOTES = {
-    "share_prefixes": "shared prefixes are read again for every continuation, by all models",
-    "scorer": "logits are computed at every position, not only at the scored ones, by all models",
-}
 
 
 # Where a model runs: in this process, or in a worker of its own.

@@ -20,7 +20,7 @@ from evalguard.errors import MisalignedRunsError
 from evalguard.harness.requests import TaskRequests, documents_of
 from evalguard.harness.tables import TaskScores
 from evalguard.run.choices import Choices
-from evalguard.run.scoring.cached_blocks import LoadedModel, SingleModelScorer
+from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, StoredSource
@@ -183,7 +183,7 @@ class SequentialModel:
         """Let the model answer these documents."""
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
-        alone = SingleModelScorer(model, self.evaluator)
+        alone = self.evaluator.scoring_of(model)
         responses = self.evaluator.score_requests([part], alone)[0]
         for request, response in zip(part.requests, responses, strict=True):
             asked.responses[request.doc_id, request.index] = response

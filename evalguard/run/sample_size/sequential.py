@@ -11,9 +11,10 @@ from evalguard.errors import UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores
 from evalguard.run.choices import Choices
+from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.groups import cluster_documents
 from evalguard.run.judging import drop_incomparable
-from evalguard.run.loading.lazy_scorer import ScorerOpener, score_with_fallback
+from evalguard.run.loading.lazy_scorer import ScorerOpener
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.draws import (

@@ -10,35 +10,25 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from evalguard.core.reference import SAMPLES
-from evalguard.core.scorer import ComparedAnswer
 from evalguard.errors import FallbackError, StoreError, UsageError
-from evalguard.run.scoring.cached_blocks import LoadedModel, SafeBlockCache
+from evalguard.run.executing.base_references import BaseReferences
+from evalguard.run.executing.kept_blocks import LoadedModel
+from evalguard.run.executing.work import UnitAnswer
 from evalguard.run.scoring.divergences import DivergenceTables
-from evalguard.run.scoring.evaluate import Evaluation
+from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.fairness import check_vocabularies
-from evalguard.run.scoring.referencing import (
-    BaseReferences,
-    FileBase,
-    ReferencedCandidate,
-    ReferenceScorer,
-    ReferencingBase,
-    describe_reference,
-)
+from evalguard.run.scoring.reference_scorer import ReferenceScorer, describe_reference
 from evalguard.run.scoring.run_context import RunContext
+from evalguard.run.scoring.single_model import FileBase, SingleModelScoring
 from evalguard.run.sources import ModelSource
-from evalguard.store.block_cache import ReferenceCache
 from evalguard.store.reference_file import ReferenceWriter
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceScoring:
-    """Two models that are never loaded at the same time.
-
-    ``kept`` holds finished divergences.
-    """
+    """Two models that are never loaded at the same time."""
 
     context: RunContext
-    kept: SafeBlockCache[ComparedAnswer]
 
     def evaluate(
         self, base: ModelSource, candidate: ModelSource
@@ -89,33 +79,22 @@ class ReferenceScoring:
         check_shows_distributions(model)
         with ExitStack() as stack:
             references = self._references(model, run)
-            top_k = references.top_k
-            writer = None
+            scoring = SingleModelScoring(model=model, store=evaluator.store, leaves=references)
             if file is not None and source is not None:
-                facts = describe_reference(source, model.scorer.describe(), top_k)
+                facts = describe_reference(source, model.scorer.describe(), references.top_k)
                 facts |= {"samples": SAMPLES}
                 writer = stack.enter_context(_open_writer(file, facts, evaluator.note))
-            referenced = ReferencingBase(
-                base=model,
-                evaluator=evaluator,
-                references=references,
-                writer=writer,
-            )
-            (ours,) = evaluator.evaluate_with(referenced)
+                scoring.write = _FileOfAnswers(evaluator, writer).add
+            (ours,) = evaluator.evaluate_with(scoring)
         return ours, references
 
     def references(self, model: LoadedModel, folder: Path | None = None) -> BaseReferences:
         """Return what is kept of a base, in the cache or another folder."""
-        return BaseReferences(
-            top_k=self.context.choices.distributions.top_k,
-            kept=self.context.evaluator.keeping(
-                ReferenceCache(folder or self.context.cache_dir / "references")
-            ),
-            key=self.context.evaluator.key(model.scorer),
-        )
+        store, top_k = self.context.evaluator.store, self.context.choices.distributions.top_k
+        return store.references_of(store.key(model.scorer), top_k=top_k, folder=folder)
 
     def _references(self, model: LoadedModel, run: ExitStack) -> BaseReferences:
-        if self.context.evaluator.key(model.scorer) is not None:
+        if self.context.evaluator.store.key(model.scorer) is not None:
             return self.references(model)
         folder = run.enter_context(TemporaryDirectory(prefix="evalguard-references-"))
         return self.references(model, Path(folder))
@@ -155,13 +134,9 @@ class ReferenceScoring:
         check_shows_distributions(model)
         if "tokens" not in self.context.choices.declared:
             check_vocabularies(base.description, model.scorer.describe())
-        against = ReferencedCandidate(
-            candidate=model,
-            evaluator=self.context.evaluator,
-            references=references,
-            divergences_kept=self.kept,
-        )
-        (theirs,) = self.context.evaluator.evaluate_with(against)
+        evaluator = self.context.evaluator
+        against = SingleModelScoring(model=model, store=evaluator.store, beside=references)
+        (theirs,) = evaluator.evaluate_with(against)
         return theirs, against.divergences
 
 
@@ -192,6 +167,30 @@ def _discard_on_restart(file: Path | None, found: bool) -> Iterator[None]:
 
 
 _PLAINER_OPTIONS = {"share_prefixes": "--no-share-prefixes", "scorer": "--scorer harness"}
+
+
+@dataclass(slots=True)
+class _FileOfAnswers:
+    """Takes a base's answers for a file, until a disk refuses them."""
+
+    evaluator: Evaluator
+    writer: ReferenceWriter
+    given_up: bool = False
+
+    def add(self, answer: UnitAnswer) -> None:
+        """Write an answer; the scores do not depend on a file that others may want."""
+        block = answer.unit.block
+        task = block.requests[0].task
+        references = answer.references or [None] * len(block.requests)
+        place = (self.evaluator.tasks.names.index(task), block.index)
+        if self.given_up:
+            return
+        try:
+            self.writer.add(task, block.digest, answer.responses, references, place=place)
+        except StoreError as error:
+            self.given_up = True
+            self.writer.give_up()
+            self.evaluator.find_unstored(f"no reference file was written: {error}")
 
 
 @contextmanager

@@ -4,39 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scorer import ComparedAnswer, ModelDescription
+from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
 from evalguard.models.arguments import SERVED_TYPES
-from evalguard.models.hf.lockstep import score_in_lockstep
-from evalguard.models.lm_scorer import LMScorer
+from evalguard.run.executing.base_references import BaseReferences
+from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.loading.foreign_code import (
     brings_code,
     has_own_process,
     runs_other_code,
 )
-from evalguard.run.loading.lazy_scorer import local_scorer, runs_here
+from evalguard.run.loading.lazy_scorer import runs_here
 from evalguard.run.loading.own_environment import shows_distributions
 from evalguard.run.meter import interruptible
 from evalguard.run.scoring.by_reference import ReferenceScoring
-from evalguard.run.scoring.cached_blocks import (
-    BlockEntry,
-    LoadedModel,
-    SafeBlockCache,
-    ScoredBlocks,
-)
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.run.scoring.referencing import BaseReferences
+from evalguard.run.scoring.lockstep import LockstepScoring
 from evalguard.run.scoring.run_context import RunContext, is_loaded_beside
 from evalguard.run.sources import ModelSource
-from evalguard.store.block_cache import DivergenceCache
 
 _REFERENCE_HINT = "--distributions reference measures them, one model at a time"
 _SCORES_HINT = "--distributions off compares the scores alone"
@@ -108,7 +101,8 @@ class ScoringPlan:
         separate = memory == "auto" and are_separate_servers(sources)
         if separate or (self.context.actors is None and memory == "lockstep"):
             with self.context.open_models(sources) as models:
-                self._evaluator.ask_ahead(models)
+                for model in models:
+                    self._evaluator.begin(self._evaluator.scoring_of(model))
                 return [self._scores(model) for model in models]
         return [self._alone(source) for source in sources]
 
@@ -137,17 +131,17 @@ class ScoringPlan:
         lockstep = LockstepScoring(
             base=first,
             candidate=second,
-            evaluator=self._evaluator,
-            divergences_kept=self._kept_divergences(),
+            store=self._evaluator.store,
             seed=self.context.choices.policy.seed,
         )
-        by_reference = ReferenceScoring(self.context, self._kept_divergences())
+        by_reference = ReferenceScoring(self.context)
         way: ScoringWay = "lockstep"
         if self.context.choices.distributions.mode == "auto":
             with interruptible("looking into the cache"):
                 references = by_reference.references(first)
                 way = choose_scoring_way(
                     lockstep,
+                    list(_block_pairs(self._evaluator, lockstep)),
                     references,
                     needed=self._needed or self.base_again,
                     base_recurs=self.context.choices.distributions.base_recurs,
@@ -181,7 +175,7 @@ class ScoringPlan:
         self, hindrance: LockstepObstacle, base: ModelSource, candidate: ModelSource
     ) -> list[Evaluation]:
         """Compare by reference, unless the base's scores are kept and it left no reference."""
-        by_reference = ReferenceScoring(self.context, self._kept_divergences())
+        by_reference = ReferenceScoring(self.context)
         with ExitStack() as run:
             with self.context.open_model(base) as first:
                 before = first.scorer.describe()
@@ -206,18 +200,18 @@ class ScoringPlan:
 
     def _is_kept_alone(self, base: LoadedModel, by_reference: ReferenceScoring) -> bool:
         """Whether a base's scores are all kept, and its distributions are not."""
-        if self.base_again or self._evaluator.cache is None:
+        if self.base_again or self._evaluator.kept is None:
             return False
         evaluator, references = self._evaluator, by_reference.references(base)
         names = evaluator.tasks.names
         blocks = [b for t in names for b in evaluator.blocks(evaluator.requests(t, base.scorer))]
         asked = [block for block in blocks if block.kind != "generate_until"]
-        return all(evaluator.entry(block, base).is_there for block in blocks) and not all(
+        return all(evaluator.store.entry(block, base).is_there for block in blocks) and not all(
             entry.is_there for block in asked for entry in references.entries(block, [base])
         )
 
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
-        by_reference = ReferenceScoring(self.context, self._kept_divergences())
+        by_reference = ReferenceScoring(self.context)
         return self._measured(*by_reference.evaluate(base, candidate))
 
     def _scores(self, model: LoadedModel) -> Evaluation:
@@ -236,11 +230,6 @@ class ScoringPlan:
             _with_notes(base, notes),
             replace(_with_notes(candidate, notes), divergences=divergences),
         ]
-
-    def _kept_divergences(self) -> SafeBlockCache[ComparedAnswer]:
-        place = self.context.cache_dir / "divergences"
-        cache = DivergenceCache(place) if self._evaluator.cache is not None else None
-        return self._evaluator.keeping(cache)
 
     def _not_measured(self, hindrance: LockstepObstacle) -> str:
         """The note that distributions are not compared.
@@ -365,6 +354,7 @@ BASE_FROM_CACHE = Finding(
 
 def choose_scoring_way(
     lockstep: LockstepScoring,
+    pairs: Sequence[tuple[RequestBlock, RequestBlock]],
     references: BaseReferences,
     *,
     needed: bool,
@@ -376,6 +366,7 @@ def choose_scoring_way(
     needs them, or more candidates follow: then it is run once, and leaves a reference for all.
 
     Args:
+        pairs: both models' blocks of all tasks, side by side.
         references: of the base.
         needed: whether the verdict depends on distributions.
         base_recurs: whether the base is compared with more candidates.
@@ -384,10 +375,10 @@ def choose_scoring_way(
         "lockstep" where both have to be run, or nothing has to; "reference" where what is kept of
         the base is enough; "scores" where nothing is.
     """
-    pairs, base = list(_block_pairs(lockstep)), lockstep.base
+    base = lockstep.base
     if needed:
         return "lockstep"
-    if not all(lockstep.evaluator.entry(ours, base).is_there for ours, _ in pairs):
+    if not all(lockstep.store.entry(ours, base).is_there for ours, _ in pairs):
         return "reference" if base_recurs else "lockstep"
     if all(entry.is_there for pair in pairs for entry in lockstep.entries(pair)):
         return "lockstep"
@@ -398,112 +389,12 @@ def choose_scoring_way(
     return "reference" if kept or base_recurs else "scores"
 
 
-def _block_pairs(lockstep: LockstepScoring) -> Iterator[tuple[RequestBlock, RequestBlock]]:
+def _block_pairs(
+    evaluator: Evaluator, lockstep: LockstepScoring
+) -> Iterator[tuple[RequestBlock, RequestBlock]]:
     """Both models' blocks of all tasks, side by side."""
-    evaluator = lockstep.evaluator
     for task in evaluator.tasks.names:
         ours, theirs = (
             evaluator.blocks(evaluator.requests(task, scorer)) for _, scorer in lockstep.models
         )
         yield from zip(ours, theirs, strict=True)
-
-
-# LockstepScoring: both models of a comparison answer block by block, and their distributions meet.
-
-
-@dataclass(slots=True, kw_only=True)
-class LockstepScoring:
-    """Answers of two models in this process, with the divergences of their distributions.
-
-    Attributes:
-        base, candidate: their names and scorers, both of this process.
-        divergences_kept: finished divergences.
-        seed: of models that draw random numbers.
-        divergences: what was measured so far.
-    """
-
-    base: LoadedModel
-    candidate: LoadedModel
-    evaluator: Evaluator
-    divergences_kept: SafeBlockCache[ComparedAnswer]
-    seed: int
-    divergences: DivergenceTables = field(default_factory=DivergenceTables)
-
-    @property
-    def models(self) -> Sequence[LoadedModel]:
-        """Base and candidate."""
-        return (self.base, self.candidate)
-
-    def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
-        """Answers of both models, and their divergences."""
-        base, candidate = blocks
-        answers = (
-            self.evaluator.entry(base, self.base),
-            self.evaluator.entry(candidate, self.candidate),
-        )
-        if not self._compares(base):
-            return answers
-        name = _pair_name(base, candidate)
-        return (*answers, BlockEntry(self.divergences_kept, self._key(), name, self.models))
-
-    def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
-        """Return the answers of both where they and their divergences are kept."""
-        base, candidate = blocks
-        compared = self._compared(base, candidate)
-        if compared is None and self._compares(base):
-            return None
-        ours = self.evaluator.find_cached(base, self.base[1])
-        theirs = self.evaluator.find_cached(candidate, self.candidate[1])
-        if ours is None or theirs is None:
-            return None
-        if compared is not None:
-            self.divergences.add(candidate.requests, compared)
-        return ScoredBlocks(responses=(ours, theirs), kept=(True, True))
-
-    def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
-        """Answer a block by both models; every forward pass is done once."""
-        base, candidate = blocks
-        if not self._compares(base):
-            return self._apart(base, candidate)
-        compared = self._compared(base, candidate)
-        if compared is not None:
-            self.divergences.add(candidate.requests, compared)
-            return self._apart(base, candidate)
-        ours, theirs, compared = score_in_lockstep(
-            *self._loaded(), base.requests, candidate.requests, seed=self.seed
-        )
-        self.evaluator.store_answers(base, self.base[1], ours)
-        self.evaluator.store_answers(candidate, self.candidate[1], theirs)
-        self.divergences_kept.put(self._key(), _pair_name(base, candidate), compared)
-        self.divergences.add(candidate.requests, compared)
-        return ScoredBlocks(responses=(ours, theirs), kept=(False, False))
-
-    def _compares(self, base: RequestBlock) -> bool:
-        """Whether this block has distributions that are to be compared."""
-        given_up = base.requests[0].task in self.divergences.reasons
-        return base.kind != "generate_until" and not given_up
-
-    def _compared(self, base: RequestBlock, candidate: RequestBlock) -> ComparedAnswer | None:
-        if not self._compares(base):
-            return None
-        return self.divergences_kept.get(self._key(), _pair_name(base, candidate))
-
-    def _apart(self, base: RequestBlock, candidate: RequestBlock) -> ScoredBlocks:
-        """Answers of each model for itself; those that are kept where they are."""
-        ours, ours_kept = self.evaluator.score_block(base, self.base[1])
-        theirs, theirs_kept = self.evaluator.score_block(candidate, self.candidate[1])
-        return ScoredBlocks(responses=(ours, theirs), kept=(ours_kept, theirs_kept))
-
-    def _loaded(self) -> tuple[LMScorer, LMScorer]:
-        base, candidate = (local_scorer(scorer) for _, scorer in self.models)
-        assert base is not None
-        assert candidate is not None
-        return base, candidate
-
-    def _key(self) -> str | None:
-        keys = [self.evaluator.key(scorer) for _, scorer in self.models]
-        return None if None in keys else digest_of([*keys, "lockstep"])
-
-
-def _pair_name(base: RequestBlock, candidate: RequestBlock) -> str:
-    return digest_of([base.digest, candidate.digest])

@@ -18,12 +18,14 @@ from evalguard.models.machine import checkpoint_bytes, fits_in_memory, weight_by
 from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices, limit_cache
+from evalguard.run.executing.actors import ActorScoring
+from evalguard.run.executing.batches import check_same_policy, policy_after
+from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.groups import check_clusters
 from evalguard.run.loading.foreign_code import has_own_process, needs_worker, runs_other_code
 from evalguard.run.loading.lazy_scorer import (
     LazyScorer,
     ScorerOpener,
-    check_same_policy,
     is_loaded,
     open_scorer,
 )
@@ -31,13 +33,12 @@ from evalguard.run.loading.loading_facts import KnownModel, KnownModels
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.actors import ActorScoring
-from evalguard.run.scoring.cached_blocks import LoadedModel
-from evalguard.run.scoring.evaluate import Evaluator, TaskScoring, served_scorer
+from evalguard.run.scoring.evaluate import Evaluator, served_scorer
 from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
+from evalguard.run.scoring.task_scores import TaskScoring
 from evalguard.run.sources import ModelSource, with_location
 from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
-from evalguard.store.block_cache import ScoreCache, open_cache_dir
+from evalguard.store.block_cache import open_cache_dir
 from evalguard.worker.model_server import keep_servers
 
 # Enough to see a tokenizer that differs, and encoded in no time.
@@ -159,15 +160,14 @@ class RunContext:
             FallbackError: it cannot be scored as the models before it, or as is asked, which an
                 earlier run has found.
         """
-        policy = self.policy_for(source.policy or self.choices.policy)
+        before = [one.describe() for one in self._opened]
+        policy = policy_after(source.policy or self.choices.policy, before)
         known = self._known(source, policy)
         if known is not None and known.gave_up is not None:
             raise known.gave_up
         scorer = self._open(source, policy) if known is None else self._lazy(source, policy, known)
         try:
-            check_same_policy(
-                source.name, scorer.describe(), [one.describe() for one in self._opened]
-            )
+            check_same_policy(source.name, scorer.describe(), before)
         except FallbackError:
             scorer.close()
             raise
@@ -269,17 +269,6 @@ class RunContext:
         """Let every model that is loaded from now on have this one's batches."""
         self._opened.append(scorer)
 
-    def policy_for(self, policy: ScoringPolicy) -> ScoringPolicy:
-        """A policy with the batches that the models before have, so that all have equal ones."""
-        before = [scorer.describe().computation for scorer in self._opened]
-        if not all(one.get("shares_prefixes") for one in before):
-            policy = replace(policy, share_prefixes=False)
-        if policy.token_budget:
-            return policy
-        budgets = [one.get("token_budget") for one in before]
-        found = [budget for budget in budgets if isinstance(budget, int)]
-        return replace(policy, token_budget=min(found, default=0))
-
 
 @contextmanager
 def open_run_context(
@@ -322,7 +311,7 @@ def open_run_context(
             stack.callback(actors.close)
         evaluator = Evaluator(
             tasks=tasks,
-            cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
+            kept=cache_dir if options.use_cache else None,
             progress=progress,
             chat=bool(choices.task_options.apply_chat_template),
             meter=meter,

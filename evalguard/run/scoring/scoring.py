@@ -32,7 +32,8 @@ from evalguard.harness.tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.served.prompt_logprobs import TOP_ARGUMENT
 from evalguard.run.choices import Choices
-from evalguard.run.loading.lazy_scorer import ScorerOpener, score_with_fallback
+from evalguard.run.executing.batches import score_with_fallback
+from evalguard.run.loading.lazy_scorer import ScorerOpener
 from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions

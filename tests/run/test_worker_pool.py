@@ -19,9 +19,11 @@ from probe_works import source, work
 
 from evalguard.core.reports.bisection import Loads
 from evalguard.errors import EvaluationError, WorkerError
-from evalguard.run.bisection import local_runner
-from evalguard.run.bisection.local_runner import LocalRunner, WorkerSlot
-from evalguard.run.bisection.runner import BlockSchedule, FailedWork, ProbeWork, ScoredBlock
+from evalguard.run.executing import worker_pool
+from evalguard.run.executing.schedule import WorkSchedule
+from evalguard.run.executing.work import FailedWork, FinishedUnit, Work
+from evalguard.run.executing.worker_pool import WorkerPool
+from evalguard.run.executing.worker_slot import WorkerSlot
 from evalguard.run.sources import ModelSource
 from evalguard.worker.process import WorkerProcess
 
@@ -45,12 +47,12 @@ class Fake:
         self.closed += 1
 
 
-def ran(runner: LocalRunner, works: list[ProbeWork]) -> Counter[tuple[str, str]]:
+def ran(runner: WorkerPool, works: list[Work]) -> Counter[tuple[str, str]]:
     try:
         return Counter(
-            (event.work.source.name, event.block.digest)
+            (event.work.source.name, event.answer.unit.block.digest)
             for event in runner.run(works)
-            if isinstance(event, ScoredBlock)
+            if isinstance(event, FinishedUnit)
         )
     finally:
         runner.close()
@@ -59,26 +61,26 @@ def ran(runner: LocalRunner, works: list[ProbeWork]) -> Counter[tuple[str, str]]
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 def test_every_block_of_every_work_is_answered_once(jobs: int) -> None:
     works = [work("a", 3), work("b", 1), work("c", 7)]
-    found = ran(LocalRunner(Fake, jobs=jobs), works)
-    wanted = {(one.source.name, of.digest) for one in works for of in one.blocks}
+    found = ran(WorkerPool(Fake, jobs=jobs), works)
+    wanted = {(one.source.name, of.block.digest) for one in works for of in one.units}
     assert found == dict.fromkeys(wanted, 1)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize(("broken", "loaded"), [("load b", False), ("score b", True)])
 def test_a_failure_ends_its_work_and_no_other(jobs: int, broken: str, loaded: bool) -> None:
-    runner = LocalRunner(lambda: Fake((broken,)), jobs=jobs)
+    runner = WorkerPool(lambda: Fake((broken,)), jobs=jobs)
     events = list(runner.run([work("a", 2), work("b", 4), work("c", 2)]))
     runner.close()
     failed = [event for event in events if isinstance(event, FailedWork)]
     assert {event.work.source.name for event in failed} == {"b"}
     assert all(event.loaded is loaded for event in failed)
-    done = Counter(event.work.source.name for event in events if isinstance(event, ScoredBlock))
+    done = Counter(event.work.source.name for event in events if isinstance(event, FinishedUnit))
     assert (done["a"], done["c"]) == (2, 2)
 
 
 def test_one_question_may_be_asked_of_a_model_and_its_error_is_the_callers() -> None:
-    runner = LocalRunner(lambda: Fake(("load b",)), jobs=2)
+    runner = WorkerPool(lambda: Fake(("load b",)), jobs=2)
     assert runner.ask(source("a"), lambda scorer: scorer.describe().identity) == {"weights": "a"}
     with pytest.raises(EvaluationError, match="b cannot be loaded"):
         runner.ask(source("b"), lambda scorer: scorer.describe())
@@ -100,7 +102,7 @@ def test_who_stops_listening_gets_no_further_blocks_answered() -> None:
         def at(self, source: ModelSource) -> FakeScorer:
             return Slow(source.name)
 
-    runner = LocalRunner(Model, jobs=1)
+    runner = WorkerPool(Model, jobs=1)
     events = runner.run([work("a", 500)])
     next(events)
     events.close()
@@ -131,9 +133,9 @@ class Stuck(Fake):
 def test_a_probe_that_takes_far_longer_than_any_before_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_runner, "LEAST", 0.5)
+    monkeypatch.setattr(worker_pool, "LEAST", 0.5)
     monkeypatch.setattr(Stuck, "log", tmp_path / "log")
-    runner = LocalRunner(Stuck, jobs=2)
+    runner = WorkerPool(Stuck, jobs=2)
     list(runner.run([work("a", 1)]))
     events = list(runner.run([work("stuck", 2), work("b", 2)]))
     runner.close()
@@ -141,15 +143,15 @@ def test_a_probe_that_takes_far_longer_than_any_before_is_ended(
     assert isinstance(failed.error, WorkerError)
     assert failed.error.cause == "late"
     assert "far longer than any probe before" in str(failed.error)
-    assert sum(isinstance(event, ScoredBlock) for event in events) == 2
+    assert sum(isinstance(event, FinishedUnit) for event in events) == 2
 
 
 def test_a_first_probe_that_never_ends_is_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_runner, "UNKNOWN_PATIENCE", 0.5)
+    monkeypatch.setattr(worker_pool, "UNKNOWN_PATIENCE", 0.5)
     monkeypatch.setattr(Stuck, "log", tmp_path / "log")
-    runner = LocalRunner(Stuck)
+    runner = WorkerPool(Stuck)
     (failed,) = list(runner.run([work("stuck", 2)]))
     with pytest.raises(WorkerError, match="none before it says how long") as caught:
         runner.ask(source("stuck"), lambda scorer: scorer.describe())
@@ -173,9 +175,9 @@ def test_an_error_after_a_probe_that_ended_just_in_time_is_its_own() -> None:
 def test_a_question_may_take_as_long_as_it_likes_once_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_runner, "UNKNOWN_PATIENCE", 0.1)
-    monkeypatch.setattr(local_runner, "POLL_SECONDS", 0.05)
-    runner = LocalRunner(Fake)
+    monkeypatch.setattr(worker_pool, "UNKNOWN_PATIENCE", 0.1)
+    monkeypatch.setattr(worker_pool, "POLL_SECONDS", 0.05)
+    runner = WorkerPool(Fake)
     assert runner.ask(source("a"), lambda scorer: time.sleep(0.5) or 7) == 7
     runner.close()
 
@@ -185,7 +187,7 @@ def test_stopping_kills_the_workers_that_are_waited_for(
 ) -> None:
     monkeypatch.setattr(Stuck, "log", tmp_path / "log")
     before = threading.enumerate()
-    runner = LocalRunner(Stuck, jobs=2)
+    runner = WorkerPool(Stuck, jobs=2)
     events = runner.run([work("stuck", 1), work("b", 3)])
     next(events)
     events.close()
@@ -203,8 +205,8 @@ def test_whichever_lane_is_next_every_block_is_taken_once(
     sizes: list[int], lanes: int, turns: list[int], costs: tuple[float, float]
 ) -> None:
     works = [work(f"w{number}", size) for number, size in enumerate(sizes)]
-    schedule = BlockSchedule(works, loading=costs[0], scoring=costs[1])
-    before: dict[int, ProbeWork | None] = dict.fromkeys(range(lanes))
+    schedule = WorkSchedule(works, loading=costs[0], scoring=costs[1])
+    before: dict[int, Work | None] = dict.fromkeys(range(lanes))
     resting: set[int] = set()
     taken: list[tuple[str, str]] = []
     for turn in [*turns, *range(lanes)] * 60:
@@ -217,15 +219,15 @@ def test_whichever_lane_is_next_every_block_is_taken_once(
             resting.add(lane)
             continue
         before[lane] = found[0]
-        taken.append((found[0].source.name, found[1].digest))
-    assert sorted(taken) == sorted((w.source.name, b.digest) for w in works for b in w.blocks)
+        taken.append((found[0].source.name, found[1].block.digest))
+    assert sorted(taken) == sorted((w.source.name, u.block.digest) for w in works for u in w.units)
 
 
 def test_a_lane_helps_only_where_that_is_worth_loading() -> None:
-    slow_to_load = BlockSchedule([work("a", 4)], loading=100.0, scoring=1.0)
+    slow_to_load = WorkSchedule([work("a", 4)], loading=100.0, scoring=1.0)
     assert slow_to_load.take(None, None) is not None
     assert slow_to_load.take(None, None) is None
-    quick_to_load = BlockSchedule([work("a", 4)], loading=0.1, scoring=1.0)
+    quick_to_load = WorkSchedule([work("a", 4)], loading=0.1, scoring=1.0)
     assert quick_to_load.take(None, None) is not None
     assert quick_to_load.take(None, None) is not None
 
@@ -239,7 +241,7 @@ def test_loads_of_all_lanes_are_counted_together() -> None:
                 both.wait()
             return super().at(source)
 
-    runner = LocalRunner(Meeting, jobs=2)
+    runner = WorkerPool(Meeting, jobs=2)
     assert runner.loads == Loads()
     ran(runner, [work("a", 1), work("b", 1)])
     assert runner.loads == Loads(started=2)

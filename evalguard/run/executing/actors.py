@@ -16,15 +16,16 @@ from evalguard.core.reports.bisection import Loads
 from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.harness.blocks import RequestBlock
-from evalguard.run.bisection.local_runner import LocalRunner, SwitchableModel
-from evalguard.run.bisection.reused_model import ReusedModel
-from evalguard.run.bisection.runner import FailedWork, ProbeWork, check_batches, policy_for_ends
 from evalguard.run.choices import Choices
+from evalguard.run.executing.batches import check_batches, policy_for_ends
+from evalguard.run.executing.kept_blocks import LoadedModel
+from evalguard.run.executing.reused_model import ReusedModel
+from evalguard.run.executing.work import FailedWork, Unit, Work
+from evalguard.run.executing.worker_pool import WorkerPool
+from evalguard.run.executing.worker_slot import SwitchableModel
 from evalguard.run.loading.lazy_scorer import is_loaded
 from evalguard.run.meter import BLOCKS_CACHED, interruptible
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.cached_blocks import AheadBlockScorer
 from evalguard.run.scoring.evaluate import Evaluator, served_scorer
 from evalguard.run.sources import ModelSource
 from evalguard.worker.ray_actors import RayPlan, check_ray, open_cluster
@@ -62,7 +63,7 @@ class ActorScoring:
         self._options = options
         self._cache_dir = cache_dir
         self._sources: list[tuple[Scorer, ModelSource]] = []
-        self._runner: LocalRunner | None = None
+        self._pool: WorkerPool | None = None
         self._first = _FirstModel(self._open_one)
 
     @property
@@ -74,76 +75,60 @@ class ActorScoring:
         """Remember what a model was opened from, and with which policy (``source.policy``)."""
         self._sources.append((scorer, source))
 
-    def score(self, evaluator: Evaluator, block_scorer: AheadBlockScorer) -> None:
-        """Score what is not kept of a model, and keep it.
+    def score(self, evaluator: Evaluator, model: LoadedModel, units: Sequence[Unit]) -> None:
+        """Have actors answer units of a model, of which not all is kept, and keep the answers.
 
         Raises:
             EvaluationError: the model cannot be loaded or asked; or an actor's machine gives it
                 another identity than the one where it was loaded first.
             Interrupted: on Ctrl-C; finished blocks are kept.
         """
-        (model,) = block_scorer.models
         source = next((one for scorer, one in self._sources if scorer is model.scorer), None)
-        key = evaluator.key(model.scorer)
+        key = evaluator.store.key(model.scorer)
         if source is None or served_scorer(model.scorer) is not None:
             return  # a server is asked from here, whoever shares its work out
         if key is None:
-            if evaluator.cache is not None:
+            if evaluator.kept is not None:
                 evaluator.note(f"{model.name} is scored by one actor: its scores cannot be kept")
             return
-        with interruptible("building the requests"):
-            left = self._left(evaluator, block_scorer)
-        if len(left) < 2:
+        if len(units) < 2:
             return
         with interruptible(f"scoring {model.name}", hint=BLOCKS_CACHED):
-            self._score(evaluator, block_scorer, source, left, key)
+            self._score(evaluator, model, source, units, key)
 
     def close(self) -> None:
         """End the actors. May be called twice."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.close()
-
-    @staticmethod
-    def _left(evaluator: Evaluator, block_scorer: AheadBlockScorer) -> list[RequestBlock]:
-        return [
-            block
-            for task in evaluator.tasks.names
-            for block in evaluator.blocks(evaluator.requests(task, block_scorer.models[0].scorer))
-            if not all(entry.is_there for entry in block_scorer.entries([block]))
-        ]
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
 
     def _score(
         self,
         evaluator: Evaluator,
-        block_scorer: AheadBlockScorer,
+        model: LoadedModel,
         source: ModelSource,
-        left: Sequence[RequestBlock],
+        units: Sequence[Unit],
         key: str,
     ) -> None:
         assert source.policy is not None
-        (model,) = block_scorer.models
         ends = [model.scorer.describe()]
         policy = policy_for_ends(source.policy, ends, source.variant.model)
-        source = replace(source, policy=policy)
-        works = [
-            ProbeWork(source=source, blocks=tuple(of.blocks), beside=of.beside, top_k=of.top_k)
-            for of in block_scorer.split_ahead(left)
-            if of.blocks
-        ]
-        runner = self._runner = self._runner or self._open_runner(evaluator)
-        evaluator.progress.note(f"{model.name}: {len(left):,} blocks on {runner.jobs} Ray actors")
-        tasks = ", ".join(evaluator.tasks.names)
-        evaluator.progress.start(model.name, tasks, sum(len(block.doc_ids) for block in left))
+        work = Work(source=replace(source, policy=policy), units=tuple(units))
+        pool = self._pool = self._pool or self._open_pool(evaluator)
+        evaluator.progress.note(f"{model.name}: {len(units):,} blocks on {pool.jobs} Ray actors")
+        tasks = ", ".join(dict.fromkeys(unit.block.requests[0].task for unit in units))
+        documents = sum(len(unit.block.doc_ids) for unit in units)
+        evaluator.progress.start(model.name, tasks, documents)
         self._first.start(model.scorer if is_loaded(model.scorer) else None)
         try:
-            with evaluator.meter.ahead(model.name), closing(runner.run(works)) as events:
+            with evaluator.meter.ahead(model.name), closing(pool.run([work])) as events:
                 for event in events:
                     if isinstance(event, FailedWork):
                         raise event.error
                     _check_alike(model.name, event.description, policy, key)
-                    block_scorer.store_ahead(event.block, event)
-                    evaluator.count_ahead(event.block, model.name, event.responses)
+                    evaluator.store.keep(event.answer, key)
+                    block = event.answer.unit.block
+                    evaluator.count_ahead(block, model.name, event.answer.responses)
         except BaseException:
             self.close()
             raise
@@ -151,9 +136,9 @@ class ActorScoring:
             evaluator.progress.stop()
             self._first.close()
 
-    def _open_runner(self, evaluator: Evaluator) -> LocalRunner:
+    def _open_pool(self, evaluator: Evaluator) -> WorkerPool:
         first: list[SwitchableModel] = [self._first]
-        return LocalRunner(
+        return WorkerPool(
             lambda: first.pop() if first else self._open_one(),
             jobs=self.places,
             watch=self._options.timeout is None,
