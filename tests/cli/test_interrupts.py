@@ -133,7 +133,7 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("evalguard.run.scoring.run_context.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
         (
-            "evalguard.run.scoring.evaluate.score_tables",
+            "evalguard.run.scoring.task_scores.score_tables",
             "while scoring orig (base) and orig (candidate)",
         ),
         (

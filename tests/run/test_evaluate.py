@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,11 @@ from fake_models import FakeScorer, evaluator, scores_of
 from evalguard.core.reports.findings import unstored
 from evalguard.core.scorer import Response
 from evalguard.errors import EvaluationError, Interrupted, StoreError
+from evalguard.harness.requests import documents_of
 from evalguard.harness.tasks import TaskSet
+from evalguard.run.executing.kept_blocks import LoadedModel
+from evalguard.run.executing.work import Unit
+from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.store.block_cache import ScoreCache
 
 BLOCKS = 16  # of sw_long: 300 documents
@@ -134,3 +140,26 @@ def test_a_likelihood_of_nan_takes_every_metric_of_its_document(
     for scores in evaluation.scores.values():
         for table in scores.tables:
             assert np.flatnonzero(np.isnan(table.values)).tolist() == [3]
+
+
+def test_workers_are_given_what_is_not_kept_of_all_tasks_or_of_a_part(
+    tasks: TaskSet, tmp_path: Path
+) -> None:
+    """As actors of a cluster: before a comparison its blocks, before a look those of the look."""
+    given: list[list[str]] = []
+
+    def note_units(_: Evaluator, model: LoadedModel, units: Sequence[Unit]) -> None:
+        assert model.name == "m"
+        given.append([unit.block.requests[0].task for unit in units])
+
+    shared = replace(evaluator(tasks, tmp_path), score_ahead=note_units)
+    scorer = FakeScorer()
+    asked = shared.requests("sw_word", scorer)
+    part = documents_of(asked, asked.doc_ids[:5])
+    shared.score_requests([part], shared.scoring_of(LoadedModel("m", scorer)))
+    shared.evaluate("m", scorer)
+    shared.evaluate("m", FakeScorer())
+    look, whole, again = given
+    assert set(look) == {"sw_word"}
+    assert set(whole) == {"sw_long", "sw_word"}
+    assert again == []

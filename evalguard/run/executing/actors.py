@@ -20,7 +20,7 @@ from evalguard.run.choices import Choices
 from evalguard.run.executing.batches import check_batches, policy_for_ends
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.executing.reused_model import ReusedModel
-from evalguard.run.executing.work import FailedWork, Unit, Work
+from evalguard.run.executing.work import FailedWork, ReferencesGoneError, Unit, Work
 from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.executing.worker_slot import SwitchableModel
 from evalguard.run.loading.lazy_scorer import is_loaded
@@ -124,6 +124,8 @@ class ActorScoring:
             with evaluator.meter.ahead(model.name), closing(pool.run([work])) as events:
                 for event in events:
                     if isinstance(event, FailedWork):
+                        if isinstance(event.error, ReferencesGoneError):
+                            return  # the comparison finds the same, and measures without them
                         raise event.error
                     _check_alike(model.name, event.description, policy, key)
                     evaluator.store.keep(event.answer, key)
