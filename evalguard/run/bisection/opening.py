@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from evalguard.core.document_scale import DocumentScale
-from evalguard.core.limit_scale import LimitScale
 from evalguard.core.gate_state import Key
+from evalguard.core.limit_scale import LimitScale
 from evalguard.core.scorer import Scorer
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
