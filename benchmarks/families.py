@@ -15,10 +15,10 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.run.judging import judge_comparisons
-from evalguard.stats.compare import compare_documents, compare_scores
+from evalguard.stats.compare_scores import compare_documents, compare_scores
 from evalguard.stats.contributions import contributions
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.strata import across_tasks
+from evalguard.stats.joint_null import across_tasks
 
 _METRICS = 6
 _TASKS = 3

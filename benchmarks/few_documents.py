@@ -25,8 +25,10 @@ from benchmarks.tally import SEED, Share, seed_of
 from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.contributions import contributions
 from evalguard.stats.drift import estimate_drift
+from evalguard.stats.estimate import Estimate
 from evalguard.stats.group import limited_to_documents
-from evalguard.stats.probability import Estimate, moments, t_upper_tail
+from evalguard.stats.moments import moments
+from evalguard.stats.probability import t_upper_tail
 from evalguard.stats.strata import Stratum, stratify_documents
 
 SIZES = (2, 3, 4, 5, 6, 7, 8, 11, 15, 21, 30)

@@ -19,7 +19,7 @@ from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.gate import Gate
 from evalguard.core.verdict import Margin
 from evalguard.run.judging import judge_comparisons
-from evalguard.stats.compare import compare_documents
+from evalguard.stats.compare_scores import compare_documents
 
 SEED = 20261126
 RUNS = 50  # undecided ones of each row

@@ -29,7 +29,7 @@ from evalguard.run.compare import resolve_request
 from evalguard.run.meter import find_demo_guard
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.scoring import score_sides
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 
 SEED = 20261123
 PAGE = Path(__file__).parent.parent / "docs" / "gate.md"

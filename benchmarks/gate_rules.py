@@ -22,7 +22,7 @@ from benchmarks.output import deliver
 from benchmarks.tables import scored
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 
 SEED = 20261123
 COUNTS = (1, 7, 20, 50)

@@ -30,8 +30,8 @@ from benchmarks.tally import seed_of
 from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.verdict import decide
-from evalguard.stats.binary import holm
-from evalguard.stats.compare import compare_documents
+from evalguard.stats.compare_scores import compare_documents
+from evalguard.stats.multiple_tests import holm
 
 SEED = 20261125
 RUNS = 1_000

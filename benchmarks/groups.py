@@ -12,7 +12,7 @@ from benchmarks.differences import SEEN, Array, Rng
 from benchmarks.outcomes import CONFIDENCE, MARGIN, Cell, Outcome
 from benchmarks.tables import scored
 from evalguard.core.task_group import TaskGroup
-from evalguard.stats.compare import compare_documents
+from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.group import Subtask, compare_group
 
 # Shares of the documents: eight subtasks, the largest eight times the smallest.

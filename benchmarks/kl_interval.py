@@ -21,7 +21,8 @@ from benchmarks.differences import Array, Rng
 from benchmarks.outcomes import CONFIDENCE
 from benchmarks.output import deliver
 from benchmarks.tally import SEED, Share, seed_of
-from evalguard.stats.distribution import kl_upper_end, ratio_estimate
+from evalguard.stats.mean_kl import kl_upper_end
+from evalguard.stats.positions import ratio_estimate
 
 SIZES = (30, 100, 300)
 _LEVEL = (1.0 - CONFIDENCE) / 2.0

@@ -18,7 +18,7 @@ from benchmarks.outcomes import Cell, Method, Outcome, outcome_of
 from benchmarks.tables import scored
 from benchmarks.texts import TEXTS, Texts
 from evalguard.core.scores import Aggregation
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 
 SIZES = (50, 200, 2_000)
 

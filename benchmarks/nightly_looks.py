@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.night_series import OUTSIDE, QUIET, Make, Series, normal, stepped
-from evalguard.core.reports.night import ALPHA, LOOKS
+from evalguard.core.reports.night_report import ALPHA, LOOKS
 from evalguard.run.nightly.night_files import MOST_NIGHTS
 from evalguard.stats.series.change_points import change_points
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.differences import Rng
 from evalguard.core.comparison import Comparison
 from evalguard.core.paired_scores import PairedScores
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 from evalguard.stats.drift import estimate_drift
 
 CONFIDENCE = 0.95

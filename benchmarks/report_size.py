@@ -24,7 +24,8 @@ import numpy as np
 
 from benchmarks.output import deliver
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity, drift_column
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
+from evalguard.core.reports.run_documents import RunDocuments, drift_column
 from evalguard.report.html.document_texts import TEXT_BUDGET, TOKEN_BUDGET
 from evalguard.report.html.report import render_html
 from evalguard.report.view.report import build_report_view

@@ -25,7 +25,7 @@ from benchmarks.output import deliver
 from benchmarks.tables import scored
 from benchmarks.tally import SEED, Share, seed_of
 from evalguard.core.paired_scores import PairedScores
-from evalguard.stats.compare import compare_documents
+from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.skewed.few_documents import rests_on
 

@@ -32,7 +32,9 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.core.score_rows import pick_rows
 from evalguard.core.verdict import Margin, MarginUnit
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.sequential.finding import StoppingRule, find, planned_looks
+from evalguard.stats.sequential.finding import find
+from evalguard.stats.sequential.looks import planned_looks
+from evalguard.stats.sequential.stopping_rule import StoppingRule
 
 SEED = 20261120
 ORDERS = 200

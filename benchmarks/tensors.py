@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.output import deliver
-from evalguard.core.tensors.precision import round_mantissa
+from evalguard.core.tensors.precision_vote import round_mantissa
 
 COMMAND = "python -m benchmarks.tensors --gigabytes 10 --output benchmarks/results/tensors.md"
 WIDTH, INNER, VOCABULARY = 2048, 5632, 32000

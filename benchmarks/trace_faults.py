@@ -14,12 +14,12 @@ from torch import nn
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.settings import Value
-from evalguard.core.tensors.precision import round_integer, round_mantissa
+from evalguard.core.tensors.precision_vote import round_integer, round_mantissa
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.points import ROOT, ModelInputs, token_inputs
-from evalguard.core.tracing.precision import round_weights
+from evalguard.core.tracing.weight_precision import round_weights
 from evalguard.models.tracing.hyperparameters import read_model
 
 _VOCABULARY = 80

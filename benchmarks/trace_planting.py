@@ -31,7 +31,7 @@ from benchmarks.trace_faults import (
     sample_inputs,
     sample_model,
 )
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.tracing.points import ModelInputs
 from evalguard.models.tracing.hooks import run_pass
 from evalguard.models.tracing.trace import trace_models

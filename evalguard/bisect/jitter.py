@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import gammaincinv, ndtr, stdtrit
 
 from evalguard.bisect.oracle import Floats
-from evalguard.bisect.twins import ALIKE
+from evalguard.bisect.twin_assignments import ALIKE
 
 FEWEST = 8  # documents that show how far they scatter
 _CONCENTRATED = 1.5  # times the smallest variance: drift sits on few documents

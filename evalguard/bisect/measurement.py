@@ -24,7 +24,7 @@ from evalguard.bisect.oracle import (
     request_scores,
 )
 from evalguard.bisect.search_probe import LAUNCH, Probe
-from evalguard.bisect.twins import twins
+from evalguard.bisect.twin_assignments import twins
 from evalguard.bisect.yardstick import Yardstick
 
 

@@ -18,8 +18,8 @@ from evalguard.bisect.fit import Fit
 from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.oracle import Floats, Mask
 from evalguard.stats.binary import mcnemar_mid_p
-from evalguard.stats.bootstrap import sign_flip
-from evalguard.stats.probability import t_estimate
+from evalguard.stats.estimate import t_estimate
+from evalguard.stats.sign_flip import sign_flip
 from evalguard.stats.skewed.corrected_t import careful_t
 
 STEP = 0.3  # of the margin: what a culprit changes at least

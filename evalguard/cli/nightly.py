@@ -35,7 +35,7 @@ from evalguard.cli.parameters import (
 )
 
 if TYPE_CHECKING:
-    from evalguard.core.reports.history import Found
+    from evalguard.core.reports.history_report import Found
 
 
 _night_option = option_factory("Night")

@@ -27,7 +27,8 @@ from evalguard.cli.parameters import (
     speed_option,
     task_option,
 )
-from evalguard.core.reports.compare import FORMATS, SINKS
+from evalguard.core.reports.report_formats import FORMATS
+from evalguard.core.reports.tracked_run import SINKS
 
 TRACKING = (
     record_option(

@@ -19,7 +19,7 @@ from evalguard.cli.parameters import PATH, Command, add_options, output_option
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.core.reports.compare import Format
+    from evalguard.core.reports.report_formats import Format
     from evalguard.run.publishing.forges import CommentMode
     from evalguard.run.result import CompareResult
     from evalguard.run.several import SeveralResult

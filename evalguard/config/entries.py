@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from evalguard.core.amounts import parse_size
-from evalguard.core.reports.compare import SINKS
+from evalguard.core.reports.tracked_run import SINKS
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import StoreError, UsageError
 

@@ -20,7 +20,8 @@ import numpy as np
 from evalguard.core.limit_scale import Floats
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
-from evalguard.stats.probability import SigmaScale, exact_sum, moments
+from evalguard.stats.moments import exact_sum, moments
+from evalguard.stats.sigma_scale import SigmaScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import Aggregation, ScoreTable
 from evalguard.core.settings import Value
-from evalguard.stats.probability import exact_sum, moments
+from evalguard.stats.moments import exact_sum, moments
 
 Floats = NDArray[np.float64]
 Prints = NDArray[np.uint64]

@@ -8,11 +8,8 @@ from typing import Literal, get_args
 
 from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.distribution_comparison import DistributionComparison
-from evalguard.core.documents.broken_documents import (
-    BrokenDocument,
-    broken_text,
-    judge_broken,
-)
+from evalguard.core.documents.broken_documents import BrokenDocument
+from evalguard.core.documents.broken_verdict import broken_text, judge_broken
 from evalguard.core.gate_state import GateState, Key, overall, reason
 from evalguard.core.limits import Limit, LimitVerdict, judge_limits
 from evalguard.core.reports.findings import Finding
@@ -26,7 +23,7 @@ from evalguard.errors import (
     UsageError,
     nearest,
 )
-from evalguard.stats.binary import family_false_alarm, holm
+from evalguard.stats.multiple_tests import family_false_alarm, holm
 
 FailOn = Literal["real", "margin", "significant", "certain", "any-degradation"]
 WhenUndecided = Literal["warn", "fail", "pass"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.compare import Sent, SinkName, TrackedRun
+from evalguard.core.reports.tracked_run import Sent, SinkName, TrackedRun
 from evalguard.integrations import mlflow_sink, trackio_sink, wandb_sink
 from evalguard.integrations.jobs import TrackingJob, write_answer
 from evalguard.integrations.wandb_sink import save_night_report

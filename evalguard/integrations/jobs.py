@@ -14,8 +14,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.compare import Sent, SinkName, TrackedRun
-from evalguard.core.reports.night import TrackedNight
+from evalguard.core.reports.tracked_night import TrackedNight
+from evalguard.core.reports.tracked_run import Sent, SinkName, TrackedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from evalguard.core.reports.compare import Sent, TrackedRun
+from evalguard.core.reports.tracked_run import Sent, TrackedRun
 from evalguard.integrations.jobs import TrackingJob
 
 EXPERIMENT = "evalguard"

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from evalguard.core.reports.compare import Sent, SinkName, TrackedRun
-from evalguard.core.reports.night import TrackedNight
+from evalguard.core.reports.tracked_night import TrackedNight
+from evalguard.core.reports.tracked_run import Sent, SinkName, TrackedRun
 from evalguard.integrations.jobs import SendingLimits, TrackingJob, run_in_process
 from evalguard.integrations.wandb_sink import find_open_run, log_into_open_run
 

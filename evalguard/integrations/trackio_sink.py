@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from evalguard.core.reports.compare import Sent, TrackedRun
+from evalguard.core.reports.tracked_run import Sent, TrackedRun
 from evalguard.integrations.jobs import TrackingJob
 
 PROJECT = "evalguard"

@@ -16,8 +16,8 @@ from urllib.parse import quote, urlsplit
 
 from evalguard.core.markdown_text import break_links, inline
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.compare import Sent, TrackedRun
-from evalguard.core.reports.night import NightTrend, NightVerdict, TrackedNight, TrendPoint
+from evalguard.core.reports.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
+from evalguard.core.reports.tracked_run import Sent, TrackedRun
 from evalguard.integrations.jobs import TrackingJob
 
 if TYPE_CHECKING:

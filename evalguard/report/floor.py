@@ -10,8 +10,8 @@ from rich.text import Text
 
 from evalguard.core.distribution_floor import DistributionShift, TaskDistributionFloor
 from evalguard.core.noise_floor import MetricFloor, Shift
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.plan import FloorReport
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.floor_report import FloorReport
 from evalguard.report.contract.json_values import (
     in_schema_order,
     nulls_told,

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.core.reports.compare import CompareReport, Format, RunDocuments
-from evalguard.core.reports.trace import TraceReport
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.report_formats import Format
+from evalguard.core.reports.run_documents import RunDocuments
+from evalguard.core.reports.trace_report import TraceReport
 from evalguard.errors import UsageError, nearest
 from evalguard.report import ci, markdown
 from evalguard.report.ci import render_annotations as annotated

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from evalguard.core.amounts import size_text
 from evalguard.core.history import Night, NightMetric, NightRun
-from evalguard.core.reports.history import (
+from evalguard.core.reports.broken_on_nights import BrokenDocuments
+from evalguard.core.reports.document_flips import DocumentFlips
+from evalguard.core.reports.history_report import (
     SCHEMA,
-    BrokenDocuments,
-    DocumentFlips,
     FlipReport,
     Found,
     HistoryAddition,
@@ -32,7 +32,7 @@ from evalguard.report.page import render_page, wrap_prose
 from evalguard.report.trends import format_time, key_label, listing_blocks, trend_blocks
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.rounding import format_count
-from evalguard.stats.series.change_points import ChangePoint, Level
+from evalguard.stats.series.levels import ChangePoint, Level
 
 _MOST_PROBLEMS = 3
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.markdown_text import inline
-from evalguard.core.reports.night import (
+from evalguard.core.reports.night_report import (
     GRAVEST_FIRST,
     SCHEMA,
     GonePair,

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.repeat_command import planned_as_comparison
-from evalguard.core.reports.plan import ExpectedDrift, PlanReport, TaskCost
+from evalguard.core.reports.plan_report import ExpectedDrift, PlanReport, TaskCost
 from evalguard.report.contract.json_values import key_fields, nulls_told, record_fields
 from evalguard.report.page import (
     NARROWEST,
@@ -28,7 +28,7 @@ from evalguard.report.view.side import side_view
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import format_percent, margin_text
 from evalguard.report.words.plain_text import fit_text, pad_text, printable, wrap_text
-from evalguard.stats.pilot import DocumentRange, MetricPlan
+from evalguard.stats.metric_plan import DocumentRange, MetricPlan
 
 _NARROWEST_LABEL = 14
 _GAP = "  "

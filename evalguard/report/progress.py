@@ -17,7 +17,7 @@ from rich.text import Text
 
 from evalguard.bisect.events import Accepted, Cleared, Event, Expected, ProbeEnded, ProbeStarted
 from evalguard.bisect.search_probe import Probe
-from evalguard.core.reports.bisection import SIGMA
+from evalguard.core.reports.bisect_report import SIGMA
 from evalguard.report.words.bisection import drift_phrase, format_drift, list_names
 from evalguard.report.words.costs import format_duration
 from evalguard.report.words.plain_text import fit_text, printable

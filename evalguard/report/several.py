@@ -15,8 +15,9 @@ from rich.text import Text
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.markdown_text import inline
-from evalguard.core.reports.compare import CompareReport, Format
-from evalguard.core.reports.several import (
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.report_formats import Format
+from evalguard.core.reports.several_report import (
     SCHEMA,
     NoVerdict,
     SeveralReport,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 from rich.text import Text
 
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.page import (
     NARROWEST,
     command_lines,

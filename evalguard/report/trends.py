@@ -13,12 +13,18 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.history import NightMetric
-from evalguard.core.reports.history import Change, HistoryListing, HistoryRun, Trend, TrendReport
+from evalguard.core.reports.history_report import (
+    Change,
+    HistoryListing,
+    HistoryRun,
+    Trend,
+    TrendReport,
+)
 from evalguard.report.page import column_widths, command_lines, row_text, wrap_prose
 from evalguard.report.words.labels import GRAVITY, STATE_STYLE, format_percent
 from evalguard.report.words.plain_text import fit_text, pad_text, printable
 from evalguard.report.words.rounding import format_count, format_with_stderr, p_value_phrase
-from evalguard.stats.series.change_points import ChangePoint
+from evalguard.stats.series.levels import ChangePoint
 
 _MOST_PLOTS = 2
 _SPARK_WIDTH, _SIGMA_WIDTH = 24, 16

@@ -20,7 +20,7 @@ from evalguard.core.documents.likelihoods import (
     restore_infinity,
 )
 from evalguard.core.history import MetricKey, NightRun
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.score_items import (
     DocumentStatistics,
     check_loglikelihoods,
@@ -34,7 +34,7 @@ from evalguard.regular_file import open_regular
 from evalguard.run.record import MetricFacts
 from evalguard.run.scoring.task_scores import describe_reading
 from evalguard.run.stored_run import BaselineScores, StoredRun, read_stored_run
-from evalguard.stats.probability import exact_sum
+from evalguard.stats.moments import exact_sum
 from evalguard.store.history.history_file import HistoryFile
 from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names
 

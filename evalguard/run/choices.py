@@ -15,7 +15,7 @@ from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
 from evalguard.core.amounts import parse_size, size_text
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
-from evalguard.core.reports.compare import SinkName
+from evalguard.core.reports.tracked_run import SinkName
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import GuardFileError, UsageError
 from evalguard.harness.surroundings import TaskOptions

@@ -10,8 +10,8 @@ from evalguard.core.gate import Gate
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import UsageError, nearest
-from evalguard.stats.compare import MetricComparison
 from evalguard.stats.group import Subtask, compare_group, failed_group
+from evalguard.stats.judgement import MetricComparison
 
 SubtaskKey = tuple[str, str, str]
 TaskGroups = Sequence[TaskGroup]

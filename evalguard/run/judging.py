@@ -12,12 +12,13 @@ import evalguard
 from evalguard.core.across_tasks import AcrossTasks, Key
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
-from evalguard.core.documents.broken_documents import BrokenDocument, broken_findings, broken_ids
+from evalguard.core.documents.broken_documents import BrokenDocument
+from evalguard.core.documents.broken_verdict import broken_findings, broken_ids
 from evalguard.core.gate import Gate, GateResult, exit_code, metric_names
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.score_rows import finite_rows
@@ -65,18 +66,14 @@ from evalguard.run.scoring.spread_losses import find_spread_losses
 from evalguard.run.stored_run import describe_differences
 from evalguard.run.undirected import refuse_undirected
 from evalguard.stats.answers.uninformative import nothing_known
-from evalguard.stats.binary import benjamini_hochberg
 from evalguard.stats.caveats import documents_of_task
-from evalguard.stats.compare import (
-    MetricComparison,
-    compare_documents,
-    complete_verdict,
-    failed_comparison,
-)
+from evalguard.stats.compare_scores import compare_documents, failed_comparison
 from evalguard.stats.contributions import Contributions
-from evalguard.stats.difference_shape import skewness
+from evalguard.stats.joint_null import across_tasks, crossing_chance
+from evalguard.stats.judgement import MetricComparison, complete_verdict
+from evalguard.stats.multiple_tests import benjamini_hochberg
 from evalguard.stats.skewed.few_documents import find_few_documents
-from evalguard.stats.strata import across_tasks, crossing_chance
+from evalguard.stats.skewness import skewness
 from evalguard.stats.unexpected_scores import find_unexpected_scores
 
 

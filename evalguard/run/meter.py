@@ -11,14 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalguard.config.files import embedded_folder
-from evalguard.core.reports.compare import (
-    AnswerCounts,
-    CompareReport,
-    Format,
-    Phase,
-    PhaseName,
-    Resources,
-)
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.report_formats import Format
+from evalguard.core.reports.resources import AnswerCounts, Phase, PhaseName, Resources
 from evalguard.core.scorer import Response, Scorer
 from evalguard.errors import EvalguardError, Interrupted
 from evalguard.models.machine import peak_device_memory

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from evalguard.config.entries import parse_model_args
 from evalguard.core.redaction import redacted_command
-from evalguard.core.reports.compare import Format
+from evalguard.core.reports.report_formats import Format
 from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Assignment, Value
 from evalguard.errors import UsageError, nearest

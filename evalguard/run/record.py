@@ -20,7 +20,8 @@ import evalguard
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.pairing import pair
-from evalguard.core.reports.compare import CompareReport, drift_column
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.run_documents import drift_column
 from evalguard.core.score_rows import finite_rows
 from evalguard.core.scores import Aggregation, ScoreTable, Uninformative, UninformativeKind
 from evalguard.core.settings import Value

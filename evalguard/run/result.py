@@ -13,7 +13,8 @@ from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import GateResult
 from evalguard.core.influential_documents import Influence
 from evalguard.core.noise_floor import Floor
-from evalguard.core.reports.compare import CompareReport, Format
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.report_formats import Format
 from evalguard.core.settings import Value
 from evalguard.core.stopping import Stopping
 from evalguard.report.contract.compare import compare_document, distribution_row

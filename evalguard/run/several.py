@@ -13,8 +13,9 @@ from typing import Any
 from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
 from evalguard.core.redaction import redacted_text
 from evalguard.core.repeat_command import as_bisection, as_one_pair
-from evalguard.core.reports.compare import CompareReport, Format
-from evalguard.core.reports.several import NoVerdict, SeveralReport, Step, step_drifts
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.report_formats import Format
+from evalguard.core.reports.several_report import NoVerdict, SeveralReport, Step, step_drifts
 from evalguard.errors import EXIT_FAILED, EvalguardError, Interrupted, UsageError
 from evalguard.report.formats import choose_format
 from evalguard.report.progress import ProgressLine

@@ -12,7 +12,7 @@ from evalguard.config.documents import require_code_allowed
 from evalguard.config.entries import inline_variant, resolve_model_args, resolve_path
 from evalguard.config.guard import Guard, GuardSet
 from evalguard.core.redaction import shown_value
-from evalguard.core.reports.compare import RunIdentity, SettingState
+from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Assignment, Value, Variant, digest_of
 from evalguard.errors import (

@@ -9,8 +9,9 @@ from typing import Any
 
 from evalguard.core import checksum
 from evalguard.core.document_fields import DocumentFields
-from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity
-from evalguard.core.reports.trace import TraceReport
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
+from evalguard.core.reports.run_documents import RunDocuments
+from evalguard.core.reports.trace_report import TraceReport
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError

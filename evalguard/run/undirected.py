@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evalguard.core.gate import Gate
-from evalguard.stats.compare import MetricComparison, failed_comparison
+from evalguard.stats.compare_scores import failed_comparison
+from evalguard.stats.judgement import MetricComparison
 
 _NO_DIRECTION = (
     "whether higher is better is not declared (`higher_is_better` in the task's metric_list, or in "

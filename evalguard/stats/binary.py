@@ -7,19 +7,12 @@ m = b + c. Only the flips carry information about the drift (b - c) / n.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import optimize
 
-from evalguard.stats.probability import (
-    Estimate,
-    chi_square_upper_tail,
-    fair_coin_upper_tail,
-    normal_critical,
-)
+from evalguard.stats.estimate import Estimate
+from evalguard.stats.probability import chi_square_upper_tail, fair_coin_upper_tail, normal_critical
 
 Alternative = Literal["greater", "two-sided"]
 
@@ -130,92 +123,3 @@ def flip_estimate(b: int, c: int, n: int, *, confidence: float) -> Estimate:
         confidence=confidence,
         differing=b + c,
     )
-
-
-# Several tests at once.
-
-
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm-adjusted p-values, in the order given.
-
-    Rejecting where an adjusted value is at most alpha keeps the chance of any false rejection at
-    or below alpha, whatever the dependence (S. Holm, Scand. J. Statist. 6, 1979, 65-70).
-    """
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return tuple(adjusted)
-
-
-def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Benjamini-Hochberg q-values, in the order given.
-
-    q = min over all p_j >= p of m p_j / rank_j, at most 1. Taking what has q <= alpha for real
-    keeps the expected share of false ones among them at or below alpha, for tests that are
-    independent or positively dependent (Y. Benjamini, Y. Hochberg, J. R. Statist. Soc. B 57, 1995,
-    289-300; Y. Benjamini, D. Yekutieli, Ann. Statist. 29, 2001, 1165-1188).
-    """
-    count = len(p_values)
-    order = sorted(range(count), key=lambda index: p_values[index], reverse=True)
-    adjusted = [0.0] * count
-    lowest = 1.0
-    for place, index in enumerate(order):
-        lowest = min(lowest, p_values[index] * count / (count - place))
-        adjusted[index] = lowest
-    return tuple(adjusted)
-
-
-def family_false_alarm(
-    chances: Sequence[float], further: float = 0.0
-) -> tuple[float | None, float | None]:
-    """Bonferroni's bound, min(1, sum p_k), and 1 - prod(1 - p_k), as if independent.
-
-    Args:
-        chances: of each test's false alarm; None is returned for none.
-        further: added to the bound alone: a chance that is not one of these tests'.
-    """
-    if not chances:
-        return None, None
-    bound = min(1.0, math.fsum([*chances, further]))
-    if 1.0 in chances:
-        return bound, 1.0
-    return bound, -math.expm1(math.fsum(math.log1p(-chance) for chance in chances))
-
-
-# Wilcoxon's signed-rank test: a companion that no single document can carry.
-
-
-# Differences from which on scipy takes the normal distribution, whatever they are.
-_LARGE = 51
-
-
-def wilcoxon_signed_rank(d: NDArray[np.float64]) -> float:
-    """One-sided p-value that differences lie symmetrically about 0 (Wilcoxon 1945).
-
-    Documents without any difference are left out, as Wilcoxon did (scipy's ``zero_method``
-    "wilcox"); ties share their mean rank. Up to 50 differences without ties the distribution is
-    exact, else normal with the variance corrected for ties (scipy's ``method`` "auto").
-
-    It asks about the typical document, not about the mean: with skewed differences the two can
-    differ, and then the mean is what the metric is made of. Without any difference p is 1.
-
-    Args:
-        d: finite differences, float64, shape (n,), positive where the candidate is worse.
-    """
-    different = d[d != 0.0]
-    n = different.shape[0]
-    if n == 0:
-        return 1.0
-    if n < _LARGE:
-        from scipy import stats  # half a second that only few documents need cost
-
-        return float(stats.wilcoxon(different, alternative="greater", method="auto").pvalue)
-    _, places, ties = np.unique(np.abs(different), return_inverse=True, return_counts=True)
-    ranks = np.cumsum(ties) - (ties - 1) / 2.0
-    above = float(np.sum(ranks[places.reshape(-1)][different > 0.0]))
-    variance = n * (n + 1.0) * (2.0 * n + 1.0) / 24.0
-    variance -= float(np.sum(ties * (ties.astype(np.float64) ** 2 - 1.0))) / 48.0
-    return float(special.ndtr((n * (n + 1.0) / 4.0 - above) / math.sqrt(variance)))

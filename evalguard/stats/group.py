@@ -17,25 +17,26 @@ import numpy as np
 from evalguard.core.comparison import Companion, Comparison
 from evalguard.core.task_group import TaskGroup
 from evalguard.core.verdict import Margin, MetricMargin, one_sided_level
-from evalguard.stats.caveats import skewed_differences
-from evalguard.stats.compare import (
-    IDENTICAL,
-    MetricComparison,
-    MetricJudgement,
+from evalguard.stats.companions import disagreements, plain_t, sign_flip_companion
+from evalguard.stats.compare_scores import (
     drift_fields,
     failed_comparison,
     false_alarm_of,
-    judge_metric,
     margin_tolerance,
     sigma_tolerance,
 )
-from evalguard.stats.contributions import Contributions, TaskContributions, flip_units, influence
-from evalguard.stats.difference_shape import skewness
-from evalguard.stats.drift import Drift, disagreements, plain_t, sign_flip_companion
+from evalguard.stats.contributions import Contributions, TaskContributions
+from evalguard.stats.drift import Drift
+from evalguard.stats.estimate import Estimate, all_finite
 from evalguard.stats.few_units import limited_to_signs, limited_to_swaps
-from evalguard.stats.probability import Array, Estimate, Moments, all_finite
+from evalguard.stats.flip_units import flip_units
+from evalguard.stats.group_caveats import how_made, sharing, skewed
+from evalguard.stats.influence import influence
+from evalguard.stats.judgement import IDENTICAL, MetricComparison, MetricJudgement, judge_metric
+from evalguard.stats.moments import Array, Moments
 from evalguard.stats.skewed.corrected_t import careful_t
-from evalguard.stats.strata import joined_strata, number, stratify_documents, subtask_strata
+from evalguard.stats.strata import stratify_documents
+from evalguard.stats.subtask_strata import joined_strata, number, subtask_strata
 
 Key = tuple[str, str, str]
 
@@ -256,43 +257,6 @@ def _companions(parts: Contributions) -> tuple[Companion, ...]:
     """Signs of all documents (or clusters) flipped, whichever subtask they belong to."""
     values = flip_units([replace(parts, unit=1.0)]).values[:, 0]
     return (sign_flip_companion(values, "documents"),) if np.any(values) else ()
-
-
-# What stands beside the aggregate of a group.
-
-
-def how_made(times: Sequence[int], weight_by_size: bool) -> str:
-    """Say how subtasks, each counted so many times, were averaged."""
-    how = "weighted by their documents" if weight_by_size else "each counting alike"
-    repeated = sum(count > 1 for count in times)
-    more = f" ({repeated} of them more than once)" if repeated else ""
-    noun = "subtask" if len(times) == 1 else "subtasks"
-    return (
-        f"aggregate of {len(times)} {noun}, {how}{more}, as lm-eval takes it; standard error of "
-        "the drift stratified over subtasks"
-    )
-
-
-def sharing(subtasks: int) -> tuple[str, ...]:
-    """Say that so many subtasks have documents in common, if any."""
-    if not subtasks:
-        return ()
-    return (
-        f"{subtasks} of the subtasks share documents: the standard error of the drift takes each "
-        "shared document as one, the base's (lm-eval's) takes them as independent",
-    )
-
-
-def skewed(parts: Contributions | None, drift: Drift) -> tuple[str, ...]:
-    """Say whether documents are too few and too lopsided for a t interval."""
-    if parts is None:
-        return ()
-    residuals = np.concatenate([part.residuals for part in parts.parts])
-    found = skewed_differences(skewness(residuals, None), residuals.shape[0], "documents", drift)
-    return tuple(found)
-
-
-# What the signs of few documents grant to the aggregate of a group of tasks.
 
 
 def limited_to_documents(

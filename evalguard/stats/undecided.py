@@ -8,8 +8,13 @@ from functools import partial
 
 from evalguard.core.comparison import Undecided, UndecidedKind
 from evalguard.core.verdict import MetricMargin, one_sided_level
+from evalguard.stats.documents_needed import (
+    POWER,
+    decidable_ratio,
+    documents_to_decide,
+    fewest_signs,
+)
 from evalguard.stats.drift import Drift
-from evalguard.stats.power import POWER, decidable_ratio, documents_to_decide, fewest_signs
 from evalguard.stats.probability import normal_critical, normal_quantile
 
 _DIGITS = 2  # of a margin that is proposed
@@ -88,9 +93,6 @@ def _fewest_documents(drift: Drift, n: int) -> int:
     if not differing:
         return 0
     return math.ceil(n * fewest_signs(drift.estimate.confidence) / differing)
-
-
-# A margin that does not shrink as documents are added, in the unit that people type.
 
 
 def _fixed_unit(drift: Drift, tolerance: MetricMargin) -> str:

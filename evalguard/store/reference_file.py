@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from evalguard.core.reference import Reference
-from evalguard.core.reports.checks import check_reference
+from evalguard.core.reference_faults import check_reference
 from evalguard.core.scorer import Response
 from evalguard.errors import UsageError
 from evalguard.store.answer_table import (

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reference import Reference
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scored_positions import cut, join_positions
 from evalguard.core.scorer import ComparedAnswer, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference
 from evalguard.core.reports.findings import Finding, FindingKind
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
     ModelDescription,
     PaddingEffect,

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import evalguard
 from evalguard.core.redaction import redacted_traceback
 from evalguard.core.reference import Reference
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
     DistributionScorer,
     ModelDescription,

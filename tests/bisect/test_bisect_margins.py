@@ -13,7 +13,7 @@ from evalguard.bisect.components import Component
 from evalguard.bisect.find import find_culprits, remaining_margin
 from evalguard.bisect.oracle import Floats, Indices
 from evalguard.bisect.search_result import BisectResult
-from evalguard.bisect.twins import twins
+from evalguard.bisect.twin_assignments import twins
 from evalguard.errors import UsageError
 
 

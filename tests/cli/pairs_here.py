@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from evalguard.core.reports.night import PairNight
+from evalguard.core.reports.night_report import PairNight
 from evalguard.run.nightly.pair_worker import PairWork
 from evalguard.run.nightly.pairs import bisect_pair, compare_pair
 

@@ -10,7 +10,7 @@ import pytest
 from small_world import Ran, SmallWorld
 from wandb_server import KEY, Trouble, WandbServer, wandb_server
 
-from evalguard.core.reports.compare import Sent
+from evalguard.core.reports.tracked_run import Sent
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.run.nightly.tracked_night import sync_command
 

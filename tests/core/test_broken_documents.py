@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.documents.broken_documents import (
-    AskedText,
-    BrokenDocument,
-    broken_document,
-    broken_findings,
-    judge_broken,
-)
+from evalguard.core.documents.broken_documents import AskedText, BrokenDocument, broken_document
+from evalguard.core.documents.broken_verdict import broken_findings, judge_broken
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
-from evalguard.stats.compare import compare_scores, failed_comparison
+from evalguard.stats.compare_scores import compare_scores, failed_comparison
 
 CHANCE = math.log(32_000)
 HASHES = tuple(map(str, range(100)))

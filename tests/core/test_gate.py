@@ -14,7 +14,7 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.core.verdict import Margin, decide
 from evalguard.errors import UsageError
-from evalguard.stats.compare import compare_documents, compare_scores, failed_comparison
+from evalguard.stats.compare_scores import compare_documents, compare_scores, failed_comparison
 
 
 def comparison(

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.document_scores import DocumentScores, fingerprints, match_documents
-from evalguard.core.reports.history import broken, broken_documents, flips
-from evalguard.stats.probability import ratio_moments
+from evalguard.core.reports.broken_on_nights import broken, broken_documents
+from evalguard.core.reports.document_flips import flips
+from evalguard.stats.moments import ratio_moments
 
 SETS = st.sets(st.integers(0, N - 1))
 

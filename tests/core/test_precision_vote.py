@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evalguard.core.tensors.grid import explain_by_grid, find_grid
-from evalguard.core.tensors.precision import (
+from evalguard.core.tensors.precision_vote import (
     list_roundings,
     round_float8,
     round_integer,

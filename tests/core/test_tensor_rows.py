@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.core.tensors.precision import round_integer, round_mantissa
+from evalguard.core.tensors.precision_vote import round_integer, round_mantissa
 from evalguard.core.tensors.rows import RowFault, RowScan, find_row_faults, rows_text
 
 Change = Callable[[np.ndarray], None]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from evalguard.core.tensors.name_map import Permutation, parse_name_map
-from evalguard.core.tensors.precision import round_integer, round_mantissa
+from evalguard.core.tensors.precision_vote import round_integer, round_mantissa
 from evalguard.core.tensors.structure import (
     find_factor,
     find_structure,

@@ -15,7 +15,7 @@ from evalguard.core.limits import Limit
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.core.waivers import Waiver
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 
 TODAY = "2026-11-20"
 WAIVER = Waiver(

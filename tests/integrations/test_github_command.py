@@ -23,7 +23,7 @@ def result(tmp_path: Path) -> Path:
     """What ``--json`` prints of a regression whose candidate has a hostile name."""
     from evalguard.core.comparison import Comparison
     from evalguard.core.gate import Gate
-    from evalguard.core.reports.compare import CompareReport, RunIdentity
+    from evalguard.core.reports.compare_report import CompareReport, RunIdentity
     from evalguard.report.contract.compare import compare_document
 
     one = Comparison(

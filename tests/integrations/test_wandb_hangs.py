@@ -12,7 +12,7 @@ import pytest
 from tracked_examples import example
 from wandb_server import Serve, WandbServer
 
-from evalguard.core.reports.compare import Sent
+from evalguard.core.reports.tracked_run import Sent
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 

@@ -14,7 +14,7 @@ import pytest
 from tracked_examples import example
 from wandb_server import ENTITY, KEY, Serve, wandb_server
 
-from evalguard.core.reports.compare import Alert, Sent
+from evalguard.core.reports.tracked_run import Alert, Sent
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 

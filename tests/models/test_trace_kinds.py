@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from traced_models import changed, make_llama, make_sequences
 
-from evalguard.core.reports.trace import HyperparameterDelta, Trace
+from evalguard.core.reports.trace_report import HyperparameterDelta, Trace
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.sums import ErrorSums
 from evalguard.models.tracing.hyperparameters import read_model

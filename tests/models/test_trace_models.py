@@ -13,8 +13,8 @@ from packed_layers import pack
 from torch import nn
 from traced_models import Recording, changed, make_llama, make_sequences
 
-from evalguard.core.reports.trace import LayerDelta, Trace
-from evalguard.core.tracing.precision import round_weights
+from evalguard.core.reports.trace_report import LayerDelta, Trace
+from evalguard.core.tracing.weight_precision import round_weights
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.tracing.recorded import record_activations
 from evalguard.models.tracing.trace import trace_models

@@ -15,10 +15,10 @@ from torch import nn
 from traced_models import changed, make_llama, make_sequences
 from transformers import LlamaForCausalLM
 
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.tensors.grid import find_grid
-from evalguard.core.tensors.precision import round_float8, round_integer, round_mantissa
-from evalguard.core.tracing.precision import round_weights
+from evalguard.core.tensors.precision_vote import round_float8, round_integer, round_mantissa
+from evalguard.core.tracing.weight_precision import round_weights
 from evalguard.models.tracing.declared import read_declared
 from evalguard.models.tracing.trace import trace_models
 

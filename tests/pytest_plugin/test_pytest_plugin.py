@@ -14,7 +14,7 @@ import pytest
 import evalguard
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate, exit_code
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.errors import EvaluationError
 from evalguard.run.result import CompareResult
 

@@ -13,7 +13,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.core.gate import GateResult
 from evalguard.core.limits import KINDS, LimitVerdict
-from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.reports.generations import (
     DriftPart,
     FilterComparison,

@@ -6,7 +6,7 @@ from typing import Any
 
 from evalguard.bisect.search_result import Part, Suspect
 from evalguard.core.limits import LimitVerdict
-from evalguard.core.reports.bisection import (
+from evalguard.core.reports.bisect_report import (
     BisectReport,
     GuiltySetting,
     Measured,

@@ -6,8 +6,8 @@ from typing import Any
 
 from evalguard.core.distribution_floor import DistributionShift, distribution_floors
 from evalguard.core.noise_floor import Shift, Unmeasured, Variation, metric_floors
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.plan import FloorReport
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.floor_report import FloorReport
 
 VARIATIONS = (
     Variation(factor="repeat", name="the same again"),

@@ -9,8 +9,8 @@ import numpy as np
 from history_examples import METRIC, night
 
 from evalguard.core.history import Night
-from evalguard.core.reports.history import Trend, TrendReport
-from evalguard.core.reports.night import (
+from evalguard.core.reports.history_report import Trend, TrendReport
+from evalguard.core.reports.night_report import (
     BrokenTonight,
     NightlyMetric,
     NightReport,

@@ -6,7 +6,7 @@ from typing import Any
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate, exit_code
-from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.scores import NotCompared
 
 INF = float("inf")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.trace import (
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.trace_report import (
     ActivationError,
     HyperparameterDelta,
     LayerDelta,

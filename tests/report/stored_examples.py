@@ -16,7 +16,7 @@ from example_nights import a_night
 from example_traces import DETAILED
 from whole_report import WHOLE
 
-from evalguard.core.reports.tensors import (
+from evalguard.core.reports.tensors_report import (
     DuplicateTensors,
     GreatestDifference,
     InvariantResult,

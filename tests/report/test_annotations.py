@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.ci import annotation_command, neutralize_commands, render_annotations
 from evalguard.report.view.report import build_report_view
 

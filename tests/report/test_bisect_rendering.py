@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from evalguard.core.reports.bisection import BisectReport
+from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.formats import render_report
 from evalguard.report.terminal import render_terminal

@@ -11,7 +11,7 @@ from distribution_examples import distribution, figure
 from example_reports import DEMO, comparison, report
 
 from evalguard.core.distribution_comparison import Figure
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.terminal import render_terminal
 from evalguard.run.result import CompareResult

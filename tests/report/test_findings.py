@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.report.contract.compare import compare_document
 from evalguard.report.contract.reading import parse_report

@@ -21,8 +21,8 @@ from whole_report import WHOLE
 
 from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.gate import Gate
-from evalguard.core.reports.bisection import MetricSearch
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.bisect_report import MetricSearch
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.core.waivers import Waiver
 from evalguard.harness.finished_runs.run import caveats_of

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.distribution_floor import distribution_floors, kl_beside
 from evalguard.core.noise_floor import Floor, beside, metric_floors
-from evalguard.core.reports.plan import FloorReport
+from evalguard.core.reports.floor_report import FloorReport
 from evalguard.core.verdict import decide
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.floor import floor_document, floor_schema, render_floor

@@ -10,7 +10,8 @@ from any_reports import reports
 from example_reports import DEMO
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.core.reports.compare import FORMATS, CompareReport
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.report_formats import FORMATS
 from evalguard.errors import UsageError
 from evalguard.report.contract.compare import compare_document
 from evalguard.report.formats import RENDERINGS, check_format, choose_format, render_report

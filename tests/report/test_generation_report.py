@@ -10,7 +10,7 @@ from example_reports import comparison, report
 from whole_report import WHOLE
 
 from evalguard.core.distribution_comparison import Figure
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.generations import (
     FilterComparison,
     GenerationComparison,

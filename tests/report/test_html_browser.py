@@ -17,7 +17,7 @@ from example_reports import DEMO, SETTINGS, comparison, report
 from playwright.sync_api import expect
 
 from evalguard.core.influential_documents import Influence, InfluentialDocument
-from evalguard.core.reports.compare import RunDocuments
+from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.report.html.documents import MOST_DOCUMENTS
 from evalguard.report.html.report import render_html
 from evalguard.report.view.report import build_report_view

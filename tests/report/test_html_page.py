@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_report import WHOLE
 
-from evalguard.core.reports.compare import CompareReport, drift_column
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.run_documents import drift_column
 from evalguard.report.html.document_texts import cut_middle, cut_to_tail, make_visible
 from evalguard.report.html.documents import compress_json
 from evalguard.report.html.page import html_page

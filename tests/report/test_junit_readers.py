@@ -9,7 +9,7 @@ import pytest
 from example_reports import UNCHANGED, UNDECIDED, comparison, failed, report
 from lxml import etree
 
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.report.ci import render_junit
 from evalguard.report.view.report import build_report_view
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.report.ci import render_junit
 from evalguard.report.view.report import build_report_view
 

@@ -13,7 +13,7 @@ from example_reports import DEMO, comparison, report
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.limits import Limit
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.terminal import render_terminal
 from evalguard.report.words.meaning import derive_meaning

@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from evalguard.core.markdown_text import inline
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.report.markdown import (
     COMMENT_BYTES,
     SUMMARY_BYTES,

@@ -10,7 +10,7 @@ from example_reports import comparison, report
 
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.repeat_command import as_tokenizer_search
-from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.report.view.screen import cause_line
 from evalguard.report.words.advice import margin_below

@@ -9,7 +9,7 @@ from distribution_examples import distribution, figure
 from example_reports import comparison, report
 
 from evalguard.core.distribution_floor import DistributionFloor
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.report.words.meaning import derive_meaning
 from evalguard.run.scoring.divergences import find_moved_distributions

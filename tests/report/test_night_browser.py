@@ -11,8 +11,8 @@ from accessible import complaints, cut_off, unfolded
 from example_documents import HOSTILE
 from example_nights import a_history, a_night, a_trend
 
-from evalguard.core.reports.history import TrendReport
-from evalguard.core.reports.night import NightReport
+from evalguard.core.reports.history_report import TrendReport
+from evalguard.core.reports.night_report import NightReport
 from evalguard.report.html.history import render_history_page
 from evalguard.report.html.night import render_night_page
 

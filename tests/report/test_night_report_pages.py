@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from example_nights import a_history, a_night, a_trend
 
-from evalguard.core.reports.night import GonePair
+from evalguard.core.reports.night_report import GonePair
 from evalguard.report.html.history import render_history_page
 from evalguard.report.html.night import render_night_page
 from evalguard.report.night import night_document, night_mail, night_markdown, night_schema

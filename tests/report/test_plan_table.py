@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.plan import AimFacts, ExpectedDrift, PilotFacts, PlanReport, TaskCost
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.plan_report import (
+    AimFacts,
+    ExpectedDrift,
+    PilotFacts,
+    PlanReport,
+    TaskCost,
+)
 from evalguard.report.plan import plan_document, render_plan
-from evalguard.stats.pilot import MetricPlan, Pilot, plan_metric
+from evalguard.stats.metric_plan import MetricPlan, plan_metric
+from evalguard.stats.pilot import Pilot
 
 SIDE = RunIdentity(name="orig", digest="3f2a9c0d11e2b4a7", description="hf, 1.2M parameters")
 

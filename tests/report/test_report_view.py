@@ -20,13 +20,13 @@ from evalguard.bisect.search_result import Part, Suspect
 from evalguard.core.comparison import Companion
 from evalguard.core.gate import Gate
 from evalguard.core.influential_documents import Influence, InfluentialDocument
-from evalguard.core.reports.bisection import (
+from evalguard.core.reports.bisect_report import (
     BisectReport,
     Repaired,
     RepairedMetric,
     UntestableAssignment,
 )
-from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.errors import StoreError
 from evalguard.report.contract.compare import compare_document
 from evalguard.report.contract.reading import read_report

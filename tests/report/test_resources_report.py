@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.reports.compare import AnswerCounts, Phase, Resources
+from evalguard.core.reports.resources import AnswerCounts, Phase, Resources
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.terminal import render_terminal
 from evalguard.report.words.costs import format_duration, resources_text

@@ -11,7 +11,7 @@ from example_reports import DEMO, INF, SETTINGS, comparison, failed, report
 from evalguard.core.comparison import Undecided
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.verdict import Margin
 from evalguard.report.view.report import build_report_view
 from evalguard.report.view.screen import verdict_line

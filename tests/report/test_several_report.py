@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.reports.several import NoVerdict, SeveralReport, step_drifts
+from evalguard.core.reports.several_report import NoVerdict, SeveralReport, step_drifts
 from evalguard.report.several import SEVERAL_FORMATS, render_several
 
 

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.stopping import SequentialRun, SequentialTask, Stopping
 from evalguard.report.contract.compare import compare_document, compare_schema
 from evalguard.report.terminal import render_terminal

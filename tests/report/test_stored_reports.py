@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from whole_report import WHOLE
 
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.errors import StoreError
 from evalguard.report.contract.compare import compare_document
 from evalguard.report.contract.reading import parse_report, read_report

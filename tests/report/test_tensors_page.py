@@ -10,7 +10,7 @@ import pytest
 from accessible import complaints, cut_off
 from example_documents import HOSTILE
 
-from evalguard.core.reports.tensors import (
+from evalguard.core.reports.tensors_report import (
     DuplicateTensors,
     GreatestDifference,
     InvariantResult,

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.scores import NotCompared
 from evalguard.report import terminal_tables as table
 from evalguard.report.terminal import render_terminal

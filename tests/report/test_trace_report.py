@@ -24,8 +24,8 @@ from example_traces import (
 )
 from rich.cells import cell_len
 
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.trace import TraceReport
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.trace_report import TraceReport
 from evalguard.errors import StoreError
 from evalguard.report.formats import render_report
 from evalguard.report.html.trace import render_trace_page

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from example_traces import CLEAR, LOCATED, suspect, trace_of, trace_report
 
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.trace import (
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.trace_report import (
     HyperparameterDelta,
     NonFiniteOrigin,
     TracedDocument,

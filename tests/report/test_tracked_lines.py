@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from example_reports import DEMO
 
-from evalguard.core.reports.compare import Sent
+from evalguard.core.reports.tracked_run import Sent
 from evalguard.report.contract.compare import compare_document
 from evalguard.report.contract.reading import read_report
 from evalguard.report.terminal import render_terminal

@@ -17,7 +17,8 @@ from example_reports import DEMO, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 
 from evalguard.core.influential_documents import Influence, InfluentialDocument
-from evalguard.core.reports.compare import CompareReport, TrackedRun
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.tracked_run import TrackedRun
 from evalguard.report.contract.compare import compare_document
 from evalguard.run.publishing.tables import CiOrigin, build_tracked_run, read_origin
 

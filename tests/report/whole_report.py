@@ -14,7 +14,6 @@ from evalguard.core.distribution_comparison import Figure
 from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.core.limits import LimitVerdict
 from evalguard.core.noise_floor import Floor
-from evalguard.core.reports.compare import AnswerCounts, Phase, Resources
 from evalguard.core.reports.generations import (
     DriftPart,
     FilterComparison,
@@ -22,6 +21,7 @@ from evalguard.core.reports.generations import (
     PairedFigure,
     RepeatedScore,
 )
+from evalguard.core.reports.resources import AnswerCounts, Phase, Resources
 from evalguard.core.stopping import SequentialRun, SequentialTask, Stopping
 from evalguard.core.waivers import AcceptedDrift, Waiver
 

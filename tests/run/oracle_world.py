@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import Request, Response, Scorer
 from evalguard.run.bisection.model_oracle import ModelOracle
 from evalguard.run.bisection.opening import open_model_oracle

@@ -24,7 +24,7 @@ from evalguard.run.bisection.subject import (
     tolerated_drift,
     unsearchable_failures,
 )
-from evalguard.stats.compare import compare_documents
+from evalguard.stats.compare_scores import compare_documents
 
 N = 400
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import evalguard
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.contract.compare import compare_document
 from evalguard.report.contract.reading import read_report
 from evalguard.report.formats import RENDERINGS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sample_run import SAMPLE
 
-from evalguard.core.reports.compare import AnswerCounts, Phase, Resources
+from evalguard.core.reports.resources import AnswerCounts, Phase, Resources
 from evalguard.report.contract.reading import read_report
 from evalguard.run.stored_run import StoredRun
 from evalguard.run.tracing.swapping import choose_swaps

@@ -11,7 +11,7 @@ from fake_models import table
 
 import evalguard
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.errors import UsageError
 from evalguard.report.contract.compare import compare_document
 from evalguard.run.judging import compare_tables

@@ -15,7 +15,7 @@ from gguf_writer import save_gguf
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama
 
-from evalguard.core.reports.tensors import TensorDelta, TensorsReport
+from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
 from evalguard.errors import EvaluationError
 from evalguard.run.tensors.compare import TensorOptions, compare_tensors
 
@@ -104,7 +104,7 @@ def test_faults_are_named_each_at_its_own_tensor(tmp_path: Path, state: State) -
 
 
 def test_one_quantised_matrix_stands_out_of_a_cast_model(tmp_path: Path, state: State) -> None:
-    from evalguard.core.tensors.precision import round_integer
+    from evalguard.core.tensors.precision_vote import round_integer
 
     cast = {name: tensor.bfloat16() for name, tensor in state.items()}
     rounded = round_integer(state[OUTPUT].numpy(), 4, group=32)

@@ -10,7 +10,8 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.run.scoring.dependent_documents import find_dependent_documents
-from evalguard.stats.compare import MetricComparison, compare_documents
+from evalguard.stats.compare_scores import compare_documents
+from evalguard.stats.judgement import MetricComparison
 
 N, GROUP = 1_200, 20
 RNG = np.random.default_rng(20)

@@ -11,7 +11,8 @@ import pytest
 from fake_models import table
 
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
+from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.core.scores import ScoreTable
 from evalguard.run.judging import compare_tables
 from evalguard.run.record import add_drift_columns, compute_document_drifts

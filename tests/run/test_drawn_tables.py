@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.scores import ScoreTable
 from evalguard.harness.tables import TaskScores
 from evalguard.run.sample_size.draws import TaskSample, only_sampled

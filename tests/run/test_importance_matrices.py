@@ -19,8 +19,8 @@ from benchmarks.importance_matrix import (
     search_signed,
 )
 from benchmarks.tensor_faults import OTHERS, check_healthy
-from evalguard.core.reports.tensors import TensorsReport
-from evalguard.core.tensors.precision import round_mantissa
+from evalguard.core.reports.tensors_report import TensorsReport
+from evalguard.core.tensors.precision_vote import round_mantissa
 from evalguard.run.tensors.compare import TensorOptions, compare_tensors
 from evalguard.store.tensor_files.gguf_bounds import bound_blocks
 

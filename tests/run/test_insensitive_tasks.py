@@ -12,7 +12,7 @@ import pytest
 from evalguard.core.comparison import Comparison
 from evalguard.core.reports.findings import Finding
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
-from evalguard.stats.compare import failed_comparison
+from evalguard.stats.compare_scores import failed_comparison
 
 
 def metric(

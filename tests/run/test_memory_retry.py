@@ -11,7 +11,7 @@ import pytest
 from fake_models import FakeScorer
 from probe_works import source, work
 
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
 from evalguard.run.executing.work import FinishedUnit

@@ -9,9 +9,9 @@ import pytest
 from unpadded_models import FAULTS, HEALTHY, save_gpt2
 
 import evalguard
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
-from evalguard.core.reports.trace import TraceReport
+from evalguard.core.reports.trace_report import TraceReport
 from evalguard.core.scorer import ModelDescription, PaddingEffect
 from evalguard.report.terminal import render_terminal
 from evalguard.report.trace.document import read_trace, trace_document

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from fake_pairs import FakePairs, wait_until
 
-from evalguard.core.reports.night import PairNight
+from evalguard.core.reports.night_report import PairNight
 from evalguard.errors import EvaluationError, WorkerError
 from evalguard.run.nightly import pair_worker
 from evalguard.run.nightly.pair_process import PairRunner

@@ -14,7 +14,7 @@ from gguf import GGUFWriter
 from safetensors.numpy import save_file
 from transformers import HubertConfig, HubertModel
 
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.tensors.name_map import NameMap, parse_name_map
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.points.activations import hook_modules

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import evalguard
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import SettingError, WorkerError

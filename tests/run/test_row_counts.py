@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from evalguard.core.reports.tensors import TensorDelta, TensorsReport
-from evalguard.core.tensors.row_counts import find_row_counts
+from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
+from evalguard.core.tensors.other_row_counts import find_row_counts
 from evalguard.report.tensors.contract import tensors_document
 from evalguard.report.tensors.terminal import render_tensors
 from evalguard.run.tensors.compare import TensorOptions, compare_tensors

@@ -23,7 +23,7 @@ from evalguard.run.sample_size.sequential import check_sequential, score_in_look
 from evalguard.run.sample_size.stored_plan import plan_from_run
 from evalguard.run.scoring.scoring import score_sides
 from evalguard.run.sources import ModelSource, RunSource, Source
-from evalguard.stats.sequential.finding import document_order
+from evalguard.stats.sequential.looks import document_order
 
 Run = Callable[..., Any]
 

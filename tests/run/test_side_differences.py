@@ -12,7 +12,7 @@ import pytest
 from tiny_models import save_llama
 from unpadded_models import HEALTHY, save_gpt2
 
-from evalguard.core.reports.compare import RunIdentity, SettingState
+from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.tracing.hyperparameters import HeldValue

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
+from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.contract.compare import compare_document
 from evalguard.run.judging import compare_tables

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from probe_works import source, work
 
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.errors import EvaluationError, WorkerError
 from evalguard.run.executing import worker_pool
 from evalguard.run.executing.schedule import WorkSchedule

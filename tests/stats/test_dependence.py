@@ -104,7 +104,7 @@ def false_alarms(draw: Callable[[Rng, int], np.ndarray], n: int, runs: int) -> i
 
 
 def test_a_field_in_any_order_is_found_with_the_variance_that_clusters_would_give() -> None:
-    from evalguard.stats.few_units import cluster_stderr, cluster_sums
+    from evalguard.stats.clusters import cluster_stderr, cluster_sums
 
     rng = np.random.default_rng(3)
     members = rng.permutation(np.repeat(np.arange(100), 12))

@@ -16,7 +16,7 @@ from evalguard.core.document_scale import DocumentScale
 from evalguard.core.documents.rescoring import Rescoring
 from evalguard.core.paired_scores import PairedScores
 from evalguard.errors import UsageError
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 
 FAMILIES = [
     ("mean", None),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evalguard.core.shown_tokens import ShownTokens
-from evalguard.stats.distribution import estimate_kl
+from evalguard.stats.kl_of_servers import estimate_kl
 
 VOCABULARY = 30
 

@@ -9,12 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.stats.contributions import (
-    Contributions,
-    LossSpread,
-    TaskContributions,
-    spread_of_loss,
-)
+from evalguard.stats.contributions import Contributions, TaskContributions
+from evalguard.stats.influence import LossSpread, spread_of_loss
 
 
 def spread(losses: Sequence[float]) -> LossSpread | None:

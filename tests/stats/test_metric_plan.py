@@ -10,8 +10,9 @@ from paired_tables import paired, score_table
 
 from evalguard.core.pairing import pair
 from evalguard.core.verdict import Margin
-from evalguard.stats.compare import compare_scores
-from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores, plan_metric
+from evalguard.stats.compare_scores import compare_scores
+from evalguard.stats.metric_plan import plan_metric
+from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores
 
 AIM = {"margin": 1.0, "alpha": 0.025, "power": 0.8}
 rng = np.random.default_rng(8)

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from evalguard.stats.binary import mcnemar_exact, tango_interval
-from evalguard.stats.power import (
-    detectable_drift,
+from evalguard.stats.flip_power import (
     detectable_flip_drift,
     flip_documents_to_detect,
     flip_documents_to_show_harmless,
-    paired_documents_to_detect,
 )
+from evalguard.stats.power import detectable_drift, paired_documents_to_detect
 
 ALPHA, POWER = 0.025, 0.8
 RUNS = 2000

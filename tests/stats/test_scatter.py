@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from evalguard.stats.power import kurtosis, ratio_range, scatter_factors, share_interval
-from evalguard.stats.probability import expected_total
+from evalguard.stats.finite_totals import expected_total
+from evalguard.stats.scatter import kurtosis, ratio_range, scatter_factors, share_interval
 
 RUNS = 2000
 

@@ -13,7 +13,7 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
 from evalguard.errors import MisalignedRunsError
 from evalguard.stats.bootstrap import paired_bootstrap
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 from evalguard.stats.drift import estimate_drift
 
 RNG = np.random.default_rng(31)

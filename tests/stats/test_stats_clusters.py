@@ -14,9 +14,9 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
 from evalguard.errors import MisalignedRunsError
 from evalguard.stats.binary import mcnemar_exact
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.clusters import cluster_stderr, cluster_sums, sign_flip_estimate
+from evalguard.stats.compare_scores import compare_scores
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.few_units import cluster_stderr, cluster_sums, sign_flip_estimate
 
 RNG = np.random.default_rng(21)
 G = 40

@@ -13,7 +13,7 @@ from paired_tables import METRICS, WEIGHTED, paired, score_table
 from evalguard.core.pairing import pair
 from evalguard.core.verdict import Margin
 from evalguard.stats.binary import mcnemar_exact, mcnemar_mid_p
-from evalguard.stats.compare import compare_scores, failed_comparison
+from evalguard.stats.compare_scores import compare_scores, failed_comparison
 
 RNG = np.random.default_rng(7)
 N = 400

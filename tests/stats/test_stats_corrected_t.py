@@ -16,10 +16,10 @@ from scipy import stats as scipy_stats
 from evalguard.bisect.verification import paired_p
 from evalguard.core.gate import Gate
 from evalguard.core.task_group import TaskGroup
-from evalguard.stats.compare import compare_documents, compare_scores
+from evalguard.stats.compare_scores import compare_documents, compare_scores
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.group import Subtask, compare_group
-from evalguard.stats.probability import moments
+from evalguard.stats.moments import moments
 from evalguard.stats.skewed.corrected_t import find_tail
 
 RNG = np.random.default_rng(41)

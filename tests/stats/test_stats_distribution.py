@@ -17,13 +17,9 @@ from scipy import stats
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.divergence import Divergence, DocumentDivergence, divergence
 from evalguard.core.reference import divergence_from, reference
-from evalguard.stats.distribution import (
-    Positions,
-    compare_distributions,
-    kl_upper_end,
-    mean_kl,
-    rank_of,
-)
+from evalguard.stats.distribution import compare_distributions
+from evalguard.stats.mean_kl import kl_upper_end, mean_kl
+from evalguard.stats.positions import Positions, rank_of
 
 
 def request_of(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evalguard.stats.strata import Share, rank_limits
+from evalguard.stats.effective_sample import Share, rank_limits
 
 
 def share(hits: list[float], positions: list[float]) -> Share:

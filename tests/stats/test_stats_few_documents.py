@@ -10,7 +10,7 @@ from paired_tables import paired
 
 from evalguard.core.gate import Gate
 from evalguard.run.judging import judge_comparisons
-from evalguard.stats.compare import compare_documents
+from evalguard.stats.compare_scores import compare_documents
 
 N = 1_000
 RNG = np.random.default_rng(21)

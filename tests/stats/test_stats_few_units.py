@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.pairing import pair
 from evalguard.core.task_group import TaskGroup
-from evalguard.stats.compare import compare_documents, compare_scores
+from evalguard.stats.compare_scores import compare_documents, compare_scores
 from evalguard.stats.drift import estimate_drift as estimate
 from evalguard.stats.group import Subtask, compare_group
 from evalguard.stats.skewed.corrected_t import uncorrected

@@ -11,9 +11,9 @@ from paired_tables import paired
 from scipy import stats
 
 from evalguard.core.task_group import TaskGroup
-from evalguard.stats.bootstrap import sign_flip
-from evalguard.stats.compare import compare_documents
+from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.group import Subtask, compare_group
+from evalguard.stats.sign_flip import sign_flip
 
 RUNS = 300
 MONTE_CARLO = 2.0 * math.sqrt(0.05 * 0.95 / RUNS)

@@ -10,7 +10,7 @@ from document_drifts import drift_of
 from paired_tables import paired, score_table
 
 from evalguard.core.pairing import pair
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 
 RNG = np.random.default_rng(4)
 N = 250

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paired_tables import METRICS, WEIGHTED, paired, score_table
 
 from evalguard.core.pairing import pair
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 
 RNG = np.random.default_rng(20261121)
 N = 150

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from paired_tables import paired
 from scipy import stats
 
-from evalguard.stats.bootstrap import sign_flip
-from evalguard.stats.compare import compare_documents
-from evalguard.stats.strata import across_tasks, crossing_chance
+from evalguard.stats.compare_scores import compare_documents
+from evalguard.stats.joint_null import across_tasks, crossing_chance
+from evalguard.stats.sign_flip import sign_flip
 
 FEW = [0.5, -0.2, 0.0, 0.7, 0.3, -0.1]
 OTHER = [0.1, 0.4, 0.0, 0.6, -0.3, 0.2]

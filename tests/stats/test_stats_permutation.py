@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from evalguard.stats.binary import mcnemar_exact
-from evalguard.stats.bootstrap import sign_flip
+from evalguard.stats.sign_flip import sign_flip
 
 DIFFERENCES = arrays(np.float64, st.integers(1, 12), elements=st.floats(-4, 4, width=16))
 

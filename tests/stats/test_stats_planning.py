@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from evalguard.stats.power import (
+from evalguard.stats.documents_needed import (
     documents_to_detect,
     documents_to_show_no_loss,
     smallest_effect,

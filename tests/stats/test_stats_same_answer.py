@@ -10,7 +10,7 @@ from paired_tables import paired
 from scipy import stats
 
 from evalguard.core.paired_scores import PairedScores
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 
 
 def answered(

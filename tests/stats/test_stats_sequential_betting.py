@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.stats.sequential.betting import before, log_wealth, remaining_stake
-from evalguard.stats.sequential.bounded import lower_end, needed, upper_end
-from evalguard.stats.sequential.finding import planned_looks
+from evalguard.stats.sequential.evidence import lower_end, needed, upper_end
 from evalguard.stats.sequential.flips import (
     FlipEvidence,
     kelly_stakes,
     no_flip_limit,
     right_interval,
 )
+from evalguard.stats.sequential.looks import planned_looks
 
 
 def orders(values: list[float]) -> list[tuple[float, ...]]:

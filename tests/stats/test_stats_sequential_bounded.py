@@ -14,7 +14,9 @@ from evalguard.core.scores import Aggregation
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.sequential.bounded import BoundedEvidence
 from evalguard.stats.sequential.excess import excess, unit_of
-from evalguard.stats.sequential.finding import StoppingRule, find, planned_looks
+from evalguard.stats.sequential.finding import find
+from evalguard.stats.sequential.looks import planned_looks
+from evalguard.stats.sequential.stopping_rule import StoppingRule
 
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=1, seed=0)
 

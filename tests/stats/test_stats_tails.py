@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from evalguard.stats.difference_shape import skewness, unequal_weights, worst_documents
+from evalguard.stats.skewness import skewness, unequal_weights, worst_documents
 
 
 def test_the_worst_percent_of_a_heavy_tail_carries_most_of_the_drift():

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.tables import scored
-from evalguard.stats.compare import compare_scores
+from evalguard.stats.compare_scores import compare_scores
 from evalguard.stats.unexpected_scores import find_unexpected_scores, rank_correlation
 
 

@@ -15,9 +15,10 @@ from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.verdict import Margin
 from evalguard.run.judging import judge_comparisons
-from evalguard.stats.compare import compare_documents
-from evalguard.stats.pilot import pilot_of_comparison, plan_metric
-from evalguard.stats.power import decidable_ratio, documents_to_decide
+from evalguard.stats.compare_scores import compare_documents
+from evalguard.stats.documents_needed import decidable_ratio, documents_to_decide
+from evalguard.stats.metric_plan import plan_metric
+from evalguard.stats.pilot import pilot_of_comparison
 
 
 def judge(pairs: PairedScores, gate: Gate) -> Comparison:

@@ -18,7 +18,7 @@ import transformers
 from system_models import MODEL, ROOT
 from tiny_models import save_tokenizer
 
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import BuildRecipe, OwnEnvironment, Setting, Target, Variant
 from evalguard.core.tracing.points import token_inputs

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import evalguard
-from evalguard.core.reports.trace import (
+from evalguard.core.reports.trace_report import (
     ActivationError,
     LayerDelta,
     TokenDetail,

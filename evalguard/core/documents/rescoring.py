@@ -95,12 +95,6 @@ def _plain(item: object) -> object:
     return repr(item)
 
 
-# F1 and Matthews' correlation from counts, for the thousands of resamples of a bootstrap.
-#
-# lm-eval's own functions validate their input anew each time, which takes a hundred times as long.
-# These stand in for them only where they are seen to give the same numbers.
-
-
 Metric = Callable[[Rows], float]
 
 _MOST_CLASSES = 100
@@ -110,6 +104,10 @@ _SAME = 1e-12
 
 def count_confusion(items: Sequence[object], name: str, metric: Metric) -> Metric:
     """Return ``metric`` itself, or a faster one that agrees with it on these items.
+
+    lm-eval's own F1 and Matthews' correlation validate their input anew each time, which takes a
+    hundred times as long; a bootstrap has thousands of resamples. The faster ones stand in only
+    where they are seen to give the same numbers.
 
     Args:
         items: (gold, predicted) of each document.

@@ -66,9 +66,6 @@ class GeneratedDocument:
         return cls(ended=cast("list[Ending]", ended), missing=missing, scores=scores)
 
 
-# How two models' answers differ on one task.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedFigure:
     """A figure of both models, as a mean over documents.

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tensors.precision import BFLOAT16_BITS
+from evalguard.core.tensors.precision_vote import BFLOAT16_BITS
 
 Array = NDArray[Any]
 Sharing = Literal["tensor", "row", "column", "group", "mantissa"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from evalguard.core.reports.tensors import InvariantResult, InvariantTensor, TensorDelta
+from evalguard.core.reports.tensors_report import InvariantResult, InvariantTensor, TensorDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

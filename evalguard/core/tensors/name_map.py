@@ -273,9 +273,6 @@ def _pattern(glob: str) -> re.Pattern[str]:
     return re.compile("".join(parts) + re.escape(glob[at:]), re.S)
 
 
-# A map as plain data, as YAML gives it.
-
-
 def parse_name_map(content: object, *, where: str) -> NameMap:
     """Return the map that plain data describes.
 

@@ -203,9 +203,6 @@ def factor_text(factors: Array) -> str:
     return f"by {least:.3g} to {most:.3g}"
 
 
-# Rows that stand in another place.
-
-
 def _moves(scan: RowScan, rows: Rows, damaged: Rows) -> Iterator[RowFault]:
     if rows.size == 0 or scan.rows < 2 or scan.columns < 4:
         return
@@ -307,9 +304,6 @@ def _describe_order(known: dict[int, int], count: int) -> RowFault:
         words = ", ".join(f"{row} and {at}" for row, at in pairs[:3])
         return RowFault(fault="rows swapped", rows=tuple(rows.tolist()), detail=words)
     return _whole("rows permuted", rows, f"of {count:,}, first {first}")
-
-
-# Blocks within rows.
 
 
 @dataclass(frozen=True, slots=True)

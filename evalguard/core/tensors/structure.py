@@ -302,8 +302,6 @@ def _relative(difference: Array, base: Array) -> float:
     return error / size if size else (0.0 if error == 0.0 else math.inf)
 
 
-# Tensors that stand under one another's name.
-
 FINGERPRINT = 64  # elements
 
 

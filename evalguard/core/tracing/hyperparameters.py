@@ -10,9 +10,9 @@ from typing import get_args
 
 import numpy as np
 
-from evalguard.core.reports.trace import HyperparameterDelta, HyperparameterVerdict
+from evalguard.core.reports.trace_report import HyperparameterDelta, HyperparameterVerdict
 from evalguard.core.settings import Value
-from evalguard.core.tensors.precision import BFLOAT16_BITS, round_mantissa
+from evalguard.core.tensors.precision_vote import BFLOAT16_BITS, round_mantissa
 
 _ORDER: tuple[str, ...] = get_args(HyperparameterVerdict)
 # Two models have modules of the same names where at least this share of the smaller one's is in
@@ -225,9 +225,6 @@ def _as_float16(number: float) -> float:
 
 def _as_bfloat16(number: float) -> float:
     return float(round_mantissa(np.array([_as_float32(number)]), BFLOAT16_BITS)[0])
-
-
-# Modules of one answer, in few words.
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")

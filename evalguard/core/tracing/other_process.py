@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from evalguard.core.reports.trace import TokenDetail
+from evalguard.core.reports.trace_report import TokenDetail
 from evalguard.core.scorer import Request
 from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import HeldValue

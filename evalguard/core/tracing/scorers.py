@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import Scorer
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reports.trace import ActivationError, ConstantRelation
+from evalguard.core.reports.trace_report import ActivationError, ConstantRelation
 
 # Of the squared difference: what may be left where one number explains it.
 _UNEXPLAINED = 2e-3

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, isnan, sqrt
 
-from evalguard.core.reports.trace import (
+from evalguard.core.reports.trace_report import (
     Check,
     ConstantRelation,
     Fault,
@@ -22,8 +22,8 @@ from evalguard.core.reports.trace import (
     PointKind,
     SuspectModule,
 )
-from evalguard.core.tracing.precision import EPSILON
 from evalguard.core.tracing.sums import ErrorSums
+from evalguard.core.tracing.weight_precision import EPSILON
 
 # A healthy port in another implementation (kernels, order of operations) shows up to 1.2 times the
 # floor in tiny models; in float32, sums of 11,000 terms in the worst order differ by 1.2 times the

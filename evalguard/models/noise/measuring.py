@@ -10,7 +10,7 @@ import numpy as np
 
 from evalguard.core.tensors.differences import PairSums
 from evalguard.core.tensors.noise import NoiseClass, NoiseRange, NoiseTable
-from evalguard.core.tensors.precision import round_float8, round_integer, round_mantissa
+from evalguard.core.tensors.precision_vote import round_float8, round_integer, round_mantissa
 from evalguard.models.noise.operations import NoiseSubject, round_weights
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalguard.core.tensors.precision import round_integer
+from evalguard.core.tensors.precision_vote import round_integer
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.models.load_failures import silence_libraries
 

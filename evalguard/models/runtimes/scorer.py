@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reference import Reference
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
     ComparedAnswer,
     Ending,

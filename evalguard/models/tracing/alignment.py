@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
-from evalguard.core.reports.trace import UnalignedPoint
+from evalguard.core.reports.trace_report import UnalignedPoint
 from evalguard.core.tracing.points import ROOT
 from evalguard.errors import EvaluationError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
-from evalguard.core.tracing.precision import EPSILON, DeclaredPrecision
+from evalguard.core.tracing.weight_precision import EPSILON, DeclaredPrecision
 from evalguard.models.checkpoint_files import checkpoint_folder
 from evalguard.models.tracing.hyperparameters import flatten_values
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evalguard.core.reports.trace import NonFiniteOrigin, PointKind
+from evalguard.core.reports.trace_report import NonFiniteOrigin, PointKind
 from evalguard.core.tracing.points import ROOT, PointName
-from evalguard.core.tracing.precision import SAME
 from evalguard.core.tracing.suspects import MeasuredPoint, coherent_ulp_floor, ulp_floor
+from evalguard.core.tracing.weight_precision import SAME
 
 if TYPE_CHECKING:
     import torch

@@ -33,7 +33,7 @@ from evalguard.core.tracing.other_process import (
     VisitedPoint,
 )
 from evalguard.core.tracing.points import ROOT
-from evalguard.core.tracing.precision import DeclaredPrecision
+from evalguard.core.tracing.weight_precision import DeclaredPrecision
 from evalguard.errors import EvaluationError
 from evalguard.models.machine import use_threads
 from evalguard.models.tracing.declared import read_declared

@@ -10,9 +10,9 @@ from zlib import crc32
 
 import numpy as np
 
-from evalguard.core.reports.trace import TokenDetail
-from evalguard.core.tracing.precision import EPSILON, round_weights
+from evalguard.core.reports.trace_report import TokenDetail
 from evalguard.core.tracing.sums import ErrorSums
+from evalguard.core.tracing.weight_precision import EPSILON, round_weights
 from evalguard.errors import EvaluationError
 from evalguard.models.tracing.hooks import run_pass
 

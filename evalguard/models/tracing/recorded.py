@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evalguard.core.reports.trace import Trace, TwinFacts, UnalignedPoint
+from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
 from evalguard.core.tracing.points import ROOT, PointName
-from evalguard.core.tracing.precision import CLASSES, EPSILON, OTHER, QUANTISED, SAME, round_weights
 from evalguard.core.tracing.sums import ErrorSums
 from evalguard.core.tracing.suspects import (
     THRESHOLD,
     MeasuredPoint,
     rank_suspects,
     ulp_floor,
+)
+from evalguard.core.tracing.weight_precision import (
+    CLASSES,
+    EPSILON,
+    OTHER,
+    QUANTISED,
+    SAME,
+    round_weights,
 )
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.models.tracing.measured import (

@@ -14,15 +14,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from evalguard.core.reports.trace import Trace, TwinFacts, UnalignedPoint
+from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
 from evalguard.core.tracing.points import PointName
-from evalguard.core.tracing.precision import SAME, DeclaredPrecision
 from evalguard.core.tracing.suspects import (
     THRESHOLD,
     WEIGHTS_THRESHOLD,
     rank_suspects,
     ulp_floor,
 )
+from evalguard.core.tracing.weight_precision import SAME, DeclaredPrecision
 from evalguard.errors import EvaluationError
 from evalguard.models.tracing.alignment import ModuleAlignment, align_modules
 from evalguard.models.tracing.declared import read_declared

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evalguard.core.tracing.points import ROOT
-from evalguard.core.tracing.precision import EPSILON, OTHER, SAME, round_weights
+from evalguard.core.tracing.weight_precision import EPSILON, OTHER, SAME, round_weights
 from evalguard.models.tracing.weights import (
     WeightsCompared,
     count_axes,

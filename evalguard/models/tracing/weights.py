@@ -16,7 +16,8 @@ import numpy as np
 from evalguard.core.tensors.grid import explain_by_grid
 from evalguard.core.tensors.structure import LARGEST_SEARCHED, find_structure
 from evalguard.core.tracing.points import ROOT
-from evalguard.core.tracing.precision import (
+from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD, WeightFinding
+from evalguard.core.tracing.weight_precision import (
     CLASSES,
     EPSILON,
     OTHER,
@@ -28,7 +29,6 @@ from evalguard.core.tracing.precision import (
     round_weights,
     vote_class,
 )
-from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD, WeightFinding
 from evalguard.models.tracing.passes import as_array
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evalguard.core.reports.bisection import SIGMA, BisectReport
+from evalguard.core.reports.bisect_report import SIGMA, BisectReport
 from evalguard.report.contract.json_values import record_fields
 
 # Drifts by the names they have in any unit; those of sigma alone have been there for longer.

@@ -13,8 +13,9 @@ from evalguard.core.across_tasks import AcrossTasks
 from evalguard.core.checksum import with_checksum
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import GateResult
-from evalguard.core.reports.compare import CompareReport, Resources
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.generations import GenerationComparison
+from evalguard.core.reports.resources import Resources
 from evalguard.report.contract.bisection import bisection_fields
 from evalguard.report.contract.json_values import (
     PEAKS,

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from evalguard.core.gate import GateResult, gated_state
 from evalguard.core.gate_state import GateState, Key
-from evalguard.core.reports.checks import report_faults
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.report_faults import report_faults
 from evalguard.errors import StoreError
 from evalguard.report.contract.bisection import rename_to_sigma
 from evalguard.report.contract.compare import COMPARE_SCHEMA

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reports.compare import RunDocuments, Side
+from evalguard.core.reports.run_documents import RunDocuments, Side
 
 _SIDES: tuple[Side, Side] = ("base", "candidate")
 _LONGEST_TOKEN = 60

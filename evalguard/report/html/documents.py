@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.reports.compare import RunDocuments, Side
+from evalguard.core.reports.run_documents import RunDocuments, Side
 from evalguard.report.html.document_texts import (
     TEXT_BUDGET,
     TOKEN_BUDGET,

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup
 
-from evalguard.core.reports.compare import RunDocuments
+from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.report.html.charts import AxisScale, draw_axes, draw_line, draw_picture, plot_area
 from evalguard.report.html.page import make_tag
 from evalguard.report.view.metric import MetricView, WorstDocument

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from evalguard.core.history import Night
-from evalguard.core.reports.history import Trend, TrendReport
+from evalguard.core.reports.history_report import Trend, TrendReport
 from evalguard.report.html.charts import AxisScale, draw_picture, draw_text, plot_area, tick_text
 from evalguard.report.html.page import html_page, make_tag
 from evalguard.report.night import metric_key_text

@@ -11,7 +11,7 @@ from itertools import islice
 
 from markupsafe import Markup
 
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.html.charts import LETTER_WIDTH, AxisScale, draw_picture, draw_text, tick_text
 from evalguard.report.html.page import html_page, make_tag
 from evalguard.report.view.metric import MetricView, TaskView

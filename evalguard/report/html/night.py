@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evalguard.core.gate_state import GateState
-from evalguard.core.reports.history import TrendReport
-from evalguard.core.reports.night import GRAVEST_FIRST, NightReport, PairNight
+from evalguard.core.reports.history_report import TrendReport
+from evalguard.core.reports.night_report import GRAVEST_FIRST, NightReport, PairNight
 from evalguard.report.html.history import TrendFigure, trend_figure
 from evalguard.report.html.page import html_page
 from evalguard.report.night import (

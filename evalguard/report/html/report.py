@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from evalguard.core.reports.compare import RunDocuments
+from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.report.html.charts import draw_picture
 from evalguard.report.html.documents import pack_documents
 from evalguard.report.html.drift import drift_section

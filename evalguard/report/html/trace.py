@@ -6,7 +6,7 @@ from math import inf, log10
 
 from markupsafe import Markup
 
-from evalguard.core.reports.trace import TraceReport
+from evalguard.core.reports.trace_report import TraceReport
 from evalguard.report.html.charts import AxisScale, draw_line, draw_picture, draw_text
 from evalguard.report.html.page import html_page, make_tag
 from evalguard.report.trace.view import DepthPoint, TraceView, build_trace_view

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from evalguard.core.reports.tensors import TensorDelta, TensorsReport
+from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
 from evalguard.core.tensors.noise import NoiseTable
 from evalguard.errors import StoreError
 from evalguard.report.contract.json_values import (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evalguard.core.reports.tensors import (
+from evalguard.core.reports.tensors_report import (
     STATES,
     GreatestDifference,
     SideCounts,

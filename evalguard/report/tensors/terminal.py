@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from evalguard.core.reports.tensors import TensorsReport
+from evalguard.core.reports.tensors_report import TensorsReport
 from evalguard.core.tensors.noise import NoiseRange, NoiseTable
 from evalguard.core.tensors.tolerances import TOLERANCES
 from evalguard.report.page import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evalguard.core.amounts import size_text
-from evalguard.core.reports.tensors import (
+from evalguard.core.reports.tensors_report import (
     STATES,
     GreatestDifference,
     Likeness,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalguard.core.checksum import with_checksum
-from evalguard.core.reports.trace import Trace, TraceReport
+from evalguard.core.reports.trace_report import Trace, TraceReport
 from evalguard.errors import StoreError
 from evalguard.report.contract.json_values import (
     damaged_error,

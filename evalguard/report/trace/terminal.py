@@ -9,7 +9,7 @@ from math import isinf, log10
 
 from rich.text import Text
 
-from evalguard.core.reports.trace import TraceReport
+from evalguard.core.reports.trace_report import TraceReport
 from evalguard.report.page import (
     NARROWEST,
     column_widths,

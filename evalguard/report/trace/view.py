@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 
-from evalguard.core.reports.trace import (
+from evalguard.core.reports.trace_report import (
     HyperparameterDelta,
     LayerDelta,
     SuspectModule,

@@ -9,7 +9,7 @@ from math import isinf
 from typing import Literal, get_args
 
 from evalguard.core.repeat_command import as_bisection, traced_as_comparison
-from evalguard.core.reports.trace import (
+from evalguard.core.reports.trace_report import (
     Check,
     HyperparameterDelta,
     HyperparameterVerdict,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalguard.core.reports.bisection import (
+from evalguard.core.reports.bisect_report import (
     SIGMA,
     BisectReport,
     GuiltySetting,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from evalguard.core.distribution_comparison import Figure
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.generations import GenerationComparison, PairedFigure
 from evalguard.report.words import rounding
 from evalguard.report.words.plain_text import printable

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from evalguard.core.comparison import Companion, Comparison, Outcome
 from evalguard.core.gate_state import GateState
 from evalguard.core.influential_documents import InfluentialDocument
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import (
     format_percent,

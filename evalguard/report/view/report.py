@@ -19,7 +19,8 @@ from evalguard.core.distribution_comparison import (
 from evalguard.core.gate import WhenUndecided
 from evalguard.core.gate_state import GateState
 from evalguard.core.limits import LimitState
-from evalguard.core.reports.compare import SINK_TITLES, CompareReport, Sent
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.tracked_run import SINK_TITLES, Sent
 from evalguard.report.view.bisection import BisectionView, bisection_view
 from evalguard.report.view.generations import (
     GENERATION_LEGEND,

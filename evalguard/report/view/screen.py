@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate_state import GateState
-from evalguard.core.reports.bisection import SIGMA, BisectReport, MetricSearch
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.bisect_report import SIGMA, BisectReport, MetricSearch
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.words import rounding
 from evalguard.report.words.advice import other_classes, undecided_text
 from evalguard.report.words.bisection import (

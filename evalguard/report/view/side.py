@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evalguard.core.reports.compare import RunIdentity, SettingState
+from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.settings import Value
 from evalguard.report.words.plain_text import printable
 

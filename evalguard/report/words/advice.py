@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.findings import FindingValue
 from evalguard.core.verdict import Margin
 from evalguard.report.words import rounding

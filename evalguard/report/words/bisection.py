@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from evalguard.core.reports.bisection import (
+from evalguard.core.reports.bisect_report import (
     SIGMA,
     BisectReport,
     GuiltySetting,

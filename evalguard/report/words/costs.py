@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from evalguard.core.amounts import size_text
 from evalguard.core.comparison import Comparison
-from evalguard.core.reports.compare import CompareReport, Resources
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.resources import Resources
 from evalguard.core.stopping import SequentialTask, Stopping
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import format_percent, metric_label

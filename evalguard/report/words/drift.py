@@ -10,8 +10,8 @@ from evalguard.core.across_tasks import AcrossTasks
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.noise_floor import Floor, MetricFloor, Shift
-from evalguard.core.reports.compare import CompareReport
-from evalguard.core.reports.plan import FloorReport
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.floor_report import FloorReport
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import (

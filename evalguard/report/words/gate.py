@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS, broken_text
+from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
+from evalguard.core.documents.broken_verdict import broken_text
 from evalguard.core.gate import GateResult
 from evalguard.core.limits import LimitVerdict
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.waivers import Waiver
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import format_percent

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.gate_state import GateState
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.verdict import Margin
 from evalguard.report.words import rounding
 from evalguard.report.words.glossary import outcome_name

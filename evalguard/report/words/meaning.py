@@ -19,8 +19,8 @@ from evalguard.core.repeat_command import (
     as_trace,
     without_options,
 )
-from evalguard.core.reports.bisection import BisectReport
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.bisect_report import BisectReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.shell_words import shell_words
 from evalguard.report.words import rounding
 from evalguard.report.words.advice import (

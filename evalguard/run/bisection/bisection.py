@@ -19,8 +19,8 @@ import evalguard
 from evalguard.core.checksum import with_checksum
 from evalguard.core.gate_state import Key
 from evalguard.core.redaction import shown_value
-from evalguard.core.reports.bisection import BisectReport, Recommended, Repaired
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.bisect_report import BisectReport, Recommended, Repaired
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.score_rows import finite_rows
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, Interrupted

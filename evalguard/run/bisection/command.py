@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.core.gate_state import Key
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.report.contract.compare import COMPARE_SCHEMA, compare_document
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest, why_unsearchable

@@ -17,7 +17,7 @@ import numpy as np
 
 from evalguard.bisect.oracle import Floats, Indices, Question, Untestable
 from evalguard.core.gate_state import Key
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Assignment, Setting, Value, Variant, digest_of

@@ -42,7 +42,7 @@ from evalguard.run.meter import Meter
 from evalguard.run.sample_size.sequential import TURN_GROWTH
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
-from evalguard.stats.sequential.finding import FACTOR, document_order, planned_looks
+from evalguard.stats.sequential.looks import FACTOR, document_order, planned_looks
 from evalguard.worker.ray_actors import RayPlan, open_cluster
 
 

@@ -26,7 +26,7 @@ from evalguard.core.answer_scale import AnswerScale
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.settings import Value
 from evalguard.errors import Interrupted
 from evalguard.run.choices import Choices

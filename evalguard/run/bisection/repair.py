@@ -17,7 +17,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.redaction import redacted_command, redacted_text, shown_value
 from evalguard.core.repeat_command import as_comparison
-from evalguard.core.reports.bisection import Repaired, RepairedMetric
+from evalguard.core.reports.bisect_report import Repaired, RepairedMetric
 from evalguard.core.settings import Assignment, Setting, Value
 from evalguard.core.verdict import Margin
 from evalguard.errors import StoreError

@@ -17,7 +17,7 @@ from evalguard.bisect.recommendation import Recommendation, recommend
 from evalguard.bisect.search_result import BisectResult
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.redaction import shown_value
-from evalguard.core.reports.bisection import (
+from evalguard.core.reports.bisect_report import (
     Ended,
     GuiltySetting,
     Measured,

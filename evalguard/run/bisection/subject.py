@@ -25,7 +25,7 @@ from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.limits import Limit, LimitVerdict
 from evalguard.core.redaction import redact_value
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Variant
 from evalguard.errors import SettingError, StoreError, UsageError

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evalguard.core.reports.tensors import Likeness
+from evalguard.core.reports.tensors_report import Likeness
 from evalguard.core.tensors.structure import UNKNOWN_DAMAGE
 from evalguard.errors import EvalguardError
 from evalguard.models.checkpoint_files import CheckpointFiles, open_stored_tensors

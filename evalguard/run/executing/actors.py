@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evalguard.bisect.oracle import Untestable
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from evalguard.conversion.planning import plan_conversion
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError

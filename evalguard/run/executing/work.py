@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
 from evalguard.core.reference import SAMPLES, Reference
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import (
     ComparedAnswer,
     DistributionScorer,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from evalguard.bisect.oracle import Untestable
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import Scorer
 from evalguard.errors import EvalguardError, WorkerError
 from evalguard.run.executing.batches import check_batches

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-from evalguard.core.reports.bisection import Loads
+from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import Scorer
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
 from evalguard.run.executing.schedule import WorkSchedule

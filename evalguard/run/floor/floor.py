@@ -16,7 +16,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.noise_floor import FACTORS, Factor, MetricFloor, Shift, metric_floors
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.plan import FloorReport
+from evalguard.core.reports.floor_report import FloorReport
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EvaluationError, StoreError, UsageError
@@ -31,7 +31,7 @@ from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.record import read_environment
 from evalguard.run.sources import ModelSource, Source, identify_model
-from evalguard.stats.compare import tolerance_of
+from evalguard.stats.compare_scores import tolerance_of
 from evalguard.stats.drift import estimate_drift
 from evalguard.store.block_cache import open_cache_dir
 from evalguard.store.files import FloorStore

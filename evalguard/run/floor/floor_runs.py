@@ -29,7 +29,7 @@ from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.measuring import ScoringPlan
 from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.sources import ModelSource
-from evalguard.stats.contributions import document_differences
+from evalguard.stats.document_differences import document_differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

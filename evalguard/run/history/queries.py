@@ -17,7 +17,9 @@ import numpy as np
 
 from evalguard.config.files import load_guards
 from evalguard.core.history import MetricKey, Night, NightRun
-from evalguard.core.reports.history import (
+from evalguard.core.reports.broken_on_nights import broken_documents
+from evalguard.core.reports.document_flips import flips
+from evalguard.core.reports.history_report import (
     Change,
     FlipReport,
     Found,
@@ -28,13 +30,12 @@ from evalguard.core.reports.history import (
     MetricFlips,
     Trend,
     TrendReport,
-    broken_documents,
-    flips,
 )
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
 from evalguard.report.history import history_document, history_text
 from evalguard.run.history.location import find_named_run, shared_history_file
-from evalguard.stats.series.change_points import Floats, change_points
+from evalguard.stats.series.change_points import change_points
+from evalguard.stats.series.levels import Floats
 from evalguard.store.files import check_output, write_output
 from evalguard.store.history.check import check_history, export_history
 from evalguard.store.history.history_file import HistoryFile

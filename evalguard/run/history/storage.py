@@ -12,8 +12,8 @@ from evalguard.core.document_scores import DocumentScores
 from evalguard.core.gate import GateResult
 from evalguard.core.history import MetricKey, NightMetric, NightRun, prunable
 from evalguard.core.pairing import ALLOWED, pair
-from evalguard.core.reports.compare import CompareReport
-from evalguard.core.reports.history import HistoryAddition, HistoryPruning
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.history_report import HistoryAddition, HistoryPruning
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvalguardError, MisalignedRunsError, UsageError

@@ -23,8 +23,9 @@ from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_
 from evalguard.run.meter import error_text
 from evalguard.run.modules.module_settings import hold_settings, take_modules_from
 from evalguard.run.sources import ModelSource
-from evalguard.stats.few_units import cluster_stderr, cluster_sums
-from evalguard.stats.probability import moments, t_estimate
+from evalguard.stats.clusters import cluster_stderr, cluster_sums
+from evalguard.stats.estimate import t_estimate
+from evalguard.stats.moments import moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.reports.night import PairNight
+from evalguard.core.reports.night_report import PairNight
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
 from evalguard.report.progress import ProgressLine
 from evalguard.run.history.storage import AlreadyInHistoryError, add_run

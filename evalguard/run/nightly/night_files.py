@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.reports.compare import Format
-from evalguard.core.reports.history import TrendReport
-from evalguard.core.reports.night import ALPHA, LOOKS, SCHEMA, NightReport, PairNight
+from evalguard.core.reports.history_report import TrendReport
+from evalguard.core.reports.night_report import ALPHA, LOOKS, SCHEMA, NightReport, PairNight
+from evalguard.core.reports.report_formats import Format
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, UsageError
 from evalguard.regular_file import read_regular_text

@@ -16,16 +16,14 @@ import evalguard
 from evalguard.config.guard import GuardSet
 from evalguard.core.gate import gravest_exit_code
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.history import MetricFlips, Trend, TrendReport
-from evalguard.core.reports.night import (
+from evalguard.core.reports.history_report import MetricFlips, Trend, TrendReport
+from evalguard.core.reports.night_changes import changed_since, gone_since, other_bases
+from evalguard.core.reports.night_report import (
     BrokenTonight,
     NightReport,
     NightStep,
     PairChanges,
     PairNight,
-    changed_since,
-    gone_since,
-    other_bases,
 )
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvalguardError, EvaluationError
@@ -47,12 +45,12 @@ from evalguard.run.nightly.night_files import (
     read_night_trends,
     write_night,
 )
+from evalguard.run.nightly.night_on_trackers import track_night
 from evalguard.run.nightly.pair_process import PairRunner
 from evalguard.run.nightly.pairs import NightPair, check_hours, guards_digest, list_pairs
-from evalguard.run.nightly.tracked_night import track_night
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import DEFAULT_OUTPUT
-from evalguard.stats.series.change_points import recently_found
+from evalguard.stats.series.news import recently_found
 from evalguard.store.files import FileLock, safe_name
 from evalguard.store.night_journal import NightJournal
 from evalguard.store.run_folder import check_writable

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Any, Protocol, cast
 
-from evalguard.core.reports.night import PairNight
+from evalguard.core.reports.night_report import PairNight
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
 from evalguard.run.nightly.pair_worker import PairWork, read_pair
 from evalguard.run.own_process import OwnProcess

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from evalguard.core.reports.night import NightlyMetric, PairNight
+from evalguard.core.reports.night_report import NightlyMetric, PairNight
 from evalguard.core.settings import Value
 from evalguard.errors import Interrupted
 from evalguard.garbage import freeze_gc, freeze_gc_at_exit, raise_gc_threshold

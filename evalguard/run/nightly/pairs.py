@@ -17,8 +17,8 @@ from evalguard.config.guard import Guard, GuardSet
 from evalguard.core.gate import GateResult
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.compare import CompareReport
-from evalguard.core.reports.night import NightlyMetric, PairNight
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.night_report import NightlyMetric, PairNight
 from evalguard.core.settings import digest_of
 from evalguard.errors import EXIT_FAILED, EvalguardError, Interrupted, UsageError
 from evalguard.run.bisection.command import resume_bisection

@@ -1,177 +1,20 @@
-"""A night at experiment trackers: every run in one group, and W&B's report of the night."""
+"""NightSending: the runs of a night at the trackers, one after the other, without waiting in vain.
+
+A tracker that does not answer costs up to a minute and a half a run: two hundred pairs would
+wait for hours. What failed twice in a row is not tried again in this night.
+"""
 
 from __future__ import annotations
 
-import logging
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from evalguard.core.history import Night
-from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.compare import CompareReport, Sent, SinkName
-from evalguard.core.reports.night import (
-    NightReport,
-    NightTrend,
-    NightVerdict,
-    PairNight,
-    TrackedNight,
-    TrendPoint,
-)
-from evalguard.errors import EvalguardError, Interrupted
-from evalguard.integrations.jobs import SendingLimits
-from evalguard.integrations.sending import save_night
-from evalguard.report.night import pair_name
-from evalguard.report.progress import ProgressLine
-from evalguard.report.view.report import tracked_view
-from evalguard.report.words.plain_text import printable
-from evalguard.run.nightly.pairs import NightPair
-from evalguard.run.options import CompareOptions
-from evalguard.run.publishing.tracking import TRACKING_INTERRUPTED, choose_sinks, track_run
-from evalguard.run.stored_run import read_stored_run
-from evalguard.store.history.history_file import HistoryFile
-
-_LOG = logging.getLogger(__name__)
-
-
-def send_night_report(
-    night: TrackedNight, *, quiet: bool = False, bounds: SendingLimits | None = None
-) -> Sent:
-    """Save a report on a night at W&B, and say where; what fails there is the answer's reason."""
-    try:
-        with ProgressLine(quiet=quiet) as progress:
-            progress.note("saving the night's report at W&B (Ctrl-C leaves that out)")
-            return save_night(night, bounds=bounds)
-    except (KeyboardInterrupt, Interrupted):
-        return Sent(sink="wandb", state="failed", reason="interrupted")
-    except Exception as error:  # noqa: BLE001 - the night's verdicts stand, whatever it is
-        _LOG.info("the report was not saved", exc_info=True)  # shown under --debug
-        return Sent(sink="wandb", state="failed", reason=redacted_text(str(error)))
-
-
-_MOST_NIGHTS = 365
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentPair:
-    """A pair's night, and what became of its run at each tracker."""
-
-    pair: PairNight
-    sent: tuple[Sent, ...]
-
-    @property
-    def address(self) -> str:
-        """Of its run at W&B; "" where it is not there."""
-        found = (one.place for one in self.sent if one.sink == "wandb" and one.state == "sent")
-        return next(found, "")
-
-
-def track_night(
-    report: NightReport, pairs: Sequence[NightPair], options: CompareOptions
-) -> tuple[str, ...]:
-    """Send a night whose files are all written; returns a line for each run and tracker.
-
-    Whatever happens there, the night stands.
-    """
-    if any(options.track) and set(options.track) == {"none"}:
-        return ()
-    sending = NightSender(group=report.name, quiet=options.quiet)
-    found = [
-        SentPair(pair=pair, sent=_send_pair(sending, pair, asked, options))
-        for pair, asked in zip(report.pairs, pairs, strict=True)
-    ]
-    lines = [_sent_line(one.pair, sent) for one in found for sent in one.sent]
-    if any(one.address for one in found):
-        gone = sending.gone("wandb")
-        saved = (
-            Sent(sink="wandb", state="failed", reason=gone)
-            if gone
-            else send_night_report(_build_night(report, found), quiet=options.quiet)
-        )
-        lines.append(f"the night: {tracked_view(saved, None)}")
-    command = sync_command([sent for one in found for sent in one.sent])
-    return (*lines, *([f"to send what W&B's client kept:\n  {command}"] if command else []))
-
-
-def _sent_line(pair: PairNight, sent: Sent) -> str:
-    """What became of a run; the command for those that W&B's client kept is one for all."""
-    told = replace(sent, next_command="") if sent.state == "offline" else sent
-    return f"{printable(pair_name(pair))}: {tracked_view(told, pair.run_folder)}"
-
-
-def _pair_sinks(pair: NightPair, options: CompareOptions) -> tuple[SinkName, ...]:
-    return choose_sinks(options.track or pair.guard.run.track or ())
-
-
-def _send_pair(
-    sending: NightSender, pair: PairNight, asked: NightPair, options: CompareOptions
-) -> tuple[Sent, ...]:
-    sinks = _pair_sinks(asked, options)
-    documents = options.track_documents or bool(asked.guard.run.track_documents)
-    if pair.run_folder is None or not sinks:
-        return ()
-    try:
-        stored = read_stored_run(Path(pair.run_folder))
-        stored.check_files()  # its samples are sent, too
-    except EvalguardError as error:
-        return tuple(Sent(sink=sink, state="failed", reason=str(error)) for sink in sinks)
-    return sending.send(replace(stored.report, tracked=()), sinks, documents=documents)
-
-
-def _build_night(report: NightReport, found: Sequence[SentPair]) -> TrackedNight:
-    verdicts = tuple(
-        NightVerdict(
-            base=one.pair.base,
-            candidate=one.pair.candidate,
-            state=one.pair.state if one.pair.created else None,
-            sentence=one.pair.reason,
-            url=one.address,
-        )
-        for one in found
-    )
-    return TrackedNight(name=report.name, verdicts=verdicts, trends=_night_trends(report))
-
-
-def _night_trends(report: NightReport) -> tuple[NightTrend, ...]:
-    """The gated metrics of every pair over nights; none where there is no history."""
-    if not report.history:
-        return ()
-    try:
-        with HistoryFile(Path(report.history)) as history:
-            return tuple(
-                NightTrend(
-                    base=pair.base,
-                    candidate=pair.candidate,
-                    task=metric.task,
-                    metric=metric.metric,
-                    points=tuple(
-                        map(_trend_point, history.nights(pair.pair, metric.key)[-_MOST_NIGHTS:])
-                    ),
-                )
-                for pair in report.pairs
-                for metric in pair.metrics
-            )
-    except EvalguardError:  # a damaged history is told of by the night itself
-        return ()
-
-
-def _trend_point(night: Night) -> TrendPoint:
-    metric = night.metric
-    return TrendPoint(
-        created=night.run.created,
-        sigma=metric.sigma,
-        low=metric.sigma_low,
-        high=metric.sigma_high,
-    )
-
-
-# NightSending: the runs of a night at the trackers, one after the other, without waiting in vain.
-#
-# A tracker that does not answer costs up to a minute and a half a run: two hundred pairs would
-# wait for hours. What failed twice in a row is not tried again in this night.
-
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.tracked_run import Sent, SinkName
+from evalguard.run.publishing.tracking import TRACKING_INTERRUPTED, track_run
 
 MOST_FAILURES = 2
 

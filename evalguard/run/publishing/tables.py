@@ -16,16 +16,10 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.influential_documents import InfluentialDocument
 from evalguard.core.redaction import redact_value, redacted_text
-from evalguard.core.reports.bisection import SIGMA, BisectReport
-from evalguard.core.reports.compare import (
-    Alert,
-    CompareReport,
-    JobType,
-    RunDocuments,
-    Side,
-    TrackedRun,
-    TrackedTable,
-)
+from evalguard.core.reports.bisect_report import SIGMA, BisectReport
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.run_documents import RunDocuments, Side
+from evalguard.core.reports.tracked_run import Alert, JobType, TrackedRun, TrackedTable
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
 from evalguard.report.contract.compare import compare_document

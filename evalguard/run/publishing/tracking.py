@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.compare import (
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.tracked_run import (
     SINK_TITLES,
     SINKS,
-    CompareReport,
     JobType,
     Sent,
     SinkName,

@@ -24,9 +24,10 @@ from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, StoredSource
-from evalguard.stats.caveats import unusable
-from evalguard.stats.sequential.finding import LookResult, StoppingRule, cannot_stop, find
+from evalguard.stats.sequential.finding import LookResult, cannot_stop, find
 from evalguard.stats.sequential.stopped import carry_over, complete, stopped_comparison
+from evalguard.stats.sequential.stopping_rule import StoppingRule
+from evalguard.stats.unusable_scores import unusable
 
 SampleKey = tuple[str, str, str]
 TablesByKey = Mapping[SampleKey, ScoreTable]

@@ -13,21 +13,16 @@ import numpy as np
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.pairing import pair
-from evalguard.core.reports.plan import AimFacts
+from evalguard.core.reports.plan_report import AimFacts
 from evalguard.core.score_rows import order_rows, pick_rows
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.run.choices import Choices
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, Source
-from evalguard.stats.compare import compare_scores, failed_comparison
-from evalguard.stats.pilot import (
-    MetricPlan,
-    Pilot,
-    pilot_of_comparison,
-    pilot_of_scores,
-    plan_metric,
-)
+from evalguard.stats.compare_scores import compare_scores, failed_comparison
+from evalguard.stats.metric_plan import MetricPlan, plan_metric
+from evalguard.stats.pilot import Pilot, pilot_of_comparison, pilot_of_scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 import evalguard
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.plan import ExpectedDrift, PilotFacts, PlanReport, Role, TaskCost
+from evalguard.core.reports.plan_report import ExpectedDrift, PilotFacts, PlanReport, Role, TaskCost
 from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value, Variant
@@ -31,8 +31,8 @@ from evalguard.run.record import read_environment
 from evalguard.run.sample_size.pilot import PlanAim, plan_metrics
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import ModelSource, Source
-from evalguard.stats.pilot import MetricPlan
-from evalguard.stats.probability import expected_total
+from evalguard.stats.finite_totals import expected_total
+from evalguard.stats.metric_plan import MetricPlan
 
 DEFAULT_PILOT = 64
 DEFAULT_POWER = 0.8

@@ -41,7 +41,8 @@ from evalguard.run.scoring.scoring import (
     tokens_beside_server,
 )
 from evalguard.run.sources import BaselineSource, ModelSource, Source, StoredSource
-from evalguard.stats.sequential.finding import FACTOR, StoppingRule, document_order, planned_looks
+from evalguard.stats.sequential.looks import FACTOR, document_order, planned_looks
+from evalguard.stats.sequential.stopping_rule import StoppingRule
 
 Samples = Mapping[str, TaskScores]
 

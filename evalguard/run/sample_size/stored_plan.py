@@ -10,8 +10,8 @@ from typing import Any
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.plan import PilotFacts, PlanReport
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.plan_report import PilotFacts, PlanReport
 from evalguard.core.verdict import Margin
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.report.contract.compare import COMPARE_SCHEMA
@@ -19,7 +19,7 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.sample_size.pilot import PlanAim
 from evalguard.run.sample_size.planning import DEFAULT_POWER, PlanResult, sign_plan
 from evalguard.run.stored_run import rebuild_report
-from evalguard.stats.compare import failed_comparison
+from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.pilot import pilot_of_comparison
 from evalguard.store.run_tables import read_result
 

@@ -10,9 +10,9 @@ import numpy as np
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_fields import DocumentFields
 from evalguard.core.reports.findings import Finding
-from evalguard.stats.compare import MetricComparison
 from evalguard.stats.contributions import TaskContributions
-from evalguard.stats.probability import Array
+from evalguard.stats.judgement import MetricComparison
+from evalguard.stats.moments import Array
 from evalguard.stats.series.dependence import (
     FEWEST,
     FEWEST_GROUPS,

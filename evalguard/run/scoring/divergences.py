@@ -20,7 +20,8 @@ from evalguard.core.shown_tokens import KlEstimate, ShownTokens
 from evalguard.errors import UsageError
 from evalguard.run.options import CompareOptions, DistributionMode, MemoryUse
 from evalguard.run.sources import Source, StoredSource
-from evalguard.stats.distribution import compare_distributions, estimate_kl
+from evalguard.stats.distribution import compare_distributions
+from evalguard.stats.kl_of_servers import estimate_kl
 
 GENERATION_ONLY = "it generates text, and only scored tokens have distributions to be compared"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from evalguard.core.pairing import pair_rows
 from evalguard.core.settings import Value
 from evalguard.run.scoring.scoring import ScoredSide
-from evalguard.stats.compare import MetricComparison, judge_equal_answers
+from evalguard.stats.judgement import MetricComparison, judge_equal_answers
 
 # Log-likelihoods that differ by less are one model's: what rounding makes flips hardly any answer.
 _ROUNDING = 1e-3

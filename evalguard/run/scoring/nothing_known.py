@@ -9,7 +9,8 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.harness.finished_runs.origin import share_one_model
 from evalguard.run.scoring.scoring import ScoredSide
-from evalguard.stats.compare import MetricComparison, failed_comparison
+from evalguard.stats.compare_scores import failed_comparison
+from evalguard.stats.judgement import MetricComparison
 
 Compared = Sequence[MetricComparison]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from evalguard.core.document_fields import DocumentFields
 from evalguard.core.pairing import pair
-from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, Request, Response
 from evalguard.core.scores import NotCompared, ScoreTable

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evalguard.core.reports.compare import RunIdentity, SettingState
+from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Value

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from evalguard.core.gate import GateResult
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scores import ScoreTable
-from evalguard.stats.compare import MetricComparison
-from evalguard.stats.contributions import spread_of_loss
+from evalguard.stats.influence import spread_of_loss
+from evalguard.stats.judgement import MetricComparison
 
 
 def find_spread_losses(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import evalguard
-from evalguard.core.reports.tensors import (
+from evalguard.core.reports.tensors_report import (
     DamagedRows,
     GreatestDifference,
     InvariantResult,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from evalguard.core.reports.tensors import DuplicateTensors
+from evalguard.core.reports.tensors_report import DuplicateTensors
 from evalguard.core.tensors.name_map import NameAlignment
 from evalguard.errors import EvaluationError
 from evalguard.run.tensors.streaming import forget_bytes

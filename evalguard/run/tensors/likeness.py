@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reports.tensors import Likeness
+from evalguard.core.reports.tensors_report import Likeness
 from evalguard.core.tensors.bounds import moves_errors
 from evalguard.core.tensors.differences import BLOCK
 from evalguard.core.tensors.grid import Grid, explain_by_grid
 from evalguard.core.tensors.noise import NoiseTable, name_noise
-from evalguard.core.tensors.precision import PrecisionVote, vote_precision
+from evalguard.core.tensors.precision_vote import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
 from evalguard.core.tensors.structure import (
     LARGEST_SEARCHED,

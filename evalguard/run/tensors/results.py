@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from evalguard.core.reports.tensors import TensorsReport
+from evalguard.core.reports.tensors_report import TensorsReport
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.tensors.contract import noise_document, tensors_document

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reports.tensors import Likeness, TensorDelta
-from evalguard.core.tensors.row_counts import RowCounts, find_row_counts
+from evalguard.core.reports.tensors_report import Likeness, TensorDelta
+from evalguard.core.tensors.other_row_counts import RowCounts, find_row_counts
 from evalguard.core.tensors.rows import draw_directions
 from evalguard.run.tensors.streaming import StoredPair
 from evalguard.run.tensors.tied_heads import is_of_vocabulary

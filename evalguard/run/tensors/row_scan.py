@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.tensors.bounds import CAST
 from evalguard.core.tensors.grid import Grid, measure_steps
-from evalguard.core.tensors.precision import Rounding
+from evalguard.core.tensors.precision_vote import Rounding
 from evalguard.core.tensors.rows import RowFault, RowScan, find_row_faults
 from evalguard.run.tensors.streaming import StoredPair, bound_parts, load_bounded
 

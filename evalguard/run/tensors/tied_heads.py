@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evalguard.core.reports.tensors import DuplicateTensors
+from evalguard.core.reports.tensors_report import DuplicateTensors
 from evalguard.core.tensors.name_map import NameAlignment, NamePair
 from evalguard.store.tensor_files import StoredTensor, TensorFiles
 

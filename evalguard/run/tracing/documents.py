@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reports.compare import RunDocuments, Side
+from evalguard.core.reports.run_documents import RunDocuments, Side
 from evalguard.core.scorer import Request, RequestKind
 from evalguard.core.tracing.points import ModelInputs
 from evalguard.errors import EvalguardError, StoreError, UsageError

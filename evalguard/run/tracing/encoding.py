@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.reports.trace import TracedDocument
+from evalguard.core.reports.trace_report import TracedDocument
 from evalguard.core.tracing.points import ModelInputs
 from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.run.tracing.documents import RequestedSequence

@@ -10,8 +10,8 @@ from typing import cast
 
 import numpy as np
 
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
     Request,
     Scorer,
@@ -19,8 +19,8 @@ from evalguard.core.scorer import (
 )
 from evalguard.core.tensors.name_map import NameMap
 from evalguard.core.tracing.points import ModelInputs, PointName
-from evalguard.core.tracing.precision import QUANTISED
 from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
+from evalguard.core.tracing.weight_precision import QUANTISED
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.models.tracing.trace import DEFAULT_MEMORY

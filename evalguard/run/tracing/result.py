@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from evalguard.core.reports.trace import SuspectModule, TraceReport
+from evalguard.core.reports.trace_report import SuspectModule, TraceReport
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.trace.document import render_trace_json, trace_document

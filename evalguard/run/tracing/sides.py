@@ -16,8 +16,8 @@ from evalguard.conversion.attributes import apply
 from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.conversion.taken_weights import take_weights
-from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.trace import Trace
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import ModelDescription, PaddingEffect, Request, ScoringPolicy
 from evalguard.core.settings import Value, Variant
 from evalguard.core.tracing.hyperparameters import HeldValue

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.reports.trace import SuspectModule, TraceReport
+from evalguard.core.reports.trace_report import SuspectModule, TraceReport
 from evalguard.errors import EvalguardError
 from evalguard.report.words.labels import decisive_comparison
 from evalguard.run.bisection.subject import FinishedComparison

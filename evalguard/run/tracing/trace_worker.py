@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from evalguard.core.reports.trace import TraceReport
+from evalguard.core.reports.trace_report import TraceReport
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, Interrupted, WorkerError
 from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
@@ -113,8 +113,8 @@ class _TraceDesk:
 def _make_report(work: TraceWork) -> TraceReport:
     # Not before it is needed: whoever started this waits for a hello.
     from evalguard.report.progress import ProgressLine
+    from evalguard.run.tracing.build_trace import make_trace_report
     from evalguard.run.tracing.request import resolve_trace_request
-    from evalguard.run.tracing.trace_report import make_trace_report
 
     request = resolve_trace_request(
         work.base, work.candidate, work.options, work.choice, work.name_map

@@ -20,9 +20,9 @@ from evalguard.core.reports.generations import (
     RepeatedScore,
 )
 from evalguard.stats.answers.repeats import compare_figures, mean, pass_at_k, powers_up_to
-from evalguard.stats.few_units import cluster_sums
-from evalguard.stats.probability import exact_sum
-from evalguard.stats.strata import Share
+from evalguard.stats.clusters import cluster_sums
+from evalguard.stats.effective_sample import Share
+from evalguard.stats.moments import exact_sum
 
 # A part of a drift is worth a sentence from so many documents on, and from so much of the drift.
 _FEWEST_DOCUMENTS, _LEAST_SHARE = 3, 0.5
@@ -189,9 +189,6 @@ def _sides(
     return frozenset(more), frozenset(less)
 
 
-# pass@k and mean@k.
-
-
 def _repeated(pairs: _Pairs, metrics: Sequence[PairedScores]) -> Iterator[RepeatedScore]:
     better = {(one.base.filter, one.base.metric): one.base.higher_is_better for one in metrics}
     for name in _names(pairs, lambda known: known.scores):
@@ -239,9 +236,6 @@ def _of_metric(
         yield RepeatedScore(
             filter=name, metric=metric, kind="pass", k=k, score=pairs.figure(pass_of)
         )
-
-
-# Parts of a drift: what documents carry of it whose answer one side's filter did not find.
 
 
 def _parts(pairs: _Pairs, paired: PairedScores) -> Iterator[DriftPart]:

@@ -13,7 +13,7 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.core.reports.generations import PairedFigure
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.probability import exact_sum, mean_moments
+from evalguard.stats.moments import exact_sum, mean_moments
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from evalguard.core.paired_scores import PairedScores
-from evalguard.stats.few_units import cluster_sums
-from evalguard.stats.strata import Share
+from evalguard.stats.clusters import cluster_sums
+from evalguard.stats.effective_sample import Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

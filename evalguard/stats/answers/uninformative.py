@@ -89,9 +89,6 @@ def with_uninformative(table: ScoreTable, found: Uninformative | None) -> ScoreT
     return replace(table, uninformative=found, caveats=(*table.caveats, caveat))
 
 
-# What is said of them.
-
-
 def describe_uninformative(found: Uninformative, filter_name: str) -> str:
     """Say in a clause what is wrong with a model's answers."""
     if found.kind == "empty":

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.drift import Drift, estimate_drift
-from evalguard.stats.probability import Moments
+from evalguard.stats.moments import Moments
 
 
 def drift_of_all(paired: PairedScores, population: int, *, confidence: float, unit: float) -> Drift:

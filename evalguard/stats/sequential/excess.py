@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.core.verdict import MarginUnit
-from evalguard.stats.probability import SigmaScale, moments
+from evalguard.stats.moments import moments
 from evalguard.stats.sequential.betting import Array
+from evalguard.stats.sigma_scale import SigmaScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

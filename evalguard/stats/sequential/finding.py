@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,19 +13,16 @@ from numpy.typing import NDArray
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.core.stopping import StoppingMethod
-from evalguard.core.verdict import Margin, MarginUnit
+from evalguard.core.verdict import MarginUnit
 from evalguard.stats.drift import is_binary
-from evalguard.stats.probability import SigmaScale, normal_quantile
-from evalguard.stats.sequential.bounded import (
-    BoundedEvidence,
-    Evidence,
-    lower_end,
-    needed,
-    upper_end,
-)
+from evalguard.stats.probability import normal_quantile
+from evalguard.stats.sequential.bounded import BoundedEvidence
 from evalguard.stats.sequential.drift_of_all import drift_of_all
+from evalguard.stats.sequential.evidence import Evidence, lower_end, needed, upper_end
 from evalguard.stats.sequential.excess import Excess, excess
 from evalguard.stats.sequential.flips import FlipEvidence
+from evalguard.stats.sequential.stopping_rule import StoppingRule
+from evalguard.stats.sigma_scale import SigmaScale
 
 Side = Literal["above", "below"]
 # A margin to aim at, and a level where the bet is to aim at what was deniable at it instead.
@@ -259,124 +255,3 @@ def _interval(
     if side == "below":
         return low, upper_end(aimed, rule.alpha_below, start=margin)
     return low, upper_end(far, rule.alpha_far, start=size)
-
-
-# Planned looks: after how many documents a sequential comparison may stop.
-
-
-FIRST_LOOK = 64
-# Ten looks from a tenth of the documents to all of them, with a tenth among them.
-FACTOR = 10.0**0.1
-
-
-def planned_looks(
-    total: int, *, first: int = FIRST_LOOK, factor: float = FACTOR
-) -> tuple[int, ...]:
-    """Numbers of documents after which is looked: total, total / factor, ..., down to ``first``.
-
-    The bounds of this package hold at all times together (Ville's inequality), so that the number
-    of looks costs no error; they are planned all the same, and nothing is looked at in between.
-
-    Returns:
-        Ascending and without repeats; the last is ``total``.
-
-    Raises:
-        ValueError: unless total and first are at least 1 and factor is above 1.
-    """
-    if total < 1 or first < 1 or not factor > 1.0:
-        raise ValueError(f"no looks are planned by total={total}, first={first}, factor={factor}")
-    looks, at = [total], total / factor
-    while round(at) >= first:
-        if round(at) < looks[-1]:
-            looks.append(round(at))
-        at /= factor
-    return tuple(reversed(looks))
-
-
-# The seeded random order in which a task's documents come.
-
-
-def document_order(doc_ids: Sequence[int], *, task: str, seed: int) -> tuple[int, ...]:
-    """All documents in random order: the same for the same seed, task and documents.
-
-    Tasks with equally many documents get different orders, so that their verdicts are not wrong
-    together more often than apart.
-    """
-    digest = hashlib.sha256(task.encode()).digest()
-    generator = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
-    return tuple(doc_ids[place] for place in generator.permutation(len(doc_ids)).tolist())
-
-
-# StoppingRule: when a sequential comparison may stop, and at which level.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppingRule:
-    """The rule of one run.
-
-    The full run regresses if any of its K gated metrics does. If none of them does, a wrong verdict
-    needs one that is wrongly shown above the margin: each has alpha / K for that (Bonferroni). If
-    some do, a wrong verdict needs all of these to be wrongly shown below it, so that alpha is
-    enough for each (intersection-union test; R. L. Berger, Technometrics 24, 1982, 295-300).
-
-    Attributes:
-        margin: of the metric that is looked at; a number is in standard errors of the base over
-            all documents. Metrics of one run may have margins of their own.
-        alpha: chance, over the orders of the documents, that the gate's verdict is not that of all
-            documents.
-        gated: K, the number of gated metrics.
-        seed: of the order.
-        real: whether a metric above the margin fails the gate only if all documents would show
-            its drift to be real, too, at ``level`` over all gated metrics.
-    """
-
-    margin: float | Margin
-    alpha: float
-    gated: int
-    seed: int
-    real: bool = False
-    level: float = 0.025
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.alpha < 0.5:
-            raise ValueError(f"a chance of error lies between 0 and 0.5, not {self.alpha!r}")
-        if self.gated < 1:
-            raise ValueError(f"at least one metric is gated, not {self.gated!r}")
-
-    @property
-    def tolerated(self) -> Margin:
-        """The margin with its unit."""
-        return self.margin if isinstance(self.margin, Margin) else Margin(self.margin)
-
-    def of(self, margin: Margin) -> StoppingRule:
-        """The rule for a metric with this margin."""
-        return replace(self, margin=margin)
-
-    @property
-    def alpha_below(self) -> float:
-        """The level at which a metric is shown to stay below the margin."""
-        return self.alpha
-
-    @property
-    def alpha_above(self) -> float:
-        """The level at which a metric is shown to be above the margin."""
-        return self.alpha / self.gated
-
-    @property
-    def level_of_real(self) -> float:
-        """The p-value that all documents would have to give one of K metrics, by Bonferroni."""
-        return self.level / self.gated
-
-    @property
-    def alpha_far(self) -> float:
-        """The level of an interval's end that no verdict rests on."""
-        return self.alpha / 10.0
-
-    @property
-    def interval_confidence(self) -> float:
-        """Chance that the interval holds sigma of all documents, whenever one looks.
-
-        Each end is either the one that the verdict rests on or one that none does, so that both
-        ways to be wrong are counted.
-        """
-        return 1.0 - self.alpha_below - self.alpha_above - 2.0 * self.alpha_far

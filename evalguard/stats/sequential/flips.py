@@ -180,9 +180,6 @@ def _slope(right: Array, population: int, unit: MarginUnit) -> Array:
     return np.where(size > 0.0, steep, 0.0)
 
 
-# How many of all N documents the base has right, from a random part of them.
-
-
 def right_interval(right: int, n: int, population: int, *, alpha: float) -> tuple[int, int]:
     """Confidence sequence of the number R of ones among N, exact at all times together.
 
@@ -214,9 +211,6 @@ def right_interval(right: int, n: int, population: int, *, alpha: float) -> tupl
 def _log_choose(n: float, k: Array) -> Array:
     result: Array = -special.betaln(n - k + 1.0, k + 1.0) - math.log(n + 1.0)
     return result
-
-
-# Stakes on flips: how much to bet that a 0/1 metric loses less than is claimed.
 
 
 def kelly_stakes(d: Array, claimed: Array, *, seen: float) -> Array:

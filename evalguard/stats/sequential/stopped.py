@@ -10,9 +10,10 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.core.stopping import Stopping
 from evalguard.core.verdict import Margin, Verdict, decide
-from evalguard.stats.caveats import limit_words, number_text
+from evalguard.stats.explanation import limit_words, number_text
 from evalguard.stats.sequential.drift_of_all import drift_of_all
-from evalguard.stats.sequential.finding import LookResult, StoppingRule
+from evalguard.stats.sequential.finding import LookResult
+from evalguard.stats.sequential.stopping_rule import StoppingRule
 
 _METHODS = {"flips-exact": "sequential-flips", "bounded-betting": "sequential-bounded"}
 
@@ -163,9 +164,6 @@ def _end(value: float) -> str:
     )
 
 
-# What one look leaves for the next: a verdict once shown stays shown.
-
-
 def carry_over(
     before: LookResult | None, now: LookResult | None, *, margin: float | Margin
 ) -> LookResult | None:
@@ -189,9 +187,6 @@ def carry_over(
         high=before.high * again,
         error_chance=before.error_chance,
     )
-
-
-# What a sequential verdict guarantees, and what it assumes, in words.
 
 
 # Metrics of lm-eval whose score of a document can only be 0 or 1.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.stats.probability import Array
+from evalguard.stats.moments import Array
 
 SEED = 20_261_120
 FEWEST = 32  # documents; of fewer no window is both long and repeated

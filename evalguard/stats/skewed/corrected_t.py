@@ -27,17 +27,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evalguard.stats.difference_shape import skewness, unequal_weights
-from evalguard.stats.probability import (
-    Array,
-    Estimate,
-    exact_sum,
-    moments,
-    scatters,
-    t_critical,
-    t_estimate,
-    t_upper_tail,
-)
+from evalguard.stats.estimate import Estimate, scatters, t_estimate
+from evalguard.stats.moments import Array, exact_sum, moments
+from evalguard.stats.probability import t_critical, t_upper_tail
+from evalguard.stats.skewness import skewness, unequal_weights
 
 SKEW = "-skew"
 CR2 = "-cr2"
@@ -107,9 +100,6 @@ def corrected_t(
 def uncorrected(method: str) -> str:
     """The method without its corrections."""
     return method.removesuffix(CR2).removesuffix(SKEW)
-
-
-# A long tail: whether there is one, and the estimate with one more document of it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,9 +243,6 @@ def _join(one: Estimate, other: Estimate, suffix: str) -> Estimate:
         method=method,
         interval_method=method,
     )
-
-
-# Unequal weights.
 
 
 def _lopsided(weights: Array) -> bool:

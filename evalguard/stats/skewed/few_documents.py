@@ -21,17 +21,12 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.gate import GateResult
 from evalguard.core.reports.findings import Finding
 from evalguard.stats.contributions import Contributions, TaskContributions
-from evalguard.stats.difference_shape import skewness
+from evalguard.stats.estimate import Estimate, t_estimate
 from evalguard.stats.few_units import limited_to_signs
-from evalguard.stats.probability import (
-    Array,
-    Estimate,
-    SigmaScale,
-    exact_sum,
-    ratio_moments,
-    t_estimate,
-)
+from evalguard.stats.moments import Array, exact_sum, ratio_moments
+from evalguard.stats.sigma_scale import SigmaScale
 from evalguard.stats.skewed.corrected_t import SKEW, careful_t, uncorrected
+from evalguard.stats.skewness import skewness
 
 # Of so many documents at most, or of 1% of all, a verdict may be said to rest on them.
 _FEW = 3
@@ -314,9 +309,6 @@ def _half(units: _Units, *, of_losses: bool) -> int:
 
 def _documents(units: _Units, rows: NDArray[np.int64]) -> tuple[tuple[str, int], ...]:
     return tuple(document for row in rows.tolist() for document in units.members[row])
-
-
-# What is said of it.
 
 
 def _finding(c: Comparison, few: FewDocuments) -> Finding:

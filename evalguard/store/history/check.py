@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalguard.core.history import MetricKey, NightMetric, NightRun
-from evalguard.core.reports.history import HistoryCheck, HistoryExport
+from evalguard.core.reports.history_report import HistoryCheck, HistoryExport
 from evalguard.store.files import DamagedBlockError, HalfFile, disk_error, make_folder
 from evalguard.store.history.database import connect, transaction, translate_errors
 from evalguard.store.history.history_file import HistoryFile

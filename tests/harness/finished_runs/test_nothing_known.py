@@ -11,7 +11,7 @@ import pytest
 from handmade_runs import HandmadeRun
 
 import evalguard
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.errors import EvaluationError
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.settings import Value
 
 PointKind = Literal["leaf", "glue", "container"]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import gravest_exit_code
 from evalguard.core.gate_state import GateState, Key
-from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.errors import EXIT_FAILED
 
 SCHEMA = "evalguard.compare-several/1"

@@ -13,7 +13,7 @@ import numpy as np
 
 import evalguard
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.trace import PaddedTwin, Trace, TraceReport
+from evalguard.core.reports.trace_report import PaddedTwin, Trace, TraceReport
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED

@@ -57,9 +57,6 @@ class GuiltySetting:
     unit: str = SIGMA
 
 
-# MetricSearch: the search for who makes one metric drift.
-
-
 Ended = Literal["", "interrupted", "budget", "failed"]
 
 
@@ -138,9 +135,6 @@ class MetricSearch:
         )
 
 
-# Loads: how often a search had a model, and in which way.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
     """How often a search had a model, and in which way it came about.
@@ -162,9 +156,6 @@ class Loads:
             loaded=self.loaded + other.loaded,
             reassigned=self.reassigned + other.reassigned,
         )
-
-
-# Measured: the measurements of a search, and assignments that could not be measured.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,9 +191,6 @@ class Measured:
     outcome: ProbeOutcome
     reason: str = ""
     cost: float
-
-
-# Repaired: the candidate without its culprits, judged; and values that are better still.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +237,6 @@ class Recommended:
     values: Mapping[str, Value]
     drift_sigma: float
     unit: str = SIGMA
-
-
-# BisectReport: which settings make the drift, what that rests on, and what to do about it.
 
 
 # Of several searches the first of these that one of them has is the status of all.

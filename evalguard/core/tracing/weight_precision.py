@@ -17,7 +17,7 @@ from math import inf, log
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tensors.precision import (
+from evalguard.core.tensors.precision_vote import (
     BFLOAT16_BITS,
     round_float16,
     round_integer,

@@ -1,0 +1,106 @@
+"""PlanReport: what a run would show and cost, as plain data for the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.scores import NotCompared
+from evalguard.core.settings import Value
+from evalguard.stats.metric_plan import MetricPlan
+
+Role = Literal["base", "candidate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedDrift:
+    """An amount of the whole run, and the interval that the pilot's documents leave open."""
+
+    amount: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCost:
+    """What one model needs for one task, loading apart.
+
+    Attributes:
+        pilot_documents: the documents that were scored and timed, in ``pilot_seconds``.
+        pilot_tokens: tokens that they fed to the model; None where the model type hides them.
+        n: documents of the run that is planned.
+        seconds, tokens: of that run. Time is taken to grow as the tokens do.
+    """
+
+    task: str
+    role: Role
+    pilot_documents: int
+    pilot_seconds: float
+    pilot_tokens: int | None
+    n: int
+    seconds: ExpectedDrift
+    tokens: ExpectedDrift | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotFacts:
+    """Where the plan's numbers come from.
+
+    Attributes:
+        kind: "sample" (documents drawn at random), "lm-eval runs" (all documents of two finished
+            runs) or "evalguard run" (what a run folder keeps).
+        documents: of the sample, per task; a task with fewer has them all. None for the others.
+        seed: that drew the sample. folder: of the evalguard run.
+    """
+
+    kind: Literal["sample", "lm-eval runs", "evalguard run"]
+    documents: int | None = None
+    seed: int | None = None
+    folder: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AimFacts:
+    """What a plan is made for.
+
+    Attributes:
+        margin: the drift that matters, in standard errors of the base (sigma); where it was given
+            in another unit, the smallest that it comes to over the metrics.
+        alpha: one-sided level of the test, (1 - confidence) / 2.
+        power: chance to see a drift that is there.
+        confidence: of all intervals.
+    """
+
+    margin: float
+    alpha: float
+    power: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """The finished plan; the one input of every report about it. Fields as its document has them.
+
+    Attributes:
+        metrics: one per (task, filter, metric).
+        costs: one per task and model that would be scored; empty where nothing was timed.
+        load_seconds: what loading each model took.
+        exit_code: 0, or 3 where a metric gave no scores.
+    """
+
+    created: str
+    command: str = ""
+    base: RunIdentity
+    candidate: RunIdentity
+    pilot: PilotFacts
+    aim: AimFacts
+    metrics: tuple[MetricPlan, ...]
+    costs: tuple[TaskCost, ...] = ()
+    load_seconds: Mapping[Role, float] = field(default_factory=dict)
+    not_compared: tuple[NotCompared, ...] = ()
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    exit_code: int
+    version: str = ""

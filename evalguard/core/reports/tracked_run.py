@@ -1,0 +1,77 @@
+"""TrackedRun: a finished comparison as experiment trackers take it, and what became of it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SinkName = Literal["wandb", "trackio", "mlflow"]
+SINK_TITLES: Mapping[SinkName, str] = {"wandb": "W&B", "trackio": "trackio", "mlflow": "MLflow"}
+SINKS: tuple[SinkName, ...] = tuple(SINK_TITLES)
+JobType = Literal["compare", "bisect", "nightly"]
+# sent     it is where the sink keeps it
+# offline  it is on this machine, whole, and a command sends it
+# failed   it is nowhere but in the run folder
+SentState = Literal["sent", "offline", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """What somebody should be told at once."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedTable:
+    """A table: names of columns, and rows of plain values (text, number, bool or None)."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedRun:
+    """A run of a tracker; plain data, without secrets and without numbers that JSON cannot hold.
+
+    Attributes:
+        name: as people see it; ``group`` is what it belongs to (a night, a pull request), "" for
+            nothing.
+        config: what was asked for, nested.
+        scalars: name to number, ``TASK/METRIC/sigma`` and the like.
+        summary: name to what is not a number: outcomes, the sentence.
+        tables, pages: name to table, and to a self-contained HTML page.
+        files: paths of files to keep with the run, each with the name that it has there.
+        alert: None where nothing is alarming.
+    """
+
+    name: str
+    job_type: JobType
+    group: str = ""
+    tags: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    summary: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, TrackedTable] = field(default_factory=dict)
+    pages: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    alert: Alert | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What became of a run at one sink.
+
+    Attributes:
+        place: its address, or the folder where it lies; "" where it is nowhere.
+        next_command: what sends it after all; "" where nothing has to be sent, or can be.
+        reason: why it was not sent; "" where it was.
+    """
+
+    sink: SinkName
+    state: SentState
+    place: str = ""
+    next_command: str = ""
+    reason: str = ""
