@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 # Longer texts (whole passages) are known by their digest.
@@ -29,10 +29,13 @@ class DocumentFields:
         n: documents.
         labels: field -> doc_id -> label; equal labels, equal values. A field of a field is dotted
             ("idx.paragraph").
+        of_first: the fields of one document, where ``labels`` are read when they are asked for;
+            None: look there.
     """
 
     n: int = 0
     labels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    of_first: tuple[str, ...] | None = None
 
     def likely_cluster(self) -> str:
         """A field that documents probably share, "" where none looks like it.
@@ -40,10 +43,11 @@ class DocumentFields:
         Conservative: it has a name under which tasks keep passages, every document has it, and it
         is the same in 2 to 50 documents on average. Of several the one with most values.
         """
+        names = self.labels if self.of_first is None else self.of_first
         found = [
             (self.count(name), name)
-            for name, labels in self.labels.items()
-            if name.rpartition(".")[2].lower() in _SHARED and len(labels) == self.n
+            for name in names
+            if name.rpartition(".")[2].lower() in _SHARED and len(self.labels[name]) == self.n
         ]
         plausible = [
             (count, name)
@@ -59,11 +63,16 @@ class DocumentFields:
 
 def read_fields(documents: Mapping[int, object]) -> DocumentFields:
     """Read the fields of documents by doc_id; of what is not a mapping there are none."""
+    return DocumentFields(n=len(documents), labels=read_labels(documents.items()))
+
+
+def read_labels(documents: Iterable[tuple[int, object]]) -> dict[str, dict[int, str]]:
+    """Field -> doc_id -> label, of (doc_id, document)."""
     labels: dict[str, dict[int, str]] = {}
-    for doc_id, document in documents.items():
+    for doc_id, document in documents:
         for name, label in _labels(document):
             labels.setdefault(name, {})[doc_id] = label
-    return DocumentFields(n=len(documents), labels=labels)
+    return labels
 
 
 def _labels(value: object, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-
 import numpy as np
 
 from evalguard.core.mismatch import Mismatch, Names, names_of, refuse_if_any
@@ -11,7 +9,6 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.core.run_agreement import compare_hashes
 from evalguard.core.score_rows import order_rows, pick_rows
 from evalguard.core.scores import ScoreTable
-from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
 
 ALLOWED = frozenset({"prompt", "tokens", "length", "reading"})
@@ -67,19 +64,6 @@ def pair(
     mismatches += [*_weight_mismatches(base, candidate), *_cluster_mismatches(base, candidate)]
     refuse_if_any(base, names, [*found, *mismatches])
     return PairedScores(base=base, candidate=candidate, allow=allow, caveats=tuple(caveats))
-
-
-def pair_rows(
-    ours: Iterable[Mapping[str, Value]], theirs: Iterable[Mapping[str, Value]]
-) -> Iterator[tuple[Mapping[str, Value], Mapping[str, Value]]]:
-    """Pair rows of documents by their doc_id, in the order of ``ours``; others are left out.
-
-    For sentences about what both sides answered: scores are aligned by ``pair``, which refuses.
-    """
-    others = {row["doc_id"]: row for row in theirs}
-    for row in ours:
-        if row["doc_id"] in others:
-            yield row, others[row["doc_id"]]
 
 
 def _identity_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.documents.columns import Texts
 from evalguard.core.mismatch import Mismatch, names_of
 from evalguard.core.scores import ScoreTable
 
@@ -45,15 +47,15 @@ class _Kind:
 
     noun: str
     permission: str
-    base: tuple[str, ...]
-    candidate: tuple[str, ...]
+    base: Sequence[str]
+    candidate: Sequence[str]
     required: bool = True
     follows: bool = False
 
     @property
     def unknown(self) -> int:
         """Documents whose hash either run does not show."""
-        if all(self.base) and all(self.candidate):
+        if _is_filled(self.base) and _is_filled(self.candidate):
             return 0
         pairs = zip(self.base, self.candidate, strict=True)
         return sum(not (one and other) for one, other in pairs)
@@ -64,6 +66,10 @@ class _Kind:
             return np.zeros(len(self.base), dtype=np.bool_)
         pairs = zip(self.base, self.candidate, strict=True)
         return np.array([bool(one and other and one != other) for one, other in pairs], dtype=bool)
+
+
+def _is_filled(hashes: Sequence[str]) -> bool:
+    return hashes.is_filled if isinstance(hashes, Texts) else all(hashes)
 
 
 def compare_hashes(
@@ -255,7 +261,7 @@ def _not_compared(kind: _Kind, base: ScoreTable, candidate: ScoreTable) -> str:
     silent = [
         name
         for name, side in zip(names_of(base, candidate), (kind.base, kind.candidate), strict=True)
-        if not all(side)
+        if not _is_filled(side)
     ]
     verb = "does" if len(silent) == 1 else "do"
     return (

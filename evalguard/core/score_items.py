@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring as quote
 from numbers import Real
 from typing import cast, get_args
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.documents.rescoring import Rescoring
 from evalguard.core.scores import Aggregation
-from evalguard.core.settings import digest_of
+from evalguard.core.settings import digest_of_json
 from evalguard.errors import EvaluationError
 
 _WEIGHTED = ("weighted_perplexity", "bits_per_byte")
@@ -94,12 +94,13 @@ def request_hash(requests: Iterable[Sequence[object]]) -> str:
     Args:
         requests: lm-eval's arguments of each request: (context, continuation), (text,), ...
     """
-    texts: list[list[str]] = []
+    texts: list[str] = []  # canonical JSON, as of ``digest_of``
     for arguments in requests:
-        asked = [argument for argument in arguments if isinstance(argument, str)]
-        if asked not in texts[-1:]:
-            texts.append(asked)
-    return digest_of(texts)
+        asked = [quote(argument) for argument in arguments if isinstance(argument, str)]
+        written = f"[{','.join(asked)}]"
+        if written not in texts[-1:]:
+            texts.append(written)
+    return digest_of_json(f"[{','.join(texts)}]")
 
 
 # Sums of log-probabilities in half precision may pass 0 in their last digits.
@@ -122,32 +123,48 @@ def check_loglikelihoods(task: str, of_documents: Mapping[int, Sequence[float]])
         EvaluationError: all are 0 (two or more) or the same (four or more), all choices of every
             document are the same (of 8 documents or more), or one is above 0.
     """
-    values = [value for of in of_documents.values() for value in of]
+    lengths = np.array([len(of) for of in of_documents.values()], dtype=np.int64)
+    values = np.array([value for of in of_documents.values() for value in of], dtype=np.float64)
+    check_flat_loglikelihoods(task, list(of_documents), lengths, values)
+
+
+def check_flat_loglikelihoods(
+    task: str, doc_ids: Sequence[int], lengths: NDArray[np.int64], values: NDArray[np.float64]
+) -> None:
+    """As ``check_loglikelihoods``, of values one after another.
+
+    Args:
+        doc_ids: n ids; lengths: shape (n,), how many of the values are of each document.
+        values: shape (sum of lengths,).
+    """
     hint = (
         "a server must give log-probabilities of the prompt's tokens (completions with echo and "
         "logprobs); compare one request with lm-eval's model type hf"
     )
-    above = [(doc, value) for doc, of in of_documents.items() for value in of if value > _ABOVE_ONE]
-    if above:
-        document, value = above[0]
+    if not values.size:
+        return
+    above = np.flatnonzero(values > _ABOVE_ONE)
+    if above.size:
+        document = doc_ids[int(np.searchsorted(np.cumsum(lengths), above[0], side="right"))]
         raise EvaluationError(
-            f"task '{task}', document {document}: log-likelihood {value:.6g} is above 0, which is "
-            "a probability above 1",
+            f"task '{task}', document {document}: log-likelihood {values[above[0]]:.6g} is above "
+            "0, which is a probability above 1",
             hint=hint,
         )
-    alike = len(set(values)) == 1 and math.isfinite(values[0])
-    if alike and len(values) >= (2 if values[0] == 0.0 else _FEW_REQUESTS):
+    alike = bool((values == values[0]).all() and np.isfinite(values[0]))
+    if alike and values.size >= (2 if values[0] == 0.0 else _FEW_REQUESTS):
         raise EvaluationError(
-            f"task '{task}': all {len(values):,} log-likelihoods are {values[0]:.6g}, so they say "
+            f"task '{task}': all {values.size:,} log-likelihoods are {values[0]:.6g}, so they say "
             "nothing about the model",
             hint=hint,
         )
-    several = [of for of in of_documents.values() if len(of) > 1]
-    if len(several) >= _FEW_DOCUMENTS and all(
-        len(set(of)) == 1 and math.isfinite(of[0]) for of in several
-    ):
+    starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    least, most = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    several = lengths[lengths > 0] > 1
+    flat = (least == most) & np.isfinite(least)
+    if several.sum() >= _FEW_DOCUMENTS and flat[several].all():
         raise EvaluationError(
-            f"task '{task}': in each of {len(several):,} documents all choices have the same "
+            f"task '{task}': in each of {several.sum():,} documents all choices have the same "
             "log-likelihood, so they say nothing about the model",
             hint=hint,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -38,7 +39,7 @@ def order_rows(table: ScoreTable, name: str) -> ScoreTable:
 def pick_rows(table: ScoreTable, rows: NDArray[np.int64]) -> ScoreTable:
     """Return the table's rows at these positions, in this order."""
 
-    def pick(fields: tuple[_Field, ...]) -> tuple[_Field, ...]:
+    def pick(fields: Sequence[_Field]) -> tuple[_Field, ...]:
         return tuple(fields[row] for row in rows) if fields else ()
 
     return replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -103,10 +103,10 @@ class ScoreTable:
     values: NDArray[np.float64]
     weights: NDArray[np.float64] | None = None
     rescoring: Rescoring | None = None
-    doc_hashes: tuple[str, ...]
-    prompt_hashes: tuple[str, ...]
-    target_hashes: tuple[str, ...]
-    asked_hashes: tuple[str, ...] = ()
+    doc_hashes: Sequence[str]
+    prompt_hashes: Sequence[str]
+    target_hashes: Sequence[str]
+    asked_hashes: Sequence[str] = ()
     token_hashes: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()

@@ -297,7 +297,11 @@ class Variant:
 
 def digest_of(value: object) -> str:
     """Return the first 16 hex digits of the SHA-256 of ``value`` as canonical JSON."""
-    text = _CANONICAL.encode(value)
+    return digest_of_json(_CANONICAL.encode(value))
+
+
+def digest_of_json(text: str) -> str:
+    """The same of canonical JSON."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

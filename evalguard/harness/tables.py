@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalguard.core.document_fields import DocumentFields
+from evalguard.core.documents.columns import Rows
 from evalguard.core.documents.rescoring import Rescoring, rescoring
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.score_items import (
@@ -61,7 +62,7 @@ class TaskScores:
     task: str
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...]
-    samples: tuple[Mapping[str, Value], ...]
+    samples: Rows
     fields: DocumentFields = field(default_factory=DocumentFields)
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import evalguard
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_scale import DocumentScale
+from evalguard.core.documents.columns import DocumentColumns, column_of
 from evalguard.core.pairing import pair
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.run_documents import drift_column
@@ -41,29 +42,28 @@ _SHARED_COLUMNS = ("doc_id", "doc", "target", "doc_hash", "target_hash")
 
 def build_sample_columns(
     base: TaskScores | None, candidate: TaskScores | None
-) -> dict[str, list[Value]]:
+) -> dict[str, Sequence[Value]]:
     """Return one task's samples as columns: shared ones, then ``base:`` and ``candidate:``.
 
     A document that only one side has keeps its row, with nulls on the other side.
     """
-    sides = {"base": _rows_by_document(base), "candidate": _rows_by_document(candidate)}
-    doc_ids = sorted({doc_id for rows in sides.values() for doc_id in rows})
-    columns: dict[str, list[Value]] = {}
-    for name in _SHARED_COLUMNS:
-        columns[name] = [_first_value(sides.values(), doc_id, name) for doc_id in doc_ids]
-    for side, rows in sides.items():
-        own = {name: None for row in rows.values() for name in row if name not in _SHARED_COLUMNS}
-        for name in own:
-            columns[f"{side}:{name}"] = [rows.get(doc_id, {}).get(name) for doc_id in doc_ids]
+    sides = {"base": base, "candidate": candidate}
+    places = {name: _places(of) for name, of in sides.items()}
+    doc_ids = sorted({doc_id for of_side in places.values() for doc_id in of_side})
+    shared = [(of, places[side]) for side, of in sides.items()]
+    columns = {name: _shared_column(name, doc_ids, shared) for name in _SHARED_COLUMNS}
+    for side, of in sides.items():
+        for name in _own_columns(of):
+            columns[f"{side}:{name}"] = _side_column(of, name, doc_ids, places[side])
     return columns
 
 
 def add_drift_columns(
-    columns: Mapping[str, list[Value]], drifts: Mapping[str, Drifts]
-) -> dict[str, list[Value]]:
+    columns: Mapping[str, Sequence[Value]], drifts: Mapping[str, Drifts]
+) -> dict[str, Sequence[Value]]:
     """Add drifts to a task's columns, in the order of its documents."""
-    ids: list[Any] = columns["doc_id"]
-    added: dict[str, list[Value]] = {
+    ids: Sequence[Any] = columns["doc_id"]
+    added: dict[str, Sequence[Value]] = {
         name: [of_metric.get(doc_id) for doc_id in ids] for name, of_metric in drifts.items()
     }
     return {**columns, **added}
@@ -112,22 +112,51 @@ _TOKEN_COLUMNS = {
 }
 
 
-def _rows_by_document(scores: TaskScores | None) -> dict[int, Mapping[str, Value]]:
+def _places(scores: TaskScores | None) -> dict[int, int]:
+    """The row of each document."""
     if scores is None:
         return {}
-    rows: dict[int, Mapping[str, Value]] = {}
-    for row in scores.samples:
-        doc_id = row["doc_id"]
+    places: dict[int, int] = {}
+    for place, doc_id in enumerate(column_of(scores.samples, "doc_id")):
         if not isinstance(doc_id, int):
             raise EvaluationError(f"task '{scores.task}': document id {doc_id!r} is not a number")
-        rows[doc_id] = row
-    return rows
+        places[doc_id] = place
+    return places
 
 
-def _first_value(
-    sides: Iterable[Mapping[int, Mapping[str, Value]]], doc_id: int, name: str
-) -> Value:
-    return next((rows[doc_id][name] for rows in sides if doc_id in rows), None)
+def _own_columns(scores: TaskScores | None) -> Iterable[str]:
+    if scores is None:
+        return ()
+    rows = scores.samples
+    names = rows.columns if isinstance(rows, DocumentColumns) else (n for row in rows for n in row)
+    return {name: None for name in names if name not in _SHARED_COLUMNS}
+
+
+def _side_column(
+    scores: TaskScores | None, name: str, doc_ids: Sequence[int], places: Mapping[int, int]
+) -> Sequence[Value]:
+    """A side's column in the order of ``doc_ids``; None for documents that it does not have."""
+    if scores is None:
+        return [None] * len(doc_ids)
+    values = column_of(scores.samples, name)
+    if len(places) == len(values) == len(doc_ids) and all(
+        places.get(doc_id) == at for at, doc_id in enumerate(doc_ids)
+    ):
+        return values
+    return [values[places[one]] if one in places else None for one in doc_ids]
+
+
+def _shared_column(
+    name: str, doc_ids: Sequence[int], sides: Sequence[tuple[TaskScores | None, Mapping[int, int]]]
+) -> Sequence[Value]:
+    """The column of the first side that has the document."""
+    columns = [_side_column(scores, name, doc_ids, places) for scores, places in sides]
+    if len(sides[0][1]) == len(doc_ids):
+        return columns[0]
+    return [
+        next(of[at] for of, (_, places) in zip(columns, sides, strict=True) if doc_id in places)
+        for at, doc_id in enumerate(doc_ids)
+    ]
 
 
 def list_tasks_of_sides(*sides: Sequence[str]) -> list[str]:

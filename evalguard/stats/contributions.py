@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,7 @@ class TaskContributions:
     doc_ids: np.ndarray[tuple[int], np.dtype[np.int64]]
     values: Array
     shares: Array
-    doc_hashes: tuple[str, ...] = ()
+    doc_hashes: Sequence[str] = ()
     clusters: tuple[str, ...] = ()
 
     @property

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.documents.columns import Column, Lists, Numbers, Texts
 from evalguard.store.files import disk_error, make_folder, number_names, safe_name, write_atomically
 from evalguard.store.pruning import remove_unfinished_runs
 
@@ -247,6 +248,11 @@ def _build_column(values: Sequence[Any]) -> tuple[pa.Array, bool]:
     """Return a column and whether it had to become JSON text."""
     import pyarrow as pa
 
+    if isinstance(values, Column):
+        packed = _pack_column(values)
+        if packed is not None:
+            return packed, False
+        values = list(values)
     kind = _type_of(values)
     if kind is not None:
         try:
@@ -257,6 +263,41 @@ def _build_column(values: Sequence[Any]) -> tuple[pa.Array, bool]:
             return pa.array(_plain(values), kind), False
     texts = [None if value is None else json.dumps(_plain(value)) for value in values]
     return pa.array(texts, pa.string()), True
+
+
+def _pack_column(column: Column) -> pa.Array | None:
+    """A column as it lies in memory; None for texts that UTF-8 cannot hold, or too many of them."""
+    import pyarrow as pa
+
+    if isinstance(column, Lists):
+        items = _pack_column(column.items)
+        if items is None or len(items) > _MOST_AT_ONCE:
+            return None
+        bounds = pa.py_buffer(column.bounds.astype(np.int32))
+        kind = pa.list_(items.type)
+        return pa.Array.from_buffers(kind, len(column), [None, bounds], children=[items])
+    if not isinstance(column, (Texts, Numbers)):
+        return None
+    if not len(column) or (column.known is not None and not column.known.any()):
+        return pa.nulls(len(column))
+    known = _packed_flags(column.known)
+    if isinstance(column, Numbers):
+        values, kind = column.values, pa.from_numpy_dtype(column.values.dtype)
+        data = _packed_flags(values) if values.dtype == np.bool_ else pa.py_buffer(values)
+        return pa.Array.from_buffers(kind, len(column), [known, data])
+    if not column.is_utf8 or len(column.data) > _MOST_AT_ONCE:
+        return None
+    buffers = [known, pa.py_buffer(column.bounds.astype(np.int32)), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(pa.string(), len(column), buffers)
+
+
+_MOST_AT_ONCE = 2**31 - 1  # bytes or items in one arrow array
+
+
+def _packed_flags(flags: NDArray[Any] | None) -> pa.Buffer | None:
+    import pyarrow as pa
+
+    return None if flags is None else pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def _is_plain(values: Sequence[Any]) -> bool:

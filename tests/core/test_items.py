@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.score_items import NotComparableError, read_items, request_hash
+from evalguard.core.settings import digest_of
 
 numbers = st.one_of(st.floats(), st.booleans(), st.integers(-10, 10))
 
@@ -73,6 +74,12 @@ def test_what_was_asked_is_told_apart_by_its_texts_and_their_borders():
         [("Q: A: ", "yes"), ("Q: A:", " no")],
     ):
         assert request_hash(other) != same
+
+
+@given(st.lists(st.lists(st.text(st.characters(codec=None, exclude_categories=())), max_size=3)))
+def test_the_hash_of_what_was_asked_is_that_of_its_canonical_json(asked: list[list[str]]) -> None:
+    once = [one for at, one in enumerate(asked) if one not in asked[max(0, at - 1) : at]]
+    assert request_hash(asked) == digest_of(once)
 
 
 def test_generation_arguments_are_no_part_of_what_was_asked():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evalguard.core.pairing import pair, pair_rows
+from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import EXIT_FAILED, MisalignedRunsError, UsageError
 
@@ -415,9 +415,3 @@ def test_a_setting_under_test_excuses_its_own_argument_and_no_other_lm_eval():
 def test_token_ids_that_are_shown_say_enough():
     ours, theirs = table(reading={}, run=LIKELIHOOD), port(reading=FINISHED, run=LIKELIHOOD)
     assert pair(ours, theirs).caveats == ()
-
-
-def test_rows_of_documents_are_paired_by_doc_id_and_others_left_out() -> None:
-    ours = [{"doc_id": n, "text": f"a{n}"} for n in (3, 1, 2)]
-    theirs = [{"doc_id": n, "text": f"b{n}"} for n in (0, 1, 3)]
-    assert list(pair_rows(ours, theirs)) == [(ours[0], theirs[2]), (ours[1], theirs[1])]

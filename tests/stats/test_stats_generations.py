@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -200,6 +200,12 @@ def answers(
     }
 
 
+def both(
+    base: Mapping[int, DocumentAnswers], candidate: Mapping[int, DocumentAnswers]
+) -> list[tuple[int, DocumentAnswers, DocumentAnswers]]:
+    return [(doc, one, candidate[doc]) for doc, one in base.items() if doc in candidate]
+
+
 def compared(
     ours: Sequence[float], theirs: Sequence[float], **sides: Sequence[int]
 ) -> GenerationComparison:
@@ -208,7 +214,7 @@ def compared(
         [[one] for one in theirs], missing=sides.get("missing", ()), cut=sides.get("cut", ())
     )
     paired = PairedScores(base=table(ours), candidate=table(theirs))
-    return compare_generations("t", base, candidate, metrics=[paired])
+    return compare_generations("t", both(base, candidate), metrics=[paired])
 
 
 def test_a_loss_is_parted_into_answers_not_found_and_others() -> None:
@@ -254,14 +260,14 @@ def test_whether_an_answer_was_cut_is_unknown_where_nobody_said() -> None:
         doc: replace(one, known=replace(one.known, ended=[""])) if doc % 2 and one.known else one
         for doc, one in known.items()
     }
-    found = compare_generations("t", known, unknown)
+    found = compare_generations("t", both(known, unknown))
     assert found.cut is not None
     assert found.cut.n == 4
     assert found.caveats == (
         "whether an answer was cut at the token limit is known of 4 of 8 documents",
     )
     silent = {doc: replace(one, known=None) for doc, one in known.items()}
-    nothing = compare_generations("t", silent, known)
+    nothing = compare_generations("t", both(silent, known))
     assert (nothing.cut, nothing.filters, nothing.repeated, nothing.caveats) == (None, (), (), ())
     assert nothing.length.difference.value == 0.0
 
@@ -269,7 +275,9 @@ def test_whether_an_answer_was_cut_is_unknown_where_nobody_said() -> None:
 def test_mean_and_pass_at_k_are_means_over_documents() -> None:
     base = answers([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]])
     candidate = answers([[0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
-    found = {one.name: one.score for one in compare_generations("t", base, candidate).repeated}
+    found = {
+        one.name: one.score for one in compare_generations("t", both(base, candidate)).repeated
+    }
     assert list(found) == ["mean@4", "pass@2", "pass@4"]
     assert found["mean@4"].base.value == pytest.approx((0.25 + 0.5) / 3)
     assert found["pass@2"].base.value == pytest.approx((1 / 2 + 5 / 6) / 3)
@@ -279,16 +287,14 @@ def test_mean_and_pass_at_k_are_means_over_documents() -> None:
 
 def test_a_metric_that_is_not_right_or_wrong_has_a_mean_and_no_pass() -> None:
     base, candidate = answers([[0.5, 1.0]] * 3), answers([[0.5, 0.5]] * 3)
-    found = compare_generations("t", base, candidate).repeated
+    found = compare_generations("t", both(base, candidate)).repeated
     assert [one.name for one in found] == ["mean@2"]
     assert found[0].score.difference.value == pytest.approx(-0.25)
 
 
-def test_documents_of_one_side_only_are_left_out_and_none_at_all_is_an_error() -> None:
-    base, candidate = answers([[1.0]] * 5), answers([[1.0]] * 3)
-    assert compare_generations("t", base, candidate).n == 3
+def test_no_document_of_both_sides_is_an_error() -> None:
     with pytest.raises(ValueError, match="no document"):
-        compare_generations("t", base, {})
+        compare_generations("t", [])
 
 
 def test_what_was_written_is_read_again_and_damage_is_refused() -> None:
@@ -312,5 +318,5 @@ def test_two_requests_of_a_document_are_not_two_answers_to_it() -> None:
         )
         for doc in range(4)
     }
-    found = compare_generations("t", asked_twice, asked_twice)
+    found = compare_generations("t", both(asked_twice, asked_twice))
     assert (found.repeats, found.base_equal) == (1, None)

@@ -6,11 +6,11 @@ run with the same file gives the first one's answers back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from evalguard.core.pairing import pair_rows
+from evalguard.core.documents.columns import Rows, pair_columns
 from evalguard.core.settings import Value
 from evalguard.harness.finished_runs.results import Results
 
@@ -26,9 +26,6 @@ _PLACEMENT = frozenset(
 # Two similar models write some texts alike, and rounded log-likelihoods agree now and then; more
 # than that does not come from two models whose answers went through one file.
 _NEARLY_ALL_TEXTS, _MOST_LIKELIHOODS = 0.95, 0.5
-
-Rows = Sequence[Mapping[str, Value]]
-_Answers = tuple[Value, Value]  # texts, log-likelihoods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +74,15 @@ def share_one_model(base: RunOrigin, candidate: RunOrigin, ours: Rows, theirs: R
     """Say why a task's answers in two runs are one model's, although two are named; "" if not.
 
     Args:
-        ours, theirs: the documents' rows of base and candidate (``samples.document_rows``).
+        ours, theirs: the documents' rows of base and candidate.
     """
     differing = [
         name
         for name in dict.fromkeys((*base.model, *candidate.model))
         if base.model.get(name) != candidate.model.get(name)
     ]
-    if not differing:
+    copied = bool(base.clock) and base.clock == candidate.clock
+    if not differing or not (copied or _is_one_file(base.cache, candidate.cache)):
         return ""
     same, n = _same_answers(ours, theirs)
     if not same:
@@ -93,14 +91,12 @@ def share_one_model(base: RunOrigin, candidate: RunOrigin, ours: Rows, theirs: R
     models = f"{base.name} and {candidate.name}"
     if base.name == candidate.name:
         models = f"{base.name} with other {', '.join(differing)}"
-    if base.clock and base.clock == candidate.clock:
+    if copied:
         return (
             f"both results files are of one run (same start and duration), name two models "
             f"({models}), and have the same answers to {alike}: one is a copy of the other; run "
             "the candidate once more"
         )
-    if not _is_one_file(base.cache, candidate.cache):
-        return ""
     return (
         f"both runs went through one lm-eval cache (use_cache {candidate.cache}), under two models "
         f"({models}), and have the same answers to {alike}: the cache does not tell models apart, "
@@ -116,22 +112,25 @@ def _is_one_file(one: str, other: str) -> bool:
 
 def _same_answers(ours: Rows, theirs: Rows) -> tuple[int, int]:
     """In how many documents the answers are the same, of how many; (0, n) where few are."""
-    pairs = [(_answers(one), _answers(other)) for one, other in pair_rows(ours, theirs)]
-    same = sum(one == other for one, other in pairs)
-    generated = any(_texts(one) for one, _ in pairs)
-    enough = (
-        same >= _NEARLY_ALL_TEXTS * len(pairs)
-        if generated
-        else same > (_MOST_LIKELIHOODS * len(pairs))
+    texts = pair_columns(ours, theirs, "text")
+    likelihoods = pair_columns(ours, theirs, "loglikelihood")
+    n = len(texts[0])
+    same = sum(
+        one == other
+        for one, other in zip(
+            zip(texts[0], likelihoods[0], strict=True),
+            zip(texts[1], likelihoods[1], strict=True),
+            strict=True,
+        )
     )
-    return (same if enough else 0), len(pairs)
+    enough = (
+        same >= _NEARLY_ALL_TEXTS * n
+        if any(map(_is_generated, texts[0]))
+        else same > _MOST_LIKELIHOODS * n
+    )
+    return (same if enough else 0), n
 
 
-def _answers(row: Mapping[str, Value]) -> _Answers:
-    return row.get("text"), row.get("loglikelihood")
-
-
-def _texts(answers: _Answers) -> bool:
+def _is_generated(texts: Value) -> bool:
     """Whether there is any generated text among a document's answers."""
-    texts = answers[0]
     return isinstance(texts, (list, tuple)) and any(text is not None for text in texts)

@@ -359,3 +359,13 @@ class Choosing:
     own_rules: bool
     delimiter: str
     doubled: bool
+
+    @property
+    def asks_likelihoods(self) -> bool:
+        """Whether log-likelihoods of given texts are asked."""
+        return "likelihood" in self.output_type or self.output_type == "multiple_choice"
+
+    @property
+    def shows_options(self) -> bool:
+        """Whether a run shows what is chosen from, and by which rule."""
+        return self.output_type == "multiple_choice" and not self.own_rules

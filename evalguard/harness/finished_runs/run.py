@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from evalguard.core.document_fields import DocumentFields
+from evalguard.core.documents.columns import Rows
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.core.task_group import GroupMetric, TaskGroup
@@ -34,7 +35,7 @@ class LmEvalRun:
         not_compared: every other metric, with the reason.
         groups: groups that were asked for, and what is aggregated over their tasks.
         fields: task -> texts and whole numbers of its documents, which may say what they share.
-        documents: task -> what was asked and answered, see ``document_rows``.
+        documents: task -> what was asked and answered (``samples.TaskSamples``).
         notes: what was chosen among several, what lies there and was not read.
         reported: (task, filter, metric) -> lm-eval's own value and standard error (None: none).
         environment: how the run was made, as far as it was recorded.
@@ -51,7 +52,7 @@ class LmEvalRun:
     not_compared: tuple[NotCompared, ...] = ()
     groups: tuple[TaskGroup, ...] = ()
     fields: Mapping[str, DocumentFields] = field(default_factory=dict)
-    documents: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
+    documents: Mapping[str, Rows] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reported: Reported = field(default_factory=dict)
     environment: Mapping[str, Value] = field(default_factory=dict)

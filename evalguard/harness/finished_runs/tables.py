@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.document_fields import DocumentFields, read_fields
+from evalguard.core.document_fields import DocumentFields
+from evalguard.core.documents.columns import DocumentColumns, Numbers
 from evalguard.core.documents.likelihoods import restore_infinities
 from evalguard.core.documents.rescoring import Rescoring, rescoring
 from evalguard.core.score_items import (
     DocumentStatistics,
     NotComparableError,
-    check_loglikelihoods,
+    check_flat_loglikelihoods,
     has_closed_form,
     read_items,
 )
 from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable, Uninformative
-from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
+from evalguard.harness.finished_runs.labels import read_document_fields
 from evalguard.harness.finished_runs.results import (
     Results,
     run_disagreement,
     stderr_disagreement,
 )
 from evalguard.harness.finished_runs.samples import (
-    Sample,
-    document_rows,
-    first_text,
-    found_nothing,
+    ABSENT,
+    Samples,
+    TaskSamples,
+    all_answers,
     read_lmeval_samples,
-    stored_answers,
 )
-from evalguard.stats.answers.uninformative import (
-    gives_nothing,
-    uninformative_answers,
-    with_uninformative,
-)
+from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ class TaskTables:
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...]
     fields: DocumentFields
-    documents: tuple[Mapping[str, Value], ...]
+    documents: DocumentColumns
 
 
 def read_task(
@@ -61,15 +59,15 @@ def read_task(
         UsageError, EvaluationError: as ``read_lmeval_samples`` does, and where the samples do not
             give the values that the results file reports.
     """
-    metrics = list(results.metrics(task))
-    by_filter = read_lmeval_samples(path, metrics)
-    if "likelihood" in results.output_type(task) or results.output_type(task) == "multiple_choice":
-        _check_loglikelihoods(path, task, by_filter)
-    _check_room(results, path, task, by_filter)
+    read = read_lmeval_samples(
+        path, list(results.metrics(task)), results.choosing(task), results.fallbacks(task)
+    )
+    _check_loglikelihoods(path, task, read)
+    _check_room(results, path, task, read)
     tables: list[ScoreTable] = []
     left_out: list[NotCompared] = []
-    for filter_name, samples in by_filter.items():
-        for metric in dict.fromkeys(name for sample in samples for name in sample.items):
+    for filter_name, samples in read.by_filter.items():
+        for metric in samples.items:
             if metric == "bypass":  # lm-eval's placeholder of runs without metrics
                 continue
             of = _Metric(results, path, task, filter_name, metric)
@@ -79,29 +77,27 @@ def read_task(
                 left_out.append(
                     NotCompared(task=task, filter=filter_name, metric=metric, reason=str(error))
                 )
-    documents = {sample.doc_id: sample.doc for of in by_filter.values() for sample in of}
     return TaskTables(
         tables=tuple(tables),
         not_compared=tuple(left_out),
-        fields=read_fields(documents),
-        documents=document_rows(by_filter, results.fallbacks(task)),
+        fields=read_document_fields(read.documents),
+        documents=read.documents,
     )
 
 
-def _check_loglikelihoods(path: Path, task: str, by_filter: Mapping[str, Sequence[Sample]]) -> None:
-    """Refuse a run whose answers say nothing about its model.
-
-    A request that stands twice in a document (texts without a context) counts once.
-    """
-    of_documents: dict[int, Sequence[float]] = {}
-    for sample in next(iter(by_filter.values())):
-        values = sample.loglikelihoods
-        if len(values) > 1:
-            asked = [str(one) for one in sample.requests] or [str(i) for i in range(len(values))]
-            values = tuple(dict(zip(asked, values, strict=False)).values())
-        of_documents[sample.doc_id] = values
+def _check_loglikelihoods(path: Path, task: str, read: TaskSamples) -> None:
+    """Refuse a run whose answers say nothing about its model."""
+    found = read.loglikelihoods
+    if found is None:
+        return
+    doc_ids = next(iter(read.by_filter.values())).doc_ids
     try:
-        check_loglikelihoods(task, of_documents)
+        check_flat_loglikelihoods(
+            task,
+            doc_ids.tolist(),
+            found.lengths,
+            np.asarray(cast(Numbers, found.items).values, dtype=np.float64),
+        )
     except EvaluationError as error:
         raise EvaluationError(f"{path}: {error}", hint=error.hint) from error
 
@@ -111,9 +107,7 @@ _CUTTING = frozenset({"local-completions", "openai-completions", "sglang-generat
 _CLIENT_LENGTH, _CLIENT_GENERATES = 2048, 256
 
 
-def _check_room(
-    results: Results, path: Path, task: str, by_filter: Mapping[str, Sequence[Sample]]
-) -> None:
+def _check_room(results: Results, path: Path, task: str, read: TaskSamples) -> None:
     """Refuse a run whose prompts were cut to nothing on their way to a server.
 
     lm-eval 0.4.13 (``TemplateAPI.generate_until``) sends the last ``max_length - 1 -
@@ -126,8 +120,11 @@ def _check_room(
         return
     length = _whole_number(given.get("max_length"), _CLIENT_LENGTH) - 1
     default = _whole_number(given.get("max_gen_toks"), _CLIENT_GENERATES)
-    for sample in next(iter(by_filter.values())):
-        asked = [options for one in sample.requests for options in one if isinstance(options, dict)]
+    first = set(next(iter(read.by_filter.values())).doc_ids.tolist())
+    columns = read.documents.columns
+    for doc_id, written in zip(columns["doc_id"], columns["arguments"], strict=True):
+        requests = map(json.loads, cast("list[str]", written) if doc_id in first else ())
+        asked = [options for one in requests for options in one if isinstance(options, dict)]
         longest = max(
             (_whole_number(options.get("max_gen_toks"), default) for options in asked), default=0
         )
@@ -135,7 +132,7 @@ def _check_room(
             raise EvaluationError(
                 f"{path}: task '{task}': {longest:,} tokens were to be generated, which left no "
                 f"room for a prompt in {length:,} tokens: lm-eval's client sent document "
-                f"{sample.doc_id} without its beginning, or nothing of it",
+                f"{doc_id} without its beginning, or nothing of it",
                 hint="run lm_eval again with model_args max_length=N, the tokens that the server "
                 "reads, or with fewer max_gen_toks",
             )
@@ -159,68 +156,63 @@ class _Metric:
     name: str
 
 
-def _table(
-    of: _Metric, samples: Sequence[Sample], *, source: str, caveats: tuple[str, ...]
-) -> ScoreTable:
-    scored = [sample for sample in samples if of.name in sample.items]
-    statistics, found = _statistics(of, scored, n=len(samples))
+def _table(of: _Metric, samples: Samples, *, source: str, caveats: tuple[str, ...]) -> ScoreTable:
+    n = len(samples.doc_ids)
+    scored = _scored(samples, of.name)
+    found, told = _statistics(of, scored.items[of.name], n=n)
     higher_is_better = of.results.direction(of.task, of.name)
-    missing = _missing(len(scored), len(samples))
-    asked = tuple(sample.asked for sample in scored)
     own = (
-        *found,
-        missing,
+        *told,
+        _missing(len(scored.doc_ids), n),
         _gaps(samples),
         _repeated(of, scored),
     )
+    given = scored.given.get("", scored.given.get(of.name, (None,)))
     table = ScoreTable(
         task=of.task,
         filter=of.filter,
         metric=of.name,
-        aggregation=statistics.aggregation,
+        aggregation=found.aggregation,
         higher_is_better=higher_is_better is not False,
         directed=higher_is_better is not None,
-        doc_ids=np.array([sample.doc_id for sample in scored], dtype=np.int64),
-        values=_only_sound(_document_values(statistics, scored), scored),
-        weights=statistics.weights,
-        rescoring=statistics.rescoring,
-        doc_hashes=tuple(sample.doc_hash for sample in scored),
-        prompt_hashes=tuple(sample.prompt_hash for sample in scored),
-        target_hashes=tuple(sample.target_hash for sample in scored),
-        asked_hashes=asked if all(asked) else (),
-        answers=stored_answers(scored, of.name, of.results.choosing(of.task)),
+        doc_ids=scored.doc_ids,
+        values=np.where(scored.sound, _document_values(found, scored), np.nan),
+        weights=found.weights,
+        rescoring=found.rescoring,
+        doc_hashes=scored.doc_hashes,
+        prompt_hashes=scored.prompt_hashes,
+        target_hashes=scored.target_hashes,
+        asked_hashes=scored.asked_hashes if scored.asked_hashes.is_filled else (),
+        answers=all_answers(given),
         n_total=of.results.n_total(of.task),
         source=source,
-        run=of.results.run(of.task, len(samples)),
+        run=of.results.run(of.task, n),
         caveats=(*caveats, *(text for text in own if text)),
     )
     return with_uninformative(table, _uninformative(of, table, scored))
 
 
-def _uninformative(
-    of: _Metric, table: ScoreTable, samples: Sequence[Sample]
-) -> Uninformative | None:
+def _scored(samples: Samples, metric: str) -> Samples:
+    """The documents that have a value of a metric."""
+    having = [at for at, item in enumerate(samples.items[metric]) if item is not ABSENT]
+    return samples if len(having) == len(samples.doc_ids) else samples.pick(having)
+
+
+def _uninformative(of: _Metric, table: ScoreTable, samples: Samples) -> Uninformative | None:
     """Where generated answers say nothing about the model."""
     if of.results.output_type(of.task) != "generate_until":
         return None
-    texts = [text for sample in samples if (text := first_text(sample)) is not None]
-    if len(texts) < len(samples):
+    texts = [text for text in samples.texts if text is not None]
+    if len(texts) < len(samples.doc_ids):
         return None
-    fallbacks = of.results.fallbacks(of.task)
-    unfound = [found_nothing(sample, of.filter, fallbacks) for sample in samples]
-    missing = [
-        bool(sample.filtered) and gives_nothing(sample.filtered[0]) if one is None else one
-        for sample, one in zip(samples, unfound, strict=True)
-    ]
-    return uninformative_answers(table, texts, missing)
+    return uninformative_answers(table, texts, samples.without)
 
 
 def _statistics(
-    of: _Metric, samples: Sequence[Sample], *, n: int
+    of: _Metric, items: Sequence[object], *, n: int
 ) -> tuple[DocumentStatistics, list[str]]:
     """Read a metric's items and hold them to what the results file reports; add caveats."""
     aggregation, declared = of.results.aggregation(of.task, of.name)
-    items = [sample.items[of.name] for sample in samples]
     if has_closed_form(aggregation):
         statistics = read_items(items, aggregation)
     else:
@@ -250,19 +242,12 @@ def _lost_documents(of: _Metric, n: int, other_stderr: str) -> str:
     return f"{n:,} documents stand in the samples, and {scored:,} were scored"
 
 
-def _document_values(
-    statistics: DocumentStatistics, samples: Sequence[Sample]
-) -> NDArray[np.float64]:
+def _document_values(statistics: DocumentStatistics, samples: Samples) -> NDArray[np.float64]:
     """The values, with minus infinity where a server wrote a number for it."""
-    if statistics.aggregation not in LOGLIKELIHOODS:
+    if statistics.aggregation not in LOGLIKELIHOODS or not samples.scored_texts:
         return statistics.values
-    return restore_infinities(statistics.values, [sample.scored_text for sample in samples])
-
-
-def _only_sound(values: NDArray[np.float64], samples: Sequence[Sample]) -> NDArray[np.float64]:
-    """Give NaN to documents on which the model gave no number, whatever the metric made of it."""
-    sound = np.array([sample.sound for sample in samples], dtype=np.bool_)
-    return np.where(sound, values, np.nan)
+    texts = [samples.scored_texts.get(doc_id) for doc_id in samples.doc_ids.tolist()]
+    return restore_infinities(statistics.values, texts)
 
 
 def _missing(found: int, expected: int) -> str:
@@ -271,19 +256,20 @@ def _missing(found: int, expected: int) -> str:
     return f"{expected - found} of {expected} documents have no value for this metric"
 
 
-def _repeated(of: _Metric, samples: Sequence[Sample]) -> str:
+def _repeated(of: _Metric, samples: Samples) -> str:
     """Where lm-eval dropped answers that a model scored here would be averaged over."""
-    several = sum(sample.answers > 1 for sample in samples)
+    several = int(samples.several.sum())
     if not several or not of.results.takes_first_answers(of.task, of.filter):
         return ""
+    n = len(samples.doc_ids)
     return (
-        f"{several:,} of {len(samples):,} documents have several different answers, and lm-eval "
+        f"{several:,} of {n:,} documents have several different answers, and lm-eval "
         "scored the first one only: a stored run does not hold what scores the others"
     )
 
 
-def _gaps(samples: Sequence[Sample]) -> str:
-    if samples[-1].doc_id == len(samples) - 1:
+def _gaps(samples: Samples) -> str:
+    if samples.doc_ids[-1] == len(samples.doc_ids) - 1:
         return ""
     return (
         "the documents are a selection (lm-eval's --samples): lm-eval mislabels their ids if the "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from evalguard.core.documents.broken_documents import (
     BrokenSide,
     broken_document,
 )
+from evalguard.core.documents.columns import Lists, Numbers, Rows, column_of
 from evalguard.core.scores import LOGLIKELIHOODS, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.harness.tables import TaskScores
@@ -45,10 +46,13 @@ def find_broken_documents(
         Each document once; those on which the candidate alone is broken first, then by task and id.
     """
     found: dict[tuple[str, int], BrokenDocument] = {}
-    rows: dict[str, dict[int, tuple[Row | None, Row | None]]] = {}
+    shown: dict[str, _ShownRows] = {}
     for task in dict.fromkeys((*samples[0], *samples[1])):
-        rows[task] = _paired_rows(*(side[task].samples if task in side else () for side in samples))
-        for doc_id, (base, candidate) in rows[task].items():
+        shown[task] = _ShownRows.of(
+            *(side[task].samples if task in side else () for side in samples)
+        )
+        for doc_id in shown[task].suspects():
+            base, candidate = shown[task].rows(doc_id)
             if base is not None and candidate is not None:
                 broken = broken_document(task, doc_id, _asked(base, candidate, vocabulary))
                 if broken is not None:
@@ -56,8 +60,8 @@ def find_broken_documents(
     theirs = {table.key: table for table in tables[1]}
     for table in tables[0]:
         if table.key in theirs:
-            shown = rows.get(table.task, {})
-            for one in _broken_scores(table, theirs[table.key], shown, vocabulary):
+            rows = shown.get(table.task, _ShownRows.of((), ()))
+            for one in _broken_scores(table, theirs[table.key], rows, vocabulary):
                 found.setdefault((one.task, one.doc_id), one)
     sides: tuple[BrokenSide, ...] = ("candidate", "both", "base")
     return tuple(
@@ -65,30 +69,60 @@ def find_broken_documents(
     )
 
 
-def _paired_rows(
-    base: Sequence[Row], candidate: Sequence[Row]
-) -> dict[int, tuple[Row | None, Row | None]]:
+@dataclass(frozen=True, slots=True)
+class _ShownRows:
     """Both sides' rows of each document; a document that was changed between them is two."""
-    ours, theirs = ({_doc_id(row): row for row in side} for side in (base, candidate))
-    found: dict[int, tuple[Row | None, Row | None]] = {}
-    for doc_id in dict.fromkeys((*ours, *theirs)):
-        one, other = ours.get(doc_id), theirs.get(doc_id)
+
+    base: Rows
+    candidate: Rows
+    of_base: Mapping[int, int]
+    of_candidate: Mapping[int, int]
+
+    @classmethod
+    def of(cls, base: Rows, candidate: Rows) -> _ShownRows:
+        """Find the rows of each document."""
+        places = (
+            {doc_id: at for at, doc_id in enumerate(map(_doc_id, column_of(side, "doc_id")))}
+            for side in (base, candidate)
+        )
+        return cls(base, candidate, *places)
+
+    def rows(self, doc_id: int) -> tuple[Row | None, Row | None]:
+        """A document's rows, None where a side does not show it, or shows another one."""
+        ours, theirs = self.of_base.get(doc_id), self.of_candidate.get(doc_id)
+        one = None if ours is None else self.base[ours]
+        other = None if theirs is None else self.candidate[theirs]
         if one is None or other is None or one.get("doc_hash") == other.get("doc_hash"):
-            found[doc_id] = one, other
-    return found
+            return one, other
+        return None, None
+
+    def suspects(self) -> Iterator[int]:
+        """Documents of which the candidate's log-likelihoods may be broken, in the base's order."""
+        column = column_of(self.candidate, "loglikelihood")
+        if isinstance(column, Lists) and isinstance(column.items, Numbers):
+            values, known = column.items.values, column.items.known
+            odd = ~((values > _NOTHING_BROKEN) & (values < math.inf))
+            places = np.flatnonzero(odd if known is None else odd & known)
+            rows = np.searchsorted(column.bounds, places, side="right") - 1
+            suspect = set(np.unique(rows).tolist())
+        else:
+            suspect = {at for at, told in enumerate(column) if not _is_sound(told)}
+        yield from (one for one in self.of_base if self.of_candidate.get(one) in suspect)
 
 
-def _doc_id(row: Row) -> int:
-    found = row.get("doc_id")
+def _doc_id(found: Value) -> int:
     return found if isinstance(found, int) else -1
 
 
+def _is_sound(told: Value) -> bool:
+    numbers = _numbers(told)
+    return all(one is None or _NOTHING_BROKEN < one < math.inf for one in numbers)
+
+
 def _asked(base: Row, candidate: Row, vocabulary: int) -> list[AskedText]:
-    """What both were asked in a document, as far as any of it may be broken; [] where none is."""
-    ours, theirs = _numbers(base), _numbers(candidate)
+    """What both were asked in a document, and answered; [] where that cannot be compared."""
+    ours, theirs = (_numbers(row.get("loglikelihood")) for row in (base, candidate))
     if not ours or len(ours) != len(theirs):
-        return []
-    if all(one is None or _NOTHING_BROKEN < one < math.inf for one in theirs):
         return []
     asked, of_base = _asked_texts(candidate), _asked_texts(base)
     if [text for _, text in asked] != [text for _, text in of_base]:
@@ -135,18 +169,16 @@ def _wanted(row: Row, texts: Sequence[str], count: int) -> frozenset[int] | None
     return frozenset(found or range(count))
 
 
-def _listed(row: Row, name: str) -> Sequence[Any]:
-    found = row.get(name)
-    return found if isinstance(found, (list, tuple)) else ()
+def _listed(told: Value) -> Sequence[Any]:
+    return told if isinstance(told, (list, tuple)) else ()
 
 
-def _numbers(row: Row) -> list[float | None]:
-    told = _listed(row, "loglikelihood")
-    return [float(one) if isinstance(one, (int, float)) else None for one in told]
+def _numbers(told: Value) -> list[float | None]:
+    return [float(one) if isinstance(one, (int, float)) else None for one in _listed(told)]
 
 
 def _token_count(row: Row, number: int) -> int:
-    told = _listed(row, "token_logprobs")
+    told = _listed(row.get("token_logprobs"))
     own = told[number] if number < len(told) else None
     return len(own) if own is not None else 0
 
@@ -157,7 +189,7 @@ def _asked_texts(row: Row) -> list[tuple[str, str]]:
     A finished run's rows have null for a context, or a whole text, that is the prompt.
     """
     found = []
-    for told in _listed(row, "arguments"):
+    for told in _listed(row.get("arguments")):
         asked: Any = json.loads(told) if isinstance(told, str) else []
         texts = [row.get("prompt") if one is None else one for one in asked]
         known = [one if isinstance(one, str) else "" for one in texts]
@@ -171,7 +203,7 @@ def _asked_texts(row: Row) -> list[tuple[str, str]]:
 def _broken_scores(
     base: ScoreTable,
     candidate: ScoreTable,
-    rows: Mapping[int, tuple[Row | None, Row | None]],
+    rows: _ShownRows,
     vocabulary: int,
 ) -> Iterator[BrokenDocument]:
     """Documents whose score of a metric is not finite, or shows a broken one."""
@@ -186,7 +218,7 @@ def _broken_scores(
         if base.doc_hashes[ours[place]] != candidate.doc_hashes[theirs[place]]:
             continue
         one, other = float(values[place]), float(others[place])
-        pair = rows.get(doc_id, (None, None))
+        pair = rows.rows(doc_id)
         if np.isfinite(one) and np.isfinite(other) and None not in pair:
             continue  # its answers were looked at
         asked = _scored_text(one, other, pair, vocabulary)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from evalguard.core.pairing import pair_rows
+from evalguard.core.documents.columns import pair_columns
 from evalguard.core.settings import Value
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.stats.judgement import MetricComparison, judge_equal_answers
@@ -47,22 +47,22 @@ def _models_differ(
         others = [one.comparison for one in compared if one.comparison.task == task]
         return not any(c.bit_identical and c.flips is None for c in others)
     base, candidate = (side.samples[task].samples for side in sides)
-    return any(_differ(*pair) for pair in pair_rows(base, candidate))
-
-
-def _differ(one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
-    texts = one.get("text"), other.get("text")
-    if any(text is not None for text in _values(texts[0])) and texts[0] != texts[1]:
-        return True
-    numbers = zip(
-        _values(one.get("loglikelihood")), _values(other.get("loglikelihood")), strict=False
+    return any(map(_texts_differ, *pair_columns(base, candidate, "text"))) or any(
+        map(_numbers_differ, *pair_columns(base, candidate, "loglikelihood"))
     )
+
+
+def _texts_differ(one: Value, other: Value) -> bool:
+    return any(text is not None for text in _values(one)) and one != other
+
+
+def _numbers_differ(one: Value, other: Value) -> bool:
     return any(
         isinstance(a, float)
         and isinstance(b, float)
         and abs(a - b) > _ROUNDING
         and not math.isnan(a)
-        for a, b in numbers
+        for a, b in zip(_values(one), _values(other), strict=False)
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.documents.columns import Rows, column_of
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
 from evalguard.core.reports.findings import Finding
@@ -58,16 +60,17 @@ def compare_task_generations(
     for task in samples[0]:
         if task not in samples[1]:
             continue
-        base, candidate = (_answers_of(task, side[task].samples) for side in samples)
-        same = {doc for doc in base if doc in candidate and base[doc][0] == candidate[doc][0]}
-        if not same:
+        base, candidate = (side[task].samples for side in samples)
+        pairs = _paired_answers(task, base, candidate)
+        first = next(pairs, None)
+        if first is None:
             continue
-        clusters, field = cluster_labels(task, same, tables[0])
+        doc_ids = [doc for doc in column_of(base, "doc_id") if isinstance(doc, int)]
+        clusters, field = cluster_labels(task, doc_ids, tables[0])
         found.append(
             compare_generations(
                 task,
-                {doc: base[doc][1] for doc in same},
-                {doc: candidate[doc][1] for doc in same},
+                chain([first], pairs),
                 metrics=tuple(_paired_metrics(task, tables, allow)),
                 confidence=confidence,
                 clusters=clusters,
@@ -77,27 +80,55 @@ def compare_task_generations(
     return tuple(found)
 
 
-def _answers_of(
-    task: str, rows: Sequence[Mapping[str, Value]]
-) -> dict[int, tuple[Value, DocumentAnswers]]:
-    """Each document's hash and generated answers; {} where no texts were generated."""
-    found: dict[int, tuple[Value, DocumentAnswers]] = {}
-    for row in rows:
-        doc_id, texts = row.get("doc_id"), row.get("text")
-        if not isinstance(doc_id, int) or not isinstance(texts, (list, tuple)) or not texts:
+def _paired_answers(
+    task: str, base: Rows, candidate: Rows
+) -> Iterator[tuple[int, DocumentAnswers, DocumentAnswers]]:
+    """What both sides generated for the same documents, in ascending doc_id."""
+    ids = [[*map(_as_id, column_of(rows, "doc_id"))] for rows in (base, candidate)]
+    pairs: Iterable[tuple[_Shown, _Shown]]
+    if ids[0] == ids[1] and ids[0] == sorted(ids[0]):
+        pairs = zip(_answers_of(task, base), _answers_of(task, candidate), strict=True)
+    else:
+        ours, theirs = (
+            {one[0]: one for one in _answers_of(task, rows) if one is not None}
+            for rows in (base, candidate)
+        )
+        pairs = ((ours[doc], theirs[doc]) for doc in sorted(ours) if doc in theirs)
+    for one, other in pairs:
+        if one is not None and other is not None and one[1] == other[1]:
+            yield one[0], one[2], other[2]
+
+
+def _as_id(doc_id: Value) -> int:
+    return doc_id if isinstance(doc_id, int) else -1
+
+
+_Shown = tuple[int, Value, DocumentAnswers] | None
+
+
+def _answers_of(task: str, rows: Rows) -> Iterator[_Shown]:
+    """Each document's id, hash and generated answers; None where no texts were generated."""
+    known: dict[str | None, GeneratedDocument | None] = {}
+    columns = (column_of(rows, name) for name in ("doc_id", "doc_hash", "text", "generated"))
+    for doc_id, digest, texts, generated in zip(*columns, strict=True):
+        if (
+            not isinstance(doc_id, int)
+            or not isinstance(texts, (list, tuple))
+            or not texts
+            or not all(isinstance(text, str) for text in texts)
+        ):
+            yield None
             continue
-        if not all(isinstance(text, str) for text in texts):
-            continue
-        try:
-            known = GeneratedDocument.read(row.get("generated"))
-        except ValueError as error:
-            raise StoreError(
-                f"the samples of task '{task}' are damaged, document {doc_id}: {error}",
-                hint="compare the two models once more",
-            ) from error
-        answers = DocumentAnswers(texts=tuple(map(str, texts)), known=known)
-        found[doc_id] = (row.get("doc_hash"), answers)
-    return found
+        written = None if generated is None else str(generated)
+        if written not in known:
+            try:
+                known[written] = GeneratedDocument.read(written)
+            except ValueError as error:
+                raise StoreError(
+                    f"the samples of task '{task}' are damaged, document {doc_id}: {error}",
+                    hint="compare the two models once more",
+                ) from error
+        yield doc_id, digest, DocumentAnswers(texts=texts, known=known[written])
 
 
 def _paired_metrics(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.documents.columns import Rows, column_of
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.settings import Value
 from evalguard.report.words.rounding import format_count
@@ -24,8 +25,6 @@ _LARGE_METRICS: Mapping[str, float] = {
 _OF_UNIFORM = 0.5
 _QUIET = ("unchanged", "undecided")
 _MOST_NAMED = 2
-
-Rows = Sequence[Mapping[str, Value]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +119,15 @@ def _judge_answers(of: Comparison, base: float, rows: Rows) -> _Insensitive | No
 
 def _chance(metric: str, rows: Rows) -> float:
     """Mean share that a guess gets right; 0 where a text is generated, or one answer is asked."""
-    shares = [1.0 / number for number in map(_options, rows) if number > 0]
+    asked, scored = (column_of(rows, name) for name in ("arguments", "loglikelihood"))
+    shares = [1.0 / number for number in map(_options, asked, scored) if number > 0]
     if metric == "acc_mutual_info" or not shares or max(shares) == 1.0:
         return 0.0
     return sum(shares) / len(shares)
 
 
-def _options(row: Mapping[str, Value]) -> int:
+def _options(asked: Value, scored: Value) -> int:
     """How many options a document is answered from; 1 where its text is generated or given."""
-    asked, scored = row.get("arguments"), row.get("loglikelihood")
     if not isinstance(asked, Sequence) or not isinstance(scored, Sequence):
         return 0
     return len({str(one) for one, of in zip(asked, scored, strict=False) if of is not None}) or 1
@@ -155,8 +154,7 @@ def _judge_perplexity(
 
 
 def _token_logprobs(rows: Rows) -> Iterator[float]:
-    for row in rows:
-        told = row.get("token_logprobs")
+    for told in column_of(rows, "token_logprobs"):
         for of in told if isinstance(told, Sequence) and not isinstance(told, str) else ():
             if isinstance(of, Sequence) and not isinstance(of, str):
                 yield from (float(one) for one in of if isinstance(one, (int, float)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.paired_scores import PairedScores
@@ -19,10 +21,11 @@ from evalguard.core.reports.generations import (
     PairedFigure,
     RepeatedScore,
 )
+from evalguard.core.scores import ScoreTable
 from evalguard.stats.answers.repeats import compare_figures, mean, pass_at_k, powers_up_to
 from evalguard.stats.clusters import cluster_sums
 from evalguard.stats.effective_sample import Share
-from evalguard.stats.moments import exact_sum
+from evalguard.stats.moments import Array, exact_sum
 
 # A part of a drift is worth a sentence from so many documents on, and from so much of the drift.
 _FEWEST_DOCUMENTS, _LEAST_SHARE = 3, 0.5
@@ -42,13 +45,9 @@ class DocumentAnswers:
         return next((len(missing) for missing in of_filters), len(self.texts))
 
 
-Answers = Mapping[int, DocumentAnswers]
-
-
 def compare_generations(
     task: str,
-    base: Answers,
-    candidate: Answers,
+    answers: Iterable[tuple[int, DocumentAnswers, DocumentAnswers]],
     *,
     metrics: Sequence[PairedScores] = (),
     confidence: float = 0.95,
@@ -58,7 +57,8 @@ def compare_generations(
     """Compare two models' generated answers to the same documents of a task.
 
     Args:
-        base, candidate: by doc_id; documents that only one has are left out.
+        answers: doc_id, those of the base and those of the candidate, at least one text each, of
+            the documents that both have, in ascending doc_id.
         metrics: the task's metrics, aligned; of those that are means the drift is parted.
         clusters: doc_id -> label of the documents that belong together; None where each stands
             alone. ``cluster_field`` is the field of the documents that the labels come from.
@@ -66,28 +66,34 @@ def compare_generations(
     Raises:
         ValueError: without any document that both have.
     """
-    doc_ids = sorted(
-        doc for doc, of in base.items() if of.texts and doc in candidate and candidate[doc].texts
-    )
+    doc_ids, sides, same = [], (_Side(), _Side()), []
+    for doc_id, one, other in answers:
+        doc_ids.append(doc_id)
+        sides[0].add(one)
+        sides[1].add(other)
+        same.append(one.texts[0] == other.texts[0])
     if not doc_ids:
         raise ValueError(f"task '{task}' has no document that both models answered")
     pairs = _Pairs(
-        doc_ids=doc_ids, base=base, candidate=candidate, clusters=clusters, confidence=confidence
+        doc_ids=np.array(doc_ids, dtype=np.int64),
+        base=sides[0],
+        candidate=sides[1],
+        clusters=clusters,
+        confidence=confidence,
     )
-    repeats = min(side[doc].repeats for side in (base, candidate) for doc in doc_ids)
     cut = pairs.figure(_cut_share)
     return GenerationComparison(
         task=task,
         n=len(doc_ids),
-        repeats=repeats,
+        repeats=min(side.repeats for side in sides),
         confidence=confidence,
-        clusters=None if clusters is None else len(set(pairs.labels(doc_ids))),
+        clusters=None if clusters is None else len(set(pairs.labels(pairs.doc_ids))),
         cluster_field=cluster_field if clusters is not None else "",
-        length=pairs.figure(lambda of: mean([float(len(text)) for text in of.texts])),
+        length=pairs.lengths(),
         cut=cut if cut.n else None,
-        same_text=pairs.share([base[doc].texts[0] == candidate[doc].texts[0] for doc in doc_ids]),
-        base_equal=_equal_share(base, doc_ids),
-        candidate_equal=_equal_share(candidate, doc_ids),
+        same_text=pairs.share(same),
+        base_equal=sides[0].equal_share,
+        candidate_equal=sides[1].equal_share,
         filters=tuple(_filters(pairs)),
         repeated=tuple(_repeated(pairs, metrics)),
         parts=tuple(part for paired in metrics for part in _parts(pairs, paired)),
@@ -95,35 +101,101 @@ def compare_generations(
     )
 
 
+Known = GeneratedDocument | None
+OfKnown = Callable[[Known], float | None]
+
+
+class _Side:
+    """One model's answers, document by document; what is known of many is often the same.
+
+    Attributes:
+        known: what is known of answers, each once, in the order of the documents.
+        repeats: the fewest answers to a document.
+    """
+
+    def __init__(self) -> None:
+        self.known: list[Known] = []
+        self.repeats = 0
+        self._numbers: dict[int, int] = {}  # of ``known``, by identity
+        self._of_documents: list[int] = []
+        self._lengths: list[float] = []
+        self._several = self._equal = 0
+
+    def add(self, of: DocumentAnswers) -> None:
+        """Take in the next document's answers."""
+        number = self._numbers.get(id(of.known))
+        if number is None:
+            number = self._numbers[id(of.known)] = len(self.known)
+            self.known.append(of.known)
+        self._of_documents.append(number)
+        texts, repeats = of.texts, of.repeats
+        self.repeats = min(self.repeats, repeats) if self._lengths else repeats
+        if len(texts) == 1:
+            self._lengths.append(float(len(texts[0])))
+            return
+        self._lengths.append(mean([float(len(text)) for text in texts]))
+        if len(texts) == repeats:
+            self._several += 1
+            self._equal += len(set(texts)) == 1
+
+    @property
+    def lengths(self) -> Array:
+        """Mean characters of each document's texts."""
+        return np.array(self._lengths)
+
+    @property
+    def equal_share(self) -> float | None:
+        """Share of the documents asked several times whose answers are all the same text."""
+        return self._equal / self._several if self._several else None
+
+    def values(self, of_known: OfKnown) -> tuple[Array, NDArray[np.bool_]]:
+        """A figure of each document, and whether there is one."""
+        found = [of_known(one) for one in self.known]
+        values = np.array([math.nan if one is None else one for one in found], dtype=np.float64)
+        there = np.array([one is not None for one in found], dtype=np.bool_)
+        return values[self._of_documents], there[self._of_documents]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pairs:
     """Both models' answers to the same documents, in ascending doc_id."""
 
-    doc_ids: Sequence[int]
-    base: Answers
-    candidate: Answers
+    doc_ids: NDArray[np.int64]
+    base: _Side
+    candidate: _Side
     clusters: Mapping[int, str] | None
     confidence: float
 
-    def labels(self, doc_ids: Sequence[int]) -> tuple[str, ...]:
+    def labels(self, doc_ids: NDArray[np.int64]) -> tuple[str, ...]:
         if self.clusters is None:
             return ()
-        return tuple(self.clusters[doc] for doc in doc_ids)
+        return tuple(self.clusters[doc] for doc in doc_ids.tolist())
 
-    def figure(self, of_one: Callable[[DocumentAnswers], float | None]) -> PairedFigure:
+    def lengths(self) -> PairedFigure:
+        """Characters of the texts."""
+        return compare_figures(
+            self.base.lengths,
+            self.candidate.lengths,
+            confidence=self.confidence,
+            labels=self.labels(self.doc_ids),
+        )
+
+    def figure(self, of_known: OfKnown) -> PairedFigure:
         """A figure of each document, over those where both models have it."""
-        ours, theirs, known = [], [], []
-        for doc in self.doc_ids:
-            one, other = of_one(self.base[doc]), of_one(self.candidate[doc])
-            if one is not None and other is not None:
-                ours.append(one)
-                theirs.append(other)
-                known.append(doc)
-        return compare_figures(ours, theirs, confidence=self.confidence, labels=self.labels(known))
+        (ours, one), (theirs, other) = (
+            side.values(of_known) for side in (self.base, self.candidate)
+        )
+        both = one & other
+        return compare_figures(
+            ours[both],
+            theirs[both],
+            confidence=self.confidence,
+            labels=self.labels(self.doc_ids[both]),
+        )
 
     def share(self, hits: Sequence[bool]) -> Figure:
         """Share of the documents, exact binomial of the effective number of clusters."""
-        labels = self.labels(self.doc_ids) or tuple(map(str, self.doc_ids))
+        labels = self.labels(self.doc_ids) or tuple(map(str, self.doc_ids.tolist()))
         sums = cluster_sums(np.array(hits, dtype=np.float64), None, labels)
         share = Share(hits=sums.values, positions=sums.weights)
         if len(self.doc_ids) < 2:
@@ -131,35 +203,27 @@ class _Pairs:
         return Figure(value=share.value, interval=share.interval(confidence=self.confidence))
 
 
-def _cut_share(of: DocumentAnswers, most: int | None = None) -> float | None:
+def _cut_share(known: Known, most: int | None = None) -> float | None:
     """Share of a document's (first) answers cut at the token limit; None where any is unknown."""
-    ended = of.known.ended[:most] if of.known is not None else ("",)
+    ended = known.ended[:most] if known is not None else ("",)
     return None if "" in ended else mean([float(one == "length") for one in ended])
 
 
-def _missing_share(name: str, most: int | None = None) -> Callable[[DocumentAnswers], float | None]:
-    def share(of: DocumentAnswers) -> float | None:
-        missing = of.known.missing.get(name) if of.known is not None else None
+def _missing_share(name: str, most: int | None = None) -> OfKnown:
+    def share(known: Known) -> float | None:
+        missing = known.missing.get(name) if known is not None else None
         return mean([float(one) for one in missing[:most]]) if missing else None
 
     return share
 
 
-def _equal_share(side: Answers, doc_ids: Sequence[int]) -> float | None:
-    asked = [side[doc] for doc in doc_ids]
-    several = [of.texts for of in asked if 1 < len(of.texts) == of.repeats]
-    if not several:
-        return None
-    return sum(len(set(texts)) == 1 for texts in several) / len(several)
-
-
 def _filters(pairs: _Pairs) -> Iterator[FilterComparison]:
     for name in _names(pairs, lambda known: known.missing):
-        of_one = _missing_share(name)
-        figure = pairs.figure(of_one)
+        of_known = _missing_share(name)
+        figure = pairs.figure(of_known)
         if not figure.n:
             continue
-        more, less = _sides(pairs, of_one)
+        more, less = _sides(pairs, of_known)
         yield FilterComparison(
             filter=name, missing=figure, candidate_only=len(more), base_only=len(less)
         )
@@ -170,23 +234,18 @@ def _names(
 ) -> dict[str, None]:
     """Filters that both models have something of, in their order."""
     found = [
-        {name: None for doc in pairs.doc_ids if (known := side[doc].known) for name in of(known)}
+        {name: None for known in side.known if known for name in of(known)}
         for side in (pairs.base, pairs.candidate)
     ]
     return {name: None for name in found[0] if name in found[1]}
 
 
-def _sides(
-    pairs: _Pairs, of_one: Callable[[DocumentAnswers], float | None]
-) -> tuple[frozenset[int], frozenset[int]]:
+def _sides(pairs: _Pairs, of_known: OfKnown) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Documents where a share is larger of the candidate, and where it is larger of the base."""
-    more: set[int] = set()
-    less: set[int] = set()
-    for doc in pairs.doc_ids:
-        ours, theirs = of_one(pairs.base[doc]), of_one(pairs.candidate[doc])
-        if ours is not None and theirs is not None and ours != theirs:
-            (more if theirs > ours else less).add(doc)
-    return frozenset(more), frozenset(less)
+    (ours, one), (theirs, other) = (side.values(of_known) for side in (pairs.base, pairs.candidate))
+    differing = one & other & (ours != theirs)
+    more = theirs > ours
+    return pairs.doc_ids[differing & more], pairs.doc_ids[differing & ~more]
 
 
 def _repeated(pairs: _Pairs, metrics: Sequence[PairedScores]) -> Iterator[RepeatedScore]:
@@ -194,12 +253,16 @@ def _repeated(pairs: _Pairs, metrics: Sequence[PairedScores]) -> Iterator[Repeat
     for name in _names(pairs, lambda known: known.scores):
         values = {
             metric: None
-            for doc in pairs.doc_ids
-            if (known := pairs.base[doc].known)
+            for known in pairs.base.known
+            if known
             for metric in known.scores.get(name, {})
         }
         for metric in values:
             yield from _of_metric(pairs, name, metric, better.get((name, metric), True))
+
+
+def _own_scores(known: Known, name: str, metric: str) -> Sequence[float]:
+    return known.scores.get(name, {}).get(metric, ()) if known is not None else ()
 
 
 def _of_metric(
@@ -207,21 +270,21 @@ def _of_metric(
 ) -> Iterator[RepeatedScore]:
     """mean@k over all answers; pass@k too where an answer is right or wrong."""
 
-    def scores(of: DocumentAnswers) -> Sequence[float]:
-        return of.known.scores.get(name, {}).get(metric, ()) if of.known is not None else ()
+    def scores(known: Known) -> Sequence[float]:
+        return _own_scores(known, name, metric)
 
     of_both = [
         own
-        for doc in pairs.doc_ids
         for side in (pairs.base, pairs.candidate)
-        if (own := scores(side[doc]))
+        for known in side.known
+        if (own := scores(known))
     ]
     n = min(map(len, of_both), default=0)
     if n < 2:
         return
 
-    def mean_of(of: DocumentAnswers) -> float | None:
-        own = scores(of)
+    def mean_of(known: Known) -> float | None:
+        own = scores(known)
         return mean(own) if own else None
 
     yield RepeatedScore(filter=name, metric=metric, kind="mean", k=n, score=pairs.figure(mean_of))
@@ -229,8 +292,8 @@ def _of_metric(
         return
     for k in powers_up_to(n):
 
-        def pass_of(of: DocumentAnswers, k: int = k) -> float | None:
-            own = scores(of)
+        def pass_of(known: Known, k: int = k) -> float | None:
+            own = scores(known)
             return pass_at_k(len(own), int(sum(own)), k) if own else None
 
         yield RepeatedScore(
@@ -248,13 +311,13 @@ def _parts(pairs: _Pairs, paired: PairedScores) -> Iterator[DriftPart]:
     side: Literal["base", "candidate"] = "candidate" if drift > 0.0 else "base"
     sign = -1.0 if table.higher_is_better else 1.0
     most = None if _is_averaged(pairs, paired) else 1
-    causes: tuple[tuple[Cause, Callable[[DocumentAnswers], float | None]], ...] = (
+    causes: tuple[tuple[Cause, OfKnown], ...] = (
         ("missing", _missing_share(table.filter, most)),
-        ("cut", lambda of: _cut_share(of, most)),
+        ("cut", lambda known: _cut_share(known, most)),
     )
-    for cause, of_one in causes:
-        documents = _sides(pairs, of_one)[0 if side == "candidate" else 1]
-        chosen = np.isin(table.doc_ids, sorted(documents))
+    for cause, of_known in causes:
+        documents = _sides(pairs, of_known)[0 if side == "candidate" else 1]
+        chosen = np.isin(table.doc_ids, documents)
         part = exact_sum(paired.d[chosen]) / table.n
         if chosen.any() and part / drift > 0.0:
             yield DriftPart(
@@ -271,11 +334,16 @@ def _parts(pairs: _Pairs, paired: PairedScores) -> Iterator[DriftPart]:
 def _is_averaged(pairs: _Pairs, paired: PairedScores) -> bool:
     """Whether a metric is an average of all answers to a document, not that of the first one."""
     for table, side in ((paired.base, pairs.base), (paired.candidate, pairs.candidate)):
-        for doc, value in zip(table.doc_ids.tolist(), table.values.tolist(), strict=True):
-            known = side[doc].known if doc in side else None
-            own = known.scores.get(table.filter, {}).get(table.metric, ()) if known else ()
-            if own and value != own[0]:
-                return True
+
+        def first(known: Known, table: ScoreTable = table) -> float | None:
+            return next(iter(_own_scores(known, table.filter, table.metric)), None)
+
+        values, there = side.values(first)
+        if not there.any():
+            continue
+        _, ours, own = np.intersect1d(table.doc_ids, pairs.doc_ids, return_indices=True)
+        if bool(((table.values[ours] != values[own]) & there[own]).any()):
+            return True
     return False
 
 

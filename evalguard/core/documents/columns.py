@@ -1,0 +1,336 @@
+"""DocumentColumns: rows of documents, each column in one piece of memory.
+
+A hundred thousand documents as dictionaries of lists take ten times the memory of their texts.
+Columns are filled value by value, and read as sequences; rows are made where one is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.settings import Value
+
+Rows = Sequence[Mapping[str, Value]]
+Places = Sequence[int] | NDArray[np.int64]
+_PIECE = 8192  # values that are packed at once
+
+
+class Column(Sequence[Any]):
+    """Values of documents, in a piece of memory; equal to any sequence of the same values."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Any]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return [self.value(at) for at in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.value(int(place) % len(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str) or len(other) != len(self):
+            return False
+        return all(one == two for one, two in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def value(self, place: int) -> Any:
+        """The value at a place from 0 on."""
+        raise NotImplementedError
+
+    def pick(self, places: Places) -> Column:
+        """The values at these places."""
+        raise NotImplementedError
+
+
+class Texts(Column):
+    """Texts, or None, one after another in UTF-8; halves of characters are kept as they are.
+
+    Attributes:
+        data: all bytes.
+        bounds: int64, shape (n + 1,): where each text begins, and the last one ends.
+        known: bool, shape (n,): False where there is none; None where there are all.
+        is_utf8: whether no text has halves of characters, which UTF-8 forbids.
+    """
+
+    __slots__ = ("bounds", "data", "is_utf8", "known")
+
+    def __init__(
+        self, data: bytes, bounds: NDArray[np.int64], known: NDArray[np.bool_] | None, is_utf8: bool
+    ) -> None:
+        self.data, self.bounds, self.known, self.is_utf8 = data, bounds, known, is_utf8
+
+    @classmethod
+    def of(cls, values: Sequence[str | None]) -> Texts:
+        """Pack texts."""
+        filled = TextsFiller()
+        for value in values:
+            filled.append(value)
+        return filled.pack()
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[str | None]:
+        for first in range(0, len(self), _PIECE):
+            bounds = self.bounds[first : first + _PIECE + 1].tolist()
+            known = None if self.known is None else self.known[first : first + _PIECE].tolist()
+            piece = self.data[bounds[0] : bounds[-1]]
+            whole = piece.decode("utf-8", "surrogatepass")
+            start = bounds[0]
+            if len(whole) == len(piece):  # a byte is a character
+                found: list[str | None] = [
+                    whole[begin - start : end - start] for begin, end in pairwise(bounds)
+                ]
+            else:
+                found = [
+                    piece[begin - start : end - start].decode("utf-8", "surrogatepass")
+                    for begin, end in pairwise(bounds)
+                ]
+            if known is not None:
+                found = [one if there else None for one, there in zip(found, known, strict=True)]
+            yield from found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Texts):
+            return super().__eq__(other)
+        return (
+            self.data == other.data
+            and np.array_equal(self.bounds, other.bounds)
+            and np.array_equal(self._presence(), other._presence())
+        )
+
+    __hash__ = None
+
+    def value(self, place: int) -> str | None:
+        """The text at a place."""
+        if self.known is not None and not self.known[place]:
+            return None
+        return self.data[self.bounds[place] : self.bounds[place + 1]].decode(
+            "utf-8", "surrogatepass"
+        )
+
+    def pick(self, places: Places) -> Texts:
+        """The texts at these places."""
+        chosen = np.asarray(places, dtype=np.int64)
+        begins, ends = self.bounds[chosen], self.bounds[chosen + 1]
+        view = memoryview(self.data)
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        return Texts(
+            b"".join([view[begin:end] for begin, end in spans]),
+            np.concatenate([[0], np.cumsum(ends - begins)]).astype(np.int64),
+            None if self.known is None else self.known[chosen],
+            self.is_utf8,
+        )
+
+    def part(self, begin: int, end: int) -> Texts:
+        """The texts from one place to another."""
+        bounds = self.bounds[begin : end + 1]
+        data = self.data[bounds[0] : bounds[-1]]
+        known = None if self.known is None else self.known[begin:end]
+        return Texts(data, bounds - bounds[0], known, self.is_utf8)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether no text is empty or None."""
+        return bool((np.diff(self.bounds) > 0).all())
+
+    def _presence(self) -> NDArray[np.bool_]:
+        return np.ones(len(self), dtype=np.bool_) if self.known is None else self.known
+
+
+class TextsFiller:
+    """Texts while they come in."""
+
+    __slots__ = ("_all_known", "_is_utf8", "_known", "_lengths", "_pieces", "_waiting", "append")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._lengths: list[NDArray[np.int64]] = []
+        self._known: list[NDArray[np.bool_]] = []
+        self._waiting: list[str | None] = []
+        self._all_known = self._is_utf8 = True
+        self.append = self._waiting.append
+
+    def extend(self, values: Sequence[str | None]) -> None:
+        """Add several."""
+        self._waiting.extend(values)
+
+    def pack_waiting(self) -> None:
+        """Pack what has come in since."""
+        if not self._waiting:
+            return
+        known = np.array([one is not None for one in self._waiting], dtype=np.bool_)
+        texts = [one or "" for one in self._waiting]
+        self._waiting.clear()
+        joined = "".join(texts)
+        try:
+            data = joined.encode()
+        except UnicodeEncodeError:
+            data, self._is_utf8 = joined.encode("utf-8", "surrogatepass"), False
+        if len(data) != len(joined):
+            # each by itself: two halves of one character that meet would become one
+            parts = [one.encode("utf-8", "surrogatepass") for one in texts]
+            data, lengths = b"".join(parts), list(map(len, parts))
+        else:
+            lengths = list(map(len, texts))
+        self._pieces.append(data)
+        self._lengths.append(np.array(lengths, dtype=np.int64))
+        self._known.append(known)
+        self._all_known = self._all_known and bool(known.all())
+
+    def pack(self) -> Texts:
+        """All texts that came in."""
+        self.pack_waiting()
+        lengths = np.concatenate([np.zeros(1, np.int64), *self._lengths])
+        known = None if self._all_known else np.concatenate(self._known)
+        return Texts(b"".join(self._pieces), np.cumsum(lengths), known, self._is_utf8)
+
+
+class Numbers(Column):
+    """Numbers, or flags; ``known``, bool, shape (n,), is False where there is none."""
+
+    __slots__ = ("known", "values")
+
+    def __init__(
+        self,
+        values: NDArray[np.float64] | NDArray[np.int64] | NDArray[np.bool_],
+        known: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.values, self.known = values, known
+
+    @classmethod
+    def of(cls, values: Sequence[float | bool | None], dtype: type) -> Numbers:
+        """Pack numbers of one type."""
+        if None not in values:
+            return cls(np.array(values, dtype=dtype))
+        known = np.array([one is not None for one in values], dtype=np.bool_)
+        return cls(np.array([0 if one is None else one for one in values], dtype=dtype), known)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[float | int | bool | None]:
+        if self.known is None:
+            return iter(self.values.tolist())
+        pairs = zip(self.values.tolist(), self.known.tolist(), strict=True)
+        return iter([one if there else None for one, there in pairs])
+
+    def value(self, place: int) -> float | int | bool | None:
+        """The number at a place."""
+        if self.known is not None and not self.known[place]:
+            return None
+        number: float | int | bool = self.values[place].item()
+        return number
+
+    def pick(self, places: Places) -> Numbers:
+        """The numbers at these places."""
+        chosen = np.asarray(places, dtype=np.int64)
+        return Numbers(self.values[chosen], None if self.known is None else self.known[chosen])
+
+    def part(self, begin: int, end: int) -> Numbers:
+        """The numbers from one place to another."""
+        known = None if self.known is None else self.known[begin:end]
+        return Numbers(self.values[begin:end], known)
+
+
+class Lists(Column):
+    """Lists: ``items`` of all documents, and ``bounds``, int64, shape (n + 1,), of each."""
+
+    __slots__ = ("bounds", "items")
+
+    def __init__(self, items: Texts | Numbers, bounds: NDArray[np.int64]) -> None:
+        self.items, self.bounds = items, bounds
+
+    @classmethod
+    def of(cls, items: Texts | Numbers, lengths: Places) -> Lists:
+        """Cut ``items`` into lists of these lengths."""
+        counts = np.asarray(lengths, dtype=np.int64)
+        return cls(items, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[list[Value]]:
+        for first in range(0, len(self), _PIECE):
+            bounds = self.bounds[first : first + _PIECE + 1]
+            items = list(self.items.part(int(bounds[0]), int(bounds[-1])))
+            marks = (bounds - bounds[0]).tolist()
+            yield from (items[begin:end] for begin, end in pairwise(marks))
+
+    def value(self, place: int) -> list[Value]:
+        """The list at a place."""
+        return [*self.items.part(int(self.bounds[place]), int(self.bounds[place + 1]))]
+
+    def pick(self, places: Places) -> Lists:
+        """The lists at these places."""
+        chosen = np.asarray(places, dtype=np.int64)
+        begins, lengths = self.bounds[chosen], np.diff(self.bounds)[chosen]
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        inner = np.arange(total[-1]) - np.repeat(total[:-1] - begins, lengths)
+        return Lists(self.items.pick(inner), total)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Of each list, shape (n,)."""
+        return np.diff(self.bounds)
+
+
+class DocumentColumns(Sequence[Mapping[str, Value]]):
+    """Rows of documents, each column in one piece of memory."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self.columns = dict(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    @overload
+    def __getitem__(self, place: int) -> Mapping[str, Value]: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Mapping[str, Value]]: ...
+    def __getitem__(
+        self, place: int | slice
+    ) -> Mapping[str, Value] | Sequence[Mapping[str, Value]]:
+        if isinstance(place, slice):
+            return [self[at] for at in range(*place.indices(len(self)))]
+        return {name: column[place] for name, column in self.columns.items()}
+
+    def __iter__(self) -> Iterator[Mapping[str, Value]]:
+        for values in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, values, strict=True))
+
+
+def column_of(rows: Rows, name: str) -> Sequence[Value]:
+    """One column of documents; None for those that have none of that name."""
+    if isinstance(rows, DocumentColumns):
+        found = rows.columns.get(name)
+        return (None,) * len(rows) if found is None else found
+    return [row.get(name) for row in rows]
+
+
+def pair_columns(base: Rows, candidate: Rows, name: str) -> tuple[Sequence[Value], Sequence[Value]]:
+    """One column of both sides, of the documents that both have, in the order of ``base``.
+
+    For sentences about what both sides answered: scores are aligned by ``pair``, which refuses.
+    """
+    ids = [list(column_of(side, "doc_id")) for side in (base, candidate)]
+    ours, theirs = (column_of(side, name) for side in (base, candidate))
+    if ids[0] == ids[1]:
+        return ours, theirs
+    values = dict(zip(ids[1], theirs, strict=True))
+    pairs = [
+        (one, values[doc_id]) for doc_id, one in zip(ids[0], ours, strict=True) if doc_id in values
+    ]
+    return [one for one, _ in pairs], [other for _, other in pairs]

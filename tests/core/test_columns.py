@@ -1,0 +1,110 @@
+"""Columns of documents give back what was put in, as rows, as sequences and in files."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalguard.core.documents.columns import (
+    DocumentColumns,
+    Lists,
+    Numbers,
+    Texts,
+    column_of,
+    pair_columns,
+)
+from evalguard.store.run_folder import samples_to_parquet
+
+texts = st.lists(st.none() | st.text(st.characters(codec=None, exclude_categories=())), max_size=9)
+
+
+@given(values=texts)
+def test_texts_are_those_that_were_packed_halves_of_characters_too(
+    values: list[str | None],
+) -> None:
+    packed = Texts.of(values)
+    assert list(packed) == values
+    assert [packed[at] for at in range(-len(values), len(values))] == values * 2
+    assert packed == values
+    assert packed == Texts.of(values)
+    assert packed != [*values, "more"]
+    assert packed.is_filled == all(values)
+    order = list(range(len(values)))[::-1]
+    assert list(packed.pick(order)) == values[::-1]
+    assert list(packed.part(0, len(values) // 2)) == values[: len(values) // 2]
+
+
+@given(
+    values=st.lists(st.lists(st.none() | st.floats(allow_nan=False), max_size=3), max_size=6),
+    data=st.data(),
+)
+def test_lists_are_those_that_were_packed(
+    values: list[list[float | None]], data: st.DataObject
+) -> None:
+    flat = [one for of in values for one in of]
+    packed = Lists.of(Numbers.of(flat, float), list(map(len, values)))
+    assert list(packed) == values
+    assert [packed[at] for at in range(len(values))] == values
+    places = data.draw(st.lists(st.sampled_from(range(len(values))))) if values else []
+    assert list(packed.pick(places)) == [values[at] for at in places]
+
+
+def test_a_column_ends_where_its_documents_end() -> None:
+    packed = Numbers(np.arange(3))
+    assert (packed[-1], packed[1:]) == (2, [1, 2])
+    with pytest.raises(IndexError):
+        packed[3]
+
+
+def columns() -> tuple[DocumentColumns, dict[str, list[Any]]]:
+    plain: dict[str, list[Any]] = {
+        "doc_id": [1, 4, 7],
+        "prompt": ["a", None, "ü"],
+        "target": [None] * 3,
+        "loglikelihood": [[-1.5, math.inf], [], [None]],
+        "is_greedy": [[True, False], [], [None]],
+        "text": [["x", "y"], [], [None]],
+        "token_logprobs": [[None, None], [], [None]],
+        "half": ["\ud800", "b", "c"],
+    }
+    lengths = [2, 0, 1]
+    packed = DocumentColumns(
+        {
+            "doc_id": Numbers(np.array(plain["doc_id"])),
+            "prompt": Texts.of(plain["prompt"]),
+            "target": Texts.of(plain["target"]),
+            "loglikelihood": Lists.of(Numbers.of([-1.5, math.inf, None], float), lengths),
+            "is_greedy": Lists.of(Numbers.of([True, False, None], bool), lengths),
+            "text": Lists.of(Texts.of(["x", "y", None]), lengths),
+            "token_logprobs": Lists.of(Numbers.of([None] * 3, float), lengths),
+            "half": Texts.of(plain["half"]),
+        }
+    )
+    return packed, plain
+
+
+def test_rows_are_made_of_columns_where_they_are_asked_for() -> None:
+    packed, plain = columns()
+    rows = [{name: values[at] for name, values in plain.items()} for at in range(3)]
+    assert list(packed) == rows
+    assert [packed[0], packed[-1]] == [rows[0], rows[2]]
+    assert packed[:2] == rows[:2]
+    assert [list(column_of(side, "text")) for side in (packed, rows)] == [plain["text"]] * 2
+    assert [list(column_of(side, "none")) for side in (packed, rows)] == [[None] * 3] * 2
+
+
+def test_a_file_of_packed_columns_is_that_of_plain_ones() -> None:
+    packed, plain = columns()
+    assert bytes(samples_to_parquet("t", packed.columns)) == bytes(samples_to_parquet("t", plain))
+
+
+def test_columns_are_paired_by_doc_id_and_documents_of_one_side_left_out() -> None:
+    ours = [{"doc_id": n, "text": f"a{n}"} for n in (3, 1, 2)]
+    theirs = [{"doc_id": n, "text": f"b{n}"} for n in (0, 1, 3)]
+    assert pair_columns(ours, theirs, "text") == (["a3", "a1"], ["b3", "b1"])
+    assert pair_columns(ours, ours, "text") == (["a3", "a1", "a2"],) * 2
