@@ -45,11 +45,10 @@ def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProce
     )
 
 
-def test_the_wheel_carries_types_schema_template_tasks_and_the_demo(installed: Path) -> None:
+def test_the_wheel_carries_types_template_tasks_and_the_demo(installed: Path) -> None:
     for name in (
         "py.typed",
         "config/template.yaml",
-        "report/compare.schema.json",
         "_embedded/configs/demo.yaml",
         "_embedded/tasks/evalguard_lastword.yaml",
         "_embedded/demo/model/model.safetensors",

@@ -39,7 +39,13 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Neighbouring settings, and what they do as one, estimated: all that diffuse drift shows."""
+    """Neighbouring settings, and what they do as one, estimated: all that diffuse drift shows.
+
+    Attributes:
+        settings: their names.
+        sigma: drift that they make, with its standard error ``error_sigma``.
+        error_sigma: its standard error.
+    """
 
     settings: tuple[str, ...]
     sigma: float
@@ -55,6 +61,7 @@ class Suspect:
         p_value: of the one-sided paired test of its own effect, on all documents; None where that
             was not measured. Not adjusted: a setting is named where Holm's adjusted value over the
             settings searched is at most 0.05.
+        name: of the setting.
     """
 
     name: str

@@ -23,11 +23,22 @@ class AcrossTasks:
             (perplexities on their log scale), with its ``pooled_stderr``, ``pooled_interval`` at
             ``confidence`` (stratified by tasks, t with ``pooled_df`` degrees of freedom by
             Satterthwaite, asymptotic) and ``pooled_p_value``.
-        max_z: largest paired z of any metric, which metric that is, and the p-value of the largest.
-        fisher: -2 sum log p over the metrics (p by the normal approximation of z), its p-value.
+        max_z: largest paired z of any metric, ``max_z_metric``.
+        max_z_p_value: one-sided, of the largest z.
+        fisher: -2 sum log p over the metrics (p by the normal approximation of z).
+        fisher_p_value: of that.
         p_value: of the smallest of the three p-values, calibrated by the same flips.
         resamples: random sign patterns; None where all were enumerated. ``seed`` of them.
         left_out: metrics that are no sum over documents, each with the reason.
+        tasks: number of their tasks.
+        n_moved: those that differ in any metric.
+        pooled_stderr: its paired standard error, stratified by tasks.
+        pooled_interval: its paired interval.
+        pooled_df: degrees of freedom (Satterthwaite).
+        confidence: of pooled_interval.
+        pooled_p_value: one-sided p of the pooled drift.
+        max_z_metric: the metric whose z that is.
+        seed: seed of the patterns.
     """
 
     metrics: tuple[Key, ...]

@@ -22,6 +22,7 @@ class Companion:
         resamples: random resamples drawn, and ``seed`` of them; None for an exact or closed form.
         note: its assumption, or what was left out; "" where there is nothing to say.
         sigma_interval: its own two-sided interval of sigma, where it has one.
+        seed: seed of the resamples.
     """
 
     method: str
@@ -52,6 +53,9 @@ class Undecided:
             ``fixed_margin_n``: ``needed_n`` with that one; "" and None where the gate's is fixed.
         decidable_margin: the smallest such margin that the documents there are (all of the task's
             where that is known, else this run's) decide in 80% of runs; "" where there is none.
+        kind: above_margin: chance is not excluded; too_few_documents: a drift above the margin is
+            not.
+        detectable_change: the same in units of the metric.
     """
 
     kind: UndecidedKind
@@ -69,8 +73,9 @@ class Comparison:
 
     Attributes:
         n: documents of the runs; ``n_used`` those the statistic uses.
-        base, candidate: the metric's two values; the ``_stderr`` beside them are the unpaired
-            standard errors that lm-eval reports (closed form).
+        base, candidate: the metric's two values.
+        base_stderr, candidate_stderr: their unpaired standard errors, as lm-eval reports them
+            (closed form).
         sigma: (candidate - base) / base_stderr, signed so that positive is worse; may be inf.
         sigma_interval: paired two-sided interval of sigma at ``confidence``.
         paired_stderr: standard error of the paired drift, in units of the metric.
@@ -115,6 +120,18 @@ class Comparison:
         tolerated: the margin in units of the metric, where it was given in points or percent:
             the verdict is then that of ``drift``, whatever the base's standard error is.
         None stands for a number that does not exist (``outcome == "failed"``).
+        higher_is_better: direction of the metric, from the task.
+        caveats: what may mislead about these numbers.
+        provenance: how they were made, where that is not what one would take for granted.
+        n_used: documents that the statistic uses.
+        confidence: confidence of sigma_interval.
+        mid_p_value: 0/1 metrics: McNemar's one-sided mid-p, which is p_value and decides; of
+            results of 0.1 it stood beside an exact p_value.
+        same_answer_interval: interval of same_answer, at confidence.
+        cluster_field: field of the document that says which belong together; "" without clusters.
+        subgroups: for the aggregate of a group: the groups inside it.
+        margin_text: that margin as it was given: 1 sigma, 1pp, 2%.
+        drift_interval: paired interval of drift.
     """
 
     task: str

@@ -40,6 +40,9 @@ class Percentile:
     """The smallest value that ``percent`` % of the positions do not exceed; 100: the largest.
 
     Percentiles of 0 and 100 have no interval: documents not seen may reach beyond.
+
+    Attributes:
+        percent: 0: the smallest value, 100: the largest.
     """
 
     percent: float
@@ -81,6 +84,12 @@ class DistributionComparison:
             where one of them does not vary.
         floor: its mean KL beside that of the unchanged base; None where that is not known.
         failure: why there are no numbers, "" where there are.
+        dp_percentiles: of the change in probability, ascending.
+        positions: scored tokens.
+        top_k: how many most probable tokens same_topk looks at.
+        perplexity_ratio: PPL(candidate) / PPL(base).
+        perplexity_difference: PPL(candidate) - PPL(base).
+        cluster_field: field of the document that says which belong together; "" without clusters.
     """
 
     task: str

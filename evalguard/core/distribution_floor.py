@@ -17,8 +17,12 @@ class DistributionShift:
         kl: mean KL(usual run || variation), nats a token; ``kl_interval``: two-sided, at
             ``confidence``, None where it cannot be had; ``kl_bounds``: proven ones, where it was
             measured by a reference; ``kl_max``: at a single token.
-        top1_changed: share of positions where another token is the most probable one.
+        top1_changed: share of positions where another token is the most probable one, with its
+            ``top1_changed_interval``.
         bit_identical: no distribution moves by a bit.
+        positions: scored tokens.
+        top1_changed_interval: two-sided.
+        confidence: of the intervals.
     """
 
     variation: str
@@ -52,6 +56,7 @@ class TaskDistributionFloor:
             any variation's interval holds; ``kl_max``: largest at a single token.
         top1_changed: largest share of positions with another most probable token.
         bit_identical: no variation moves any distribution by a bit.
+        variation: the variation that shows kl.
     """
 
     task: str

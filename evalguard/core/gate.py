@@ -33,6 +33,21 @@ _LEVEL_OF_OLD = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatedMetric:
+    """A metric that the gate judges.
+
+    Attributes:
+        holm_p_value: its p-value, adjusted over all gated metrics (Holm-Bonferroni); None where the
+            metric failed.
+        state: what it brings about.
+    """
+
+    key: Key
+    holm_p_value: float | None
+    state: GateState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
     """The gate's answer.
 
@@ -63,6 +78,9 @@ class GateResult:
         reason: one sentence.
         limits: what the absolute limits say, one per limit and task.
         accepted: metrics that regressed and that waivers let through; not in ``regressed``.
+        fail_on: its rule.
+        confidence: of the paired intervals.
+        margin_text: the margin as it was given: 1 sigma, 1pp, 2%.
     """
 
     passed: bool
@@ -84,6 +102,14 @@ class GateResult:
     family_false_alarm_estimate: float | None = None
     level: float | None = None
     when_undecided: WhenUndecided = "warn"
+
+    @property
+    def judged(self) -> tuple[GatedMetric, ...]:
+        """The gated metrics, and what each brings about."""
+        return tuple(
+            GatedMetric(key=key, holm_p_value=p_value, state=self.state_of(key))
+            for key, p_value in zip(self.gated, self.holm_p_values, strict=True)
+        )
 
     @property
     def rule(self) -> str:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 class InfluentialDocument:
     """A document and what it adds to a drift.
 
-    ``contribution`` is in sigma (to first order on a log scale), above 0 where the candidate is
-    worse; ``share`` is its part of the whole drift, above 1 where others point the other way, None
-    where the drift is 0.
+    Attributes:
+        contribution: in sigma (to first order on a log scale), above 0 where the candidate is
+            worse.
+        share: its part of the whole drift, above 1 where others point the other way; None where the
+            drift is 0.
     """
 
     task: str

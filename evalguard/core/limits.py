@@ -83,6 +83,11 @@ class LimitVerdict:
             none (of one document); "passed" if all of it is within, or the value of ``kl_max``,
             which never has an interval; "failed" without a value.
         reason: one sentence.
+        limit: that ``metric``, the figure's name, is held to; ``kind`` says from which side.
+        metric: name of the figure.
+        kind: whether the figure must stay below or above the limit.
+        of: lm-eval metric that the answers were chosen by; "" for distributions.
+        certain: the whole interval is beyond the limit.
     """
 
     metric: str

@@ -24,6 +24,7 @@ class Variation:
         name: for people, "batch size 1".
         value: what the factor is in this run, and ``default`` what it is in the default run, both
             as read back from the model; None for "repeat".
+        default: what it is in the usual run.
     """
 
     factor: Factor
@@ -34,7 +35,13 @@ class Variation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmeasured:
-    """A variation that could not be had here, or not on a task or a metric of it, and why."""
+    """A variation that could not be had here, or not on a task or a metric of it, and why.
+
+    Attributes:
+        factor: see ``Variation``; ``name`` for people.
+        task: "": on all; ``metric``: likewise.
+        name: for people.
+    """
 
     factor: Factor
     name: str
@@ -58,6 +65,9 @@ class Shift:
         flips: (lost, won) documents of a 0/1 metric.
         bit_identical: every document's score is the same to the last bit.
         method: of the interval.
+        paired_stderr: standard error of the paired drift, in units of the metric.
+        largest_document: doc_id of that document.
+        confidence: of the interval.
     """
 
     variation: str
@@ -101,6 +111,8 @@ class MetricFloor:
         bit_identical: no variation moves any document by a bit.
         margin: what a gate would tolerate of it, in sigma; None where it would not judge it.
             ``margin_text`` as it was given.
+        variation: the variation that shows sigma.
+        margin_text: the margin as it was given: 1 sigma, 1pp, 2%.
     """
 
     task: str

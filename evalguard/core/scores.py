@@ -139,7 +139,11 @@ class ScoreTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCompared:
-    """A metric (or, with ``metric`` "", a whole task) that was left out, and why."""
+    """A metric (or, with ``metric`` "", a whole task) that was left out, and why.
+
+    Attributes:
+        metric: lm-eval metric, "" for the whole task.
+    """
 
     task: str
     metric: str

@@ -52,6 +52,7 @@ class KlEstimate:
         mass_seen: share of the base's probability that lies on tokens that both show.
         confidence: of the intervals, over documents or clusters of them.
         failure: why there are no numbers, "" where there are.
+        positions: scored tokens.
     """
 
     task: str

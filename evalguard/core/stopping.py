@@ -31,6 +31,9 @@ class Stopping:
             is assumed. ``seen_worst`` is the most among those asked.
         assumption: what is taken for granted, "" where nothing is.
         guarantee: one sentence, with the assumption.
+        n_used: documents that were asked.
+        looks: planned looks, in documents; the last is all of them.
+        seen_worst: the most among the documents asked.
     """
 
     n_total: int
@@ -58,8 +61,14 @@ class Stopping:
 class SequentialTask:
     """One task of a sequential run.
 
-    ``reason`` says why all documents were asked although stopping was allowed, "" where it was
-    stopped early or simply not decided before the last look.
+    Attributes:
+        n_used: documents that were asked, of ``n_total``.
+        look: the one it stopped at, 1 for the first; ``looks`` are all that were planned, in
+            documents.
+        n_total: documents there are.
+        looks: planned looks, in documents; the last is all of them.
+        reason: why all documents were asked although stopping was allowed; "" where it was stopped
+            early or simply not decided before the last look.
     """
 
     task: str
@@ -83,6 +92,7 @@ class SequentialRun:
             taken, less what loading models several times took; None where all answers came from
             the cache, so that no pace is known. Negative where stopping early did not pay. No part
             of a run's equality.
+        tasks: every task.
     """
 
     alpha: float

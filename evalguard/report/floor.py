@@ -12,12 +12,10 @@ from evalguard.core.distribution_floor import DistributionShift, TaskDistributio
 from evalguard.core.noise_floor import MetricFloor, Shift
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.reports.floor_report import FloorReport
-from evalguard.report.contract.json_values import (
-    in_schema_order,
-    nulls_told,
-    read_schema,
-    record_fields,
-)
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED
+from evalguard.report.contract.forms import write_record
+from evalguard.report.contract.json_values import nulls_told
+from evalguard.report.contract.schema import TEXT, add_keys, contract_schema, describe_fields
 from evalguard.report.page import (
     NARROWEST,
     column_widths,
@@ -261,17 +259,20 @@ FLOOR_METHOD = (
 
 def floor_document(report: FloorReport) -> dict[str, Any]:
     """Return ``report`` as plain JSON values; a number that JSON cannot hold is null."""
-    fields = record_fields(report)
-    content = {
-        "schema": FLOOR_SCHEMA,
-        "evalguard": fields.pop("version"),
-        "method": FLOOR_METHOD,
-        "model": {**fields.pop("model"), "key": fields.pop("model_key")},
-        **fields,
-    }
-    return nulls_told(in_schema_order(content, floor_schema()), "notes")
+    content = {"schema": FLOOR_SCHEMA, "method": FLOOR_METHOD, **write_record(report)}
+    content["model"]["key"] = report.model_key
+    return nulls_told(content, "notes")
 
 
 def floor_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every document satisfies."""
-    return read_schema("floor")
+    schema = contract_schema(
+        FLOOR_SCHEMA,
+        FloorReport,
+        "A measured A/A floor: what an unchanged model shows",
+        exit_code={"enum": [EXIT_PASSED, EXIT_FAILED]},
+        method={**TEXT, "description": "How floors come about."},
+    )
+    key = {**TEXT, "description": describe_fields(FloorReport)["model_key"]}
+    add_keys(schema, RunIdentity, key=key)
+    return schema

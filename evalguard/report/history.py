@@ -27,7 +27,8 @@ from evalguard.core.reports.history_report import (
     Trend,
     TrendReport,
 )
-from evalguard.report.contract.json_values import key_fields, replace_non_finite
+from evalguard.report.contract.forms import key_fields
+from evalguard.report.contract.json_values import replace_non_finite
 from evalguard.report.page import render_page, wrap_prose
 from evalguard.report.trends import format_time, key_label, listing_blocks, trend_blocks
 from evalguard.report.words.plain_text import printable

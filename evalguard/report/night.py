@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.text import Text
 
+from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.markdown_text import inline
 from evalguard.core.reports.night_report import (
@@ -23,13 +24,15 @@ from evalguard.core.reports.night_report import (
     PairNight,
     gravity,
 )
-from evalguard.report.contract.json_values import (
-    in_schema_order,
-    key_fields,
-    read_schema,
-    record_fields,
-    replace_non_finite,
+from evalguard.errors import (
+    EXIT_FAILED,
+    EXIT_PASSED,
+    EXIT_REGRESSED,
+    EXIT_UNDECIDED,
 )
+from evalguard.report.contract.forms import write_record
+from evalguard.report.contract.json_values import replace_non_finite
+from evalguard.report.contract.schema import TEXT, add_keys, contract_schema
 from evalguard.report.page import command_lines, render_page
 from evalguard.report.words.glossary import outcome_name
 from evalguard.report.words.labels import format_percent
@@ -371,26 +374,31 @@ def _pair_cells(report: NightReport, pair: PairNight) -> Iterator[str]:
 # The JSON contract ``evalguard.nightly/1``: one night as one strict JSON document.
 
 
+_EXIT_CODES = (
+    EXIT_PASSED,
+    EXIT_REGRESSED,
+    EXIT_FAILED,
+    EXIT_UNDECIDED,
+    EXIT_GIT_BISECT_SKIP,
+)
+
+
 def night_document(report: NightReport) -> dict[str, Any]:
     """Return a night as plain JSON values; a number that JSON cannot hold is null."""
-    states: tuple[GateState, ...] = ("passed", "regressed", "undecided", "failed")
-    fields = record_fields(report)
-    for pair in fields["pairs"]:
+    content = {"schema": SCHEMA, **write_record(report)}
+    for pair in content["pairs"]:
         pair["report"] = report_link(report, pair["run_folder"])
-    content = {
-        "schema": SCHEMA,
-        "evalguard": fields.pop("version"),
-        "counts": {state: report.count(state) for state in states},
-        **fields,
-        "changes": [_changes_document(one) for one in fields["changes"]],
-    }
-    found: dict[str, Any] = replace_non_finite(in_schema_order(content, night_schema()), "", [])
-    return found
+    written: dict[str, Any] = replace_non_finite(content, "", [])
+    return written
 
 
 def night_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every document satisfies."""
-    return read_schema("nightly")
+    title = "A night of comparisons: every pair of the guard files"
+    schema = contract_schema(SCHEMA, NightReport, title, exit_code={"enum": [*_EXIT_CODES]})
+    text = 'Its run folder, from the night\'s own; "" where there is none.'
+    add_keys(schema, PairNight, report={**TEXT, "description": text})
+    return schema
 
 
 def report_link(report: NightReport, run_folder: str | None) -> str:
@@ -398,15 +406,3 @@ def report_link(report: NightReport, run_folder: str | None) -> str:
     if run_folder is None:
         return ""
     return os.path.relpath(run_folder, report.folder).replace(os.sep, "/")
-
-
-def _changes_document(changes: Mapping[str, Any]) -> dict[str, Any]:
-    keys = {
-        name: [key_fields(key) for key in changes[name]]
-        for name in ("regressed", "still", "recovered")
-    }
-    metrics = {
-        name: [{**key_fields(one.pop("key")), **one} for one in changes[name]]
-        for name in ("steps", "broken")
-    }
-    return {**changes, **keys, **metrics}

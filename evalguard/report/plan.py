@@ -13,7 +13,8 @@ from rich.text import Text
 
 from evalguard.core.repeat_command import planned_as_comparison
 from evalguard.core.reports.plan_report import ExpectedDrift, PlanReport, TaskCost
-from evalguard.report.contract.json_values import key_fields, nulls_told, record_fields
+from evalguard.report.contract.forms import key_fields, write_record
+from evalguard.report.contract.json_values import nulls_told
 from evalguard.report.page import (
     NARROWEST,
     command_lines,
@@ -393,7 +394,7 @@ PLAN_SCHEMA = "evalguard.plan/1"
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """Return ``report`` as plain JSON values; a number that JSON cannot hold is null."""
-    fields = record_fields(report)
+    fields = write_record(report)
     content = {
         "schema": PLAN_SCHEMA,
         "evalguard": fields.pop("version"),

@@ -24,7 +24,7 @@ from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
 from evalguard.harness.tasks import task_names
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 from evalguard.report.cache import cache_document, cache_text
-from evalguard.report.contract.json_values import list_schemas, read_schema
+from evalguard.report.schemas import SCHEMAS
 from evalguard.report.words.plain_text import printable
 from evalguard.run.floor.stored_floors import read_floor
 from evalguard.run.options import CompareOptions
@@ -71,13 +71,12 @@ def read_named_schema(name: str) -> dict[str, Value]:
     """
     if name == "guard":
         return build_guard_schema()
-    known = list_schemas()
-    if name not in known:
+    if name not in SCHEMAS:
         raise UsageError(
-            f"there is no schema '{name}'{nearest(name, ['guard', *known])}",
-            hint=f"schemas: {', '.join(['guard', *known])}",
+            f"there is no schema '{name}'{nearest(name, ['guard', *SCHEMAS])}",
+            hint=f"schemas: {', '.join(['guard', *SCHEMAS])}",
         )
-    return read_schema(name)
+    return SCHEMAS[name]()
 
 
 def describe_models(config: Path | None) -> list[dict[str, Value]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evalguard.report.contract.json_values import list_schemas, read_schema
+from evalguard.report.schemas import SCHEMAS
 
 KEYS = Path(__file__).parent / "golden" / "contract_keys.txt"
 # Records that stand in many places: named where they do, spelled out once.
@@ -16,7 +16,7 @@ _OFTEN = frozenset({"value", "stderr", "interval", "bounds"})
 
 def contract_keys() -> list[str]:
     """Return the keys of all contracts, sorted."""
-    return sorted(line for name in list_schemas() for line in _lines(name, read_schema(name)))
+    return sorted(line for name, schema in SCHEMAS.items() for line in _lines(name, schema()))
 
 
 def _lines(name: str, schema: Mapping[str, Any]) -> Iterator[str]:

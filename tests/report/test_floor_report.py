@@ -53,10 +53,13 @@ def test_the_schema_is_a_schema_and_asks_for_every_key() -> None:
     jsonschema.Draft202012Validator.check_schema(floor_schema())
     written = floor_document(EXAMPLES["distributions"])
     assert set(floor_schema()["required"]) == set(written)
-    names = ["shifts", "floors", "distribution_shifts", "distribution_floors"]
-    for name in (*names, "variations", "unmeasured"):
-        required = set(floor_schema()["$defs"][name.removesuffix("s")]["required"])
-        assert required == set(written[name][0]), name
+    records = {
+        "shifts": "Shift", "floors": "MetricFloor", "distribution_shifts": "DistributionShift",
+        "distribution_floors": "TaskDistributionFloor", "variations": "Variation",
+        "unmeasured": "Unmeasured",
+    }  # fmt: skip
+    for name, record in records.items():
+        assert set(floor_schema()["$defs"][record]["required"]) == set(written[name][0]), name
 
 
 def test_an_infinite_floor_is_null_and_named() -> None:

@@ -12,8 +12,8 @@ from example_floors import DIVERGENT, SHIFTS, floor_report
 from stored_examples import STORED, documents, noise_table
 
 from evalguard.report.contract.compare import compare_document
-from evalguard.report.contract.json_values import list_schemas, read_schema
 from evalguard.report.contract.reading import read_report
+from evalguard.report.schemas import SCHEMAS
 from evalguard.report.tensors.contract import parse_noise
 from evalguard.report.trace.document import read_trace, trace_document
 from evalguard.run.floor.stored_floors import read_floor
@@ -31,19 +31,17 @@ def of_kind(kind: str) -> list[Any]:
     return [pytest.param(kept, id=" ".join(key)) for key, kept in found]
 
 
-def holds(written: Any, kept: Any) -> bool:
-    """Whether a document has every key and value of an earlier one; it may have more keys."""
-    if isinstance(kept, dict):
-        return isinstance(written, dict) and all(
-            key in written and holds(written[key], value) for key, value in kept.items()
-        )
-    if isinstance(kept, list):
-        return (
-            isinstance(written, list)
-            and len(written) == len(kept)
-            and all(map(holds, written, kept))
-        )
-    return bool(written == kept)
+def lost(written: Any, kept: Any, path: str = "") -> list[str]:
+    """What an earlier document says and a later one does not; it may have more keys."""
+    if isinstance(kept, dict) and isinstance(written, dict):
+        gone = [f"{path}.{key}" for key in kept if key not in written]
+        there = [key for key in kept if key in written]
+        return gone + [x for k in there for x in lost(written[k], kept[k], f"{path}.{k}")]
+    if path.endswith((".caveats", ".notes")):  # numbers that are null may be told in any order
+        written, kept = sorted(written), sorted(kept)
+    if isinstance(kept, list) and isinstance(written, list) and len(written) == len(kept):
+        return [x for i, one in enumerate(kept) for x in lost(written[i], one, f"{path}[{i}]")]
+    return [] if written == kept else [f"{path}: {written!r} for {kept!r}"]
 
 
 def without_checksum(kept: Any) -> Any:
@@ -52,12 +50,12 @@ def without_checksum(kept: Any) -> Any:
 
 @pytest.mark.parametrize("kept", of_kind("compare"))
 def test_a_stored_comparison_is_read_and_written_again_with_all_that_it_said(kept: Any) -> None:
-    assert holds(compare_document(read_report(kept)), without_checksum(kept))
+    assert lost(compare_document(read_report(kept)), without_checksum(kept)) == []
 
 
 @pytest.mark.parametrize("kept", of_kind("trace"))
 def test_a_stored_trace_is_read_and_written_again_with_all_that_it_said(kept: Any) -> None:
-    assert holds(trace_document(read_trace(kept)), without_checksum(kept))
+    assert lost(trace_document(read_trace(kept)), without_checksum(kept)) == []
 
 
 @pytest.mark.parametrize("kept", of_kind("floor"))
@@ -76,22 +74,43 @@ def test_a_stored_noise_table_is_read_as_it_was_measured(kept: Any) -> None:
 
 @pytest.mark.parametrize("name", documents())
 def test_what_is_written_has_what_was_written_before(name: str) -> None:
-    assert holds(documents()[name], without_checksum(KEPT["0.2.0", name]))
+    assert lost(documents()[name], without_checksum(KEPT["0.2.0", name])) == []
 
 
 @pytest.mark.parametrize("name", documents())
 def test_what_is_written_fits_its_schema_and_the_schema_every_key(name: str) -> None:
-    written, schema = documents()[name], read_schema(name.split()[0])
+    written, schema = documents()[name], SCHEMAS[name.split()[0]]()
     jsonschema.Draft202012Validator(schema).validate(written)
     assert schema["required"] == [key for key in schema["properties"] if key in written]
 
 
 def test_every_contract_has_a_schema_that_is_one() -> None:
-    assert list_schemas() == ["compare", "floor", "nightly", "noise", "tensors", "trace"]
-    for name in list_schemas():
-        jsonschema.Draft202012Validator.check_schema(read_schema(name))
+    assert list(SCHEMAS) == ["compare", "floor", "nightly", "noise", "tensors", "trace"]
+    for name in SCHEMAS:
+        jsonschema.Draft202012Validator.check_schema(SCHEMAS[name]())
 
 
 def test_the_keys_of_the_contracts_are_those_of_the_golden_list() -> None:
     """Where keys were added, ``python contract_keys.py FILE`` writes the list anew."""
     assert contract_keys() == KEYS.read_text(encoding="utf-8").splitlines()
+
+
+def described(part: Any, named: Any) -> bool:
+    """Whether a schema, or the record that it refers to, has a description."""
+    inner = [*part.get("anyOf", ()), *([part["items"]] if "items" in part else [])]
+    if "$ref" in part:
+        inner.append(named[part["$ref"].rpartition("/")[2]])
+    return "description" in part or any(described(one, named) for one in inner)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_key_of_a_contract_is_described(name: str) -> None:
+    schema = SCHEMAS[name]()
+    named = schema["$defs"]
+    silent = [
+        f"{record}.{key}"
+        for record, part in {name: schema, **named}.items()
+        for key, inner in part["properties"].items()
+        if not described(inner, named)
+    ]
+    assert silent == []

@@ -120,6 +120,10 @@ class BrokenDocument:
             ``base_is``, ``candidate_is`` say what it is.
         base_tokens, candidate_tokens: scored tokens; 0 where unknown.
         metric: of a score that is no log-likelihood; "" where it is one.
+        base_is: what the base gave where that is not finite.
+        candidate_is: what the candidate gave likewise.
+        prompt: end of what stands before the text; "" where nothing does, or it is not known.
+        text: beginning of what was scored; "" where it is not known.
     """
 
     task: str

@@ -38,6 +38,7 @@ class GuiltySetting:
         role: additive; together: acts with its partner only; redundant: its partner does the same.
         task, filter, metric: on which it was found guilty.
         unit: "sigma"; of a limit of the gate the unit of its own figure.
+        target: where the setting is applied.
     """
 
     setting: str
@@ -86,6 +87,15 @@ class MetricSearch:
             trials of alternatives included; ``measured``: those of the search itself, in order.
         loads: how its models came about; None where that is not known.
         ended: why a search that is "stopped" ended, ``failure`` with which error.
+        status: minimal: the culprits are proven, without them the gate passes, and none can be left
+            out; masked: likewise, and some hide what others do; diffuse: spread over many settings;
+            not_reproduced: inside the margin; stopped: interrupted or out of budget; unexplained:
+            what is proven does not bring the drift inside the margin.
+        culprits: with their figures, also those that their own parts stand for in the report's
+            culprits.
+        untestable: assignments that could not be built or run.
+        margin: drift that was tolerated, in unit.
+        failure: the error with which it ended.
     """
 
     task: str
@@ -123,9 +133,14 @@ class MetricSearch:
         return self.task, self.filter, self.metric
 
     @property
+    def culprit_names(self) -> tuple[str, ...]:
+        """Names of the guilty settings."""
+        return tuple(culprit.setting for culprit in self.culprits)
+
+    @property
     def eliminated(self) -> bool:
         """Whether without the culprits every document scored as the base's, bit by bit."""
-        guilty = {culprit.setting for culprit in self.culprits}
+        guilty = {*self.culprit_names}
         others = {name for name in self.settings if name not in guilty}
         return bool(guilty) and any(
             {*one.settings} == others
@@ -162,7 +177,9 @@ class Loads:
 class UntestableAssignment:
     """Settings that, together at their candidate value and all others at reference, cannot run.
 
-    ``reason`` says why in words, ``outcome`` in one of a few.
+    Attributes:
+        outcome: why, in one of a few words.
+        reason: why, in words.
     """
 
     settings: tuple[str, ...]
@@ -181,6 +198,9 @@ class Measured:
             estimate for all documents; None if they were not scored.
         outcome: scored, or why not in one of a few words; ``reason`` says why, "" if scored.
         cost: in full evaluations.
+        documents_so_far: scored in all under this assignment.
+        error_sigma: its standard error, as an estimate for all documents.
+        reason: why not, in words; "" if scored.
     """
 
     settings: tuple[str, ...]
@@ -195,7 +215,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedMetric:
-    """One metric of the repaired candidate, judged as the candidate's was."""
+    """One metric of the repaired candidate, judged as the candidate's was.
+
+    Attributes:
+        sigma: drift from the base; None where there is none.
+        gated: whether the gate judges it.
+    """
 
     task: str
     filter: str
@@ -215,6 +240,7 @@ class Repaired:
             without them.
         metrics, limits: what the gate judged it by.
         passed, state: the gate's answer; None where ``failure`` says why it was not asked.
+        failure: why it could not be judged; "" where it was.
     """
 
     assignment: Mapping[str, Value]
@@ -232,6 +258,11 @@ class Recommended:
 
     ``values`` of the culprits; every other setting keeps its candidate value. ``drift_sigma`` is in
     ``unit``.
+
+    Attributes:
+        values: setting to value.
+        drift_sigma: measured on all documents.
+        unit: of ``drift_sigma``: "sigma", or that of a limit's own figure.
     """
 
     values: Mapping[str, Value]
@@ -268,6 +299,13 @@ class BisectReport:
             None of reports that did not say.
         notes: what else is to be said, one line each.
         method: of the search, in words; ``versions`` of what it ran with.
+        budget: evaluations that might be spent; None: no limit.
+        thorough: ``--thorough``.
+        jobs: probes at the same time.
+        fix_where: where they belong.
+        resume: command that goes on with a stopped search; "" else.
+        expected: expected for 1, 2 and 3 culprits, before it started.
+        versions: of what it ran with.
     """
 
     searches: tuple[MetricSearch, ...]
@@ -328,6 +366,16 @@ class BisectReport:
     def unit(self) -> str:
         """Of the first search's drifts."""
         return self.searches[0].unit
+
+    @property
+    def drift_sigma(self) -> float | None:
+        """Drift that the settings of the first search make, in ``unit``."""
+        return self.searches[0].drift_sigma
+
+    @property
+    def outside_sigma(self) -> float:
+        """Drift outside the settings: from the base to all settings at reference, in ``unit``."""
+        return self.searches[0].outside_sigma
 
     @property
     def unexplained_sigma(self) -> float | None:

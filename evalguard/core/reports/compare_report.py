@@ -31,9 +31,13 @@ RunKind = Literal["model", "lm-eval run", "stored run"]
 class SettingState:
     """One setting of a run as it was evaluated.
 
-    ``value`` is what was asked for, ``reference`` and ``candidate`` are the two values that the
-    guard file declares, ``target`` says where it is applied, and ``effective`` is the value read
-    back from the loaded model.
+    Attributes:
+        name: in the guard file.
+        value: value in this run.
+        reference: declared reference value.
+        candidate: declared candidate value.
+        target: where it is applied.
+        effective: value read back from the loaded model.
     """
 
     name: str
@@ -48,10 +52,15 @@ class SettingState:
 class RunIdentity:
     """One side of a comparison: what was scored, and under which identity.
 
-    ``digest`` is the digest of everything that can change its scores. ``effective`` holds the
-    setting values read back from the model (for a base without settings: {}), ``description`` is
-    one line for people ("hf, 1.2M parameters, float32 on cpu" or the folder of an lm-eval run).
-    ``folder`` holds the model's files on this machine; "" where it has none, or was built.
+    Attributes:
+        kind: scored here, read from a finished lm-eval run, or stored by evalguard.
+        settings: of the guard file.
+        digest: digest of everything that can change its scores.
+        description: one line for people: "hf, 1.2M parameters, float32 on cpu", or the folder of an
+            lm-eval run.
+        effective: setting name to the value read back from the model; {} for a base without
+            settings.
+        folder: of the model's files on this machine; "" where it has none, or was built.
     """
 
     name: str
@@ -71,7 +80,7 @@ class CompareReport:
         comparisons: one per (task, filter, metric), in the order they are shown.
         gate: the policy's answer over all of them.
         exit_code: what the command ends with (0, 1, 3, 4, or 125 under ``--git-bisect``).
-        created: UTC time as ISO 8601 text, given by the caller.
+        created: UTC time as ISO 8601 text.
         command: the command line that made this report, "" for a call from Python.
         not_compared: metrics that were left out, each with the reason.
         findings: what every reader must see beside the verdict.
@@ -95,21 +104,24 @@ class CompareReport:
         files: SHA-256, in hexadecimal digits, of each file of the run folder that holds documents,
             by its path in there; None where that is not known: nothing was written, or an earlier
             version did. No part of a report's equality.
-        version: evalguard's own version.
+        version: of evalguard.
+        across_tasks_reason: why across_tasks is None; "" where it is not.
+        bisect_reason: why bisect is None where a bisection was to be expected; "" else.
     """
 
+    version: str = ""
+    created: str
+    command: str = ""
     base: RunIdentity
     candidate: RunIdentity
     comparisons: tuple[Comparison, ...]
     gate: GateResult
     exit_code: int
-    created: str
     environment: Mapping[str, Value] = field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
     findings: tuple[Finding, ...] = ()
     broken_documents: tuple[BrokenDocument, ...] = ()
     notes: tuple[str, ...] = ()
-    command: str = ""
     run_folder: str | None = None
     across_tasks: AcrossTasks | None = None
     across_tasks_reason: str = ""
@@ -122,7 +134,6 @@ class CompareReport:
     resources: Resources | None = field(default=None, compare=False)
     tracked: tuple[Sent, ...] = field(default=(), compare=False)
     files: Mapping[str, str] | None = field(default=None, compare=False)
-    version: str = ""
 
     def with_unstored(self, text: str) -> CompareReport:
         """The report, with what could not be written or kept since it was made."""

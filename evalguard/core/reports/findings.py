@@ -57,6 +57,7 @@ class Finding:
         text: one sentence without a full stop, made where the fact is known.
         task, filter, metric: what it is about; "" where it is about the whole run.
         values: the fact as data, finite numbers only.
+        kind: of fact; others may be added.
     """
 
     kind: FindingKind

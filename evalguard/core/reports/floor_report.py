@@ -28,11 +28,15 @@ class FloorReport:
         shifts: one per variation, task, filter and metric; ``floors`` one per metric.
         distribution_shifts: one per variation and task whose next-token distributions were
             compared; ``distribution_floors`` one per task.
-        seed: of few-shot examples and sampling. confidence: of all intervals. margin: of the gate
-            that a comparison would have, in sigma.
+        seed: of few-shot examples and sampling.
+        confidence: of all intervals.
+        margin: of the gate that a comparison would have, in sigma.
         exit_code: 0, or 3 where a metric has no floor.
         surroundings: versions and platform, for the record.
         kept: files it was stored in.
+        unmeasured: what could not be had, and why.
+        floors: the most that any variation shows, per metric.
+        distribution_floors: the most that any variation shows, per task.
     """
 
     model: RunIdentity

@@ -98,6 +98,7 @@ class FilterComparison:
         missing: share of the answers in which it found nothing.
         candidate_only: documents with more such answers of the candidate than of the base, and
             ``base_only`` with fewer.
+        base_only: documents with more such answers of the base.
     """
 
     filter: str
@@ -113,7 +114,13 @@ RepeatedKind = Literal["mean", "pass"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedScore:
-    """mean@k or pass@k of a metric, from all answers to each document; it is not gated."""
+    """mean@k or pass@k of a metric, from all answers to each document; it is not gated.
+
+    Attributes:
+        kind: mean: over k answers; pass: the chance that at least one of k is right.
+        k: answers.
+        score: over documents.
+    """
 
     filter: str
     metric: str
@@ -139,6 +146,8 @@ class DriftPart:
             answer; "cut": the text was cut at the token limit.
         side: of a loss the candidate, of a gain the base.
         documents: how many; ``part`` what they add to ``drift``, the metric's candidate - base.
+        part: what they add to drift.
+        drift: the metric's candidate - base.
     """
 
     filter: str
@@ -173,6 +182,7 @@ class GenerationComparison:
         filters: one per filter where that is known.
         repeated: where documents have several answers.
         parts: of metrics that drifted.
+        cluster_field: field of the document that says which belong together; "" without clusters.
     """
 
     task: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from evalguard.core.comparison import Outcome
 from evalguard.core.gate_state import GateState, Key
@@ -59,6 +61,7 @@ class PairNight:
         problems: what of it could not be written, or kept.
         base_digest: of everything that can change the base's scores; "" without a report.
         run_folder: None where none was written.
+        hint: what to do where it has no verdict.
     """
 
     base: str
@@ -99,8 +102,15 @@ def gravity(metric: NightlyMetric) -> tuple[int, float]:
 class NightStep:
     """A recent change point of a gated metric; values in sigma, errors standard errors.
 
-    ``created`` is the night from which on the level is another one, ``earliest`` and ``latest``
-    the range where it may lie (95%); ``changed`` says what else changed there.
+    Attributes:
+        before: level of sigma before the step, ``after`` it, and the standard error ``stderr`` of
+            the difference.
+        created: night from which on the level is another one.
+        earliest: first night of the range where it may lie (95%).
+        latest: last night of that range.
+        after: level after the step.
+        stderr: standard error of their difference.
+        changed: what else changed there.
     """
 
     key: Key
@@ -117,9 +127,12 @@ class NightStep:
 class BrokenTonight:
     """Documents of a gated metric that are broken tonight, by what they were before.
 
-    ``again`` were sound the night before and broken on an earlier one; ``alike`` names the night
-    (its time) that shares most of what broke, ``shared`` how many, ``by_chance`` how many that
-    would be if every document broke as easily as any other.
+    Attributes:
+        total: broken tonight; ``repaired``: sound tonight and broken last night.
+        new: never broken before.
+        again: sound the night before and broken on an earlier one.
+        alike: time of the night that shares most of what broke; ``shared``: how many.
+        by_chance: how many that would be if every document broke as easily as any other.
     """
 
     key: Key
@@ -168,7 +181,11 @@ class PairChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GonePair:
-    """A pair of last night that is none of tonight's, and its state then."""
+    """A pair of last night that is none of tonight's, and its state then.
+
+    Attributes:
+        was: its state last night.
+    """
 
     base: str
     candidate: str
@@ -191,6 +208,9 @@ class NightReport:
         other_bases: names of bases that are not what they were last night.
         exit_code: what the command ends with.
         alpha: chance that a pair has any false change point in ``looks`` nights.
+        folder: where all of it lies.
+        changes: what is other than last night, in the order of the pairs.
+        looks: nights that ``alpha`` is about.
     """
 
     name: str
@@ -211,6 +231,11 @@ class NightReport:
     version: str = ""
     alpha: float = ALPHA
     looks: int = LOOKS
+
+    @property
+    def counts(self) -> Mapping[GateState, int]:
+        """How many pairs came to each state."""
+        return {state: self.count(state) for state in get_args(GateState)}
 
     def count(self, state: GateState) -> int:
         """How many pairs came to a state."""

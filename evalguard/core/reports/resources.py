@@ -16,8 +16,11 @@ PhaseName = Literal["preparing", "loading", "scoring", "comparing"]
 class Phase:
     """Time spent in one phase, that of phases inside of it left out.
 
-    ``models`` are the names of those that it is about: both where they are asked side by side.
-    ``cpu_seconds`` are this process's, all threads together.
+    Attributes:
+        phase: what was done; preparing is whatever is none of the others.
+        wall_seconds: wall-clock time.
+        models: names of those that it is about: both where they are asked side by side.
+        cpu_seconds: of this process, all threads together.
     """
 
     phase: PhaseName
@@ -34,6 +37,7 @@ class AnswerCounts:
         documents: of all tasks; those of a task that asks in two ways count twice.
         kept: those of them whose answers were in the score cache.
         tokens: fed for the others, each request by itself; None where a model type hides them.
+        model: its name.
     """
 
     model: str
@@ -53,6 +57,8 @@ class Resources:
             system does not say.
         worker_peak_memory: the same of the largest worker; None without one.
         device_peak_memory: most bytes that torch held on one CUDA device; None without one.
+        phases: where the time went; a phase inside another one is left out there.
+        answers: what each model answered.
     """
 
     phases: tuple[Phase, ...]

@@ -13,6 +13,7 @@ from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED
 
 # identical: bit for bit; equal: the same numbers in another dtype; within, beyond the tolerance.
 TensorState = Literal["identical", "equal", "within", "beyond", "shape", "unreadable"]
+FileKind = Literal["safetensors", "torch", "gguf", "npz", "npy"]
 LikenessKind = Literal["precision", "structure", "noise"]
 Role = Literal["tensor", "scale", "zero point"]
 
@@ -24,10 +25,19 @@ STATES: tuple[TensorState, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSource:
-    """One side: what was read, and from where."""
+    """One side: what was read, and from where.
+
+    Attributes:
+        name: path as it was given.
+        kind: of file.
+        files: names of its files.
+        tensors: how many.
+        nbytes: of all tensors that can be read.
+        architecture: model class or GGUF architecture; "" if nothing says it.
+    """
 
     name: str
-    kind: str
+    kind: FileKind
     files: tuple[str, ...]
     tensors: int
     nbytes: int
@@ -36,7 +46,16 @@ class TensorSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCounts:
-    """What one side holds in a tensor; ``total`` is the sum of its finite elements."""
+    """What one side holds in a tensor; ``total`` is the sum of its finite elements.
+
+    Attributes:
+        dtype: as it is stored: bfloat16, q8_0.
+        shape: as it is stored.
+        zeros: elements that are 0; ``nans`` those that are NaN, ``infs`` infinite.
+        nans: NaN elements.
+        infs: infinite elements.
+        total: sum of the finite elements.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -48,7 +67,12 @@ class SideCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreatestDifference:
-    """The greatest difference, and the element that has it; ``value`` may be infinite."""
+    """The greatest difference, and the element that has it; ``value`` may be infinite.
+
+    Attributes:
+        index: of the element, an axis each.
+        value: may be infinite.
+    """
 
     value: float
     index: tuple[int, ...]
@@ -89,6 +113,8 @@ class DamagedRows:
     Attributes:
         rows: how many; ``first``: the first few of them.
         blocks: (row, first column, last column) of the first few; () where whole rows are.
+        fault: what was done; ``detail`` how.
+        detail: how.
     """
 
     fault: Fault
@@ -116,6 +142,16 @@ class TensorDelta:
         beyond_format: elements farther off than a healthy quantiser to the stored format leaves
             them; ``beyond_blocks``: runs of 32 that hold some.
         damage: rows and blocks that stand out, and what was done to them.
+        state: identical: bit for bit; equal: the same numbers in another dtype or layout; within,
+            beyond the tolerance; shape: of another shape.
+        role: a tensor's values, or a scale or zero point of its quantisation.
+        greatest_absolute: greatest abs(candidate - base) of all elements.
+        greatest_relative: greatest abs(candidate - base) / abs(base) of all elements.
+        cosine: of both.
+        layout: what the name map did to the candidate.
+        fault: why it could not be read or compared.
+        mismatched_absolute: the same, of mismatched elements only, as assert_close reports it.
+        mismatched_relative: the same, of mismatched elements only.
     """
 
     name: str
@@ -158,7 +194,12 @@ class TensorDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicateTensors:
-    """Tensors of one side that are bit for bit the same under different names."""
+    """Tensors of one side that are bit for bit the same under different names.
+
+    Attributes:
+        side: whose they are.
+        names: of the tensors.
+    """
 
     side: Literal["base", "candidate"]
     names: tuple[str, ...]
@@ -166,7 +207,13 @@ class DuplicateTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantTensor:
-    """What an invariant found in one tensor: ``violations`` of ``elements``."""
+    """What an invariant found in one tensor: ``violations`` of ``elements``.
+
+    Attributes:
+        name: of the tensor.
+        elements: checked.
+        violations: elements that break it.
+    """
 
     name: str
     elements: int
@@ -175,7 +222,11 @@ class InvariantTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantResult:
-    """An invariant by name, over all tensors that it is about; ``words`` say what it demands."""
+    """An invariant by name, over all tensors that it is about; ``words`` say what it demands.
+
+    Attributes:
+        words: what it demands.
+    """
 
     name: str
     words: str
@@ -232,6 +283,11 @@ class TensorsReport:
     def count(self, state: TensorState) -> int:
         """Count the pairs of a state."""
         return sum(delta.state == state for delta in self.deltas)
+
+    @property
+    def states(self) -> Mapping[TensorState, int]:
+        """How many pairs are in each state."""
+        return {state: self.count(state) for state in STATES}
 
     @property
     def missing(self) -> tuple[str, ...]:

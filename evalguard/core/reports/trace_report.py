@@ -59,6 +59,8 @@ class LayerDelta:
         accumulated_ratio: of ``accumulated`` over its floor.
         since: the forced points before this one, where modules that were not measured lie
             between; empty where nothing but ``module`` does.
+        accumulated_floor: of benign twins with their own values.
+        check: the one whose error over floor is larger.
     """
 
     point: str
@@ -84,6 +86,7 @@ class ConstantRelation:
     Attributes:
         kind: "factor": ``value`` times the base's; "offset": the base's plus ``value``.
         cosine: of the angle between both.
+        value: times the base's, or plus it.
     """
 
     kind: Literal["factor", "offset"]
@@ -96,12 +99,18 @@ class SuspectModule:
     """A module that introduces more error than benign twins do.
 
     Attributes:
-        module: leaf, or container for glue. point: where its largest local ratio was seen.
+        module: leaf, or container for glue.
+        point: where its largest local ratio was seen.
         operation: in words, as "weights: looks transposed" or "attention, before o_proj".
         fault: what differs: its weights, what it computes, or in which precision it does.
         relation: where its values are the base's but for one number; None: they are not.
         swap_sigma: drift that goes away with this module taken from the base, in standard errors
             of the base on the task; None where it was not measured.
+        order: of execution.
+        layer: its number; None outside of the layers.
+        check: which of both checks saw more.
+        local_ratio: error introduced here over the floor.
+        accumulated_ratio: with each side's own values; None: not measured.
     """
 
     module: str
@@ -119,7 +128,13 @@ class SuspectModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnalignedPoint:
-    """A point or module of one side that has no counterpart, and why."""
+    """A point or module of one side that has no counterpart, and why.
+
+    Attributes:
+        name: point or module.
+        side: that has it.
+        reason: why it has no counterpart.
+    """
 
     name: str
     side: Literal["base", "candidate"]
@@ -133,6 +148,11 @@ class NonFiniteOrigin:
     Attributes:
         position: of the sequence, the first with such a value; None where the point has none.
         weights: tensors of that side that hold such values themselves.
+        side: whose.
+        module: where it was seen first, at ``point``.
+        elements: that are nan or infinite.
+        sequence: place in the report's documents.
+        point: where it was seen first.
     """
 
     side: Literal["base", "candidate"]
@@ -149,9 +169,9 @@ class TwinFacts:
     """What the floors were measured with.
 
     Attributes:
-        dtype: in which the candidate computes. weights: the class of weight matrices that is taken
-            as the floor ("float32", "bfloat16", "int8 per channel", ...); ``votes``: how many have
-            which.
+        dtype: in which the candidate computes.
+        weights: the class of weight matrices that is taken as the floor ("float32", "bfloat16",
+            "int8 per channel", ...); ``votes``: how many have which.
         seen: what most matrices look like; it is the floor only where it is declared or stored so.
         declared: what declares it, in words; "" where nothing need, or does.
         undeclared: how many matrices look rounded to what, where nothing declares it.
@@ -160,6 +180,7 @@ class TwinFacts:
         threshold: a point with a larger ratio is beyond the floor; ``weights_threshold``: a
             weight tensor.
         attention: implementation of base and candidate, where they have such a choice.
+        not_upcast: why the second check was not made.
     """
 
     dtype: str
@@ -180,8 +201,11 @@ class TwinFacts:
 class TokenDetail:
     """Local error of a point that was asked for in detail: by token, and by head.
 
-    ``tokens``: relative L2 of each position of each sequence; ``heads``: over all sequences, where
-    the point's last axis is made of the attention's heads; else empty.
+    Attributes:
+        point: its name.
+        tokens: relative L2 of each position of each sequence.
+        heads: over all sequences, where the point's last axis is made of the attention's heads;
+            else empty.
     """
 
     point: str
@@ -200,6 +224,7 @@ class Trace:
         localised: whether local errors were measured; False for two sides of files alone, whose
             suspects rest on the growth of the accumulated error and are weaker evidence.
         never_run: modules of the base that no sequence ran.
+        tokens: of all sequences.
     """
 
     layers: tuple[LayerDelta, ...]
@@ -292,6 +317,7 @@ class TraceReport:
         swap_task: task and metric on which ``swap_sigma`` of the suspects was measured; "" if not.
         folder: where this was written; None: nowhere.
         exit_code: 0 nothing beyond the floor, 1 a location is named, 3 nothing known.
+        chosen: why these documents.
     """
 
     created: str

@@ -68,6 +68,8 @@ class Sent:
         place: its address, or the folder where it lies; "" where it is nowhere.
         next_command: what sends it after all; "" where nothing has to be sent, or can be.
         reason: why it was not sent; "" where it was.
+        sink: tracker.
+        state: offline: on this machine, whole; ``next_command`` sends it.
     """
 
     sink: SinkName

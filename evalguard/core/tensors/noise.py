@@ -19,7 +19,13 @@ _NEAR = 2.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRange:
-    """Least, median and greatest of a figure over all repetitions."""
+    """Least, median and greatest of a figure over all repetitions.
+
+    Attributes:
+        low: least of all repetitions.
+        median: of all repetitions.
+        high: greatest of all repetitions.
+    """
 
     low: float
     median: float
@@ -48,7 +54,17 @@ class NoiseClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseTable:
-    """Noise of one computation; ``subject`` says which, ``repetitions`` how often."""
+    """Noise of one computation; ``subject`` says which, ``repetitions`` how often.
+
+    Attributes:
+        elements: of one result.
+        rtol: relative tolerance that ``mismatched_share`` was counted with, and ``atol`` the
+            absolute one.
+        environment: torch, device, its instruction set.
+        subject: operation with its sizes, or a model folder.
+        repetitions: seeds of weights and inputs.
+        atol: absolute tolerance likewise.
+    """
 
     subject: str
     repetitions: int

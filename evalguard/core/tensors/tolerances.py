@@ -15,7 +15,14 @@ from dataclasses import dataclass
 class Tolerance:
     """A row of the table; "" in ``platform`` or ``operation`` stands for any.
 
-    ``snr``: least signal to noise ratio in dB, in place of rtol and atol; None: those count.
+    Attributes:
+        dtype: of the tensors; of two the coarser one.
+        rtol: relative tolerance, and ``atol`` the absolute one.
+        reason: why this tolerance.
+        snr: least signal to noise ratio in dB, in place of rtol and atol; None: those count.
+        platform: "": any.
+        operation: "": any.
+        atol: absolute tolerance.
     """
 
     dtype: str

@@ -4,15 +4,14 @@ JSON cannot hold, as null and put back.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal
 
 from evalguard.errors import StoreError
+from evalguard.report.contract.forms import KEY_NAMES, PEAKS
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -28,10 +27,6 @@ _EXPECTED = {
     "tuple_type": "a list",
     "dict_type": "an object",
     "dataclass_type": "an object",
-}
-# Fields of Resources that are bytes, as their names in documents say.
-PEAKS = {
-    name: f"{name}_bytes" for name in ("peak_memory", "worker_peak_memory", "device_peak_memory")
 }
 # Fields that have another name in documents; "" for records whose fields stand one level up.
 _WRITTEN_AS = {
@@ -50,13 +45,6 @@ def damaged_error(where: str, what: str) -> StoreError:
         f"the stored result is damaged: {where} {what}",
         hint="it was changed after evalguard wrote it; compare again for a whole one",
     )
-
-
-def record_fields(record: Any) -> dict[str, Any]:
-    """Return a record, and the records in it, as plain values by the names of their fields."""
-    kind: Any = type(record)
-    fields: dict[str, Any] = _adapter(kind).dump_python(record, warnings=False)
-    return fields
 
 
 def read_record(kind: Any, value: Any, where: str = "") -> Any:
@@ -175,50 +163,7 @@ def _excerpt(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-_SCHEMA_SUFFIX = ".schema.json"
-
-
-def list_schemas() -> list[str]:
-    """Return the names of all contracts whose schemas come along: "compare", "trace", ..."""
-    files = (file.name for file in resources.files("evalguard.report").iterdir())
-    return sorted(one.removesuffix(_SCHEMA_SUFFIX) for one in files if one.endswith(_SCHEMA_SUFFIX))
-
-
-def read_schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a contract, by its short name."""
-    file = resources.files("evalguard.report").joinpath(f"{name}{_SCHEMA_SUFFIX}")
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
-
-
-def in_schema_order(fields: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values with their keys in the order in which a JSON Schema describes them."""
-    ordered: dict[str, Any] = _in_order(fields, schema, schema.get("$defs", {}))
-    return ordered
-
-
-def _in_order(value: Any, part: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
-    while "$ref" in part or "oneOf" in part:
-        one_of = (one for one in part.get("oneOf", ()) if one.get("type") != "null")
-        part = named[part["$ref"].rpartition("/")[2]] if "$ref" in part else next(one_of)
-    if isinstance(value, (list, tuple)):
-        return [_in_order(item, part.get("items", {}), named) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    known = part.get("properties", {})
-    keys = [*(key for key in known if key in value), *(key for key in value if key not in known)]
-    return {key: _in_order(value[key], known.get(key, {}), named) for key in keys}
-
-
 # A metric's key, which documents spell out.
-
-
-_KEY = ("task", "filter", "metric")
-
-
-def key_fields(key: Sequence[str]) -> dict[str, str]:
-    """Return the key of a metric as an object."""
-    return dict(zip(_KEY, key, strict=True))
 
 
 def read_key(value: Any, where: str) -> list[str]:
@@ -227,7 +172,7 @@ def read_key(value: Any, where: str) -> list[str]:
     Raises:
         StoreError: a part of it is missing, or is something else.
     """
-    return [read_text(value, name, where) for name in _KEY]
+    return [read_text(value, name, where) for name in KEY_NAMES]
 
 
 def read_text(value: Any, name: str, where: str) -> str:

@@ -11,10 +11,9 @@ from evalguard.core.gate_state import GateState, Key
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.report_faults import report_faults
 from evalguard.errors import StoreError
-from evalguard.report.contract.bisection import rename_to_sigma
 from evalguard.report.contract.compare import COMPARE_SCHEMA
+from evalguard.report.contract.forms import PEAKS, SIGMA_NAMES
 from evalguard.report.contract.json_values import (
-    PEAKS,
     damaged_error,
     read_entries,
     read_key,
@@ -198,7 +197,7 @@ def _bisect_record(value: Any) -> dict[str, Any] | None:
     fields = read_entries(value, "bisect")
     recommended = fields.get("recommended")
     if recommended is not None:
-        recommended = rename_to_sigma(read_entries(recommended, "bisect.recommended"))
+        recommended = _rename_to_sigma(read_entries(recommended, "bisect.recommended"))
     culprits = read_list(fields.get("culprits", []), "bisect.culprits")
     return {
         **fields,
@@ -212,7 +211,7 @@ def _bisect_record(value: Any) -> dict[str, Any] | None:
 
 
 def _search_record(value: Any, where: str, culprits: Sequence[Any]) -> dict[str, Any]:
-    fields = rename_to_sigma(read_entries(value, where))
+    fields = _rename_to_sigma(read_entries(value, where))
     guilty = fields.get("guilty")
     if guilty is None:
         guilty = _read_guilty(fields, where, culprits)
@@ -230,8 +229,13 @@ def _search_record(value: Any, where: str, culprits: Sequence[Any]) -> dict[str,
     }
 
 
+def _rename_to_sigma(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Drifts of a document under the names of the record, in whatever unit they are."""
+    return {**found, **{SIGMA_NAMES[n]: found[n] for n in SIGMA_NAMES if n in found}}
+
+
 def _rename_all_to_sigma(value: Any, where: str) -> list[dict[str, Any]]:
-    return [rename_to_sigma(read_entries(one, where)) for one in read_list(value, where)]
+    return [_rename_to_sigma(read_entries(one, where)) for one in read_list(value, where)]
 
 
 def _read_guilty(fields: Mapping[str, Any], where: str, culprits: Sequence[Any]) -> list[Any]:

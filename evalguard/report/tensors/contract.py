@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
+from evalguard.core.reports.tensors_report import InvariantResult, SideCounts, TensorsReport
 from evalguard.core.tensors.noise import NoiseTable
-from evalguard.errors import StoreError
-from evalguard.report.contract.json_values import (
-    in_schema_order,
-    nulls_told,
-    read_record,
-    read_schema,
-    record_fields,
-)
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, StoreError
+from evalguard.report.contract.forms import write_record
+from evalguard.report.contract.json_values import nulls_told, read_record
+from evalguard.report.contract.schema import TEXTS, add_keys, contract_schema
 
 TENSORS_SCHEMA = "evalguard.tensors/1"
 NOISE_SCHEMA = "evalguard.noise/1"
@@ -22,46 +18,38 @@ NOISE_SCHEMA = "evalguard.noise/1"
 
 def tensors_document(report: TensorsReport) -> dict[str, Any]:
     """Return ``report`` as plain JSON values; a number that JSON cannot hold is null."""
-    fields = record_fields(report)
-    del fields["deltas"]
-    content = {
-        "schema": TENSORS_SCHEMA,
-        "evalguard": fields.pop("version"),
-        **fields,
-        "passed": report.passed,
-        "missing": list(report.missing),
-        "states": {
-            state: report.count(state)
-            for state in ("identical", "equal", "within", "beyond", "shape", "unreadable")
-        },
-        "tensors": [_tensor_fields(delta) for delta in report.deltas],
-        "invariants": [
-            {
-                **record_fields(one),
-                "holds": one.holds,
-                "elements": one.elements,
-                "violations": one.violations,
-                "share": one.share,
-            }
-            for one in report.invariants
-        ],
-        "exit_code": report.exit_code,
-    }
-    return nulls_told(in_schema_order(content, read_schema("tensors")), "caveats")
+    content = {"schema": TENSORS_SCHEMA, **write_record(report)}
+    for delta, fields in zip(report.deltas, content["tensors"], strict=True):
+        for side in ("base", "candidate"):
+            zeros = fields[side]["zeros"]
+            fields[side]["zero_share"] = zeros / delta.elements if delta.elements else 0.0
+    return nulls_told(content, "caveats")
 
 
-def _tensor_fields(delta: TensorDelta) -> dict[str, Any]:
-    fields = record_fields(delta)
-    for side in ("base", "candidate"):
-        zeros = fields[side]["zeros"]
-        fields[side]["zero_share"] = zeros / delta.elements if delta.elements else 0.0
-    return {**fields, "mismatched_share": delta.mismatched_share, "passed": delta.passed}
+def tensors_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that every document satisfies."""
+    schema = contract_schema(
+        TENSORS_SCHEMA,
+        TensorsReport,
+        "Two sets of stored tensors compared",
+        exit_code={"enum": [EXIT_PASSED, EXIT_REGRESSED, EXIT_FAILED]},
+    )
+    share = {"type": "number", "description": "Zeros as a share of the elements compared."}
+    add_keys(schema, SideCounts, zero_share=share)
+    add_keys(schema, InvariantResult, share={"type": "number"})
+    return schema
 
 
 def noise_document(table: NoiseTable) -> dict[str, Any]:
     """Return a noise table as plain JSON values."""
-    content = {"schema": NOISE_SCHEMA, **record_fields(table), "notes": []}
-    return nulls_told(in_schema_order(content, read_schema("noise")), "notes")
+    return nulls_told({"schema": NOISE_SCHEMA, **write_record(table), "notes": []}, "notes")
+
+
+def noise_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that every noise table satisfies."""
+    title = "Noise of one computation, as evalguard tensors --calibrate measured it"
+    notes = {**TEXTS, "description": "Numbers that are null here."}
+    return contract_schema(NOISE_SCHEMA, NoiseTable, title, notes=notes)
 
 
 def parse_noise(text: str, where: str) -> NoiseTable:

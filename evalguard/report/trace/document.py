@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalguard.core.checksum import with_checksum
-from evalguard.core.reports.trace_report import Trace, TraceReport
-from evalguard.errors import StoreError
+from evalguard.core.reports.trace_report import ConstantRelation, Trace, TraceReport
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, StoreError
+from evalguard.report.contract.forms import write_record
 from evalguard.report.contract.json_values import (
     damaged_error,
-    in_schema_order,
     nulls_told,
     read_list,
     read_record,
-    read_schema,
-    record_fields,
     restore_non_finite,
 )
+from evalguard.report.contract.schema import CHECKSUM, add_keys, contract_schema
 
 TRACE_SCHEMA = "evalguard.trace/1"
 # Fields of Trace that stand at the top of the document; its counts of documents and tokens are
@@ -31,18 +30,11 @@ _OF_TRACE = (
 
 def trace_document(report: TraceReport) -> dict[str, Any]:
     """Return ``report`` as plain JSON values; a number that JSON cannot hold is null, and told."""
-    fields = record_fields(report)
-    trace = fields.pop("trace")
+    content = {"schema": TRACE_SCHEMA, **write_record(report)}
+    content["caveats"] += report.notes
     if not report.trace.details:
-        fields["documents"] = [{**one, "token_texts": []} for one in fields["documents"]]
-    content = {
-        "schema": TRACE_SCHEMA,
-        "evalguard": fields.pop("version"),
-        "caveats": [*trace["caveats"], *fields.pop("notes")],
-        **fields,
-        **{name: trace[name] for name in _OF_TRACE},
-    }
-    return with_checksum(nulls_told(in_schema_order(content, trace_schema()), "caveats"))
+        content["documents"] = [{**one, "token_texts": []} for one in content["documents"]]
+    return with_checksum(nulls_told(content, "caveats"))
 
 
 def render_trace_json(report: TraceReport) -> str:
@@ -52,7 +44,15 @@ def render_trace_json(report: TraceReport) -> str:
 
 def trace_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every document satisfies."""
-    return read_schema("trace")
+    schema = contract_schema(
+        TRACE_SCHEMA,
+        TraceReport,
+        "A trace: the module at which a candidate's error is introduced",
+        exit_code={"enum": [EXIT_PASSED, EXIT_REGRESSED, EXIT_FAILED]},
+        checksum=CHECKSUM,
+    )
+    add_keys(schema, ConstantRelation, value={"type": "number"})
+    return schema
 
 
 def read_trace(document: Mapping[str, Any]) -> TraceReport:

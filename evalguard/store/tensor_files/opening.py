@@ -8,15 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
+from evalguard.core.reports.tensors_report import FileKind
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.regular_file import open_regular, read_regular_text
 from evalguard.store.tensor_files.other_files import read_gguf, read_npy, read_npz, read_torch
 from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
 from evalguard.store.tensor_files.stored import NoBytes, StoredTensor, unknown_codec
-
-FileKind = Literal["safetensors", "torch", "gguf", "npz", "npy"]
 
 _SUFFIXES: dict[str, FileKind] = {
     ".safetensors": "safetensors", ".bin": "torch", ".pt": "torch", ".pth": "torch",

@@ -1,0 +1,195 @@
+"""How records are written in documents: field by field, but for what stands in ``FORMS``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from evalguard.bisect.search_result import Part, Suspect
+from evalguard.core.distribution_comparison import DistributionComparison, Percentile
+from evalguard.core.gate import GatedMetric, GateResult
+from evalguard.core.reports.bisect_report import (
+    SIGMA,
+    BisectReport,
+    GuiltySetting,
+    Measured,
+    MetricSearch,
+    Recommended,
+)
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.floor_report import FloorReport
+from evalguard.core.reports.generations import DriftPart
+from evalguard.core.reports.night_report import BrokenTonight, NightReport, NightStep
+from evalguard.core.reports.resources import Resources
+from evalguard.core.reports.tensors_report import InvariantResult, TensorDelta, TensorsReport
+from evalguard.core.reports.trace_report import Trace, TraceReport
+from evalguard.core.waivers import AcceptedDrift
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a record is written where that is not field by field.
+
+    Attributes:
+        names: field to key.
+        leave_out: fields that are not written, or are by other means.
+        inline: fields whose own fields stand in their place; of a metric's key its parts.
+        add: key to the property that is written under it, after the fields.
+        in_any_unit: drifts are written in the record's unit, or that of the record that it is in,
+            and once more under the names of sigma alone, where they are null in any other unit.
+    """
+
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    leave_out: tuple[str, ...] = ()
+    inline: tuple[str, ...] = ()
+    add: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    in_any_unit: bool = False
+
+
+def _added(*names: str, **named: str) -> dict[str, str]:
+    return {**{name: name for name in names}, **named}
+
+
+# Fields of Resources that are bytes, as their names in documents say.
+PEAKS = {
+    name: f"{name}_bytes" for name in ("peak_memory", "worker_peak_memory", "device_peak_memory")
+}
+_VERSION = {"version": "evalguard"}
+FORMS: Mapping[type, Form] = {
+    CompareReport: Form(names=_VERSION),
+    GateResult: Form(
+        leave_out=("gated", "holm_p_values", "regressed", "undecided", "failed"),
+        add={"gated": "judged"},
+    ),
+    GatedMetric: Form(inline=("key",)),
+    AcceptedDrift: Form(inline=("waiver", "key")),
+    Resources: Form(names=PEAKS, add=_added("tokens", "tokens_per_second")),
+    DistributionComparison: Form(add=_added("moved")),
+    Percentile: Form(inline=("figure",)),
+    DriftPart: Form(add=_added("share")),
+    BisectReport: Form(
+        names={"expected": "expected_evaluations"},
+        add=_added(
+            "status", "culprits", "evaluations", "probes", "unit", "drift_sigma", "outside_sigma",
+            "unexplained_sigma",
+        ),
+        in_any_unit=True,
+    ),
+    MetricSearch: Form(
+        names={"culprits": "guilty"}, add={"culprits": "culprit_names"}, in_any_unit=True
+    ),
+    Suspect: Form(names={"name": "setting"}),
+    **dict.fromkeys((GuiltySetting, Measured, Part, Recommended), Form(in_any_unit=True)),
+    FloorReport: Form(names=_VERSION, leave_out=("model_key",)),
+    NightReport: Form(names=_VERSION, add=_added("counts")),
+    **dict.fromkeys((NightStep, BrokenTonight), Form(inline=("key",))),
+    TraceReport: Form(names=_VERSION, inline=("trace",), leave_out=("notes",)),
+    Trace: Form(leave_out=("documents",)),
+    TensorsReport: Form(
+        names={**_VERSION, "deltas": "tensors"},
+        add=_added("passed", "missing", "states", "exit_code"),
+    ),
+    TensorDelta: Form(add=_added("mismatched_share", "passed")),
+    InvariantResult: Form(add=_added("elements", "violations", "holds", "share")),
+}  # fmt: skip
+_FIELD_BY_FIELD = Form()
+
+# Drifts by the names they have in any unit; those of sigma alone have been there for longer.
+SIGMA_NAMES = {
+    "drift": "drift_sigma",
+    "outside": "outside_sigma",
+    "unexplained": "unexplained_sigma",
+    "alone": "sigma_alone",
+    "alone_error": "alone_error_sigma",
+    "in_context": "sigma_in_context",
+    "shapley": "shapley_sigma",
+    "amount": "sigma",
+    "error": "error_sigma",
+}
+KEY_NAMES = ("task", "filter", "metric")
+
+
+def form_of(kind: type) -> Form:
+    """Return how records of a type are written."""
+    return FORMS.get(kind, _FIELD_BY_FIELD)
+
+
+def key_fields(key: Any) -> dict[str, str]:
+    """Return the key of a metric as an object."""
+    return dict(zip(KEY_NAMES, key, strict=True))
+
+
+def write_record(record: Any, unit: str = SIGMA) -> dict[str, Any]:
+    """Return a record, and the records in it, as plain values by the keys of documents.
+
+    Args:
+        unit: of the record that it is in.
+    """
+    kind: Any = type(record)
+    form, hints = form_of(kind), annotations_of(kind)
+    unit = getattr(record, "unit", unit)
+    fields: dict[str, Any] = {}
+    for name, key in written_fields(kind):
+        value = _write(getattr(record, name), unit, keyed=_names_metrics(hints[name]))
+        fields |= value if name in form.inline else {key: value}
+    if not form.in_any_unit:
+        return fields
+    drifts = {name: fields[own] for name, own in SIGMA_NAMES.items() if own in fields}
+    of_sigma = {SIGMA_NAMES[n]: value if unit == SIGMA else None for n, value in drifts.items()}
+    return {**fields, "unit": unit, **drifts, **of_sigma}
+
+
+def written_fields(kind: type) -> list[tuple[str, str]]:
+    """Return the fields and properties of a record that are written, each with its key."""
+    form = form_of(kind)
+    own = [field.name for field in dataclasses.fields(kind) if field.name not in form.leave_out]
+    return [
+        *((name, form.names.get(name, name)) for name in own),
+        *((name, key) for key, name in form.add.items()),
+    ]
+
+
+def _write(value: Any, unit: str, *, keyed: bool) -> Any:
+    if dataclasses.is_dataclass(value):
+        return write_record(value, unit)
+    if isinstance(value, Mapping):
+        return {key: _write(item, unit, keyed=keyed) for key, item in value.items()}
+    if not isinstance(value, (list, tuple)):
+        return value
+    if keyed and len(value) == len(KEY_NAMES) and all(isinstance(one, str) for one in value):
+        return key_fields(value)
+    if keyed and len(value) == 2 and isinstance(value[1], str):
+        return {**key_fields(value[0]), "reason": value[1]}
+    return [_write(item, unit, keyed=keyed) for item in value]
+
+
+def _names_metrics(annotation: Any) -> bool:
+    return annotation == tuple[str, str, str] or any(map(_names_metrics, get_args(annotation)))
+
+
+@cache
+def annotations_of(kind: Any) -> dict[str, Any]:
+    """Return the types of a record's fields and of the properties that are written with them.
+
+    ``Value`` is any: what it holds may hold it again.
+    """
+    # What core names for its annotations alone, so that it imports nothing for them.
+    from evalguard.bisect.components import Kind
+    from evalguard.bisect.oracle import Refusal
+    from evalguard.bisect.search_probe import Outcome
+    from evalguard.bisect.search_result import Status
+    from evalguard.core.gate_state import GateState, Key
+    from evalguard.core.limits import LimitVerdict
+
+    names = {
+        "Kind": Kind, "ProbeOutcome": Outcome, "Refusal": Refusal, "Part": Part, "Status": Status,
+        "Suspect": Suspect, "GateResult": GateResult, "GateState": GateState, "Key": Key,
+        "LimitVerdict": LimitVerdict, **vars(sys.modules[kind.__module__]), "Value": Any,
+    }  # fmt: skip
+    hints = get_type_hints(kind, localns=names)
+    for name in form_of(kind).add.values():
+        hints[name] = get_type_hints(getattr(kind, name).fget, localns=names)["return"]
+    return hints

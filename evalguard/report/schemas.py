@@ -1,0 +1,21 @@
+"""The JSON Schemas of all contracts, by their short names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evalguard.report.contract.compare import compare_schema
+from evalguard.report.floor import floor_schema
+from evalguard.report.night import night_schema
+from evalguard.report.tensors.contract import noise_schema, tensors_schema
+from evalguard.report.trace.document import trace_schema
+
+SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "compare": compare_schema,
+    "floor": floor_schema,
+    "nightly": night_schema,
+    "noise": noise_schema,
+    "tensors": tensors_schema,
+    "trace": trace_schema,
+}
