@@ -14,8 +14,8 @@ from evalguard.core.settings import Setting
 BASE, CANDIDATE = "orig", "port"
 
 
-def write_guard(path: Path, place: Sampled, settings: Iterable[Setting]) -> Path:
-    """Write the guard file of one comparison."""
+def write_guard(path: Path, place: Sampled, settings: Iterable[Setting], **run: object) -> Path:
+    """Write the guard file of one comparison; ``run`` is its block of that name."""
     declared = {
         setting.name: {
             "reference": setting.reference,
@@ -31,6 +31,7 @@ def write_guard(path: Path, place: Sampled, settings: Iterable[Setting]) -> Path
         },
         "tasks": [TASK],
         "include_path": [str(place.tasks)],
+        "run": run,
     }
     path.write_text(yaml.safe_dump(guard, sort_keys=False), encoding="utf-8")
     return path

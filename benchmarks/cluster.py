@@ -83,11 +83,11 @@ class ClusterBench:
         """Run a comparison; ``midway`` is called with its process id."""
         words = [
             "-m", "evalguard", "compare", "--config", self._guard, "--base", "base", "--cand",
-            "port", "--tasks", self.task, "--threads", 1, "--token-budget", 512, "--cache-dir",
-            cache, "--output-path", self.folder / "out", "--no-history", "--track", "none",
+            "port", "--tasks", self.task, "--threads", 1, "--cache-dir", cache, "--output-path",
+            self.folder / "out", "--history", "none", "--track", "none",
             "--distributions", "off", "--bisect", bisect, "--json", "--quiet",
         ]  # fmt: skip
-        place = ["--execution", execution] if execution else ["--worker", "always"]
+        place = ["--execution", execution] if execution else []
         began = time.monotonic()
         with (self.folder / "json").open("w+b") as said, (self.folder / "log").open("wb") as log:
             run = subprocess.Popen(
@@ -140,6 +140,7 @@ def _guard(model: Path, tasks: Path) -> dict[str, Any]:
     return {
         "models": {"base": base, "port": {"extends": "base", "settings": settings}},
         "include_path": [str(tasks)],
+        "run": {"token_budget": 512, "worker": "always"},
     }
 
 

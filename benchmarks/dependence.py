@@ -1,5 +1,5 @@
 """Documents that are not independent: how often an unchanged candidate is called really worse, how
-often that is said, and what ``--cluster`` makes of it.
+often that is said, and what ``clusters`` makes of it.
 
     python -m benchmarks.dependence --output benchmarks/results/dependence.md
 """
@@ -87,7 +87,7 @@ ROWS: dict[str, Callable[[Rng, int], Draw]] = {
 
 def rows(repetitions: int) -> Iterator[str]:
     """Yield the table."""
-    yield "| documents | n | called really worse | dependence said | of these | --cluster |"
+    yield "| documents | n | called really worse | dependence said | of these | clusters |"
     yield "|---|---|---|---|---|---|"
     for name, make in ROWS.items():
         for n in SIZES:
@@ -157,7 +157,7 @@ def main() -> None:
         f"`python -m benchmarks.dependence`: {given.repetitions} runs a row, one metric, no drift "
         "in the population. *Called really worse*: p at most 2.5%, one-sided, so 2.5% is due. "
         "*Dependence said*: a finding on the first screen; *of these*: of the runs called really "
-        "worse. *--cluster*: called really worse with the field declared.",
+        "worse. *clusters*: called really worse with the field declared.",
         "",
     ]
     deliver([*head, *rows(given.repetitions)], given.output)

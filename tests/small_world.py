@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -98,6 +99,13 @@ class SmallWorld:
     guard: Path
     tasks: Path
     models: Mapping[str, Path]
+
+    def saying(self, run: str = "", more: str = "") -> Path:
+        """A guard file of its own that says more: keys of ``run``, keys beside it."""
+        text = self.guard.read_text().replace("run: {", f"run: {{{run}, " if run else "run: {")
+        path = self.folder / f"guard-{hashlib.sha256((run + more).encode()).hexdigest()[:12]}.yaml"
+        path.write_text(f"{text}{more}\n")
+        return path
 
 
 def make_world(folder: Path, llama: Path) -> SmallWorld:

@@ -45,19 +45,11 @@ _JOBS_HELP = "Models that are evaluated at the same time. Default 1."
 _OVER_HELP = "What to search: settings, layers or modules."
 _OVER = click.Choice(["settings", "layers", "modules"])
 
-BISECT = (
-    bisect_option(
-        "--bisect",
-        type=click.Choice(["auto", "always", "never"]),
-        help="Search the settings for culprits. Default auto: if the gate fails and the candidate "
-        "declares settings.",
-    ),
-    bisect_option(
-        "--bisect-budget", type=click.FloatRange(min=0), metavar="EVALUATIONS", help=_BUDGET_HELP
-    ),
-    bisect_option("--bisect-thorough/--no-bisect-thorough", default=None, help=_THOROUGH_HELP),
-    bisect_option("--bisect-jobs", type=click.IntRange(min=1), metavar="N", help=_JOBS_HELP),
-    bisect_option("--bisect-over", type=_OVER, metavar="WHAT", help=_OVER_HELP),
+BISECT = bisect_option(
+    "--bisect",
+    type=click.Choice(["auto", "always", "never"]),
+    help="Search the settings for culprits. Default auto: if the gate fails and the candidate "
+    "declares settings.",
 )
 SEARCH = (
     bisect_option(
@@ -95,7 +87,7 @@ _FIRST_OF_COMPARE = (
 )
 
 
-@click.command("compare", cls=Command, first=_FIRST_OF_COMPARE, epilog=EPILOG)
+@click.command("compare", cls=Command, moves=True, first=_FIRST_OF_COMPARE, epilog=EPILOG)
 @BASE
 @model_option(
     "--cand",
@@ -110,7 +102,7 @@ _FIRST_OF_COMPARE = (
     is_flag=True,
     help="Each candidate was made from the one before it: split the drift over the steps.",
 )
-@add_options(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, FLOOR_FILE, *HISTORY, *TRACKING, *OUTPUT)
+@add_options(*MODELS, *TASKS, *RUNNING, *GATE, BISECT, FLOOR_FILE, HISTORY, TRACKING, *OUTPUT)
 @click.pass_context
 def compare_command(
     context: click.Context,
@@ -154,7 +146,7 @@ _FIRST_OF_DEMO = (
     first=_FIRST_OF_DEMO,
     short_help="Compare the built-in model with a port of it.",
 )
-@add_options(CANDIDATE_SETTINGS, *RUNNING, *BISECT, *TRACKING, *OUTPUT)
+@add_options(CANDIDATE_SETTINGS, *RUNNING, BISECT, TRACKING, *OUTPUT)
 @click.pass_obj
 def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:
     """Compare the built-in model with a port of it that went wrong (exit code 1)."""
@@ -213,7 +205,6 @@ _COUNT_FOR_RESUME = frozenset(
         "bisect_budget",
         "bisect_thorough",
         "bisect_jobs",
-        "timeout",
         "output",
         "output_format",
         "quiet",
@@ -245,6 +236,7 @@ _FIRST_OF_BISECT = (
 @click.command(
     "bisect",
     cls=Command,
+    moves=True,
     first=_FIRST_OF_BISECT,
     epilog=EPILOG,
     short_help="Name the settings that make a candidate drift.",
@@ -257,7 +249,7 @@ _FIRST_OF_BISECT = (
     metavar="RUN",
     help="Continue a bisection that was stopped; RUN is its run folder.",
 )
-@add_options(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, *HISTORY, *TRACKING, *OUTPUT)
+@add_options(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, HISTORY, TRACKING, *OUTPUT)
 @click.pass_context
 def bisect_command(
     context: click.Context,
@@ -279,7 +271,7 @@ def bisect_command(
             raise UsageError(
                 f"--resume goes on with the models and options of then, not with "
                 f"{', '.join(unused)}",
-                hint="leave it out; --budget, --thorough, --jobs and --timeout may be others",
+                hint="leave it out; --budget, --thorough and --jobs may be others",
             )
         return partial(
             _resume, resume, **{name: given[name] for name in _COUNT_FOR_RESUME - {"resume"}}

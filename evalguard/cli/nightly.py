@@ -48,7 +48,6 @@ _FIRST_OF_NIGHTLY = (
     "bisect",
     "history",
     "track",
-    "track_documents",
     "device",
     "output_path",
     "as_json",
@@ -59,6 +58,7 @@ _FIRST_OF_NIGHTLY = (
 @click.command(
     "nightly",
     cls=Command,
+    moves=True,
     first=_FIRST_OF_NIGHTLY,
     epilog=EPILOG,
     short_help="Compare every pair of a guard file.",
@@ -78,7 +78,7 @@ _FIRST_OF_NIGHTLY = (
     help="Stop a pair, or its bisection, after HOURS; 0: never. Default: the guard file's "
     "run: {pair_hours: N}, else 12.",
 )
-@add_options(CONFIG, *CODE, *RUNNING, STRICT, *BISECT, *NIGHT_HISTORY, *TRACKING, *OUTPUT)
+@add_options(CONFIG, *CODE, *RUNNING, STRICT, BISECT, NIGHT_HISTORY, TRACKING, *OUTPUT)
 @click.pass_obj
 def nightly_command(command: str, /, as_json: bool, **given: Any) -> Job:
     """Compare every pair of the guard file: first all verdicts, then bisections of what failed.

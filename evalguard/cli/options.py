@@ -14,7 +14,6 @@ from evalguard.cli.parameters import (
     LimitValue,
     MarginValue,
     Pairs,
-    Size,
     cache_option,
     distribution_option,
     files_option,
@@ -30,42 +29,25 @@ from evalguard.cli.parameters import (
 from evalguard.core.reports.report_formats import FORMATS
 from evalguard.core.reports.tracked_run import SINKS
 
-TRACKING = (
-    record_option(
-        "--track",
-        type=click.Choice([*SINKS, "none"]),
-        multiple=True,
-        help="Send the finished run to a tracker. Repeatable. Default: W&B where it is configured.",
-    ),
-    record_option(
-        "--track-documents",
-        is_flag=True,
-        help="Send it documents, too: prompts, answers, the run folder's files.",
-    ),
+TRACKING = record_option(
+    "--track",
+    type=click.Choice([*SINKS, "none"]),
+    multiple=True,
+    help="Send the finished run to a tracker. Repeatable. Default: W&B where it is configured.",
 )
 
 
-# The options that say which history.
-
-
-def _history_options(otherwise: str) -> tuple[Callable[[Any], Any], ...]:
-    return (
-        record_option(
-            "--history",
-            type=PATH,
-            metavar="FILE",
-            help=f"Add this run to a history. Default: the guard file's, else {otherwise}.",
-        ),
-        record_option(
-            "--no-history",
-            is_flag=True,
-            help="Add this run to no history, also where the guard file names one.",
-        ),
+def _history_option(otherwise: str) -> Callable[[Any], Any]:
+    return record_option(
+        "--history",
+        type=PATH,
+        metavar="FILE|none",
+        help=f"Add this run to a history, or to none. Default: the guard file's, else {otherwise}.",
     )
 
 
-HISTORY = _history_options("none")
-NIGHT_HISTORY = _history_options("history.sqlite beside the nights")
+HISTORY = _history_option("none")
+NIGHT_HISTORY = _history_option("history.sqlite beside the nights")
 
 
 # Options of which tasks are asked, and how.
@@ -109,13 +91,6 @@ PROMPTS = (
         default=None,
         help="Use the chat template of each model.",
     ),
-    task_option("--system-instruction", metavar="TEXT", help="System message of the prompt."),
-    task_option(
-        "--fewshot-as-multiturn",
-        is_flag=True,
-        default=None,
-        help="Write few-shot examples as turns of a conversation.",
-    ),
 )
 TASKS = (
     *TASK_NAMES,
@@ -143,37 +118,17 @@ TASKS = (
         help="Accept that prompts or token ids of the two sides differ (tokens: the versions of "
         "lm-eval of finished runs, too). Repeatable.",
     ),
-    gate_option(
-        "--cluster",
-        default="",
-        metavar="FIELD",
-        help="Treat documents with the same value of FIELD (a passage, say) as dependent.",
-    ),
 )
 
 
 # Options of how the two models' distributions are compared.
 
 
-DISTRIBUTIONS = (
-    distribution_option(
-        "--distributions",
-        type=click.Choice(["auto", "lockstep", "reference", "off"]),
-        help="Compare the models' token distributions: with both models loaded (lockstep), or one "
-        "after the other (reference). Default auto: lockstep where both fit.",
-    ),
-    distribution_option(
-        "--reference-top-k",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Most likely tokens of the base that a reference stores per position. Default 64.",
-    ),
-)
-MEMORY = speed_option(
-    "--memory",
-    type=click.Choice(["auto", "lockstep", "sequential"]),
-    help="Load both models (lockstep), or one after the other (sequential). Default auto: both "
-    "where they fit.",
+DISTRIBUTIONS = distribution_option(
+    "--distributions",
+    type=click.Choice(["auto", "lockstep", "reference", "off"]),
+    help="Compare the models' token distributions: with both models loaded (lockstep), or one "
+    "after the other (reference). Default auto: lockstep where both fit.",
 )
 REFERENCE_FILE = distribution_option(
     "--reference",
@@ -297,13 +252,7 @@ SCORING = (
         "--batch-size",
         type=BatchSize(),
         metavar="N|auto",
-        help="Sequences per forward pass, for both models. Default auto: as --token-budget allows.",
-    ),
-    speed_option(
-        "--token-budget",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Padded tokens per forward pass, for both models. Default 0: measured on the device.",
+        help="Sequences per forward pass, for both models. Default auto: measured on the device.",
     ),
     scoring_option(
         "--scorer",
@@ -311,38 +260,9 @@ SCORING = (
         help="Scoring code for Hugging Face models: evalguard's (fast, the default) or lm-eval's "
         "(harness).",
     ),
-    speed_option(
-        "--share-prefixes/--no-share-prefixes",
-        default=None,
-        help="Process a prompt once for all its continuations. Default: yes.",
-    ),
-    scoring_option(
-        "--rolling-bos",
-        type=click.Choice(["lm-eval", "once"]),
-        help="Whole texts whose tokenizer adds BOS: count BOS given BOS as lm-eval does (default), "
-        "or read BOS once.",
-    ),
     DEVICE,
     THREADS,
-    speed_option(
-        "--worker",
-        type=click.Choice(["auto", "always"]),
-        default="auto",
-        help="Score in worker processes: always, or only where a setting needs one (auto).",
-    ),
-    speed_option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        help="Longest time that one request to a worker may take.",
-    ),
     CACHE_DIR,
-    cache_option(
-        "--cache-max-size",
-        type=Size(),
-        metavar="SIZE",
-        help="Largest size of the cache after the run, such as 20GB. Default: no limit.",
-    ),
 )
 NO_CACHE = cache_option(
     "--no-cache", is_flag=True, help="Score everything again, and store no scores."
@@ -354,23 +274,15 @@ EXECUTION = speed_option(
     help="Where models run: here (default), ray (a local Ray), ray://HOST:PORT, ray://auto; "
     "'ray?actors=4&num_gpus=1' says how much.",
 )
-SEQUENTIAL = (
-    speed_option(
-        "--sequential/--no-sequential",
-        default=None,
-        help="Stop a task as soon as the verdict on all its documents is certain enough.",
-    ),
-    speed_option(
-        "--sequential-alpha",
-        type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
-        metavar="P",
-        help="Probability of a wrong early verdict. Default 0.05.",
-    ),
+SEQUENTIAL = speed_option(
+    "--sequential/--no-sequential",
+    default=None,
+    help="Stop a task as soon as the verdict on all its documents is certain enough.",
 )
 RUNNING = (
     *SCORING,
     EXECUTION,
-    *SEQUENTIAL,
+    SEQUENTIAL,
     scoring_option(
         "--verify-scorer",
         type=click.IntRange(min=0),
@@ -378,9 +290,8 @@ RUNNING = (
         metavar="N",
         help="Score N documents per task again with lm-eval; a difference is an error.",
     ),
-    *DISTRIBUTIONS,
+    DISTRIBUTIONS,
     REFERENCE_FILE,
-    MEMORY,
     NO_CACHE,
 )
 MARGIN = gate_option(
@@ -426,12 +337,6 @@ GATE = (
         help="What fails. Default real: above the margin, and the paired test calls it real.",
     ),
     CONFIDENCE,
-    gate_option(
-        "--broken-documents",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Documents that may get far less than chance from the candidate alone. Default 0.",
-    ),
     gate_option(
         "--gate-metric",
         "gate_limits",

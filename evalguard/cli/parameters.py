@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from evalguard.cli.moved import explain_move
 from evalguard.core.amounts import parse_age, parse_size
 from evalguard.core.settings import Value
 from evalguard.core.verdict import Margin
@@ -94,13 +95,17 @@ class Command(click.Command):
     Args:
         first: names of the parameters that most people need, in the order of ``--help``. Without
             them ``--help`` shows all options, in groups where there are several.
+        moves: whether some of its options have gone elsewhere.
     """
 
-    def __init__(self, *args: Any, first: Sequence[str] = (), **attributes: Any) -> None:
+    def __init__(
+        self, *args: Any, first: Sequence[str] = (), moves: bool = False, **attributes: Any
+    ) -> None:
         # click keeps the help option of a command's first run, maybe without the program's names.
         attributes.setdefault("context_settings", {}).setdefault("help_option_names", HELP_OPTIONS)
         super().__init__(*args, **attributes)
         self.first = tuple(first)
+        self.moves = moves
         unknown = set(first) - {parameter.name for parameter in self.params}
         if unknown:
             raise ValueError(f"{self.name} has no parameter {', '.join(sorted(unknown))}")
@@ -122,11 +127,16 @@ class Command(click.Command):
         """As click does; who gives two models without their options is told these.
 
         Raises:
-            UsageError: for that.
+            UsageError: for that, and for an option that has moved, with where it is now.
         """
         words = list(args)
         try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            moved = explain_move(error.option_name) if self.moves else None
+            if moved is None:
+                raise
+            raise moved from error
         except click.UsageError as error:
             named = any(word.partition("=")[0] in ("--base", "--cand") for word in words)
             bare = isinstance(error, click.MissingParameter) or type(error) is click.UsageError
@@ -194,6 +204,7 @@ else:  # click before 8.4 has no generic ParamType
 
 
 PATH = click.Path(path_type=Path)
+NO_HISTORY = Path("none")
 
 
 class Pairs(_Type):
@@ -342,7 +353,8 @@ def read_compare_options(given: dict[str, Any]) -> dict[str, Any]:
     if "allow_differing" in options:
         options["allow_differing"] = frozenset(options["allow_differing"])
     options["use_cache"] = not options.pop("no_cache", False)
-    options["use_history"] = not options.pop("no_history", False)
+    if options.get("history") == NO_HISTORY:
+        options |= {"history": None, "use_history": False}
     return options
 
 

@@ -93,6 +93,7 @@ _FIRST_OF_PLAN = (
 @click.command(
     "plan",
     cls=Command,
+    moves=True,
     first=_FIRST_OF_PLAN,
     short_help="Estimate what a comparison would show and cost.",
 )
@@ -183,6 +184,7 @@ _FIRST_OF_FLOOR = (
 @click.command(
     "floor",
     cls=Command,
+    moves=True,
     first=_FIRST_OF_FLOOR,
     short_help="Measure what an unchanged model shows: the noise floor.",
 )
@@ -198,7 +200,7 @@ _FIRST_OF_FLOOR = (
     *TASKS,
     *SCORING,
     EXECUTION,
-    *DISTRIBUTIONS,
+    DISTRIBUTIONS,
     NO_CACHE,
     MARGIN,
     CONFIDENCE,

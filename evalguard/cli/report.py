@@ -15,7 +15,7 @@ import click
 
 from evalguard.cli.options import DEBUG, EPILOG, JSON, REPORT_FILES, TRACKING
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
-from evalguard.cli.parameters import PATH, Command, add_options, output_option
+from evalguard.cli.parameters import PATH, Command, add_options, output_option, record_option
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -212,12 +212,17 @@ def _gitlab(result: Path, comment: CommentMode, name: str) -> CommandResult:
 # ``evalguard track``: send a finished comparison to experiment trackers.
 
 
+_DOCUMENTS = record_option(
+    "--track-documents",
+    is_flag=True,
+    help="Send it documents, too: prompts, answers, the run folder's files.",
+)
 _QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 
 
 @click.command("track", short_help="Send a finished run to W&B, trackio or MLflow.")
 @click.argument("run", type=PATH, metavar="RUN")
-@add_options(*TRACKING, _QUIET, DEBUG)
+@add_options(TRACKING, _DOCUMENTS, _QUIET, DEBUG)
 def track_command(run: Path, track: tuple[str, ...], track_documents: bool, quiet: bool) -> Job:
     """Send a finished comparison to experiment trackers.
 

@@ -13,7 +13,6 @@ from evalguard.cli.options import (
     BASE,
     CACHE_DIR,
     DEVICE,
-    MEMORY,
     MODELS,
     OUTPUT_PATH,
     PROMPTS,
@@ -113,6 +112,7 @@ guard file, 3 nothing known, 130 interrupted, 143 terminated."""
 @click.command(
     "trace",
     cls=Command,
+    moves=True,
     first=_FIRST,
     epilog=_EPILOG,
     short_help="Name the module at which a candidate's error is introduced.",
@@ -132,7 +132,6 @@ guard file, 3 nothing known, 130 interrupted, 143 terminated."""
     *MODELS,
     DEVICE,
     THREADS,
-    MEMORY,
     CACHE_DIR,
     _SWAP,
     _DETAIL,

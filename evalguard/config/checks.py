@@ -14,6 +14,7 @@ from evalguard.config.documents import Document, Inherited
 from evalguard.config.entries import RunEntry
 from evalguard.config.guard import Problem
 from evalguard.config.schema import (
+    SAYING_SOMETHING,
     AcceptEntry,
     BuildEntry,
     ConstraintEntry,
@@ -228,12 +229,20 @@ _EXPECTED = {
 }
 
 
+_NOTHING_SAID = (
+    "name the models in it; a file for folders and hub ids needs none: it has run, gate or clusters"
+)
+
+
 def validate(document: Document) -> tuple[GuardFile | None, list[Problem]]:
     """Return the validated guard file, or None and what is wrong with it."""
     try:
-        return GuardFile.model_validate(document.data), []
+        file = GuardFile.model_validate(document.data)
     except ValidationError as error:
         return None, [_problem(found, document) for found in error.errors()]
+    if file.model_fields_set.isdisjoint(SAYING_SOMETHING):
+        return None, [document.problem((), "the guard file has no 'models'", _NOTHING_SAID)]
+    return file, []
 
 
 def dotted_key(loc: Loc) -> str:

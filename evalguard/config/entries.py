@@ -371,6 +371,12 @@ class RunEntry(GuardEntry):
     apply_chat_template: ChatTemplate = Field(
         default=None, description="Whether to apply the chat template, or which one."
     )
+    system_instruction: Text | None = Field(
+        default=None, description="System message of the prompt."
+    )
+    fewshot_as_multiturn: bool | None = Field(
+        default=None, description="Write few-shot examples as turns of a conversation."
+    )
     distributions: Distributions = Field(
         default=None,
         description="How the two models' distributions are compared: lockstep, reference, off, or "
@@ -410,6 +416,17 @@ class RunEntry(GuardEntry):
         default=None,
         description="What is searched: settings (the default), or which layers or modules of the "
         "candidate's model make the drift.",
+    )
+    worker: Literal["auto", "always"] | None = Field(
+        default=None,
+        description="Score in worker processes: always, or only where a setting needs one (auto, "
+        "the default).",
+    )
+    timeout: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that one request to a worker may take; default: no limit.",
     )
     execution: Execution = Field(
         default=None,

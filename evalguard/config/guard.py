@@ -73,6 +73,8 @@ class RunOptions:
     seed: int | None = None
     device: str | None = None
     apply_chat_template: bool | str | None = None
+    system_instruction: str | None = None
+    fewshot_as_multiturn: bool | None = None
     distributions: Literal["auto", "lockstep", "reference", "off"] | None = None
     reference_top_k: int | None = None
     memory: Literal["auto", "lockstep", "sequential"] | None = None
@@ -83,6 +85,8 @@ class RunOptions:
     bisect_thorough: bool | None = None
     bisect_jobs: int | None = None
     bisect_over: Literal["settings", "layers", "modules"] | None = None
+    worker: Literal["auto", "always"] | None = None
+    timeout: float | None = None
     execution: str | None = None
     actors: int | None = None
     num_gpus: float | None = None

@@ -335,10 +335,23 @@ class PairEntry(GuardEntry):
     )
 
 
-class GuardFile(GuardEntry):
-    """A guard file of evalguard: models, how they were converted, and what to hold them to."""
+# A guard file has one of these; the rest says nothing without.
+SAYING_SOMETHING = ("models", "run", "gate", "clusters")
 
-    models: dict[Name, ModelEntry] = Field(min_length=1, description="Models by name.")
+
+class GuardFile(GuardEntry):
+    """A guard file of evalguard: models, how they were converted, and what to hold them to.
+
+    One without models says how models are run and judged that the command line names.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": [key]} for key in SAYING_SOMETHING]}
+    )
+
+    models: dict[Name, ModelEntry] = Field(
+        default_factory=dict, min_length=1, description="Models by name."
+    )
     pairs: list[PairEntry] = Field(default_factory=list, description="Models to compare.")
     tasks: list[Text] = Field(default_factory=list, min_length=1, description="lm-eval tasks.")
     include_path: Paths = Field(

@@ -14,7 +14,7 @@ from evalguard.errors import UsageError, nearest
 ALLOWED = frozenset({"prompt", "tokens", "length", "reading"})
 
 _RUN_HINTS = {
-    "rolling_bos": "read whole texts alike: --rolling-bos with the value of the stored run",
+    "rolling_bos": "read whole texts alike: run: {rolling_bos: ...} as in the stored run",
     "limit": "run both with the same --limit",
 }
 

@@ -25,7 +25,7 @@ _OF_TRACE = frozenset(
     {
         "--base", "--cand", "--candidate", "--config", "--tasks", "--include-path", "--model",
         "--base-model-args", "--cand-model-args", "--set", "--base-set", "--num-fewshot", "--seed",
-        "--system-instruction", "--device", "--threads", "--cache-dir", "--output-path",
+        "--device", "--threads", "--cache-dir", "--output-path",
     }
 )  # fmt: skip
 # What ``evalguard demo`` compares, wherever there is another guard file.
@@ -33,15 +33,6 @@ _SIDES_OF_DEMO = ("--base", "orig", "--cand", "fla-port", "--config", "demo")
 _TRACE_FLAGS = frozenset(
     {"--trust-remote-code", "--trust_remote_code", "--allow-code", "--allow_code"}
 )
-
-# A search's options under the names that a comparison has for them.
-_AS_COMPARED = {
-    "--bisect-budget": "--budget",
-    "--bisect-jobs": "--jobs",
-    "--bisect-over": "--over",
-    "--bisect-thorough": "--thorough",
-    "--no-bisect-thorough": "--no-thorough",
-}
 
 
 def command_to_repeat(command: str) -> str:
@@ -102,8 +93,8 @@ def as_comparison(command: str) -> str:
 def as_bisection(command: str) -> str:
     """Return a comparison to be typed once more as a bisection; "" where it was no such question.
 
-    >>> as_bisection("evalguard compare --base a --bisect never --bisect-jobs 2 --cand b")
-    'evalguard bisect --base a --jobs 2 --cand b'
+    >>> as_bisection("evalguard compare --base a --bisect never --cand b")
+    'evalguard bisect --base a --cand b'
     """
     try:
         words = shell_words(command_to_repeat(command))
@@ -112,7 +103,7 @@ def as_bisection(command: str) -> str:
     if words[:2] != ["evalguard", "compare"]:
         return ""
     kept = without_options(words[2:], with_value=("--bisect",))
-    return shlex.join(["evalguard", "bisect", *map(_of_bisect, kept)])
+    return shlex.join(["evalguard", "bisect", *kept])
 
 
 def as_trace(command: str) -> str:
@@ -192,11 +183,6 @@ def _about_models(command: str, job: str, *, of: Collection[str]) -> str:
     names = [word.partition("=")[0] for word in kept]
     both = "--base" in names and sum(one in ("--cand", "--candidate") for one in names) == 1
     return shlex.join(["evalguard", job, *kept]) if both else ""
-
-
-def _of_bisect(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return f"{_AS_COMPARED.get(name, name)}{equals}{value}"
 
 
 def without_options(

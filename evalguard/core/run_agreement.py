@@ -30,7 +30,7 @@ _TEMPLATES = {"chat_template": "chat template", "system_instruction": "system in
 _READING_HINTS = {
     "prefix_token": "give both the same tokenizer",
     "max_length": "give both the same max_length",
-    "rolling_bos": "leave out --rolling-bos once",
+    "rolling_bos": "leave out rolling_bos: once",
 }
 
 
@@ -253,7 +253,7 @@ def _bos_of_one_side(base: ScoreTable, candidate: ScoreTable) -> str:
     name = names_of(base, candidate)[counting.index(True)]
     return (
         f"; in whole texts only {name} counts the likelihood of BOS given BOS, which alone looks "
-        "like a drift (--rolling-bos once leaves it out)"
+        "like a drift (rolling_bos: once leaves it out)"
     )
 
 

@@ -22,7 +22,7 @@ from evalguard.harness.surroundings import TaskOptions
 from evalguard.run.bisection.model_differences import why_not_derivable
 from evalguard.run.groups import ClusterChoice
 from evalguard.run.history.location import choose_history_file
-from evalguard.run.options import BisectOver, BisectUse, CompareOptions, MemoryUse
+from evalguard.run.options import BisectOver, BisectUse, CompareOptions, MemoryUse, WorkerUse
 from evalguard.run.publishing.tracking import choose_sinks
 from evalguard.run.scoring.divergences import (
     DistributionChoice,
@@ -109,6 +109,8 @@ class Choices:
     ``allow`` also those that a setting under test brings with it. ``sequential_alpha`` is the
     chance of a wrong verdict that a sequential run may have; None: all documents are asked.
     ``memory`` says whether both models are loaded at the same time.
+    ``worker`` says whether models are scored in worker processes, ``timeout`` how many seconds one
+    request to these may take; None: any number.
     ``execution`` says where models run, as ``RayPlan.parse`` reads it; "": on this machine.
     ``cache_max_size`` is in bytes; None: no limit.
     ``history`` is the file that the run is added to, ``track`` where the finished run is sent,
@@ -126,6 +128,8 @@ class Choices:
     memory: MemoryUse = "auto"
     sequential_alpha: float | None = None
     bisect: BisectChoice = field(default_factory=BisectChoice)
+    worker: WorkerUse = "auto"
+    timeout: float | None = None
     execution: str = ""
     cache_max_size: int | None = None
     history: Path | None = None
@@ -147,7 +151,7 @@ def resolve_choices(
     """
     guard = _find_guard(candidate) or _find_guard(base)
     judging = guard or _named_guard(guards)
-    run = guard.run if guard else RunOptions()
+    run = _run_options(judging, base, candidate)
     stored = next((s for s in (base, candidate) if isinstance(s, StoredSource)), None)
     tasks = options.tasks or _tasks_of_guard(guard, base, candidate) or _stored_tasks(stored)
     if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
@@ -181,13 +185,20 @@ def resolve_choices(
         memory=choose_memory(run, options, distributions),
         sequential_alpha=_sequential_alpha(run, options),
         bisect=bisect,
+        worker=options.worker or run.worker or "auto",
+        timeout=run.timeout if options.timeout is None else options.timeout,
         execution=choose_execution(run, options),
         cache_max_size=cache_size_limit(options.cache_max_size, run.cache_max_size),
-        history=choose_history_file(guard, options),
+        history=choose_history_file(judging, options),
         track=choose_sinks(options.track or run.track or (), unasked=not options.git_bisect),
         track_documents=options.track_documents or bool(run.track_documents),
-        notes=_guard_notes(guards, guard, judging),
+        notes=_guard_notes(guards, guard, judging, base, candidate),
     )
+
+
+def with_workers(options: CompareOptions, choices: Choices) -> CompareOptions:
+    """The options with what was settled about worker processes."""
+    return replace(options, worker=choices.worker, timeout=choices.timeout)
 
 
 def _find_guard(source: Source) -> Guard | None:
@@ -201,6 +212,16 @@ def _named_guard(guards: GuardSet) -> Guard | None:
     held to would let pass what it forbids. A file that was only found is not about these.
     """
     return guards.guards[0] if guards.guards and guards.origin == "named" else None
+
+
+def _run_options(guard: Guard | None, *sides: Source) -> RunOptions:
+    """How models are run; of two finished runs, which are not, only where the result goes."""
+    if guard is None:
+        return RunOptions()
+    if any(isinstance(side, ModelSource) for side in sides):
+        return guard.run
+    told = guard.run
+    return RunOptions(history=told.history, track=told.track, track_documents=told.track_documents)
 
 
 def _tasks_of_guard(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
@@ -228,8 +249,10 @@ def _task_options(
         ),
         limit=cast("float | None", limit if limit != "all" else None),
         apply_chat_template=cast("bool | str", chat or False),
-        system_instruction=options.system_instruction or "",
-        fewshot_as_multiturn=options.fewshot_as_multiturn,
+        system_instruction=options.system_instruction or run.system_instruction or "",
+        fewshot_as_multiturn=cast(
+            "bool | None", _first_given(options.fewshot_as_multiturn, run.fewshot_as_multiturn)
+        ),
         gen_kwargs=options.gen_kwargs,
         # A stored lm-eval run holds the score of the first answer only.
         average_repeats=not isinstance(stored, RunSource),
@@ -356,11 +379,15 @@ def _sequential_alpha(run: RunOptions, options: CompareOptions) -> float | None:
     )
 
 
-def _guard_notes(guards: GuardSet, guard: Guard | None, judging: Guard | None) -> tuple[str, ...]:
+def _guard_notes(
+    guards: GuardSet, guard: Guard | None, judging: Guard | None, *sides: Source
+) -> tuple[str, ...]:
     if guard is not None and guards.origin == "embedded":
         return (f"no guard file here: the built-in demo's is used ({guard.label})",)
     if guard is None and judging is not None:
-        return (f"no side is a model of {judging.label}: its gate and clusters count",)
+        runs = any(isinstance(side, ModelSource) for side in sides)
+        what = "its run, gate and clusters count" if runs else "its gate and clusters count"
+        return (f"no side is a model of {judging.label}: {what}",)
     if guard is None and guards.guards and guards.origin == "evalguard.yaml":
         return (
             f"no side is a model of {guards.where}: it does not count (--config {guards.where} "

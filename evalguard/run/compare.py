@@ -13,7 +13,7 @@ from evalguard.core.repeat_command import as_comparison
 from evalguard.errors import UsageError
 from evalguard.run.base import is_stored_base, read_baseline
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
-from evalguard.run.choices import Choices, resolve_choices, with_start_date
+from evalguard.run.choices import Choices, resolve_choices, with_start_date, with_workers
 from evalguard.run.executing.actors import with_execution
 from evalguard.run.floor.stored_floors import read_given_floor
 from evalguard.run.history.storage import prepare_history
@@ -87,7 +87,7 @@ def compare_sides(
     meter = Meter()
     with interruptible("reading what is to be compared"):
         sources, choices = resolve_request(base, candidate, options, cwd=cwd)
-        options = with_execution(options, choices)
+        asked, options = options, with_execution(with_workers(options, choices), choices)
         choices = _check(sources, choices, options, cwd=cwd, refusal=refusal)
     if recurring is not None:
         choices = recurring.chosen(choices)
@@ -100,7 +100,7 @@ def compare_sides(
         command = report.command if as_comparison(report.command) else ""
         report = replace(
             report,
-            command=command or typed_comparison(base, candidate, options),
+            command=command or typed_comparison(base, candidate, asked),
             resources=meter.resources(),
         )
     return FinishedComparison(

@@ -68,7 +68,8 @@ class CompareOptions:
         threads: CPU threads of torch; 0: one for a model below 20 million parameters, else
             torch's own number.
         trust_remote_code, allow_code: let a hub model's code, a guard file's code run.
-        worker: "always" scores in worker processes; "auto" only where a setting needs one.
+        worker: "always" scores in worker processes; "auto" only where a setting needs one; None:
+            "auto".
         timeout: seconds that one call to a worker may take; None: no limit.
         execution: where models run: "here", "ray" (a local Ray), "ray://HOST:PORT", "ray://auto",
             each Ray with "?actors=4&num_gpus=1&num_cpus=2&memory=BYTES" where that is to be said.
@@ -144,7 +145,7 @@ class CompareOptions:
     threads: int = 0
     trust_remote_code: bool = False
     allow_code: bool = False
-    worker: WorkerUse = "auto"
+    worker: WorkerUse | None = None
     timeout: float | None = None
     execution: str = ""
     allow_differing: frozenset[str] = frozenset()
@@ -214,7 +215,7 @@ class CompareOptions:
             raise _refuse("broken_documents", self.broken_documents, "a number, 0 or more")
         if self.timeout is not None and not 0 < self.timeout < math.inf:
             raise _refuse("timeout", self.timeout, "a number of seconds above 0")
-        if self.worker not in get_args(WorkerUse):
+        if self.worker not in (None, *get_args(WorkerUse)):
             raise _refuse("worker", self.worker, " or ".join(get_args(WorkerUse)))
         if self.execution not in ("", "here"):
             RayPlan.parse(self.execution)
@@ -315,8 +316,6 @@ def parse_arguments(text: str, *, where: str) -> dict[str, Value]:
 _SPELLED = {"cand_set": "--set", "base_set": "--base-set", "gate_limits": "--gate-metric"}
 _NEGATED = {
     "use_cache": "--no-cache",
-    "use_history": "--no-history",
-    "share_prefixes": "--no-share-prefixes",
     "sequential": "--no-sequential",
 }
 _PAIRS = frozenset(_SPELLED)
@@ -344,8 +343,14 @@ def option_words(options: CompareOptions, names: Collection[str]) -> list[str]:
 _NOT_REPEATED = frozenset(
     {
         "command", "quiet", "write", "output", "output_format", "output_path", "git_bisect",
-        "today", "history", "use_history", "track", "track_documents",
+        "today", "history", "use_history", "track", "track_documents", "worker", "timeout",
+        "memory", "cache_max_size",
     }
+)  # fmt: skip
+# What nobody can type: a key of the guard file, and a word of Python.
+_NOT_TYPED = (
+    "system_instruction", "fewshot_as_multiturn", "cluster", "broken_documents", "token_budget",
+    "share_prefixes", "sequential_alpha", "rolling_bos", "reference_top_k",
 )  # fmt: skip
 _REPEATED = frozenset(
     field.name
@@ -356,6 +361,9 @@ _REPEATED = frozenset(
 
 def typed_comparison(base: str, candidate: str, options: CompareOptions) -> str:
     """Return a command that asks for a comparison; "" where none can be typed."""
+    default = CompareOptions()
+    if any(getattr(options, name) != getattr(default, name) for name in _NOT_TYPED):
+        return ""
     if isinstance(options.apply_chat_template, str):
         return ""  # a template by its name cannot be typed
     asked = option_words(options, _REPEATED)

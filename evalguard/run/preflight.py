@@ -167,17 +167,17 @@ def _check_versions(sources: Sequence[Source], choices: Choices) -> None:
 def _check_rolling_bos(sources: Sequence[Source], choices: Choices) -> None:
     if choices.policy.rolling_bos != "once":
         return
-    leave_out = "leave out --rolling-bos once (rolling_bos: once)"
+    leave_out = "leave out rolling_bos: once (run of the guard file)"
     if choices.policy.scorer == "harness":
         raise UsageError(
-            "--rolling-bos once reads whole texts otherwise than lm-eval's own path (--scorer "
+            "rolling_bos once reads whole texts otherwise than lm-eval's own path (--scorer "
             "harness) does",
             hint="leave out one of the two",
         )
     for source in sources:
         if isinstance(source, ModelSource) and not shows_distributions(source.variant):
             raise UsageError(
-                f"--rolling-bos once works with model type hf, and '{source.name}' is of type "
+                f"rolling_bos once works with model type hf, and '{source.name}' is of type "
                 f"'{source.variant.model}': lm-eval's own code reads its texts",
                 hint=leave_out,
             )

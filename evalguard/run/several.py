@@ -22,7 +22,7 @@ from evalguard.report.progress import ProgressLine
 from evalguard.report.several import SEVERAL_FORMATS, render_several, several_document
 from evalguard.report.words.labels import decisive_comparison
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest, names_off_reference
-from evalguard.run.choices import with_start_date
+from evalguard.run.choices import with_start_date, with_workers
 from evalguard.run.compare import RecurringBase, compare_sides, resolve_request
 from evalguard.run.judging import build_report
 from evalguard.run.meter import error_text, interruptible
@@ -219,6 +219,7 @@ class _SeveralRun:
         (earlier, before), (spec, after) = first, second
         options = self.options_of_step(earlier, spec)
         sources, choices = resolve_request(earlier, spec, options, cwd=self.cwd)
+        options = with_workers(options, choices)
         # A step is a view on two comparisons that the history and the trackers have.
         choices = replace(choices, history=None, track=())
         scored = (

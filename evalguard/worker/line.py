@@ -345,7 +345,7 @@ class Channel:
                 f"gave no answer within {timeout:g} s, though it is alive "
                 f"({self._beats} heartbeats)",
                 cause="late",
-                hint="allow a call more time with --timeout SECONDS",
+                hint="run: {timeout: SECONDS} of the guard file allows a call more time",
             )
 
     def _move(self, pending: memoryview, wait: float) -> tuple[memoryview, bool]:

@@ -73,8 +73,8 @@ def test_two_elements_share_a_comparison_and_the_job_after_them_judges_it(
     program, history = tmp_path / "evalguard", tmp_path / "runs.sqlite"
     program.write_text(f'#!/bin/bash\nexec "{sys.executable}" -m evalguard "$@"\n')
     program.chmod(0o755)
-    named: list[object] = ["--config", world.guard, "--base", "orig", "--cand", "sharp"]
-    named += ["--tasks", "sw_long", "--token-budget", 512, "--json"]
+    named: list[object] = ["--config", world.saying("token_budget: 512")]
+    named += ["--base", "orig", "--cand", "sharp", "--tasks", "sw_long", "--json"]
 
     def job(**slurm: str) -> subprocess.Popen[str]:
         told = {

@@ -63,6 +63,7 @@ def test_a_chat_template_that_the_model_lacks(refused_pair: Any) -> None:
     assert "chat template" in ran.err
 
 
-def test_multiturn_examples_without_a_chat_template(refused_pair: Any) -> None:
-    ran = refused_pair(2, "orig", "same", "--fewshot_as_multiturn")
+def test_multiturn_examples_without_a_chat_template(refused_pair: Any, world: Any) -> None:
+    guard = world.saying("fewshot_as_multiturn: true")
+    ran = refused_pair(2, "orig", "same", "--config", guard)
     assert "--apply_chat_template" in ran.err

@@ -129,14 +129,14 @@ def test_a_cache_that_nobody_used_yet_is_empty(
 
 
 def test_a_limit_is_kept_to_after_a_run_which_keeps_its_own(
-    run: Any, compare: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, compare: Any, cache: Path, monkeypatch: pytest.MonkeyPatch, world: Any
 ) -> None:
     import os
 
     for path in cache.rglob("*.parquet"):
         os.utime(path, (1, 1))
     words = ("--cache-dir", "cache", "--output-path", "out", "--distributions", "lockstep")
-    ran = compare("orig", "soft", *words, "--cache-max-size", "1kB")
+    ran = compare("orig", "soft", *words, "--config", world.saying("cache_max_size: 1kB"))
     assert "what was not used lately removed" in " ".join(ran.err.split())
     assert "what was used in the last hour, or by this run, stays" in " ".join(ran.err.split())
     left = {e.name for e in take_inventory(cache).entries if e.kind in ("scores", "divergences")}

@@ -60,7 +60,7 @@ def test_the_guard_file_may_name_the_history(run: Run, world: SmallWorld, tmp_pa
     guard.write_text(with_history(world, "kept/nightly.sqlite"))
     pair = ("--base", "orig", "--cand", "same")
     assert run("compare", "--allow-code", *pair).code == 0
-    assert run("compare", "--allow-code", *pair, "--no-history").code == 0
+    assert run("compare", "--allow-code", *pair, "--history", "none").code == 0
     assert len(shown(run, "list")["runs"]) == 1
     assert (tmp_path / "kept" / "nightly.sqlite").exists()
 

@@ -37,8 +37,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def command(world: SmallWorld) -> list[object]:
-    named = ["--config", world.guard, "--base", "orig", "--cand", "other", "--tasks", TASKS]
-    return ["compare", *named, "--threads", 1, "--token-budget", 512, "--json"]
+    guard = world.saying("token_budget: 512")
+    named = ["--config", guard, "--base", "orig", "--cand", "other", "--tasks", TASKS]
+    return ["compare", *named, "--threads", 1, "--json"]
 
 
 @pytest.fixture
@@ -162,9 +163,15 @@ def test_a_run_that_is_asked_to_end_leaves_nothing_half_done(
 
 @pytest.mark.parametrize("budget", [512, 0])
 def test_two_runs_on_one_cache_do_each_block_once(
-    server: Server, words: list[object], whole: Whole, tmp_path: Path, budget: int
+    server: Server,
+    world: SmallWorld,
+    words: list[object],
+    whole: Whole,
+    tmp_path: Path,
+    budget: int,
 ) -> None:
-    words = [*words, "--token-budget", budget]  # 0: one measures it, and the other uses that
+    # 0: one measures it, and the other uses that
+    words = [*words, "--config", world.saying(f"token_budget: {budget}")]
     log, cache = tmp_path / "journal", tmp_path / "cache"
     outs = [tmp_path / "out0", tmp_path / "out1"]
     runs = [

@@ -304,8 +304,9 @@ def test_a_model_beside_a_run_of_an_unknown_lm_eval_is_not_even_loaded(
 def test_bos_once_beside_a_finished_run_is_refused(
     run: Any, world: SmallWorld, base_run: Path
 ) -> None:
-    sides = ("--config", world.guard, "--base", base_run, "--cand", "same", "--tasks", "sw_text")
-    ran = run("compare", *sides, "--rolling-bos", "once")
+    once = world.saying("rolling_bos: once")
+    sides = ("--config", once, "--base", base_run, "--cand", "same", "--tasks", "sw_text")
+    ran = run("compare", *sides)
     assert ran.code == 3
     assert "rolling_bos is lm-eval in" in " ".join(ran.out.split())
 
@@ -343,12 +344,14 @@ def test_whole_texts_have_the_values_that_lm_eval_reports(
         assert any(note.removeprefix("orig: ").startswith(said) for note in document["notes"])
 
 
-def test_bos_once_is_asked_for_said_and_not_verified(compare: Any, lm_eval: Any) -> None:
+def test_bos_once_is_asked_for_said_and_not_verified(
+    compare: Any, lm_eval: Any, world: SmallWorld
+) -> None:
     without = lm_eval("llama", names=("sw_text",), model_args={"add_bos_token": False})
     (results,) = without.rglob("results_*.json")
     reported = json.loads(results.read_text())["results"]["sw_text"]
-    words = ("--tasks", "sw_text", "--rolling-bos", "once", "--verify-scorer", 4, "--json")
-    document = compare("orig", "other", *words).document
+    words = ("--tasks", "sw_text", "--config", world.saying("rolling_bos: once"), "--json")
+    document = compare("orig", "other", *words, "--verify-scorer", 4).document
     for comparison in document["comparisons"]:
         expected = reported[f"{comparison['metric']},none"]
         assert comparison["base"] == pytest.approx(expected, rel=1e-6)
@@ -359,39 +362,35 @@ def test_bos_once_is_asked_for_said_and_not_verified(compare: Any, lm_eval: Any)
     assert any("sw_text: its scores were not verified" in note for note in document["notes"])
 
 
-def test_bos_once_is_refused_where_lm_evals_own_code_reads_the_texts(refused_pair: Any) -> None:
-    words = ("--tasks", "sw_text", "--rolling-bos", "once", "--scorer", "harness")
-    ran = refused_pair(2, "orig", "other", *words)
+def test_bos_once_is_refused_where_lm_evals_own_code_reads_the_texts(
+    refused_pair: Any, world: SmallWorld
+) -> None:
+    words = ("--tasks", "sw_text", "--config", world.saying("rolling_bos: once"))
+    ran = refused_pair(2, "orig", "other", *words, "--scorer", "harness")
     assert "otherwise than lm-eval's own path" in ran.err
 
 
-def test_a_guard_file_can_ask_for_bos_once(run: Any, world: SmallWorld, tmp_path: Path) -> None:
-    guard = tmp_path / "guard.yaml"
-    text = world.guard.read_text().replace("run: {", "run: {rolling_bos: once, ")
-    guard.write_text(text)
-    words = ("--config", guard, "--base", "orig", "--cand", "other", "--tasks", "sw_text", "--json")
-    assert run("compare", *words).document["environment"]["base"]["rolling_bos"] == "once"
-
-
-def test_a_baseline_of_the_other_reading_is_refused_and_the_option_named(
+def test_a_stored_base_of_the_other_reading_is_refused_and_the_key_named(
     run: Any, refused: Any, compare: Any, world: SmallWorld
 ) -> None:
-    once = ("--tasks", "sw_text", "--rolling-bos", "once", "--json")
+    once = ("--tasks", "sw_text", "--config", world.saying("rolling_bos: once"), "--json")
     made = compare("orig", "other", *once).document
     again = ("--config", world.guard, "--base", made["run_folder"], "--cand", "other")
     ran = refused(3, "compare", *again, "--tasks", "sw_text", "--allow-differing", "tokens")
     assert "rolling_bos is 'once' in" in ran.err
-    assert "--rolling-bos with the value of the stored run" in ran.err
+    assert "run: {rolling_bos: ...} as in the stored run" in ran.err
     same = run("compare", *again, *once).document
     assert [c["sigma"] for c in same["comparisons"]] == [c["sigma"] for c in made["comparisons"]]
 
 
-def test_a_bos_that_one_side_lost_is_no_silent_improvement(compare: Any) -> None:
+def test_a_bos_that_one_side_lost_is_no_silent_improvement(compare: Any, world: SmallWorld) -> None:
     lost = ("--tasks", "sw_text", "--cand-model-args", "add_bos_token=False")
     assert compare("orig", "same", *lost).code == 3
     declared = (*lost, "--allow-differing", "tokens", "--json")
     for comparison in compare("orig", "same", *declared).document["comparisons"]:
         (caveat,) = [c for c in comparison["caveats"] if c.startswith("token ids differ in 24")]
         assert "only orig counts the likelihood of BOS given BOS" in caveat
-    once = compare("orig", "same", *lost, "--rolling-bos", "once", "--json").document
+    once = compare(
+        "orig", "same", *lost, "--config", world.saying("rolling_bos: once"), "--json"
+    ).document
     assert all(c["bit_identical"] for c in once["comparisons"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evalguard.cli.moved import MOVED, explain_move
+from evalguard.config.files import load_guards
 from evalguard.errors import EvalguardError, UsageError
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.run.options import CompareOptions, make_options
@@ -22,56 +25,38 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "num_fewshot": (("--num_fewshot", "5"), 5),
     "seed": (("--seed", "7"), 7),
     "apply_chat_template": (("--apply_chat_template",), True),
-    "fewshot_as_multiturn": (("--fewshot_as_multiturn",), True),
-    "system_instruction": (("--system_instruction", "be brief"), "be brief"),
     "gen_kwargs": (("--gen_kwargs", "temperature=0.5"), {"temperature": 0.5}),
     "confirm_run_unsafe_code": (("--confirm_run_unsafe_code",), True),
     "batch_size": (("--batch_size", "auto"), "auto"),
-    "token_budget": (("--token_budget", "512"), 512),
     "scorer": (("--scorer", "harness"), "harness"),
-    "share_prefixes": (("--no-share-prefixes",), False),
-    "rolling_bos": (("--rolling_bos", "once"), "once"),
     "floor": (("--floor", "floor.json"), Path("floor.json")),
     "verify_scorer": (("--verify_scorer", "4"), 4),
-    "cluster": (("--cluster", "story"), "story"),
     "distributions": (("--distributions", "lockstep"), "lockstep"),
     "reference": (("--reference", "base.parquet"), Path("base.parquet")),
-    "reference_top_k": (("--reference_top_k", "16"), 16),
     "device": (("--device", "cpu"), "cpu"),
     "threads": (("--threads", "2"), 2),
-    "worker": (("--worker", "always"), "always"),
-    "timeout": (("--timeout", "2.5"), 2.5),
     "trust_remote_code": (("--trust_remote_code",), True),
     "allow_code": (("--allow_code",), True),
     "allow_differing": (("--allow_differing", "prompt", "--allow-differing", "tokens"),
                         frozenset({"prompt", "tokens"})),
     "margin": (("--margin", "2"), 2.0),
     "fail_on": (("--fail_on", "any_degradation"), "any-degradation"),
-    "broken_documents": (("--broken-documents", "2"), 2),
     "confidence": (("--confidence", "0.9"), 0.9),
     "gate_limits": (("--gate_metric", "kl_mean=0.01", "--gate-metric", "same_top1=1"),
                     {"kl_mean": 0.01, "same_top1": 1}),
-    "memory": (("--memory", "sequential"), "sequential"),
     "sequential": (("--sequential",), True),
-    "sequential_alpha": (("--sequential-alpha", "0.01"), 0.01),
     "bisect": (("--bisect", "always"), "always"),
-    "bisect_budget": (("--bisect_budget", "2.5"), 2.5),
-    "bisect_thorough": (("--no_bisect_thorough",), False),
-    "bisect_jobs": (("--bisect_jobs", "3"), 3),
-    "bisect_over": (("--bisect_over", "layers"), "layers"),
     "strict": (("--strict",), True),
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),
     "output": (("-o", "a.txt", "--output", "b.json"), (Path("a.txt"), Path("b.json"))),
     "output_format": (("--format", "json"), "json"),
     "cache_dir": (("--cache_dir", "c"), Path("c")),
-    "cache_max_size": (("--cache_max_size", "1.5GB"), 1_500_000_000),
     "execution": (("--execution", "ray?actors=2"), "ray?actors=2"),
     "use_cache": (("--no_cache",), False),
     "history": (("--history", "nightly.sqlite"), Path("nightly.sqlite")),
-    "use_history": (("--no_history",), False),
+    "use_history": (("--history", "none"), False),
     "track": (("--track", "wandb", "--track", "mlflow"), ("wandb", "mlflow")),
-    "track_documents": (("--track_documents",), True),
     "quiet": (("-q",), True),
     "model": (("--model", "vllm"), "vllm"),
     "config": (("--config", "g.yaml"), Path("g.yaml")),
@@ -117,9 +102,46 @@ def test_what_is_not_given_is_left_to_the_guard_file(seen: Any) -> None:
     assert given == make_options(None, command=given.command)
 
 
-def test_every_option_of_the_python_api_can_be_typed() -> None:
-    fields = set(CompareOptions.__dataclass_fields__)
-    assert fields - set(SPELLINGS) == {"write", "command", "today"}
+def test_every_option_of_the_python_api_can_be_typed_or_stands_in_the_guard_file() -> None:
+    others = set(CompareOptions.__dataclass_fields__) - set(SPELLINGS)
+    moved = {name for name in others if f"--{name.replace('_', '-')}" in MOVED}
+    assert others - moved == {"write", "command", "today"}
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect", "plan", "floor", "trace", "nightly"])
+@pytest.mark.parametrize(
+    ("typed", "now"),
+    [
+        ("--token_budget=512", "--token-budget is now `run: {token_budget: N}` of the guard file"),
+        ("--no-bisect-thorough", "of the guard file, or `evalguard bisect --no-thorough`"),
+        ("--baseline", "--baseline is now `--base RUN`, or `--base RUN:NAME`"),
+        ("--no_history", "--no-history is now `--history none`"),
+        ("--cluster", "--cluster is now `clusters: {TASK: FIELD}` of the guard file"),
+    ],
+)
+def test_an_option_that_has_moved_says_where_it_is_now(
+    refused: Any, command: str, typed: str, now: str
+) -> None:
+    assert now in refused(2, command, typed, "x").err
+
+
+def test_what_has_moved_to_the_guard_file_is_a_key_of_it(tmp_path: Path) -> None:
+    values = {
+        "N": "2",
+        "P": "0.01",
+        "SECONDS": "2.5",
+        "TEXT": "Be brief.",
+        "TASK": "t",
+        "FIELD": "f",
+    }
+    for option in sorted(MOVED):
+        error = explain_move(option)
+        assert error is not None
+        key = re.search(r"`([a-z]+: \{.*?\})` of the guard file", str(error))
+        if key is not None:
+            written = re.sub(r"\b[A-Z]+\b", lambda word: values.get(word[0], word[0]), key[1])
+            (tmp_path / "guard.yaml").write_text(written)
+            load_guards(tmp_path / "guard.yaml", cwd=tmp_path, allow_code=False)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +163,6 @@ def test_every_option_of_the_python_api_can_be_typed() -> None:
         (("--cand-model-args", "{broken"), "--cand-model-args: not JSON"),
         (("--margin", "-1"), "points (1pp) or a share (2%), not -1"),
         (("--confidence", "1"), "1.0 is not in the range"),
-        (("--timeout", "nan"), "option timeout: nan is not a number of seconds"),
         (("--fail-on", "marge"), "'marge' is not one of"),
         (("--allow-differing", "all"), "'all' is not one of"),
         (("--num-fewshot", "many"), "'many' is not a valid integer"),

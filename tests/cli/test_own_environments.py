@@ -32,14 +32,14 @@ class MisbehavingForCausalLM(LlamaForCausalLM):
             {misdeed}
         return super().forward(*words, **named)
 """
-Guarded = Callable[[str], Path]
+Guarded = Callable[..., Path]
 
 
 @pytest.fixture
 def guarded(world: SmallWorld, tmp_path: Path) -> Guarded:
     """Writes a guard file: `orig` here, `cand` by the code of its checkpoint elsewhere."""
 
-    def write(misdeed: str) -> Path:
+    def write(misdeed: str, timeout: float | None = None) -> Path:
         folder = tmp_path / "checkpoint"
         shutil.copytree(world.models["llama"], folder)
         told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -64,6 +64,7 @@ def guarded(world: SmallWorld, tmp_path: Path) -> Guarded:
                     "pairs": [{"base": "orig", "cand": "cand"}],
                     "tasks": ["sw_word"],
                     "include_path": [str(world.tasks)],
+                    "run": {"timeout": timeout},
                 }
             ),
             encoding="utf-8",
@@ -80,21 +81,21 @@ def words(guard: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("misdeed", "options", "said"),
+    ("misdeed", "timeout", "said"),
     [
-        ("os._exit(9)", (), "exited with code 9"),
-        ("os.kill(os.getpid(), 9)", (), "killed"),
-        ("time.sleep(1e6)", ("--timeout", "20"), "20"),
-        ("raise MemoryError('no room for the cache')", (), "no room for the cache"),
-        ("raise ValueError('a shape that is none')", (), "ValueError: a shape that is none"),
+        ("os._exit(9)", None, "exited with code 9"),
+        ("os.kill(os.getpid(), 9)", None, "killed"),
+        ("time.sleep(1e6)", 20.0, "20"),
+        ("raise MemoryError('no room for the cache')", None, "no room for the cache"),
+        ("raise ValueError('a shape that is none')", None, "ValueError: a shape that is none"),
     ],
     ids=["exits", "is killed", "hangs", "out of memory", "raises"],
 )
 def test_a_misdeed_is_an_error_with_its_reason_and_the_finished_base_is_kept(
-    guarded: Guarded, refused: Any, misdeed: str, options: tuple[str, ...], said: str
+    guarded: Guarded, refused: Any, misdeed: str, timeout: float | None, said: str
 ) -> None:
-    guard = guarded(misdeed)
-    ran = refused(3, *words(guard), *options)
+    guard = guarded(misdeed, timeout)
+    ran = refused(3, *words(guard))
     assert said in ran.err
     assert list((guard.parent / "cache" / "scores").rglob("*.*"))
 

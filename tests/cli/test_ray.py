@@ -38,9 +38,10 @@ def nothing_left_of_ray() -> Iterator[None]:
 
 
 def command(world: SmallWorld, folder: Path, *more: object) -> list[object]:
-    named = ["--config", world.guard, "--base", "orig", "--cand", "sharp", "--tasks", "sw_long"]
+    guard = world.saying("token_budget: 512")
+    named = ["--config", guard, "--base", "orig", "--cand", "sharp", "--tasks", "sw_long"]
     places = ["--cache-dir", folder / "cache", "--output-path", folder / "out"]
-    alike = ["--threads", 1, "--token-budget", 512, "--distributions", "off", "--json"]
+    alike = ["--threads", 1, "--distributions", "off", "--json"]
     return ["compare", *named, *places, *alike, *more]
 
 

@@ -27,11 +27,12 @@ def test_a_token_of_the_command_line_is_nowhere_in_the_result(
 
 @pytest.mark.slow
 def test_keys_of_the_environment_are_nowhere_in_what_is_written(
-    compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compare: Any, world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
-    words = ("--worker", "always", "--cache-dir", "cache", "--limit", "3", "--json")
+    guard = world.saying("worker: always")
+    words = ("--config", guard, "--cache-dir", "cache", "--limit", "3", "--json")
     ran = compare("orig", "same", *words)
     assert ran.code == 0
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -83,6 +84,7 @@ models:
         target: "call:hook.py:{function}"
 tasks: [sw_word]
 include_path: [{tasks}]
+run: {{worker: always}}
 """
 
 
@@ -105,8 +107,8 @@ def test_no_sink_shows_a_secret_of_a_guard_file(
     outputs = [word for kind in ("html", "md", "xml") for word in ("-o", f"out.{kind}")]
     ran = run(
         "compare", "--config", guard, "--base", "orig", "--cand", "hooked", "--debug", "--json",
-        "--history", "h.sqlite", "--cache-dir", "cache", "--worker", "always", "--bisect",
-        "always", "--limit", "12", *outputs,
+        "--history", "h.sqlite", "--cache-dir", "cache", "--bisect", "always",
+        "--limit", "12", *outputs,
     )  # fmt: skip
     assert ran.code == (1 if function == "take" else 3), ran.err
     if function == "refuse":

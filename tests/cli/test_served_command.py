@@ -110,13 +110,13 @@ def workers(folder: Path) -> list[Path]:
     return list((folder / "cache" / "logs").glob("worker-*"))
 
 
-@pytest.mark.parametrize("place", [["--worker", "always"], ["--execution", "ray?actors=2"]])
+@pytest.mark.parametrize("place", [{"worker": "always"}, {"execution": "ray", "actors": 2}])
 def test_what_asks_a_server_has_no_process_of_its_own(
-    place: list[str], guard: Guard, tmp_path: Path, capfd
+    place: dict[str, Any], guard: Guard, tmp_path: Path, capfd
 ) -> None:
-    if "--execution" in place:
+    if "execution" in place:
         pytest.importorskip("ray")
-    done = run_here([*guard(), *place], capfd)
+    done = run_here(guard(run=place), capfd)
     assert done.code == 0, done.out + done.err
     assert not workers(tmp_path)
     assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
@@ -124,8 +124,8 @@ def test_what_asks_a_server_has_no_process_of_its_own(
 
 @pytest.mark.slow
 def test_a_flag_of_the_server_is_named_by_a_bisection(guard: Guard, tmp_path: Path, capfd) -> None:
-    words = guard(candidate={"settings": SHARP})
-    done = run_here([*words, "--bisect", "auto", "--bisect-jobs", "2"], capfd)
+    words = guard(candidate={"settings": SHARP}, run={"bisect_jobs": 2})
+    done = run_here([*words, "--bisect", "auto"], capfd)
     assert done.code == 1, done.out + done.err
     assert not workers(tmp_path)
     bisect = done.document["bisect"]

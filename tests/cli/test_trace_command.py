@@ -72,7 +72,7 @@ def test_the_guilty_weight_is_named_in_a_text_of_ones_own(
 def test_two_models_that_do_not_fit_side_by_side_are_loaded_in_turn(
     run: Any, world: SmallWorld, text: Path
 ) -> None:
-    in_turn = ("--memory", "sequential", "--text", text)
+    in_turn = ("--config", world.saying("memory: sequential"), "--text", text)
     ran = trace(run, world, "other", *in_turn, "--json")
     assert ran.code == 1, ran.err
     assert ran.document["first"]["module"] == "model.layers.1.mlp.down_proj"

@@ -138,13 +138,14 @@ def test_no_trouble_of_wandb_changes_the_verdict(
 
 @pytest.mark.slow
 def test_what_wandb_gets_are_the_numbers_of_result_json(
-    compare: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    compare: Run, world: SmallWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: LONG)
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
-        found = compare("orig", "sharp", "--track-documents", "--json").document
+        guard = world.saying("track_documents: true")
+        found = compare("orig", "sharp", "--config", guard, "--json").document
     (sent,) = found["tracked"]
     assert sent["state"] == "sent", sent
     arrived = server.arrived

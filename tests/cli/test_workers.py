@@ -34,10 +34,12 @@ def test_an_env_setting_runs_in_a_worker_with_the_same_scores_as_here(compare: A
 
 
 @pytest.mark.slow
-def test_everything_in_workers_gives_the_same_document_as_here(compare: Any) -> None:
+def test_everything_in_workers_gives_the_same_document_as_here(
+    compare: Any, world: SmallWorld
+) -> None:
     words = (*ALL_TASKS, "--no-cache", "--threads", "1", "--json")
     here = compare("orig", "sharp", *words).document
-    there = compare("orig", "sharp", *words, "--worker", "always").document
+    there = compare("orig", "sharp", *words, "--config", world.saying("worker: always")).document
     assert here["comparisons"] == there["comparisons"]
     assert [here[side]["digest"] for side in ("base", "candidate")] == [
         there[side]["digest"] for side in ("base", "candidate")
@@ -53,9 +55,11 @@ def fake(monkeypatch: pytest.MonkeyPatch, refused: Any, world: SmallWorld, tmp_p
     )
     llama = world.models["llama"]
 
-    def compared(misdeed: str, *words: object) -> Any:
+    def compared(misdeed: str, *words: object, run: str = "worker: always") -> Any:
+        guard = tmp_path / "workers.yaml"  # no model of it: what it says counts all the same
+        guard.write_text(f"run: {{{run}}}")
         sides = ("compare", "--base", llama, "--cand", llama, "--model", misdeed)
-        tasks = ("--tasks", "sw_word", "--include-path", world.tasks, "--worker", "always")
+        tasks = ("--tasks", "sw_word", "--include-path", world.tasks, "--config", guard)
         return refused(3, *sides, *tasks, "--cache-dir", tmp_path / "cache", *words)
 
     return compared
@@ -73,6 +77,6 @@ def test_a_worker_that_dies_is_exit_3_with_its_log_and_last_words(
 
 
 def test_a_worker_that_hangs_is_ended_by_the_timeout(fake: Any) -> None:
-    ran = fake("sleep", "--timeout", "0.5")
+    ran = fake("sleep", run="worker: always, timeout: 0.5")
     assert "the worker of model" in ran.err
     assert "0.5" in ran.err

@@ -68,11 +68,11 @@ def test_a_bisection_is_typed_again_as_a_comparison(typed: str, comparison: str)
     ("typed", "bisection"),
     [
         (
-            "evalguard compare --base a --bisect never --bisect-budget=9 --bisect-jobs 2 -o x.txt",
-            "evalguard bisect --base a --budget=9 --jobs 2",
+            "evalguard compare --base a --bisect never --limit=9 --threads 2 -o x.txt",
+            "evalguard bisect --base a --limit=9 --threads 2",
         ),
-        ("evalguard compare --base r --no-bisect-thorough --bisect=never",
-         "evalguard bisect --base r --no-thorough"),
+        ("evalguard compare --base r --strict --bisect=never",
+         "evalguard bisect --base r --strict"),
         ("evalguard demo --bisect never", ""),
         ("evalguard bisect --base a", ""),
         ('evalguard compare "unbalanced', ""),

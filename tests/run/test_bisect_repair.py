@@ -94,16 +94,19 @@ def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
         allow=frozenset({"prompt", "tokens", "length"}),
         clusters=ClusterChoice(by_task={"t": "story"}),
         distributions=DistributionChoice(mode="reference", top_k=8), memory="sequential",
-        sequential_alpha=0.01,
+        sequential_alpha=0.01, worker="always", timeout=9.0,
     )  # fmt: skip
     options = CompareOptions(threads=1, cluster="passage", cache_dir=tmp_path, use_cache=False)
+    report = SimpleNamespace(comparisons=[SimpleNamespace(task="u", cluster_field="passage")])
     source = ModelSource(name="m", variant=Variant(name="m", model="fake", model_args={}))
-    finished: Any = SimpleNamespace(sources=(source, source), choices=choices, options=options)
+    finished: Any = SimpleNamespace(
+        sources=(source, source), choices=choices, options=options, report=report
+    )
     (tmp_path / REPAIRED_FILE).write_text(render_repaired_guard(finished, source))
     (guard,) = load_guards(tmp_path / REPAIRED_FILE, cwd=tmp_path, allow_code=False).guards
     judged = (guard.gate.undecided, guard.gate.subtasks, guard.gate.limits)
     assert judged == (gate.undecided, gate.subtasks, gate.limits)
-    assert guard.clusters == choices.clusters.by_task
+    assert guard.clusters == {"t": "story", "u": "passage"}
     (pair,) = guard.pairs
     assert [replace(one, where="") for one in pair.accept] == [waiver]
     read = resolve_choices(
@@ -112,24 +115,24 @@ def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
     assert read.policy == policy
     assert (read.distributions, read.memory) == (choices.distributions, choices.memory)
     assert read.sequential_alpha == choices.sequential_alpha
-    assert read.task_options.limit == asked.limit
+    assert read.task_options == replace(
+        asked, gen_kwargs={}, include_paths=read.task_options.include_paths
+    )
+    assert (read.worker, read.timeout) == ("always", 9.0)
     words = shlex.split(proof_command(tmp_path, finished))
     given = read_compare_options(dict(compare_command.make_context("compare", words[2:]).params))
-    assert given["system_instruction"] == asked.system_instruction
-    assert given["fewshot_as_multiturn"]
     assert given["gen_kwargs"] == asked.gen_kwargs
     assert set(given["allow_differing"]) == {"prompt"}
-    assert (given["threads"], given["cluster"], given["use_cache"]) == (1, "passage", False)
+    assert (given["threads"], given["use_cache"]) == (1, False)
     assert given["cache_dir"] == tmp_path
 
 
 OPTIONS = CompareOptions(
     config=Path("guard.yaml"), tasks=("a", "b"), include_path=(Path("x y"), Path("z")),
     cand_model_args={"dtype": "bfloat16", "n": 2}, base_set={"s": "1"}, limit=0.25, seed=3,
-    apply_chat_template=True, fewshot_as_multiturn=True, batch_size="auto", share_prefixes=False,
-    threads=2, allow_code=True, timeout=1.5, allow_differing=frozenset({"tokens", "prompt"}),
-    margin=0.5, gate_limits={"kl_mean": 0.01}, sequential=True, strict=True, use_cache=False,
-    use_history=False,
+    apply_chat_template=True, batch_size="auto", threads=2, allow_code=True,
+    allow_differing=frozenset({"tokens", "prompt"}), margin=0.5, gate_limits={"kl_mean": 0.01},
+    sequential=True, strict=True, use_cache=False,
 )  # fmt: skip
 
 
@@ -157,8 +160,11 @@ def test_from_python_the_proof_names_everything_that_was_asked_for(tmp_path: Pat
     given = read_compare_options(dict(compare_command.make_context("compare", words[2:]).params))
     assert (given["config"], given["tasks"]) == (OPTIONS.config, OPTIONS.tasks)
     assert given["cand_set"] == {"kind": "reference"}
-    named = replace(OPTIONS, apply_chat_template="plain")
-    assert build_repair(_with(finished, named), {"kind": "0"}, finished.candidate).command == ""
+    for named in ({"apply_chat_template": "plain"}, {"share_prefixes": False}):
+        asked = _with(finished, replace(OPTIONS, **named))  # which nobody can type
+        assert build_repair(asked, {"kind": "0"}, finished.candidate).command == ""
+    unseen = _with(finished, replace(OPTIONS, timeout=1.5))  # and what moves no number
+    assert build_repair(unseen, {"kind": "0"}, finished.candidate).command == found.command
 
 
 def _with(finished: Any, options: CompareOptions) -> Any:

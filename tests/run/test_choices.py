@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.run import LmEvalRun
-from evalguard.run.choices import DEFAULT_SEED, Choices, resolve_choices
+from evalguard.run.choices import DEFAULT_SEED, Choices, resolve_choices, with_workers
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.divergences import DistributionChoice
 from evalguard.run.sources import ModelSource, RunSource, Source
@@ -122,6 +123,29 @@ def test_a_named_guard_file_judges_what_is_no_model_of_it(guards: GuardSet, tmp_
     assert named.clusters.by_task == {"run_task": "story"}
     assert named.task_options.limit is None
     assert named.notes == (f"no side is a model of {file}: its gate and clusters count",)
+
+
+def test_a_named_guard_file_says_how_models_are_run_that_it_does_not_name(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "run: {token_budget: 512, worker: always, timeout: 9.5, track_documents: true,\n"
+        "      system_instruction: Be brief., fewshot_as_multiturn: false, history: h.sqlite}\n"
+    )
+    named = load_guards(file, cwd=tmp_path, allow_code=False)
+    options = CompareOptions(tasks=("t",))
+    found = resolve_choices(INLINE, INLINE, named, options)
+    assert (found.policy.token_budget, found.worker, found.timeout) == (512, "always", 9.5)
+    assert found.task_options.system_instruction == "Be brief."
+    assert found.task_options.fewshot_as_multiturn is False
+    assert found.history == tmp_path / "h.sqlite"
+    assert found.notes == (f"no side is a model of {file}: its run, gate and clusters count",)
+    told = with_workers(options, found)
+    assert (told.worker, told.timeout) == ("always", 9.5)
+    typed = resolve_choices(INLINE, INLINE, named, replace(options, timeout=2.0, worker="auto"))
+    assert (typed.worker, typed.timeout) == ("auto", 2.0)
+    finished = resolve_choices(stored(), stored(), named, CompareOptions())
+    assert (finished.worker, finished.policy.token_budget) == ("auto", 0)
+    assert (finished.history, finished.track_documents) == (tmp_path / "h.sqlite", True)
 
 
 def test_a_finished_run_settles_what_neither_says(settle: Any) -> None:

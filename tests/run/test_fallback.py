@@ -203,7 +203,7 @@ def test_a_reference_file_is_made_anew_with_the_run_and_one_from_before_stays(
     before = file.read_bytes()
     with pytest.raises(UsageError, match="scored otherwise than this candidate can be") as raised:
         evalguard.compare(base, port, cand_model_args=port_args, **given)
-    assert "--no-share-prefixes" in raised.value.hint
+    assert "run: {share_prefixes: false}" in raised.value.hint
     assert file.read_bytes() == before
 
 

@@ -57,7 +57,7 @@ def compare(
     code = f"{first}\nfrom evalguard.__main__ import run\nrun()"
     done = subprocess.run(
         [sys.executable, "-c", code, "compare", "--config", "guard.yaml", "--base", base,
-         "--cand", cand, "--json", "--bisect", "never", "--track", "none", "--no-share-prefixes"],
+         "--cand", cand, "--json", "--bisect", "never", "--track", "none"],
         cwd=folder,
         env={**os.environ, "EVALGUARD_CACHE_DIR": str(folder / "cache"), "HF_HUB_OFFLINE": "1",
              "HF_MODULES_CACHE": str(folder / "modules"),
@@ -82,6 +82,7 @@ def kept(told: Mapping[str, object], model: str) -> bool:
 def guard(folder: Path, models: Mapping[str, object]) -> None:
     write_tasks(folder / "tasks")
     told = {"models": models, "tasks": ["sw_word"], "include_path": "tasks"}
+    told |= {"run": {"share_prefixes": False}}
     (folder / "guard.yaml").write_text(json.dumps(told))
 
 

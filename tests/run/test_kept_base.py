@@ -169,7 +169,7 @@ def test_memory_says_how_many_models_are_loaded_at_once(
         score("llama", "other", memory=memory, use_cache=False, distributions="off")
         assert most == [1, 2, 1, 2]
     else:
-        assert "--memory sequential loads one model at a time" in base.notes[0]
+        assert "memory sequential loads one model at a time" in base.notes[0]
         assert "--distributions reference measures them" in base.notes[0]
 
 
@@ -178,7 +178,7 @@ def test_a_limit_on_distributions_is_measured_by_reference_where_one_model_is_lo
 ) -> None:
     base, other = score("llama", "other", memory="sequential", **LIMITS)
     assert kl([base, other], "sw_word").size > 0
-    assert "by reference: --memory sequential loads one model at a time" in base.notes[0]
+    assert "by reference: memory sequential loads one model at a time" in base.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_memory_and_distributions_that_want_the_opposite_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=f"memory {memory} does not go with") as raised:
         score("llama", "other", memory=memory, distributions=distributions)
-    assert "--memory" in raised.value.hint
+    assert "run: {memory: ...}" in raised.value.hint
 
 
 @pytest.mark.slow

@@ -118,7 +118,9 @@ def test_code_that_a_traced_model_brings_changes_the_other_model_in_neither_orde
     alone = traced_elsewhere(tmp_path, llama, llama, text)
     as_base = traced_elsewhere(tmp_path, llama, port, text)
     as_candidate = traced_elsewhere(tmp_path, port, llama, text)
-    in_turn = traced_elsewhere(tmp_path, port, clean, text, "--memory", "sequential")
+    guard = tmp_path / "one-at-a-time.yaml"
+    guard.write_text("run: {memory: sequential}")
+    in_turn = traced_elsewhere(tmp_path, port, clean, text, "--config", str(guard))
     wanted = activations(alone, "base")
     assert wanted
     assert activations(as_base, "base") == wanted

@@ -160,7 +160,7 @@ def test_a_first_probe_that_never_ends_is_ended_too(
     for error in (failed.error, caught.value):
         assert isinstance(error, WorkerError)
         assert error.cause == "late"
-        assert "--timeout" in error.hint
+        assert "run: {timeout: SECONDS}" in error.hint
 
 
 def test_an_error_after_a_probe_that_ended_just_in_time_is_its_own() -> None:

@@ -299,7 +299,7 @@ def test_a_worker_that_is_alive_but_never_answers_is_killed_after_the_call_timeo
     connection.timeout = 3.0
     with pytest.raises(WorkerError, match=r"gave no answer within 3 s.*\d heartbeats") as caught:
         scorer.score([request("a", task="sleep")])
-    assert "--timeout" in caught.value.hint
+    assert "run: {timeout: SECONDS}" in caught.value.hint
     first_line = str(caught.value).splitlines()[0]
     assert re.search(
         r"scoring 1 requests.*, in <lambda> \(.*fake_worker.py, line \d+\); ", first_line

@@ -143,7 +143,7 @@ def retry_with_smaller_batches(
             raise FallbackError(
                 f"{OUT_OF_MEMORY} on one tree of prefixes: {found}",
                 giving_up="share_prefixes",
-                hint="--no-share-prefixes",
+                hint="run: {share_prefixes: false}",
             )
         if not any(smaller):
             raise EvaluationError(

@@ -135,7 +135,7 @@ def _fall_back_on_error() -> Iterator[None]:
 
 
 def _sharing_error(reason: str) -> FallbackError:
-    return FallbackError(reason, giving_up="share_prefixes", hint="--no-share-prefixes")
+    return FallbackError(reason, giving_up="share_prefixes", hint="run: {share_prefixes: false}")
 
 
 def _sample_pieces(batch: PackedBatch) -> list[InputTokens]:

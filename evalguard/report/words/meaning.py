@@ -529,7 +529,10 @@ def _bisection_next_step(found: BisectReport, said: Meaning) -> tuple[str, str]:
             "",
         )
     if found.status == "unexplained":
-        return "search longer (--bisect-thorough), or on more documents (a higher --limit)", ""
+        return (
+            "search longer (evalguard bisect --thorough), or on more documents (a higher --limit)",
+            "",
+        )
     if found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0:
         return "declare what else differs between the two models as settings", ""
     return said.next_step, said.command

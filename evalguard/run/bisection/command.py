@@ -100,7 +100,9 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
         again = compare_sides(request.base, request.candidate, unkept, cwd=request.cwd)
         check_unchanged(there, again.report)
         then = replace(before, run_folder=str(folder), bisect=None, bisect_reason="")
-        finished: FinishedComparison = replace(again, report=then, options=options)
+        # as they were settled, but for what was left out of the comparison alone
+        settled = replace(again.options, write=options.write, use_history=options.use_history)
+        finished: FinishedComparison = replace(again, report=then, options=settled)
         return finish_resumed_run(finished, request)
 
 

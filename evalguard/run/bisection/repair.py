@@ -259,8 +259,7 @@ REPAIRED_FILE = "repaired.yaml"
 _HEAD = "the candidate with its culprits put right, by evalguard bisect"
 # Options that no guard file can hold, beside those about prompts.
 _TYPED_ONLY = (
-    "threads", "worker", "timeout", "cluster", "cache_dir", "use_cache", "verify_scorer",
-    "strict", "floor", "output_path",
+    "threads", "cache_dir", "use_cache", "verify_scorer", "strict", "floor", "output_path",
 )  # fmt: skip
 
 
@@ -290,7 +289,7 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
         "pairs": [pair],
         "tasks": list(choices.tasks),
         "include_path": [str(path) for path in choices.task_options.include_paths],
-        "clusters": dict(choices.clusters.by_task),
+        "clusters": {**choices.clusters.by_task, **_cluster_fields(finished)},
         "run": _run_block(choices),
         "gate": {
             "margin": _margin_value(gate.default_margin),
@@ -314,6 +313,11 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
     return guard_text(models, more, head=_HEAD)
 
 
+def _cluster_fields(finished: FinishedComparison) -> dict[str, Value]:
+    """Task -> the field that its documents were clustered by."""
+    return {one.task: one.cluster_field for one in finished.report.comparisons if one.cluster_field}
+
+
 def _metric_entries(gate: Gate) -> dict[str, Value]:
     """What the gate says of single metrics, as a guard file has it."""
     margins, directions = dict(gate.margins), dict(gate.directions)
@@ -335,10 +339,6 @@ def proof_command(folder: Path, finished: FinishedComparison) -> str:
     """The command that compares the two, with what of the comparison no guard file can say."""
     asked, words = finished.choices.task_options, ["--config", str(folder / REPAIRED_FILE)]
     words += ["--base", "base", "--cand", "repaired"]
-    if asked.system_instruction:
-        words += ["--system-instruction", asked.system_instruction]
-    if asked.fewshot_as_multiturn:
-        words += ["--fewshot-as-multiturn"]
     if asked.gen_kwargs:
         words += ["--gen-kwargs", json.dumps(dict(asked.gen_kwargs))]
     if asked.confirm_unsafe:
@@ -357,6 +357,8 @@ def _run_block(choices: Choices) -> dict[str, Value]:
         "limit": (_limit_value(asked.limit), None),
         "num_fewshot": (asked.num_fewshot, None),
         "apply_chat_template": (asked.apply_chat_template, False),
+        "system_instruction": (asked.system_instruction, ""),
+        "fewshot_as_multiturn": (asked.fewshot_as_multiturn, None),
         "batch_size": (policy.batch_size, None),
         "token_budget": (policy.token_budget, 0),
         "scorer": (policy.scorer, "fast"),
@@ -366,6 +368,8 @@ def _run_block(choices: Choices) -> dict[str, Value]:
         "distributions": (distributions.mode, usual.mode),
         "reference_top_k": (distributions.top_k, usual.top_k),
         "memory": (choices.memory, "auto"),
+        "worker": (choices.worker, "auto"),
+        "timeout": (choices.timeout, None),
         "sequential_alpha": (choices.sequential_alpha, None),
     }
     run = {name: value for name, (value, usually) in settled.items() if value != usually}

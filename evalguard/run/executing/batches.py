@@ -143,14 +143,14 @@ def check_batches(policy: ScoringPolicy, found: ModelDescription) -> None:
             f"memory ran out with batches of {policy.token_budget:,} tokens, which base and "
             "candidate were scored in",
             kind="out_of_memory",
-            hint=f"--token-budget {max(policy.token_budget // 2, 1)} for the whole comparison",
+            hint=f"run: {{token_budget: {max(policy.token_budget // 2, 1)}}} for all of it",
         )
     if difference:
         raise Untestable(
             "it cannot be scored as base and candidate were: it shares no prefixes"
             if difference == "shares_prefixes"
             else "it cannot be scored as base and candidate were: by another path to the scores",
-            hint="--no-share-prefixes for the whole comparison"
+            hint="run: {share_prefixes: false} for the whole comparison"
             if difference == "shares_prefixes"
             else "--scorer harness for the whole comparison",
         )

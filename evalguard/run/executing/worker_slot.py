@@ -162,7 +162,9 @@ class WorkerSlot:
         if self.overdue:
             why, self.overdue = self.overdue, ""
             late = f"gave no answer within {took:.0f} s, {why}"
-            return WorkerError(late, cause="late", hint="--timeout SECONDS allows it more time")
+            return WorkerError(
+                late, cause="late", hint="run: {timeout: SECONDS} allows it more time"
+            )
         return error if isinstance(error, EvalguardError) else _unexpected_error(error)
 
     def _at(self, source: ModelSource) -> Scorer:

@@ -22,7 +22,7 @@ from evalguard.core.settings import Value, digest_of
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EvaluationError, StoreError, UsageError
 from evalguard.errors import nearest as nearest_name
 from evalguard.report.floor import floor_document, render_floor
-from evalguard.run.choices import Choices
+from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
 from evalguard.run.executing.actors import with_execution
 from evalguard.run.floor.floor_runs import FloorRun, score_variations
@@ -105,7 +105,7 @@ def _measure_floor(
     source: ModelSource, choices: Choices, options: CompareOptions, vary: Collection[str]
 ) -> FloorResult:
     factors = _read_factors(vary)
-    options = with_execution(options, choices)
+    options = with_execution(with_workers(options, choices), choices)
     with interruptible("measuring the floor"):
         run = score_variations(source, choices, options, factors)
     report = _build_report(source, run, choices, options)

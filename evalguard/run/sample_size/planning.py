@@ -22,7 +22,7 @@ from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.report.plan import plan_document, render_plan
-from evalguard.run.choices import Choices
+from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
 from evalguard.run.loading.lazy_scorer import open_scorer
 from evalguard.run.meter import NOTHING_CACHED, interruptible
@@ -76,6 +76,7 @@ def plan(
         raise UsageError(f"a pilot of {pilot} documents shows no scatter", hint="take 64 or more")
     with interruptible("reading what is to be planned", hint=NOTHING_CACHED):
         sources, choices = resolve_request(str(base), str(candidate), options)
+        options = with_workers(options, choices)
     aim = PlanAim.of(choices.gate, power)
     sampled = dataclasses.replace(choices.task_options, sample=pilot)
     choices = dataclasses.replace(choices, task_options=sampled)

@@ -304,9 +304,7 @@ def check_sequential(
     """
     if choices.sequential_alpha is None:
         if options.sequential_alpha is not None:
-            raise UsageError(
-                "--sequential-alpha has no effect without --sequential", hint="give both"
-            )
+            raise UsageError("sequential_alpha has no effect without sequential", hint="give both")
         return choices
     for problem, hint in _unsupported_choices(choices, options):
         raise UsageError(problem, hint=hint)

@@ -160,13 +160,13 @@ def _discard_on_restart(file: Path | None, found: bool) -> Iterator[None]:
             raise UsageError(
                 f"{file} holds a base that was scored otherwise than this candidate can be: "
                 f"{error}",
-                hint=f"make another file: --reference FILE {option}",
+                hint=f"make another file, with {option}",
             ) from error
         file.unlink(missing_ok=True)
         raise
 
 
-_PLAINER_OPTIONS = {"share_prefixes": "--no-share-prefixes", "scorer": "--scorer harness"}
+_PLAINER_OPTIONS = {"share_prefixes": "run: {share_prefixes: false}", "scorer": "--scorer harness"}
 
 
 @dataclass(slots=True)

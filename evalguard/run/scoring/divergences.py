@@ -132,7 +132,7 @@ def choose_distributions(
     if options.reference_top_k and options.reference and options.reference.exists():
         raise UsageError(
             f"{options.reference} is there and keeps its own number of tokens",
-            hint="leave out --reference-top-k, or remove the file: then it is made anew",
+            hint="leave out reference_top_k, or remove the file: then it is made anew",
         )
     if options.reference_top_k and mode != "reference":
         raise UsageError(
@@ -162,7 +162,7 @@ def choose_memory(
         loads = "one model at a time" if opposite == "reference" else "both models"
         raise UsageError(
             f"memory {memory} does not go with distributions {opposite}, which needs {loads}",
-            hint="leave out one of --memory and --distributions (memory and distributions)",
+            hint="leave out one of memory and distributions (run: {memory: ...}, --distributions)",
         )
     return memory
 

@@ -260,7 +260,7 @@ class ScoringPlan:
                 reason = f"{source.name} runs in a worker process"
                 return LockstepObstacle(reason, apart=True, foreign=bool(runs_other_code()))
         if self.context.choices.memory == "sequential":
-            return LockstepObstacle("--memory sequential loads one model at a time", apart=True)
+            return LockstepObstacle("memory sequential loads one model at a time", apart=True)
         return None
 
     def _no_room(self, first: LoadedModel, candidate: ModelSource) -> LockstepObstacle | None:

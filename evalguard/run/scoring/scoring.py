@@ -195,7 +195,7 @@ _ABSOLUTE, _RELATIVE = 1e-4, 1e-6
 _TIMES_NOISE = 4.0
 
 _NOT_VERIFIED = (
-    "{task}: its scores were not verified: --rolling-bos once reads whole texts otherwise than "
+    "{task}: its scores were not verified: rolling_bos once reads whole texts otherwise than "
     "lm-eval's own path"
 )
 

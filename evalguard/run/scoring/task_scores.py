@@ -19,9 +19,9 @@ from evalguard.harness.tables import TaskScores, score_tables
 AnsweredRequests = tuple[tuple[Request, Response], ...]
 
 _ROLLING_BOS = {
-    "lm-eval": "whole texts: the likelihood of BOS given BOS counts, as in lm-eval (--rolling-bos "
-    "once leaves it out)",
-    "once": "whole texts: BOS is read once and not scored (--rolling-bos once); lm-eval itself "
+    "lm-eval": "whole texts: the likelihood of BOS given BOS counts, as in lm-eval "
+    "(rolling_bos: once leaves it out)",
+    "once": "whole texts: BOS is read once and not scored (rolling_bos: once); lm-eval itself "
     "gives another value",
 }
 

@@ -56,7 +56,7 @@ def load_sides(
     Raises:
         UsageError, MisalignedRunsError, EvaluationError: as loading and encoding do.
     """
-    if _loads_in_turn(request, options):
+    if _loads_in_turn(request):
         return _load_in_turn(request, options, cache_dir, step, stack)
     return _load_both(request, options, cache_dir, stack)
 
@@ -168,15 +168,15 @@ def _is_apart(request: TraceRequest) -> bool:
     return has_own_process(source.variant) or has_own_process(request.base.variant)
 
 
-def _loads_in_turn(request: TraceRequest, options: CompareOptions) -> bool:
+def _loads_in_turn(request: TraceRequest) -> bool:
     """Whether the two models are loaded one after the other: as asked, or as memory allows."""
     base, candidate = request.base, request.candidate
     if not isinstance(candidate, ModelSource):
         return False
     if not (is_torch_here(base) and is_torch_here(candidate)):
         return False
-    if options.memory != "auto" and options.memory is not None:
-        return options.memory == "sequential"
+    if request.choices.memory != "auto":
+        return request.choices.memory == "sequential"
     needed = sum(
         checkpoint_bytes(one.variant.model_args.get("pretrained")) for one in (base, candidate)
     )

@@ -11,6 +11,7 @@ from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reports.trace_report import TraceReport
 from evalguard.errors import UsageError
 from evalguard.report.progress import ProgressLine
+from evalguard.run.choices import with_workers
 from evalguard.run.loading.foreign_code import has_own_process
 from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
@@ -80,6 +81,7 @@ def trace(
     with interruptible("reading what is to be traced", hint=NOTHING_KEPT):
         mapped = None if name_map is None else Path(name_map).expanduser()
         request = resolve_trace_request(str(base), str(candidate), options, choice, mapped)
+        options = with_workers(options, request.choices)
     if options.write:
         check_writable(options.output_path or DEFAULT_OUTPUT)
     work = TraceWork(

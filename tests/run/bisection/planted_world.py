@@ -41,5 +41,5 @@ def make_planted_world(folder: Path) -> PlantedWorld:
         knob = catalogue[name]
         value = knob.dial(strength) if strength and knob.dial else knob.harmless
         settings.append(knob.setting(value))
-    guard = write_guard(folder / "guard.yaml", place, settings)
+    guard = write_guard(folder / "guard.yaml", place, settings, token_budget=512)
     return PlantedWorld(place=place, guard=guard, truth=Truth(place, tuple(settings)))

@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def words(world: PlantedWorld, folder: Path, *more: object) -> list[object]:
     named = ["--config", world.guard, "--base", BASE, "--cand", CANDIDATE]
     places = ["--cache-dir", folder / "cache", "--output-path", folder / "out"]
-    return ["bisect", *named, *places, "--threads", 1, "--token-budget", 512, "--json", *more]
+    return ["bisect", *named, *places, "--threads", 1, "--json", *more]
 
 
 def answer(run: Run) -> Answer:
