@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.night_series import OUTSIDE, QUIET, Make, Series, normal, stepped
 from evalguard.core.reports.night_report import ALPHA, LOOKS
-from evalguard.run.nightly.night_files import MOST_NIGHTS
+from evalguard.run.nightly.night_trends import MOST_NIGHTS
 from evalguard.stats.series.change_points import change_points
 
 YEAR, FIRST_LOOK = 365, 6

@@ -37,12 +37,14 @@ __all__ = [
 if TYPE_CHECKING:
     from evalguard.run.bisection.command import bisect_settings, resume_bisection
     from evalguard.run.compare import compare
-    from evalguard.run.floor.floor import FloorResult, floor
+    from evalguard.run.floor.floor import floor
+    from evalguard.run.floor.floor_result import FloorResult
     from evalguard.run.nightly.night_files import NightlyResult
     from evalguard.run.nightly.nightly import nightly
     from evalguard.run.options import CompareOptions
     from evalguard.run.result import CompareResult
-    from evalguard.run.sample_size.planning import PlanResult, plan
+    from evalguard.run.sample_size.plan_result import PlanResult
+    from evalguard.run.sample_size.planning import plan
     from evalguard.run.several import SeveralResult, compare_several
     from evalguard.run.tracing.result import TraceResult
     from evalguard.run.tracing.trace import trace
@@ -51,11 +53,11 @@ _HOMES = {
     "bisect_settings": "evalguard.run.bisection.command",
     "resume_bisection": "evalguard.run.bisection.command",
     "compare": "evalguard.run.compare",
-    "FloorResult": "evalguard.run.floor.floor",
+    "FloorResult": "evalguard.run.floor.floor_result",
     "floor": "evalguard.run.floor.floor",
     "NightlyResult": "evalguard.run.nightly.night_files",
     "nightly": "evalguard.run.nightly.nightly",
-    "PlanResult": "evalguard.run.sample_size.planning",
+    "PlanResult": "evalguard.run.sample_size.plan_result",
     "plan": "evalguard.run.sample_size.planning",
     "CompareOptions": "evalguard.run.options",
     "CompareResult": "evalguard.run.result",

@@ -39,8 +39,8 @@ from evalguard.cli.parameters import (
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.run.floor.floor import FloorResult
-    from evalguard.run.sample_size.planning import PlanResult
+    from evalguard.run.floor.floor_result import FloorResult
+    from evalguard.run.sample_size.plan_result import PlanResult
 
 
 _COUNT_FOR_A_RUN = frozenset(

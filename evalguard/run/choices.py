@@ -24,7 +24,7 @@ from evalguard.run.groups import ClusterChoice
 from evalguard.run.history.location import choose_history_file
 from evalguard.run.options import BisectOver, BisectUse, CompareOptions, MemoryUse, WorkerUse
 from evalguard.run.publishing.tracking import choose_sinks
-from evalguard.run.scoring.divergences import (
+from evalguard.run.scoring.distribution_choice import (
     DistributionChoice,
     choose_distributions,
     choose_memory,

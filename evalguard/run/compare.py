@@ -12,7 +12,8 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.repeat_command import as_comparison
 from evalguard.errors import UsageError
 from evalguard.run.base import is_stored_base, read_baseline
-from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
+from evalguard.run.bisection.stored_request import StoredRequest
+from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.choices import Choices, resolve_choices, with_start_date, with_workers
 from evalguard.run.executing.actors import with_execution
 from evalguard.run.floor.stored_floors import read_given_floor
@@ -23,10 +24,12 @@ from evalguard.run.meter import Meter, check_files, interruptible, requested_fil
 from evalguard.run.options import CompareOptions, make_options, typed_comparison
 from evalguard.run.preflight import check_measurable, check_models, find_guards
 from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
-from evalguard.run.sample_size.draws import Stops
-from evalguard.run.sample_size.sequential import can_stop_early, check_sequential, score_in_looks
+from evalguard.run.sample_size.sequential import score_in_looks
+from evalguard.run.sample_size.sequential_checks import can_stop_early, check_sequential
+from evalguard.run.sample_size.stops import Stops
 from evalguard.run.scoring.fairness import lead_to_tokenizer
-from evalguard.run.scoring.scoring import ScoredSide, score_sides
+from evalguard.run.scoring.score_models import score_sides
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,

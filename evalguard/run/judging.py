@@ -34,7 +34,7 @@ from evalguard.errors import (
 )
 from evalguard.harness.finished_runs.run import environment_differences
 from evalguard.run.choices import Choices
-from evalguard.run.floor.stored_floors import compare_with_floors
+from evalguard.run.floor.held_floors import compare_with_floors
 from evalguard.run.groups import (
     add_aggregates,
     cluster_documents,
@@ -43,16 +43,11 @@ from evalguard.run.groups import (
 )
 from evalguard.run.options import CompareOptions
 from evalguard.run.record import read_environments
-from evalguard.run.sample_size.draws import Stops
+from evalguard.run.sample_size.stops import Stops
 from evalguard.run.scoring.broken import find_broken_documents
 from evalguard.run.scoring.dependent_documents import find_dependent_documents
-from evalguard.run.scoring.divergences import (
-    compare_task_distributions,
-    estimate_task_kl,
-    find_moved_distributions,
-)
 from evalguard.run.scoring.equal_answers import doubt_equal_answers
-from evalguard.run.scoring.fairness import find_padding_changes, note_batch_differences
+from evalguard.run.scoring.fairness import note_batch_differences
 from evalguard.run.scoring.generations import (
     compare_task_generations,
     find_missing_answers,
@@ -60,9 +55,15 @@ from evalguard.run.scoring.generations import (
 )
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
 from evalguard.run.scoring.nothing_known import fail_unknown
+from evalguard.run.scoring.padding_changes import find_padding_changes
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.run.scoring.spread_losses import find_spread_losses
+from evalguard.run.scoring.task_distributions import (
+    compare_task_distributions,
+    estimate_task_kl,
+    find_moved_distributions,
+)
 from evalguard.run.stored_run import describe_differences
 from evalguard.run.undirected import refuse_undirected
 from evalguard.stats.answers.uninformative import nothing_known

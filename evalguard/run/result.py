@@ -21,7 +21,8 @@ from evalguard.report.contract.compare import compare_document, distribution_row
 from evalguard.report.formats import render_report
 from evalguard.report.terminal import render_terminal
 from evalguard.run.bisection.bisection import attach_bisection
-from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
+from evalguard.run.bisection.stored_request import StoredRequest
+from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.history.storage import store_in_history
 from evalguard.run.meter import interruptible, requested_files, write_files, write_report_files
 from evalguard.run.publishing.tracking import track_run

@@ -21,7 +21,9 @@ from evalguard.report.formats import choose_format
 from evalguard.report.progress import ProgressLine
 from evalguard.report.several import SEVERAL_FORMATS, render_several, several_document
 from evalguard.report.words.labels import decisive_comparison
-from evalguard.run.bisection.subject import FinishedComparison, StoredRequest, names_off_reference
+from evalguard.run.bisection.stored_request import StoredRequest
+from evalguard.run.bisection.subject import FinishedComparison
+from evalguard.run.bisection.unsearchable import names_off_reference
 from evalguard.run.choices import with_start_date, with_workers
 from evalguard.run.compare import RecurringBase, compare_sides, resolve_request
 from evalguard.run.judging import build_report

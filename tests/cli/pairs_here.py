@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from evalguard.core.reports.night_report import PairNight
+from evalguard.run.nightly.pair_steps import bisect_pair, compare_pair
 from evalguard.run.nightly.pair_worker import PairWork
-from evalguard.run.nightly.pairs import bisect_pair, compare_pair
 
 
 class PairsHere:

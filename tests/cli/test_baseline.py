@@ -228,7 +228,7 @@ def test_other_documents_are_refused_by_their_hashes_before_a_model_is_loaded(
     def others(requests: Any) -> Any:
         return tuple(dataclasses.replace(one, doc_hash="0" * 64) for one in asked(requests))
 
-    monkeypatch.setattr("evalguard.run.scoring.scoring.requested_documents", others)
+    monkeypatch.setattr("evalguard.run.scoring.stored_requests.requested_documents", others)
     for baseline in (made["run_folder"], file):
         found = against(baseline, "soft", "--tasks", "sw_word")
         assert found.code == 3

@@ -12,7 +12,7 @@ from evalguard.core.distribution_floor import DistributionFloor
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.report.words.meaning import derive_meaning
-from evalguard.run.scoring.divergences import find_moved_distributions
+from evalguard.run.scoring.task_distributions import find_moved_distributions
 
 HF = "hf, 1.2M parameters, float32, on cpu"
 SIDES = {

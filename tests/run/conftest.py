@@ -60,7 +60,7 @@ def score(models: dict[str, Path], tmp_path: Path) -> Score:
     from evalguard.config.guard import GuardSet
     from evalguard.run.choices import resolve_choices
     from evalguard.run.options import CompareOptions
-    from evalguard.run.scoring.scoring import score_models
+    from evalguard.run.scoring.score_models import score_models
 
     def scored(base: str, candidate: str, *, dtype: str = "float32", **given: Any) -> Any:
         fields = {"tasks": ("sw_word",), "include_path": (models["tasks"],), "quiet": True}

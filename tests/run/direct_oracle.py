@@ -14,8 +14,9 @@ from evalguard.core.document_scale import DocumentScale
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
-from evalguard.run.scoring.divergences import DistributionChoice
-from evalguard.run.scoring.scoring import ScoredSide, score_models, side_of_model
+from evalguard.run.scoring.distribution_choice import DistributionChoice
+from evalguard.run.scoring.score_models import score_models
+from evalguard.run.scoring.scoring import ScoredSide, side_of_model
 from evalguard.run.sources import ModelSource
 
 

@@ -19,7 +19,8 @@ from evalguard.run.compare import resolve_request
 from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.loading.edited_model import load_scorer
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.scoring.scoring import ScoredSide, score_sides
+from evalguard.run.scoring.score_models import score_sides
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
 
 KEY = ("sw_long", "none", "perplexity")

@@ -20,17 +20,16 @@ from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Value, Variant
 from evalguard.core.waivers import Waiver
 from evalguard.harness.surroundings import TaskOptions
-from evalguard.run.bisection.repair import (
+from evalguard.run.bisection.guard_repair import Repair, build_repair
+from evalguard.run.bisection.repaired_guard import (
     REPAIRED_FILE,
-    Repair,
-    build_repair,
     proof_command,
     render_repaired_guard,
 )
 from evalguard.run.choices import Choices, resolve_choices
 from evalguard.run.groups import ClusterChoice
 from evalguard.run.options import CompareOptions, make_options, option_words
-from evalguard.run.scoring.divergences import DistributionChoice
+from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.sources import ModelSource
 
 _GUARD = """

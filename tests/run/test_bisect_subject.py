@@ -17,7 +17,7 @@ from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Constraint, Setting, Target, Variant
 from evalguard.core.verdict import Margin
-from evalguard.run.bisection.search import constraints_among
+from evalguard.run.bisection.search_constraints import constraints_among
 from evalguard.run.bisection.subject import (
     Subject,
     choose_subject,

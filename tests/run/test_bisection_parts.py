@@ -25,12 +25,12 @@ from evalguard.errors import (
 )
 from evalguard.harness.blocks import RequestBlock
 from evalguard.run.bisection.block_scoring import join_document_blocks
-from evalguard.run.bisection.model_oracle import (
+from evalguard.run.bisection.effective_values import (
     inert_by_readback,
     same_model,
     settings_off_reference,
 )
-from evalguard.run.bisection.probes import FailureStreak
+from evalguard.run.bisection.failure_streak import FailureStreak
 from evalguard.run.executing.batches import check_batches, policy_for_ends, uses_batches_of
 from evalguard.run.executing.refusals import refusal_of
 from evalguard.run.executing.work import FailedWork, FinishedUnit, UnitAnswer

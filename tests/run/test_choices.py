@@ -17,7 +17,7 @@ from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.run import LmEvalRun
 from evalguard.run.choices import DEFAULT_SEED, Choices, resolve_choices, with_workers
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.divergences import DistributionChoice
+from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.sources import ModelSource, RunSource, Source
 
 GUARD = """

@@ -17,11 +17,8 @@ from evalguard.core.divergence import DocumentDivergence, divergence
 from evalguard.errors import UsageError
 from evalguard.run.result import CompareResult
 from evalguard.run.sample_size.planning import plan
-from evalguard.run.scoring.divergences import (
-    GENERATION_ONLY,
-    TaskDivergences,
-    compare_task_distributions,
-)
+from evalguard.run.scoring.divergences import GENERATION_ONLY, TaskDivergences
+from evalguard.run.scoring.task_distributions import compare_task_distributions
 
 Compare = Callable[..., CompareResult]
 

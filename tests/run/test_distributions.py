@@ -20,10 +20,10 @@ from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring import run_context as loaded
+from evalguard.run.scoring import loaded_models as loaded
 from evalguard.run.scoring.divergences import GENERATION_ONLY
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.scoring import score_models
+from evalguard.run.scoring.score_models import score_models
 
 
 @dataclass

@@ -21,7 +21,7 @@ from evalguard.run.choices import resolve_choices
 from evalguard.run.loading import edited_model as loading
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.sequential import score_in_looks
-from evalguard.run.scoring.scoring import score_models
+from evalguard.run.scoring.score_models import score_models
 from evalguard.run.sources import ModelSource
 
 Score = Callable[..., Any]

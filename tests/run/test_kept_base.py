@@ -12,9 +12,9 @@ from scored_models import Score, kl, values
 
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
+from evalguard.run.scoring import loaded_models as loaded
 from evalguard.run.scoring import run_context as bench
-from evalguard.run.scoring import run_context as loaded
-from evalguard.run.scoring.measuring import BASE_FROM_CACHE
+from evalguard.run.scoring.scoring_way import BASE_FROM_CACHE
 from evalguard.store.fact_cache import open_facts
 
 LIMITS = {"gate_limits": {"kl_mean": 10.0}}

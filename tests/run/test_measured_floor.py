@@ -11,7 +11,7 @@ import evalguard
 from evalguard.core.noise_floor import MetricFloor
 
 if TYPE_CHECKING:
-    from evalguard.run.floor.floor import FloorResult
+    from evalguard.run.floor.floor_result import FloorResult
 
 _HOOK = Path(__file__).with_name("int8_hook.py")
 _GUARD = """

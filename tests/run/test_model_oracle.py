@@ -240,7 +240,7 @@ def test_a_base_that_is_the_candidate_with_other_values_is_not_measured(world: W
     port = world()
     options = replace(port.options, base_set=dict.fromkeys(SETTINGS, "reference"))
     from evalguard.run.compare import resolve_request
-    from evalguard.run.scoring.scoring import score_sides
+    from evalguard.run.scoring.score_models import score_sides
 
     sources, choices = resolve_request("port", "port", options)
     scored = score_sides(sources, choices, options)

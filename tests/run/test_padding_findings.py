@@ -16,7 +16,7 @@ from evalguard.core.scorer import ModelDescription, PaddingEffect
 from evalguard.report.terminal import render_terminal
 from evalguard.report.trace.document import read_trace, trace_document
 from evalguard.report.trace.terminal import render_trace
-from evalguard.run.scoring.fairness import find_padding_changes
+from evalguard.run.scoring.padding_changes import find_padding_changes
 
 NAMES = ("base", "port")
 

@@ -17,9 +17,9 @@ from fake_pairs import FakePairs, wait_until
 from evalguard.core.reports.night_report import PairNight
 from evalguard.errors import EvaluationError, WorkerError
 from evalguard.run.nightly import pair_worker
+from evalguard.run.nightly.pair_night import build_failed_pair
 from evalguard.run.nightly.pair_process import PairRunner
 from evalguard.run.nightly.pair_worker import PairWork
-from evalguard.run.nightly.pairs import build_failed_pair
 from evalguard.run.options import CompareOptions
 from evalguard.worker.messages import Call
 
@@ -175,7 +175,7 @@ def test_a_pair_leaves_no_garbage_to_the_next_in_its_process(
         models.append(weakref.ref(Model()))
         return build_failed_pair(base, candidate, EvaluationError("no report"))
 
-    monkeypatch.setattr("evalguard.run.nightly.pairs.compare_pair", compared)
+    monkeypatch.setattr("evalguard.run.nightly.pair_steps.compare_pair", compared)
     gc.disable()
     try:
         pair_worker.PairDesk().answer(Call(number=1, name="pair", argument=work("a").as_record()))

@@ -12,7 +12,7 @@ import pytest
 from evalguard.harness.tables import TaskScores
 from evalguard.run.compare import resolve_request
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.scoring import score_sides
+from evalguard.run.scoring.score_models import score_sides
 from evalguard.store.block_cache import ScoreCache
 
 _TASK = """

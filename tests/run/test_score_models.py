@@ -16,7 +16,7 @@ from evalguard.core.settings import Variant
 from evalguard.errors import MisalignedRunsError
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.scoring import score_models
+from evalguard.run.scoring.score_models import score_models
 from evalguard.run.sources import ModelSource
 
 Score = Callable[..., Any]

@@ -19,9 +19,10 @@ from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.run import LmEvalRun
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
-from evalguard.run.sample_size.sequential import check_sequential, score_in_looks
+from evalguard.run.sample_size.sequential import score_in_looks
+from evalguard.run.sample_size.sequential_checks import check_sequential
 from evalguard.run.sample_size.stored_plan import plan_from_run
-from evalguard.run.scoring.scoring import score_sides
+from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.sources import ModelSource, RunSource, Source
 from evalguard.stats.sequential.looks import document_order
 
@@ -118,7 +119,7 @@ def test_a_second_run_takes_every_look_from_the_cache(run: Run) -> None:
 def test_models_that_do_not_fit_together_take_turns_at_wider_looks(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.scoring.run_context.fits_beside", lambda *_: False)
+    monkeypatch.setattr("evalguard.run.scoring.loaded_models.fits_beside", lambda *_: False)
     scorers = {"a": FakeScorer("m"), "b": Worse("m")}
     _, stops = run("a", "b", scorers, use_cache=False)
     task = stops.run.tasks[0]
@@ -140,7 +141,7 @@ def test_the_time_saved_is_that_of_the_documents_left_out_at_the_pace_measured(r
 def test_loading_models_again_counts_against_the_time_saved(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.scoring.run_context.fits_beside", lambda *_: False)
+    monkeypatch.setattr("evalguard.run.scoring.loaded_models.fits_beside", lambda *_: False)
     monkeypatch.setattr("evalguard.run.meter.Meter.seconds_per_load", lambda _: 1000.0)
     _, stops = run("a", "b", {"a": FakeScorer("m"), "b": Worse("m")}, use_cache=False)
     assert stops.run.early

@@ -17,15 +17,9 @@ from evalguard.core.scorer import ModelDescription
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import UsageError
-from evalguard.run.floor.stored_floors import (
-    FLOORS_FOLDER,
-    compare_with_floors,
-    floor_environment,
-    floor_model_key,
-    floor_task_keys,
-    read_floor,
-    read_given_floor,
-)
+from evalguard.run.floor.floor_keys import floor_environment, floor_model_key, floor_task_keys
+from evalguard.run.floor.held_floors import FLOORS_FOLDER, compare_with_floors
+from evalguard.run.floor.stored_floors import read_floor, read_given_floor
 from evalguard.run.judging import compare_tables
 from evalguard.run.options import CompareOptions
 from evalguard.store.files import FloorStore

@@ -9,7 +9,7 @@ import pytest
 from evalguard.core.noise_floor import FACTORS, Variation
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Value, Variant
-from evalguard.run.floor.floor_runs import apply_variation, plan_variations, why_not_taken
+from evalguard.run.floor.variations import apply_variation, plan_variations, why_not_taken
 from evalguard.run.sources import ModelSource
 
 USUAL: dict[str, Value] = {

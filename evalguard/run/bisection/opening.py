@@ -1,48 +1,39 @@
-"""Opens an oracle over a model.
-
-Tasks, caches, base references and workers, all closed when it is left.
-"""
+"""Opens an oracle over a model: tasks, caches and workers, all closed when it is left."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
-from evalguard.core.scorer import Scorer
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
-from evalguard.harness.requests import TaskRequests
+from evalguard.run.bisection.assigned_candidate import AssignedCandidate
+from evalguard.run.bisection.base_for_probes import collect_base_references
 from evalguard.run.bisection.block_scoring import (
-    AssignedCandidate,
-    BlockScoring,
-    CutBlocks,
     DocumentBlock,
-    DocumentParts,
-    cut_as_compared,
     join_document_blocks,
 )
-from evalguard.run.bisection.model_oracle import ModelOracle, ProbeContext, adopt_compared_ends
+from evalguard.run.bisection.compared_ends import adopt_compared_ends
+from evalguard.run.bisection.document_parts import find_document_parts
+from evalguard.run.bisection.failure_streak import FailureStreak
+from evalguard.run.bisection.model_oracle import ModelOracle
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest, SearchedLimit, SearchScale
-from evalguard.run.bisection.probes import FailureStreak, ProbeRecords, Probes
+from evalguard.run.bisection.probe_context import ProbeContext
+from evalguard.run.bisection.probe_records import ProbeRecords
+from evalguard.run.bisection.probes import Probes
+from evalguard.run.bisection.questions import BlockScoring
 from evalguard.run.choices import limit_cache
-from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.reused_model import ReusedModel
-from evalguard.run.executing.work import Unit, WorkRunner, score_unit
+from evalguard.run.executing.work import WorkRunner
 from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.loading.own_environment import asks_server
 from evalguard.run.meter import Meter
-from evalguard.run.sample_size.sequential import TURN_GROWTH
 from evalguard.run.scoring.scoring import ScoredSide
-from evalguard.run.sources import ModelSource
-from evalguard.stats.sequential.looks import FACTOR, document_order, planned_looks
 from evalguard.worker.ray_actors import RayPlan, open_cluster
 
 
@@ -237,105 +228,3 @@ def _question(asking: BlockScoring, blocks: Sequence[DocumentBlock]) -> str:
     """Digest of what assignments are asked: the documents, the metric, and the base beside it."""
     beside = "" if asking.beside is None else asking.beside.name
     return digest_of([list(asking.key), [block.digest for block in blocks], beside])
-
-
-# Parts in which a comparison asked its documents: all at once, or look by look.
-
-
-def find_document_parts(
-    requests: TaskRequests,
-    cut: CutBlocks,
-    doc_ids: Sequence[int],
-    *,
-    seed: int,
-    is_kept: Callable[[RequestBlock], bool],
-) -> DocumentParts | None:
-    """Find out in which parts a run that may have stopped early asked its documents.
-
-    How far it got is in its scores; of the looks that may have led there, those were taken whose
-    blocks are all kept.
-
-    Args:
-        doc_ids: that were scored in the end.
-        seed: of the documents' order.
-        is_kept: whether the answers of one of the compared models to a block are kept.
-
-    Returns:
-        The parts, () for all documents at once; None where nothing proves any.
-    """
-    for parts in _possible_parts(requests, frozenset(doc_ids), seed):
-        if all(is_kept(block) for block in cut_as_compared(requests, cut, parts)):
-            return parts
-    return None
-
-
-def _possible_parts(
-    requests: TaskRequests, scored: frozenset[int], seed: int
-) -> Iterator[DocumentParts]:
-    order = document_order(requests.doc_ids, task=requests.task, seed=seed)
-    if len(scored) == len(order):
-        yield ()
-    for factor in (FACTOR, TURN_GROWTH):
-        looks = planned_looks(len(order), factor=factor)
-        # From any look on, all that is left may have been asked at once.
-        reached = [looks[:at] for at in range(1, len(looks) + 1)]
-        for ends in [*reached, *((*before, len(order)) for before in ((), *reached))]:
-            if frozenset(order[: ends[-1]]) == scored:
-                yield _split_documents(order, ends)
-
-
-def _split_documents(order: Sequence[int], ends: Sequence[int]) -> DocumentParts:
-    return [order[start:end] for start, end in zip((0, *ends), ends, strict=False) if start < end]
-
-
-# What is kept of the base's distributions, for probes to be held against.
-
-
-def collect_base_references(
-    held_to: SearchedLimit,
-    place: ProbeContext,
-    asking: BlockScoring,
-    runner: WorkRunner,
-    stack: ExitStack,
-) -> BaseReferences:
-    """Have the base leave its most probable tokens, block by block; those that are kept stand.
-
-    Args:
-        asking: how the task is asked.
-        stack: ends with the search, and with it what nothing would recognise later.
-
-    Raises:
-        EvalguardError: the base cannot be loaded, or shows no distributions.
-    """
-    if not isinstance(held_to.base, ModelSource):
-        raise EvaluationError(f"'{held_to.base.name}' is a finished run: it holds no distributions")
-    base = place.identified(replace(held_to.base, policy=place.policy))
-    blocks = asking.cut(base, runner)
-
-    def referenced(key: str | None) -> BaseReferences:
-        folder = _reference_folder(key, place, stack)
-        top_k = place.choices.distributions.top_k
-        return place.evaluator.store.references_of(key, top_k=top_k, folder=folder)
-
-    def made(scorer: Scorer) -> BaseReferences:
-        if not scorer.describe().gives_rows:
-            raise EvaluationError(f"{base.source.name} shows no distributions")
-        base.describe_as(scorer.describe())
-        references = referenced(base.key if place.kept is not None else None)
-        for block in blocks:
-            if references.known(block) is None:
-                answer = score_unit(scorer, Unit(block=block, leaves=references))
-                references.put(block, answer.references)
-        return references
-
-    if place.kept is not None and base.key is not None:
-        kept = referenced(base.key)
-        if all(kept.known(block) is not None for block in blocks):
-            return kept
-    return runner.ask(base.source, made)
-
-
-def _reference_folder(key: str | None, place: ProbeContext, stack: ExitStack) -> Path:
-    if key is not None and place.kept is not None:
-        return place.kept / "references"
-    return Path(stack.enter_context(TemporaryDirectory(prefix="evalguard-references-")))

@@ -6,8 +6,7 @@ search with what is known.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,7 @@ from typing import Protocol
 
 from evalguard.bisect.oracle import (
     BlockOracle,
-    Floats,
-    Indices,
     ParallelOracle,
-    Question,
-    Untestable,
     ValueOracle,
 )
 from evalguard.core.answer_scale import AnswerScale
@@ -27,8 +22,6 @@ from evalguard.core.document_scale import DocumentScale
 from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.reports.bisect_report import Loads
-from evalguard.core.settings import Value
-from evalguard.errors import Interrupted
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
@@ -81,9 +74,6 @@ class OracleContext:
     meter: Meter | None = None
 
 
-# What a bisection asks: an oracle over the settings of one model, and how one is opened.
-
-
 SearchScale = DocumentScale | LimitScale | AnswerScale
 
 
@@ -122,75 +112,3 @@ class OpenOracle(Protocol):
         self, inquiry: OracleRequest, surroundings: OracleContext
     ) -> AbstractContextManager[SettingsOracle]:
         """See ``evalguard.run.bisection.opening.open_model_oracle``."""
-
-
-# Unbroken: an oracle whose errors end a search with what is known, as Ctrl-C does.
-
-
-_LOG = logging.getLogger(__name__)
-
-
-class StoppableOracle:
-    """Asks another oracle.
-
-    A search takes a KeyboardInterrupt for its end, and returns its best result so far. A full disk
-    or a base that fails ends it likewise, and ``failure`` says so; an assignment that cannot run
-    is an answer.
-
-    Attributes:
-        failure: the error that ended the search; None so far.
-        interrupted: whether the user did.
-        reference: the scores of all documents with every setting at reference, once they are known.
-    """
-
-    def __init__(self, oracle: SettingsOracle) -> None:
-        self._oracle = oracle
-        self.failure: Exception | None = None
-        self.interrupted = False
-        self.reference: Floats | None = None
-
-    @property
-    def n_documents(self) -> int:
-        """How many documents there are."""
-        return self._oracle.n_documents
-
-    @property
-    def blocks(self) -> Sequence[Indices]:
-        """In which documents are scored together."""
-        return self._oracle.blocks
-
-    def measure(self, candidate_settings: frozenset[str], documents: Indices) -> Floats:
-        """See ``Oracle``."""
-        answer = self.measure_all([(candidate_settings, documents)])[0]
-        if isinstance(answer, Untestable):
-            raise answer
-        return answer
-
-    def measure_all(self, questions: Sequence[Question]) -> list[Floats | Untestable]:
-        """See ``ParallelOracle``."""
-        try:
-            answers = self._oracle.measure_all(questions)
-        except (Exception, KeyboardInterrupt) as error:
-            raise self._stopped(error) from error
-        for (settings, documents), answer in zip(questions, answers, strict=True):
-            if not settings and documents.size == self.n_documents:
-                self.reference = None if isinstance(answer, Untestable) else answer
-        return answers
-
-    def measure_values(self, values: Mapping[str, Value], documents: Indices) -> Floats:
-        """See ``ValueOracle``."""
-        try:
-            return self._oracle.measure_values(values, documents)
-        except Untestable:
-            raise
-        except (Exception, KeyboardInterrupt) as error:
-            raise self._stopped(error) from error
-
-    def _stopped(self, error: Exception | KeyboardInterrupt) -> KeyboardInterrupt:
-        """What ends the search; what was found before it stands."""
-        if isinstance(error, (KeyboardInterrupt, Interrupted)):
-            self.interrupted = True
-        else:
-            _LOG.info("the search failed", exc_info=True)  # shown under --debug
-            self.failure = error
-        return KeyboardInterrupt()

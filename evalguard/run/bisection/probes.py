@@ -6,36 +6,27 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import get_args
 
-from evalguard.bisect.oracle import Refusal, Untestable
-from evalguard.core.redaction import redacted_text
-from evalguard.core.scorer import ComparedAnswer, Response, ScoringPolicy
-from evalguard.core.settings import digest_of
+from evalguard.bisect.oracle import Untestable
+from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import (
     BuildError,
     EvalguardError,
-    EvaluationError,
     FallbackError,
     SettingError,
     UsageError,
 )
-from evalguard.harness.blocks import RequestBlock
-from evalguard.run.bisection.block_scoring import (
-    AssignedCandidate,
-    BlockScoring,
-    DocumentBlock,
-    ProbeAnswer,
-)
+from evalguard.run.bisection.assigned_candidate import AssignedCandidate, ProbeAnswer
+from evalguard.run.bisection.block_scoring import DocumentBlock
+from evalguard.run.bisection.failure_streak import FailureStreak
+from evalguard.run.bisection.probe_records import ProbeRecords, answers_of
+from evalguard.run.bisection.questions import BlockScoring
 from evalguard.run.executing.batches import check_batches
-from evalguard.run.executing.block_store import BlockStore
 from evalguard.run.executing.refusals import refusal_of
 from evalguard.run.executing.work import FailedWork, FinishedUnit, Unit, Work, WorkRunner
-from evalguard.run.sources import ModelSource
-from evalguard.store.fact_cache import FactCache
 
 # These follow from an assignment; whatever else goes wrong may have another reason.
 _CAUSED_BY_ASSIGNMENT = (SettingError, BuildError, UsageError, FallbackError)
@@ -143,7 +134,7 @@ class Probes:
         self.records.keep(assigned, done)
         try:
             check_batches(self.policy, done.description)
-            assigned.answers[asked.digest] = _answers_of(answer.responses, answer.compared)
+            assigned.answers[asked.digest] = answers_of(answer.responses, answer.compared)
         except Untestable as refusal:
             self._refuse(assigned, refusal, done.seconds)
             return
@@ -188,166 +179,3 @@ class Probes:
             self._refuse(assigned, refusal, spent)
             return
         assigned.values[block.digest] = values
-
-
-def _answers_of(
-    responses: Sequence[Response], compared: ComparedAnswer | None
-) -> Sequence[ProbeAnswer]:
-    """What was asked for: responses, or how their distributions diverge from the base's.
-
-    Raises:
-        Untestable: the distributions cannot be compared.
-    """
-    if compared is None:
-        return responses
-    if compared.reason:
-        raise Untestable(f"its distributions cannot be compared: {compared.reason}")
-    return compared.divergences
-
-
-# Records: what is finished, found where compare keeps it, and kept there.
-
-
-# Kinds of facts: why an assignment cannot be tested; of which models nothing is known before they
-# are loaded, and something may be kept.
-_REFUSALS, _PROBED = "refusals", "probed"
-
-
-@dataclass(slots=True, kw_only=True)
-class ProbeRecords:
-    """Answers in the caches of scores and divergences, refusals among the facts.
-
-    Attributes:
-        store: where compare keeps them, too.
-        facts: None: nothing is kept of refusals.
-        question: digest of all that assignments are asked here.
-        timeout: seconds that a call may take: more than before is another try.
-    """
-
-    store: BlockStore
-    facts: FactCache | None
-    question: str
-    timeout: float | None = None
-    _noted: set[str] = field(default_factory=set)
-
-    def may_know(self, assigned: AssignedCandidate) -> bool:
-        """Whether something may be kept of a model that only loading identifies."""
-        if self.facts is None or assigned.known is not None:
-            return False
-        return self.facts.get(_PROBED, _name_of(assigned.source)) is not None
-
-    def answers(self, assigned: AssignedCandidate, asked: Unit) -> Sequence[ProbeAnswer] | None:
-        """Return kept answers to a unit: responses, or how they diverge from the base's.
-
-        Raises:
-            Untestable: it is kept that distributions cannot be compared.
-        """
-        if asked.beside is not None:
-            compared = self.store.find_compared(asked, assigned.key)
-            return None if compared is None else _answers_of((), compared)
-        found = self.store.scores.get(assigned.key, asked.block.digest)
-        return found if found is not None and len(found) == len(asked.block.requests) else None
-
-    def keep(self, assigned: AssignedCandidate, done: FinishedUnit) -> None:
-        """Keep an answer, as compare does.
-
-        Raises:
-            EvaluationError: it is not one for every request.
-        """
-        unit, name, model = done.answer.unit, assigned.source.name, done.description
-        task = unit.block.requests[0].task
-        self.store.keep(done.answer, assigned.key)
-        self.store.scores.describe(assigned.key, name=name, task=task, model=model)
-        if unit.beside is not None:
-            key = unit.beside.pair_key(assigned.key)
-            self.store.divergences.describe(key, name=f"base vs {name}", task=task, model=model)
-        if self.facts is not None and assigned.known is None and assigned.key is not None:
-            probed = _name_of(assigned.source)
-            if probed not in self._noted:  # once, and not with every block
-                self._noted.add(probed)
-                self.facts.put(_PROBED, probed, {})
-
-    def refusal(self, assigned: AssignedCandidate) -> Untestable | None:
-        """Return why an assignment cannot be tested, where that is kept and still holds."""
-        name = self._refusal_name(assigned)
-        found = None if self.facts is None or name is None else self.facts.get(_REFUSALS, name)
-        if found is None or found.get("kind") not in get_args(Refusal):
-            return None
-        # More time than before is another try.
-        more_time = self.timeout is not None and self.timeout > float(found.get("seconds", 0.0))
-        if found["kind"] == "timed_out" and more_time:
-            return None
-        return Untestable(
-            str(found.get("reason")), kind=found["kind"], hint=str(found.get("hint", ""))
-        )
-
-    def refused(self, assigned: AssignedCandidate, why: Untestable, seconds: float) -> None:
-        """Remember why an assignment cannot be tested; memory may be free the next time."""
-        assigned.refusal = why
-        name = self._refusal_name(assigned)
-        if self.facts is None or name is None or why.kind == "out_of_memory":
-            return
-        told = {"kind": why.kind, "reason": redacted_text(why.reason), "hint": why.hint}
-        seconds = max(seconds, self.timeout or 0.0)
-        self.facts.put(_REFUSALS, name, {**told, "seconds": round(seconds, 3)})
-
-    def _refusal_name(self, assigned: AssignedCandidate) -> str | None:
-        return None if assigned.proof is None else digest_of([assigned.proof, self.question])
-
-
-def _name_of(source: ModelSource) -> str:
-    """What stands for a model before it is loaded: as it is declared, which proves nothing."""
-    return digest_of([source.variant.digest, str(source.policy)])
-
-
-# Suspicion: whether probes fail because of their settings, or because nothing runs any more.
-
-
-_FIRST_CONTROL = 2  # failures in a row before the control is run
-
-
-@dataclass(slots=True, kw_only=True)
-class FailureStreak:
-    """Counts failures in a row; after two, then four, a control has to run.
-
-    The control is the candidate itself, which the comparison has scored: where it fails too, a
-    device, a disk or a library is gone, and no assignment is to blame. Until something runs, a
-    failure is not written down: it would be believed for ever.
-
-    Attributes:
-        control: the candidate; ``block``: something to ask it.
-    """
-
-    control: ModelSource
-    block: RequestBlock
-    _doubtful: list[Callable[[], None]] = field(default_factory=list)
-    _enough: int = _FIRST_CONTROL
-    _last: Untestable | None = None
-
-    def succeeded(self) -> None:
-        """A block was answered: what failed before did so for reasons of its own."""
-        while self._doubtful:
-            self._doubtful.pop(0)()
-
-    def failed(self, refusal: Untestable, write_down: Callable[[], None]) -> None:
-        """A probe gave no scores; that is written down when something else does."""
-        self._doubtful.append(write_down)
-        self._last = refusal
-
-    def check(self, runner: WorkRunner) -> None:
-        """Run the control if there is reason to.
-
-        Raises:
-            EvaluationError: it fails as well.
-        """
-        if len(self._doubtful) < self._enough or self._last is None:
-            return
-        self._enough *= 2
-        for event in runner.run([Work(source=self.control, units=(Unit(block=self.block),))]):
-            if isinstance(event, FailedWork):
-                raise EvaluationError(
-                    f"probes fail one after the other ({self._last.reason}), and the candidate, "
-                    f"which was scored before, fails now, too: {event.error}",
-                    hint=event.error.hint or "what is finished is kept: resume when this is fixed",
-                )
-        self.succeeded()

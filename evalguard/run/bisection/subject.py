@@ -1,22 +1,15 @@
-"""What a bisection starts from.
-
-The finished comparison, the metric or limit whose drift is searched, the request that is stored
-so that the search can be resumed, and why there may be nothing to search.
-"""
+"""The metric or limit whose drift is searched, and how much of it is tolerated."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from evalguard.bisect.oracle import Floats
 from evalguard.core.answer_scale import AnswerScale
-from evalguard.core.checksum import checksum_fault, with_checksum
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
@@ -24,19 +17,15 @@ from evalguard.core.gate import GateResult, is_real
 from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.limits import Limit, LimitVerdict
-from evalguard.core.redaction import redact_value
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.scores import ScoreTable
-from evalguard.core.settings import Variant
-from evalguard.errors import SettingError, StoreError, UsageError
+from evalguard.errors import UsageError
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter
-from evalguard.run.modules.module_settings import describe_module_source
-from evalguard.run.options import BisectOver, CompareOptions, describe_options, make_options
+from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.scoring import ScoredSide
-from evalguard.run.sources import BaselineSource, ModelSource, Source
-from evalguard.store.run_folder import write_document
+from evalguard.run.sources import ModelSource, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +53,6 @@ class FinishedComparison:
     def folder(self) -> Path | None:
         """The run folder, if one was written."""
         return None if self.report.run_folder is None else Path(self.report.run_folder)
-
-
-# Subject: the metric or limit whose drift is searched, and how much of it is tolerated.
 
 
 _FAR_MARGINS = 8.0  # margins from which on drift is searched for its largest causes first
@@ -341,148 +327,3 @@ def _scored_comparisons(one: Comparison, comparisons: Sequence[Comparison]) -> I
     for other in comparisons:
         if other.task in one.subtasks and other.metric == one.metric and not other.subtasks:
             yield other
-
-
-# StoredRequest: what was asked for, kept in the run folder, so that a bisection can go on.
-
-
-REQUEST_SCHEMA = "evalguard.bisection/1"
-_REQUEST_FILE = "bisection.json"
-_RESUME_HINT = (
-    "give the run folder of a bisection that was stopped, such as reports/<time>-<base>-vs-<cand>"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRequest:
-    """The two sides as they were named, from which folder, and the options that were given."""
-
-    base: str
-    candidate: str
-    cwd: Path
-    options: CompareOptions
-
-    def write(self, folder: Path) -> bool:
-        """Write it into a run folder; False, and nothing is written, if it holds a secret.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-        # Paths stand for themselves from any folder.
-        options = describe_options(
-            self.options, told_path=lambda path: str(self.cwd / path.expanduser())
-        )
-        if redact_value(options) != options:
-            return False
-        document = {
-            "schema": REQUEST_SCHEMA,
-            "base": self.base,
-            "candidate": self.candidate,
-            "cwd": str(self.cwd),
-            "options": options,
-        }
-        write_document(folder, _REQUEST_FILE, with_checksum(document))
-        return True
-
-    @staticmethod
-    def is_in(folder: Path) -> bool:
-        """Whether a run folder knows what was asked for."""
-        return (folder / _REQUEST_FILE).is_file()
-
-    @classmethod
-    def read(cls, folder: Path) -> StoredRequest:
-        """Read it back.
-
-        Raises:
-            UsageError: there is none, or it is something else.
-            StoreError: it was changed since it was written, by its checksum.
-        """
-        file = folder / _REQUEST_FILE
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            if found["schema"] != REQUEST_SCHEMA:
-                raise UsageError(f"{file} is not an {REQUEST_SCHEMA} document", hint=_RESUME_HINT)
-            _check_checksum(file, found)
-            options = make_options(None, **found["options"])
-            return cls(
-                base=str(found["base"]),
-                candidate=str(found["candidate"]),
-                cwd=Path(found["cwd"]),
-                options=options,
-            )
-        except OSError as error:
-            raise UsageError(
-                f"{file} cannot be read: {error.strerror}", hint=_RESUME_HINT
-            ) from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UsageError(
-                f"{file} does not say what was asked for", hint=_RESUME_HINT
-            ) from error
-
-
-def _check_checksum(file: Path, document: Mapping[str, Any]) -> None:
-    fault = checksum_fault(document)
-    if fault:
-        raise StoreError(
-            f"{file} is not as evalguard wrote it: {fault}",
-            hint="give the evalguard bisect command anew; scores in the cache are not computed "
-            "twice",
-        )
-
-
-# Unsearchable: why there are no settings to search, as the two sides show before they run.
-
-
-def why_unsearchable(
-    base: Source, candidate: Source, *, over: BisectOver = "settings"
-) -> UsageError | None:
-    """Say why no settings of a candidate can be searched, and what to do; None where some may be.
-
-    Declared settings need the candidate's model alone, derived ones and parts of the model both.
-    """
-    if not isinstance(candidate, ModelSource):
-        return UsageError(
-            f"the candidate {candidate.name} is a finished run: it cannot be run with other "
-            "settings",
-            hint="name the candidate's model in place of its run",
-        )
-    if over != "settings":
-        return _why_no_modules(base, candidate, over)
-    if names_off_reference(candidate.variant):
-        return None
-    if candidate.variant.settings:
-        return UsageError(
-            f"every setting of the candidate {candidate.name} stands at its reference value: "
-            "there is nothing to search",
-            hint="leave out --set NAME=reference, or compare without a bisection",
-        )
-    if isinstance(base, ModelSource):
-        return None
-    kept = "a stored base" if isinstance(base, BaselineSource) else "a finished lm-eval run"
-    return UsageError(
-        f"the candidate {candidate.name} declares no settings, and they can be derived from two "
-        f"models only: {base.name} is {kept}, without its model",
-        hint="declare the candidate's settings in a guard file, or name the base's model with "
-        "--base alone",
-    )
-
-
-def _why_no_modules(base: Source, candidate: ModelSource, over: str) -> UsageError | None:
-    if not isinstance(base, ModelSource):
-        return UsageError(
-            f"{over} are searched by taking them from the base's model, and {base.name} is a "
-            "finished run",
-            hint="name the base's model with --base, or search the settings that the candidate "
-            "declares",
-        )
-    try:
-        describe_module_source(base.variant, candidate.variant)
-    except (UsageError, SettingError) as error:
-        return UsageError(str(error), hint=error.hint)
-    return None
-
-
-def names_off_reference(variant: Variant) -> tuple[str, ...]:
-    """The settings that are not at their reference value."""
-    settings = variant.settings
-    return tuple(s.name for s in settings if variant.assignment.get(s.name) != s.reference)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 import evalguard
 from evalguard.core.distribution_floor import distribution_floors
 from evalguard.core.gate import Gate
-from evalguard.core.noise_floor import FACTORS, Factor, MetricFloor, Shift, metric_floors
+from evalguard.core.noise_floor import FACTORS, Factor, MetricFloor, metric_floors
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.floor_report import FloorReport
 from evalguard.core.scores import ScoreTable
-from evalguard.core.settings import Value, digest_of
+from evalguard.core.settings import digest_of
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EvaluationError, StoreError, UsageError
 from evalguard.errors import nearest as nearest_name
-from evalguard.report.floor import floor_document, render_floor
+from evalguard.report.floor import floor_document
 from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
 from evalguard.run.executing.actors import with_execution
+from evalguard.run.floor.floor_keys import floor_environment, floor_model_key
 from evalguard.run.floor.floor_runs import FloorRun, score_variations
-from evalguard.run.floor.stored_floors import FLOORS_FOLDER, floor_environment, floor_model_key
+from evalguard.run.floor.held_floors import FLOORS_FOLDER
 from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.record import read_environment
@@ -37,8 +36,8 @@ from evalguard.store.block_cache import open_cache_dir
 from evalguard.store.files import FloorStore
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    pass
+from evalguard.run.floor.floor_result import FloorResult
 
 _UNPROVEN_MODEL = (
     "the model cannot prove its weights, so that its floor is not kept; save the JSON document "
@@ -184,54 +183,3 @@ def _store(report: FloorReport, options: CompareOptions) -> FloorReport:
         note = f"the floor could not be kept: {error}"
         report = dataclasses.replace(report, notes=(*report.notes, note))
     return dataclasses.replace(report, kept=tuple(kept))
-
-
-# FloorResult: what ``evalguard.floor`` returns.
-
-
-@dataclass(frozen=True, slots=True)
-class FloorResult:
-    """A measured floor. ``report`` holds everything; the properties are shortcuts to it."""
-
-    report: FloorReport
-
-    @property
-    def floors(self) -> tuple[MetricFloor, ...]:
-        """One floor per (task, filter, metric)."""
-        return self.report.floors
-
-    @property
-    def shifts(self) -> tuple[Shift, ...]:
-        """How far each variation moved each metric."""
-        return self.report.shifts
-
-    @property
-    def exit_code(self) -> int:
-        """What the command line ends with: 0, or 3 where a metric has no floor."""
-        return self.report.exit_code
-
-    def to_dict(self) -> dict[str, Value]:
-        """Return the JSON contract (schema ``evalguard.floor/1``) as plain data."""
-        return floor_document(self.report)
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """Return the JSON contract as text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row per variation and metric, one column per field of ``Shift``.
-
-        ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``.
-        """
-        import pandas as pd
-
-        rows = []
-        for shift in self.shifts:
-            row = {f.name: getattr(shift, f.name) for f in dataclasses.fields(shift)}
-            low, high = row.pop("sigma_interval")
-            rows.append({**row, "sigma_low": low, "sigma_high": high})
-        return pd.DataFrame(rows)
-
-    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
-        """Return the screen that the command line prints; with ``verbose`` all of the floor."""
-        return render_floor(self.report, width=width, color=color, verbose=verbose)

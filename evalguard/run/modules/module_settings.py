@@ -22,8 +22,9 @@ from evalguard.core.settings import ENCODING_ARGS, LENGTH_ARGS, Setting, Target,
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import compare_configs
-from evalguard.run.bisection.model_differences import HFSide, checkpoint_name, find_causes
-from evalguard.run.bisection.weight_causes import WeightCause
+from evalguard.run.bisection.model_differences import HFSide, checkpoint_name
+from evalguard.run.bisection.weight_cause import WeightCause
+from evalguard.run.bisection.weight_settings import find_causes
 from evalguard.run.loading.foreign_code import brings_code
 
 if TYPE_CHECKING:

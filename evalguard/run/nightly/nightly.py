@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,42 +11,36 @@ import evalguard
 from evalguard.config.guard import GuardSet
 from evalguard.core.gate import gravest_exit_code
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.history_report import MetricFlips, Trend, TrendReport
-from evalguard.core.reports.night_changes import changed_since, gone_since, other_bases
+from evalguard.core.reports.night_changes import gone_since, other_bases
 from evalguard.core.reports.night_report import (
-    BrokenTonight,
     NightReport,
-    NightStep,
-    PairChanges,
     PairNight,
 )
 from evalguard.core.settings import digest_of
-from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.run.history.location import shared_history_file
-from evalguard.run.history.queries import HistorySelection, find_flips, select_scanned_numbers
 from evalguard.run.history.storage import prepare_history
 from evalguard.run.meter import interruptible
-from evalguard.run.nightly.night import NightHistory, RunningNight
-from evalguard.run.nightly.night_files import (
+from evalguard.run.nightly.night import RunningNight
+from evalguard.run.nightly.night_changes import find_changes_tonight
+from evalguard.run.nightly.night_files import NightlyResult, check_night_files, write_night
+from evalguard.run.nightly.night_folders import (
     JOURNAL_SCHEMA,
-    NightlyResult,
-    check_night_files,
     find_unfinished_night,
     hours_ago,
     latest_night_name,
     list_unfinished_nights,
     new_night_folder,
     read_last_night,
-    read_night_trends,
-    write_night,
 )
+from evalguard.run.nightly.night_history import NightHistory
 from evalguard.run.nightly.night_on_trackers import track_night
+from evalguard.run.nightly.nightly_lock import hold_nightly_lock
 from evalguard.run.nightly.pair_process import PairRunner
-from evalguard.run.nightly.pairs import NightPair, check_hours, guards_digest, list_pairs
+from evalguard.run.nightly.pair_time import check_hours
+from evalguard.run.nightly.pairs import NightPair, guards_digest, list_pairs
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import DEFAULT_OUTPUT
-from evalguard.stats.series.news import recently_found
-from evalguard.store.files import FileLock, safe_name
+from evalguard.store.files import safe_name
 from evalguard.store.night_journal import NightJournal
 from evalguard.store.run_folder import check_writable
 
@@ -209,132 +198,3 @@ def _night_notes(night: RunningNight, resumed: bool) -> list[str]:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-# The lock that keeps a night from being run twice at once; one of a dead process holds nobody.
-
-
-@contextmanager
-def hold_nightly_lock(path: Path) -> Iterator[str]:
-    """Hold the lock; yields a note where the file system has no locks, else "".
-
-    The kernel frees it when the process ends, however it does.
-
-    Raises:
-        EvaluationError: another process holds it; the message says which, and since when.
-    """
-    try:
-        lock = FileLock.tried(path)
-    except OSError as error:
-        yield (
-            f"{path.parent} has no locks ({error.strerror or error}): nothing keeps another "
-            "night from running at the same time"
-        )
-        return
-    if lock is None:
-        raise EvaluationError(
-            f"another night of this guard file is running: {_lock_holder(path)}",
-            hint="wait until it has finished, or end that process; then the same command goes on",
-        )
-    try:
-        path.write_text(json.dumps(_lock_record()), encoding="utf-8")
-        yield ""
-    finally:
-        lock.release()
-
-
-def _lock_record() -> dict[str, object]:
-    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return {"process": os.getpid(), "host": socket.gethostname(), "since": since}
-
-
-def _lock_holder(path: Path) -> str:
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {told['process']} on {told['host']}, since {told['since']} ({path})"
-    except (OSError, ValueError, KeyError, TypeError):  # it has begun this very moment
-        return str(path)
-
-
-# What is other than last night: verdicts, and what the history says of levels and documents.
-
-
-RECENT_NIGHTS = 7
-"""Nights for which a change point is told of, from the one on that found it."""
-
-
-def find_changes_tonight(
-    pairs: Sequence[PairNight], before: Sequence[PairNight], history: Path | None
-) -> tuple[PairChanges, ...]:
-    """Compare a night with the one before, pair by pair.
-
-    Args:
-        before: the pairs of last night; () for the first one.
-    """
-    known = {pair.pair: pair for pair in before}
-    found = [(pair, changed_since(pair, known.get(pair.pair))) for pair in pairs]
-    return tuple(_add_history_changes(pair, changes, history) for pair, changes in found)
-
-
-def _add_history_changes(
-    pair: PairNight, changes: PairChanges, history: Path | None
-) -> PairChanges:
-    """The same, with change points and documents; a history that fails costs only these."""
-    if history is None or not pair.created:
-        return changes
-    wanted = HistorySelection(base=pair.base, candidate=pair.candidate)
-    try:
-        found = read_night_trends(history, wanted)
-        steps = tuple(step for trend in found.trends for step in _new_steps(trend))
-        broken = _broken_documents(history, wanted, found)
-    except EvalguardError as error:
-        return replace(changes, problem=str(error))
-    return replace(changes, steps=steps, broken=broken)
-
-
-def _new_steps(trend: Trend) -> list[NightStep]:
-    """Change points that are news."""
-    sigmas, stderrs = select_scanned_numbers(trend.nights, trend.used)
-    recent = recently_found(sigmas, stderrs, trend.scan, nights=RECENT_NIGHTS)
-    nights = [trend.nights[place].run.created for place in trend.used]
-    return [
-        NightStep(
-            key=trend.key,
-            created=nights[point.position],
-            earliest=nights[point.earliest],
-            latest=nights[point.latest],
-            before=point.before.mean,
-            after=point.after.mean,
-            stderr=point.stderr,
-            changed=tuple(f"{one.what} {one.before} -> {one.after}" for one in changes),
-        )
-        for point, changes, new in zip(trend.scan.points, trend.changes, recent, strict=True)
-        if new
-    ]
-
-
-def _broken_documents(
-    history: Path, wanted: HistorySelection, found: TrendReport
-) -> tuple[BrokenTonight, ...]:
-    if max((len(trend.nights) for trend in found.trends), default=0) < 2:
-        return ()
-    flips = find_flips(history, wanted, first="latest~1", second="latest")
-    told = (_broken_metric(metric, dict(flips.nights)) for metric in flips.metrics)
-    return tuple(one for one in told if one is not None)
-
-
-def _broken_metric(metric: MetricFlips, nights: dict[int, str]) -> BrokenTonight | None:
-    broken = metric.broken
-    if broken is None or not (broken.again or broken.new):
-        return None
-    alike = broken.alike
-    return BrokenTonight(
-        key=metric.key,
-        total=broken.total,
-        new=len(broken.new),
-        again=len(broken.again),
-        repaired=len(broken.repaired),
-        alike="" if alike is None else nights.get(alike.run, ""),
-        shared=0 if alike is None else alike.again,
-        by_chance=0.0 if alike is None else alike.by_chance,
-    )

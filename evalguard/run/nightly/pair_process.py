@@ -9,7 +9,8 @@ from typing import Any, Protocol, cast
 
 from evalguard.core.reports.night_report import PairNight
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
-from evalguard.run.nightly.pair_worker import PairWork, read_pair
+from evalguard.run.nightly.pair_record import read_pair
+from evalguard.run.nightly.pair_worker import PairWork
 from evalguard.run.own_process import OwnProcess
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from evalguard.core.reports.night_report import NightlyMetric, PairNight
+from evalguard.core.reports.night_report import PairNight
 from evalguard.core.settings import Value
 from evalguard.errors import Interrupted
 from evalguard.garbage import freeze_gc, freeze_gc_at_exit, raise_gc_threshold
-from evalguard.report.contract.json_values import replace_non_finite
+from evalguard.run.nightly.pair_record import dump_pair, read_pair
 from evalguard.run.options import CompareOptions, describe_options, make_options
 from evalguard.run.own_process import serve_work
 from evalguard.worker.messages import Call
@@ -68,40 +68,6 @@ class PairWork:
         )
 
 
-# A pair's night as plain data, for the journal and for the next night, and back.
-
-
-def dump_pair(pair: PairNight) -> dict[str, Value]:
-    """The pair as JSON values; a number that JSON cannot hold is null."""
-    found: dict[str, Value] = replace_non_finite(asdict(pair), "", [])
-    return found
-
-
-def read_pair(told: Mapping[str, Any]) -> PairNight:
-    """Read back what ``dump_pair`` gave; keys that are not known are left out.
-
-    Raises:
-        ValueError, TypeError, KeyError: it is something else.
-    """
-    known = {field.name for field in fields(PairNight)}
-    values = {name: value for name, value in told.items() if name in known}
-    for name in ("culprits", "waivers", "notes", "problems"):
-        values[name] = tuple(map(str, values.get(name, ())))
-    values["metrics"] = tuple(_read_metric(one) for one in told["metrics"])
-    return PairNight(**values)
-
-
-def _read_metric(told: Mapping[str, Any]) -> NightlyMetric:
-    known = {field.name for field in fields(NightlyMetric)}
-    return NightlyMetric(**{name: value for name, value in told.items() if name in known})
-
-
-# The process that compares pairs: ``python -m evalguard.run.nightly.pair_worker``.
-#
-# Started by ``pair_process``, not by people. A pair that hangs, or that takes its process down,
-# takes only this one; the night goes on with another.
-
-
 class PairDesk:
     """Compares pairs and bisects them, as it is asked to."""
 
@@ -126,7 +92,7 @@ class PairDesk:
 
 def _do_work(work: PairWork) -> PairNight:
     # Not before it is needed: the night waits for a hello.
-    from evalguard.run.nightly.pairs import bisect_pair, compare_pair
+    from evalguard.run.nightly.pair_steps import bisect_pair, compare_pair
 
     if work.verdict is None:
         return compare_pair(work.base, work.candidate, work.options)

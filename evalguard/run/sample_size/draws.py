@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from evalguard.core.comparison import Comparison
-from evalguard.core.document_fields import DocumentFields
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
-from evalguard.core.score_rows import pick_rows
-from evalguard.core.scorer import ModelDescription, Response
-from evalguard.core.scores import NotCompared, ScoreTable
-from evalguard.core.stopping import SequentialRun, SequentialTask
-from evalguard.core.verdict import Margin
+from evalguard.core.scores import ScoreTable
+from evalguard.core.stopping import SequentialTask
 from evalguard.errors import MisalignedRunsError
-from evalguard.harness.requests import TaskRequests, documents_of
-from evalguard.harness.tables import TaskScores
 from evalguard.run.choices import Choices
-from evalguard.run.executing.kept_blocks import LoadedModel
-from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.run.scoring.scoring import ScoredSide
-from evalguard.run.sources import ModelSource, StoredSource
 from evalguard.stats.sequential.finding import LookResult, cannot_stop, find
-from evalguard.stats.sequential.stopped import carry_over, complete, stopped_comparison
+from evalguard.stats.sequential.stopped import carry_over
 from evalguard.stats.sequential.stopping_rule import StoppingRule
 from evalguard.stats.unusable_scores import unusable
 
@@ -149,159 +136,3 @@ def _pair_tables(
 def _incomplete_note(table: ScoreTable, drawn: Sequence[int]) -> str:
     same = set(table.doc_ids.tolist()) == set(drawn)
     return "" if same else "some documents have no value for it, so that N is not known"
-
-
-# Asked: what one model was asked in looks, and what it answered.
-
-
-@dataclass(slots=True)
-class _ModelTask:
-    requests: TaskRequests
-    responses: dict[tuple[int, int], Response] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class SequentialModel:
-    """One model of a sequential run.
-
-    ``evaluator`` is its own: notes of two models that take turns must not mix.
-    """
-
-    source: ModelSource
-    evaluator: Evaluator
-    description: ModelDescription | None = None
-    _tasks: dict[str, _ModelTask] = field(default_factory=dict)
-
-    def begin(self, model: LoadedModel, tasks: Iterable[str]) -> Mapping[str, TaskRequests]:
-        """Build what the tasks ask of this model, which has to be loaded; once."""
-        if self.description is None:
-            self.description = model.scorer.describe()
-            for task in tasks:
-                self._tasks[task] = _ModelTask(self.evaluator.requests(task, model.scorer))
-        return {name: task.requests for name, task in self._tasks.items()}
-
-    def ask(self, model: LoadedModel, task: str, doc_ids: Collection[int]) -> None:
-        """Let the model answer these documents."""
-        asked = self._tasks[task]
-        part = documents_of(asked.requests, doc_ids)
-        alone = self.evaluator.scoring_of(model)
-        responses = self.evaluator.score_requests([part], alone)[0]
-        for request, response in zip(part.requests, responses, strict=True):
-            asked.responses[request.doc_id, request.index] = response
-
-    def scores(self, task: str, doc_ids: Collection[int]) -> TaskScores:
-        """Score these documents of a task, all of which have been answered."""
-        asked = self._tasks[task]
-        part = documents_of(asked.requests, doc_ids)
-        answers = part.in_order(asked.responses)
-        return self.evaluator.scoring.scores(self.source.name, part, answers, self.description)
-
-    def evaluation(self, drawn: Mapping[str, Sequence[int]]) -> Evaluation:
-        """The model's scores of the documents that were drawn in the end."""
-        assert self.description is not None
-        return Evaluation(
-            name=self.source.name,
-            description=self.description,
-            scores={task: self.scores(task, doc_ids) for task, doc_ids in drawn.items()},
-            shown=self.evaluator.scoring.shown_by(self.source.name),
-            groups=self.evaluator.tasks.aggregates,
-            notes=tuple(self.evaluator.notes),
-            findings=tuple(self.evaluator.findings),
-        )
-
-
-# Drawn tables: what a stored run says of the documents that a sequential run has drawn.
-
-
-SideTables = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str, DocumentFields]]
-
-
-def tables_of_run(source: StoredSource, draw: TaskSample) -> SideTables:
-    """A finished run's scores of the documents drawn so far."""
-    tables = tuple(_pick_rows(table, draw) for table in tables_of_task(source, draw.task))
-    left_out = tuple(left for left in source.run.not_compared if left.task == draw.task)
-    fields = {task: of for task, of in source.run.fields.items() if task == draw.task}
-    return tables, left_out, fields
-
-
-def tables_of_task(source: StoredSource, task: str) -> tuple[ScoreTable, ...]:
-    """A finished run's scores of a task."""
-    return tuple(table for table in source.run.tables if table.task == task)
-
-
-def only_sampled(side: ScoredSide, draws: Mapping[str, TaskSample]) -> ScoredSide:
-    """A finished run's side, with the documents that the other side was asked."""
-    tables = tuple(
-        _pick_rows(table, draws[table.task]) if table.task in draws else table
-        for table in side.tables
-    )
-    samples = {
-        task: _pick_samples(of, draws[task]) if task in draws else of
-        for task, of in side.samples.items()
-    }
-    return replace(side, tables=tables, samples=samples)
-
-
-def _pick_samples(of: TaskScores, draw: TaskSample) -> TaskScores:
-    if draw.complete:
-        return of
-    drawn = set(draw.drawn)
-    return replace(
-        of,
-        tables=tuple(_pick_rows(table, draw) for table in of.tables),
-        samples=tuple(row for row in of.samples if row["doc_id"] in drawn),
-    )
-
-
-def _pick_rows(table: ScoreTable, draw: TaskSample) -> ScoreTable:
-    if draw.complete:
-        return table
-    return pick_rows(table, np.flatnonzero(np.isin(table.doc_ids, np.asarray(draw.drawn))))
-
-
-def index_tables(tables: Iterable[ScoreTable]) -> TablesByKey:
-    """Tables by task, filter and metric."""
-    return {table.key: table for table in tables}
-
-
-# Stops: where a sequential run stopped, and the comparisons that follow from it.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stops:
-    """How a sequential run ended.
-
-    Attributes:
-        findings: of the metrics of tasks that stopped early, at their last look.
-        looks: of each task, as planned.
-        run: the same for reports.
-    """
-
-    rule: StoppingRule
-    findings: Mapping[SampleKey, LookResult]
-    looks: Mapping[str, tuple[int, ...]]
-    run: SequentialRun
-
-    def early(self, paired: PairedScores, margin: Margin) -> Comparison | None:
-        """The comparison of a metric that was stopped early; None where it was not."""
-        finding = self.findings.get(paired.base.key)
-        if finding is None:
-            return None
-        looks = self.looks[paired.base.task]
-        return stopped_comparison(paired, finding, self.rule.of(margin), looks=looks)
-
-    def late(self, comparison: Comparison) -> Comparison:
-        """An ordinary comparison with its place in the sequential run, if it has one."""
-        looks = self.looks.get(comparison.task)
-        asked = {task.task: task.n_used for task in self.run.tasks}.get(comparison.task)
-        if looks is None or asked is None or comparison.outcome == "failed":
-            return comparison
-        if asked < looks[-1]:
-            caveat = (
-                f"no statement about all {looks[-1]:,} documents: the task stopped when its gated "
-                f"metrics were known, and the numbers are those of the {asked:,} documents asked"
-            )
-            return replace(comparison, caveats=(*comparison.caveats, caveat))
-        if comparison.n_used != looks[-1]:
-            return comparison
-        return complete(comparison, self.rule, looks=looks)

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import evalguard
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.plan_report import ExpectedDrift, PilotFacts, PlanReport, Role, TaskCost
-from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
+from evalguard.core.reports.plan_report import PilotFacts, PlanReport, Role, TaskCost
 from evalguard.core.scores import NotCompared
-from evalguard.core.settings import Value, Variant
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
-from evalguard.report.plan import plan_document, render_plan
 from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
-from evalguard.run.loading.lazy_scorer import open_scorer
 from evalguard.run.meter import NOTHING_CACHED, interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.record import read_environment
+from evalguard.run.sample_size.pace import ScorerStopwatch
 from evalguard.run.sample_size.pilot import PlanAim, plan_metrics
-from evalguard.run.scoring.scoring import ScoredSide, score_sides
+from evalguard.run.sample_size.plan_result import PlanResult
+from evalguard.run.scoring.score_models import score_sides
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, Source
-from evalguard.stats.finite_totals import expected_total
 from evalguard.stats.metric_plan import MetricPlan
 
 DEFAULT_PILOT = 64
@@ -179,140 +171,3 @@ def _task_costs(
         for role, scorer in zip(roles, watch.scorers[-len(roles) :], strict=True)
         if task in scorer.tasks
     )
-
-
-# Pace: how long models take to load and to score, and how many tokens they read.
-
-
-# What is slow only once (kernels, threads, caches of a processor) is over after these.
-_WARM_REQUESTS = 4
-
-
-@dataclass(slots=True)
-class ModelTiming:
-    """What one model did for one task. ``hidden`` if any response did not tell its tokens."""
-
-    seconds: float = 0.0
-    tokens: dict[int, int] = field(default_factory=dict)
-    hidden: bool = False
-
-    def add(self, seconds: float, requests: Sequence[Request], answers: Sequence[Response]) -> None:
-        """Count a scored block."""
-        self.seconds += seconds
-        for request, response in zip(requests, answers, strict=True):
-            self.tokens[request.doc_id] = self.tokens.get(request.doc_id, 0) + response.n_tokens
-            self.hidden = self.hidden or response.n_tokens == 0
-
-    def cost(self, task: str, role: Role, n: int, *, confidence: float) -> TaskCost:
-        """What n documents would need, of which these are a random sample."""
-        tokens = np.array(list(self.tokens.values()), dtype=np.float64)
-        measured = tokens if not self.hidden else np.ones_like(tokens)
-        amount, low, high = expected_total(measured, n, confidence=confidence)
-        per_unit = self.seconds / float(np.sum(measured))
-        return TaskCost(
-            task=task,
-            role=role,
-            pilot_documents=tokens.shape[0],
-            pilot_seconds=self.seconds,
-            pilot_tokens=None if self.hidden else int(np.sum(tokens)),
-            n=n,
-            seconds=ExpectedDrift(
-                amount=amount * per_unit, low=low * per_unit, high=high * per_unit
-            ),
-            tokens=None if self.hidden else ExpectedDrift(amount=amount, low=low, high=high),
-        )
-
-
-class TimedScorer:
-    """A scorer that measures its own pace, after a few requests to warm up for each kind."""
-
-    def __init__(self, scorer: Scorer, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._scorer = scorer
-        self._clock = clock
-        self._warm: set[str] = set()
-        self.tasks: dict[str, ModelTiming] = defaultdict(ModelTiming)
-
-    def describe(self) -> ModelDescription:
-        """Return what was loaded."""
-        return self._scorer.describe()
-
-    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        """Return the token ids each request would feed."""
-        return self._scorer.encode(requests)
-
-    def score(self, requests: Sequence[Request]) -> list[Response]:
-        """Score a block of requests and take the time."""
-        kind = requests[0].kind
-        if kind not in self._warm:
-            self._warm.add(kind)
-            self._scorer.score(requests[:_WARM_REQUESTS])
-        start = self._clock()
-        answers = self._scorer.score(requests)
-        self.tasks[requests[0].task].add(self._clock() - start, requests, answers)
-        return answers
-
-    def render_chat(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
-    ) -> str:
-        """Apply the model's chat template."""
-        return self._scorer.render_chat(messages, add_generation_prompt)
-
-    def close(self) -> None:
-        """Release the model."""
-        self._scorer.close()
-
-
-@dataclass(slots=True)
-class ScorerStopwatch:
-    """Opens scorers, in the order they are asked for, and keeps what they measured."""
-
-    clock: Callable[[], float] = time.perf_counter
-    load_seconds: list[float] = field(default_factory=list)
-    scorers: list[TimedScorer] = field(default_factory=list)
-
-    def open(
-        self, variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
-    ) -> Scorer:
-        """Load a variant where it has to run, and take the time of that and all it will score."""
-        start = self.clock()
-        scorer = TimedScorer(open_scorer(variant, policy, options, cache_dir=cache_dir), self.clock)
-        self.load_seconds.append(self.clock() - start)
-        self.scorers.append(scorer)
-        return scorer
-
-
-# PlanResult: what ``evalguard.plan`` returns.
-
-
-@dataclass(frozen=True, slots=True)
-class PlanResult:
-    """A finished plan. ``report`` holds everything; the properties are shortcuts to it."""
-
-    report: PlanReport
-
-    @property
-    def metrics(self) -> tuple[MetricPlan, ...]:
-        """One plan per (task, filter, metric)."""
-        return self.report.metrics
-
-    @property
-    def costs(self) -> tuple[TaskCost, ...]:
-        """Expected time and tokens, per task and model."""
-        return self.report.costs
-
-    @property
-    def exit_code(self) -> int:
-        """What the command line ends with: 0, or 3 where a metric gave no scores."""
-        return self.report.exit_code
-
-    def to_dict(self) -> dict[str, Value]:
-        """Return the JSON contract (schema ``evalguard.plan/1``) as plain data."""
-        return plan_document(self.report)
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """Return the JSON contract as text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
-        """Return the screen that the command line prints; with ``verbose`` all of the plan."""
-        return render_plan(self.report, width=width, color=color, verbose=verbose)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.stopping import SequentialRun
-from evalguard.errors import UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores
 from evalguard.run.choices import Choices
@@ -17,29 +16,28 @@ from evalguard.run.judging import drop_incomparable
 from evalguard.run.loading.lazy_scorer import ScorerOpener
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
-from evalguard.run.sample_size.draws import (
-    SequentialModel,
+from evalguard.run.sample_size.drawn_tables import (
     SideTables,
-    Stops,
-    TablesByKey,
-    TaskSample,
     index_tables,
     only_sampled,
     tables_of_run,
     tables_of_task,
 )
+from evalguard.run.sample_size.draws import TablesByKey, TaskSample
+from evalguard.run.sample_size.sequential_model import SequentialModel
+from evalguard.run.sample_size.stops import Stops
 from evalguard.run.scoring.broken import find_broken_documents
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.run_context import LoadedModels, load_together, open_run_context
+from evalguard.run.scoring.loaded_models import LoadedModels, load_together
+from evalguard.run.scoring.run_context import open_run_context
+from evalguard.run.scoring.score_models import check_scores, tokens_beside_server
 from evalguard.run.scoring.scoring import (
     ScoredSide,
-    check_scores,
-    check_stored_requests,
     limit_to_candidate_tasks,
     side_of_model,
     side_of_stored,
-    tokens_beside_server,
 )
+from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import BaselineSource, ModelSource, Source, StoredSource
 from evalguard.stats.sequential.looks import FACTOR, document_order, planned_looks
 from evalguard.stats.sequential.stopping_rule import StoppingRule
@@ -289,65 +287,3 @@ class _SequentialRun:
         return (
             index_tables(tables_of_task(base, draw.task)) if isinstance(base, StoredSource) else {}
         )
-
-
-# Whether a run may stop early, and what is refused because all documents have to tell it.
-
-
-def check_sequential(
-    sources: Sequence[Source], choices: Choices, options: CompareOptions
-) -> Choices:
-    """Refuse what a sequential run cannot promise; return the choices with what it leaves out.
-
-    Raises:
-        UsageError: naming the option.
-    """
-    if choices.sequential_alpha is None:
-        if options.sequential_alpha is not None:
-            raise UsageError("sequential_alpha has no effect without sequential", hint="give both")
-        return choices
-    for problem, hint in _unsupported_choices(choices, options):
-        raise UsageError(problem, hint=hint)
-    note = (
-        "distributions are not compared: a sequential run asks for scores alone; broken documents "
-        "are looked for among those that it asks"
-    )
-    if not can_stop_early(sources, choices):
-        note = (
-            "both sides are finished runs: stopping early would save nothing, so that all "
-            "documents are compared"
-        )
-    return replace(choices, notes=(*choices.notes, note))
-
-
-def _unsupported_choices(choices: Choices, options: CompareOptions) -> Iterator[tuple[str, str]]:
-    """What was asked for that a part of the documents cannot tell, each with what to do."""
-    alpha, gate = choices.sequential_alpha, choices.gate
-    if alpha is not None and not 0.0 < alpha < 0.5:
-        yield f"a chance of error lies between 0 and 0.5, not {alpha:g}", "0.05, say"
-    if choices.task_options.seed < 0:
-        yield f"no order of documents has the seed {choices.task_options.seed}", "0 or more"
-    if gate.fail_on not in ("real", "margin"):
-        yield (
-            "--sequential tells the verdict of fail_on real or margin early, and not that of "
-            f"{gate.fail_on}",
-            "leave out one of the two",
-        )
-    if gate.limits or choices.distributions.mode in ("lockstep", "reference"):
-        yield (
-            "--sequential tells early on which side of the margin all documents lie; distributions "
-            "and absolute limits of the gate need all of them",
-            "leave out --sequential, or --distributions and the gate's limits",
-        )
-    if options.strict or gate.undecided == "fail":
-        yield (
-            "--sequential tells early on which side of the margin all documents lie, and not "
-            "whether they would be too few to decide anything else",
-            "leave out --sequential, or --strict (undecided: fail in the guard file)",
-        )
-
-
-def can_stop_early(sources: Sequence[Source], choices: Choices) -> bool:
-    """Whether a sequential run was asked for, and has any model that could be asked less."""
-    asked = choices.sequential_alpha is not None
-    return asked and any(isinstance(source, ModelSource) for source in sources)

@@ -17,7 +17,8 @@ from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.report.contract.compare import COMPARE_SCHEMA
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.sample_size.pilot import PlanAim
-from evalguard.run.sample_size.planning import DEFAULT_POWER, PlanResult, sign_plan
+from evalguard.run.sample_size.plan_result import PlanResult
+from evalguard.run.sample_size.planning import DEFAULT_POWER, sign_plan
 from evalguard.run.stored_run import rebuild_report
 from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.pilot import pilot_of_comparison

@@ -197,9 +197,6 @@ def _asked_texts(row: Row) -> list[tuple[str, str]]:
     return found
 
 
-# Where the answers themselves are not shown, and for scores that are no log-likelihoods.
-
-
 def _broken_scores(
     base: ScoreTable,
     candidate: ScoreTable,

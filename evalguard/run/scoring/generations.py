@@ -20,7 +20,7 @@ from evalguard.core.scores import ScoreTable, Uninformative
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError
 from evalguard.harness.tables import TaskScores
-from evalguard.run.scoring.divergences import cluster_labels
+from evalguard.run.scoring.task_distributions import cluster_labels
 from evalguard.stats.answers.generated import (
     DocumentAnswers,
     compare_generations,

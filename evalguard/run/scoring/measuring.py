@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from evalguard.conversion.planning import plan_conversion
-from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.harness.blocks import RequestBlock
 from evalguard.models.arguments import SERVED_TYPES
-from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.loading.foreign_code import (
     brings_code,
@@ -27,8 +23,15 @@ from evalguard.run.meter import interruptible
 from evalguard.run.scoring.by_reference import ReferenceScoring
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
+from evalguard.run.scoring.loaded_models import is_loaded_beside
 from evalguard.run.scoring.lockstep import LockstepScoring
-from evalguard.run.scoring.run_context import RunContext, is_loaded_beside
+from evalguard.run.scoring.run_context import RunContext
+from evalguard.run.scoring.scoring_way import (
+    BASE_FROM_CACHE,
+    ScoringWay,
+    block_pairs,
+    choose_scoring_way,
+)
 from evalguard.run.sources import ModelSource
 
 _REFERENCE_HINT = "--distributions reference measures them, one model at a time"
@@ -141,7 +144,7 @@ class ScoringPlan:
                 references = by_reference.references(first)
                 way = choose_scoring_way(
                     lockstep,
-                    list(_block_pairs(self._evaluator, lockstep)),
+                    list(block_pairs(self._evaluator, lockstep)),
                     references,
                     needed=self._needed or self.base_again,
                     base_recurs=self.context.choices.distributions.base_recurs,
@@ -336,65 +339,3 @@ def _unlike_vocabularies(
 
 def _with_notes(evaluation: Evaluation, notes: Sequence[str]) -> Evaluation:
     return replace(evaluation, notes=(*evaluation.notes, *notes))
-
-
-# Whether two models' distributions can be compared without running the base once more.
-
-
-ScoringWay = Literal["lockstep", "reference", "scores"]
-
-BASE_FROM_CACHE = Finding(
-    kind="distributions_unknown",
-    text=(
-        "distributions are not compared: the base's scores are from the cache (--distributions "
-        "lockstep runs it again, reference keeps what it takes)"
-    ),
-)
-
-
-def choose_scoring_way(
-    lockstep: LockstepScoring,
-    pairs: Sequence[tuple[RequestBlock, RequestBlock]],
-    references: BaseReferences,
-    *,
-    needed: bool,
-    base_recurs: bool = False,
-) -> ScoringWay:
-    """Choose how two models are scored where the user left it open.
-
-    A base whose scores are all kept is not run for its distributions, unless a limit of the gate
-    needs them, or more candidates follow: then it is run once, and leaves a reference for all.
-
-    Args:
-        pairs: both models' blocks of all tasks, side by side.
-        references: of the base.
-        needed: whether the verdict depends on distributions.
-        base_recurs: whether the base is compared with more candidates.
-
-    Returns:
-        "lockstep" where both have to be run, or nothing has to; "reference" where what is kept of
-        the base is enough; "scores" where nothing is.
-    """
-    base = lockstep.base
-    if needed:
-        return "lockstep"
-    if not all(lockstep.store.entry(ours, base).is_there for ours, _ in pairs):
-        return "reference" if base_recurs else "lockstep"
-    if all(entry.is_there for pair in pairs for entry in lockstep.entries(pair)):
-        return "lockstep"
-    asked = [ours for ours, _ in pairs if ours.kind != "generate_until"]
-    if not asked:
-        return "lockstep"
-    kept = all(entry.is_there for ours in asked for entry in references.entries(ours, [base]))
-    return "reference" if kept or base_recurs else "scores"
-
-
-def _block_pairs(
-    evaluator: Evaluator, lockstep: LockstepScoring
-) -> Iterator[tuple[RequestBlock, RequestBlock]]:
-    """Both models' blocks of all tasks, side by side."""
-    for task in evaluator.tasks.names:
-        ours, theirs = (
-            evaluator.blocks(evaluator.requests(task, scorer)) for _, scorer in lockstep.models
-        )
-        yield from zip(ours, theirs, strict=True)

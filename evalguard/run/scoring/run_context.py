@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from evalguard.conversion.building import this_run
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
@@ -14,7 +13,6 @@ from evalguard.core.settings import digest_of
 from evalguard.errors import FallbackError, WorkerError
 from evalguard.harness.tasks import load_tasks
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.machine import checkpoint_bytes, fits_in_memory, weight_bytes
 from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices, limit_cache
@@ -26,7 +24,6 @@ from evalguard.run.loading.foreign_code import has_own_process, needs_worker, ru
 from evalguard.run.loading.lazy_scorer import (
     LazyScorer,
     ScorerOpener,
-    is_loaded,
     open_scorer,
 )
 from evalguard.run.loading.loading_facts import KnownModel, KnownModels
@@ -338,78 +335,3 @@ def open_run_context(
         context.close_answers(finished=True)
         if options.use_cache:
             limit_cache(choices.cache_max_size, cache_dir, progress.note, since=meter.began())
-
-
-# Loaded: both models in memory, or taking turns.
-
-
-PerModel = TypeVar("PerModel")
-
-
-@dataclass(slots=True)
-class LoadedModels:
-    """The models of a run that asks them several times.
-
-    Attributes:
-        open: those that stay in memory; empty where the models take turns.
-    """
-
-    context: RunContext
-    models: Sequence[ModelSource]
-    open: list[LoadedModel]
-    _released: int = 0
-
-    @property
-    def taking_turns(self) -> bool:
-        """Whether only one model is in memory at a time."""
-        return not self.open
-
-    @property
-    def loads(self) -> int:
-        """How often a model was loaded so far; one whose answers are all kept is not."""
-        return self._released + sum(is_loaded(model.scorer) for model in self.open)
-
-    def each(self, beside: Sequence[PerModel]) -> Iterator[tuple[PerModel, LoadedModel]]:
-        """Every model while it is loaded, with what belongs to it."""
-        if self.open:
-            yield from zip(beside, self.open, strict=True)
-            return
-        for source, own in zip(self.models, beside, strict=True):
-            with self.context.open_model(source) as model:
-                yield own, model
-                self._released += is_loaded(model.scorer)
-
-    def take_turns(self) -> None:
-        """Let no model stay in memory; those that are open have been released."""
-        self._released = self.loads
-        self.open.clear()
-
-
-@contextmanager
-def load_together(context: RunContext, models: Sequence[ModelSource]) -> Iterator[LoadedModels]:
-    """Load one or two models; where the second is not to be beside the first, none stays."""
-    with ExitStack() as stack:
-        first = stack.enter_context(context.open_model(models[0]))
-        loaded = LoadedModels(context, models, [first])
-        if len(models) > 1 and is_loaded_beside(context, first, models[1]):
-            loaded.open.append(stack.enter_context(context.open_model(models[1])))
-        elif len(models) > 1:
-            stack.close()
-            loaded.take_turns()
-        yield loaded
-
-
-def is_loaded_beside(context: RunContext, first: LoadedModel, other: ModelSource) -> bool:
-    """Whether another model is to be loaded beside a first one."""
-    memory = context.choices.memory
-    if context.actors is not None:
-        return context.actors.places > 1
-    return memory == "lockstep" or (memory == "auto" and fits_beside(first, other))
-
-
-def fits_beside(first: LoadedModel, other: ModelSource) -> bool:
-    """Whether another model fits beside a first one, be that loaded or to be loaded."""
-    told = first.scorer.describe()
-    own = weight_bytes(told.parameters, told.dtype)
-    needed = max(own, checkpoint_bytes(other.variant.model_args.get("pretrained")))
-    return fits_in_memory(needed + (0 if is_loaded(first.scorer) else own), told.device)

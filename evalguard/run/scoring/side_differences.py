@@ -243,9 +243,6 @@ def _is_shown(target: str, shown: set[str]) -> bool:
     return target in shown or any(one.rpartition(".")[2] == last for one in shown)
 
 
-# In words.
-
-
 def _sentence(found: Sequence[SideDifference]) -> str:
     """All parts, each once, as long as there is room; then how many more there are."""
     said, part, left = "", "", list(found)

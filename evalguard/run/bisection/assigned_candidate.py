@@ -1,0 +1,103 @@
+"""The candidate under one assignment of its settings, and all that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from evalguard.bisect.oracle import Floats, Untestable
+from evalguard.core.divergence import Divergence
+from evalguard.core.scorer import ModelDescription, Response
+from evalguard.core.settings import digest_of
+from evalguard.errors import EvaluationError
+from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.requests import TaskRequests
+from evalguard.run.loading.lazy_scorer import OtherModelError
+from evalguard.run.loading.loading_facts import OBSERVED, KnownModel
+from evalguard.run.sources import ModelSource
+
+# None: how a request without any scored position diverges.
+ProbeAnswer = Response | Divergence | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AssignedCandidate:
+    """One assignment.
+
+    Attributes:
+        source: the candidate under it.
+        known: what is remembered of the model from earlier runs.
+        settings: those at their candidate value.
+        description: what was loaded, now or before.
+        refusal: why it cannot be tested.
+        values: by document block, what the metric's table has for its documents.
+        requests, blocks: what it is asked; None, until that is known.
+        answers: to blocks of which not all of a document block's are there: responses, or how
+            their distributions diverge from the base's.
+    """
+
+    source: ModelSource
+    known: KnownModel | None
+    settings: tuple[str, ...] = ()
+    description: ModelDescription | None = None
+    refusal: Untestable | None = None
+    values: dict[str, Floats] = field(default_factory=dict)
+    requests: TaskRequests | None = None
+    blocks: Sequence[RequestBlock] = ()
+    answers: dict[str, Sequence[ProbeAnswer]] = field(default_factory=dict)
+    _loaded: bool = False
+
+    @property
+    def proof(self) -> str | None:
+        """Digest of all that decides its answers; None where that is not proven, or not yet."""
+        return self.key if self.known is None else self.known.key
+
+    @property
+    def key(self) -> str | None:
+        """Under which its responses are kept, as compare keeps them; None where they are not."""
+        identity = None if self.description is None else self.description.identity
+        return None if identity is None else digest_of(dict(identity))
+
+    def describe_as(self, found: ModelDescription) -> None:
+        """Take in what was loaded.
+
+        Raises:
+            OtherModelError: it is not what was remembered; that is put right for the next time.
+            EvaluationError: files have changed since the bisection began.
+        """
+        if self.known is not None:
+            self.known = self.known.watched(found)
+            found = self.known.identify(found)
+        before, self.description = self.description, found
+        identity = found.identity or {}
+        if self.known is None:
+            if self._loaded and before is not None and before.identity != found.identity:
+                raise self._changed()
+        elif self.known.observes and found.identity is None:
+            pass  # code of others has done what nobody can check: nothing of it is kept
+        elif any(identity.get(name) != proof for name, proof in self.known.proofs.items()):
+            raise self._changed()
+        elif before is None or before.identity != found.identity:
+            self.known.describe_as(found)
+            if before is not None and not _differs_in_batches_only(before, found):
+                raise OtherModelError(
+                    f"{self.source.name} is not what it was when it was loaded before, though "
+                    "nothing that it is loaded from has changed",
+                    hint="what was remembered of it is put right: run the same command again",
+                )
+        self._loaded = True
+
+    def _changed(self) -> EvaluationError:
+        return EvaluationError(
+            f"files that '{self.source.name}' is loaded from changed while it was bisected",
+            hint="run the same command again when they are finished",
+        )
+
+
+def _differs_in_batches_only(before: ModelDescription, found: ModelDescription) -> bool:
+    """Whether only batches differ, as where memory ran out, or what was read meanwhile."""
+    ours, theirs = dict(before.identity or {}), dict(found.identity or {})
+    for name in ("policy", OBSERVED):
+        ours.pop(name, None)
+        theirs.pop(name, None)
+    return ours == theirs

@@ -1,0 +1,91 @@
+"""Weights that differ in one way, and what people call them together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from evalguard.models.comparison import WeightPlace
+
+_FEW, _FEW_LAYERS = 2, 4  # names that are listed; more are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightCause:
+    """Weights that differ in one and the same way.
+
+    Attributes:
+        name: what they are called together: "q_proj (all 5, heads permuted)".
+        tensors: their names in the model's state, in its order.
+        parts: the same, cut by module where modules of several names hold them and each may be
+            asked apart; () where not.
+    """
+
+    name: str
+    tensors: tuple[str, ...]
+    parts: tuple[WeightCause, ...] = ()
+
+
+def build_cause(
+    words: str,
+    tensors: Collection[str],
+    places: Mapping[str, WeightPlace],
+    parts: Iterable[WeightCause] = (),
+) -> WeightCause:
+    name = name_weights(tensors, places, words)
+    return WeightCause(name=name, tensors=tuple(tensors), parts=tuple(parts))
+
+
+def cut_by_module(
+    tensors: Collection[str], places: Mapping[str, WeightPlace]
+) -> tuple[tuple[str, ...], ...]:
+    """Cut tensors by the names of their modules (q_proj, o_proj); () where there is only one."""
+    cut: dict[str, list[str]] = defaultdict(list)
+    for name in tensors:
+        cut[name_tensor(name, places)].append(name)
+    return tuple(map(tuple, cut.values())) if len(cut) > 1 else ()
+
+
+def name_weights(
+    tensors: Collection[str], places: Mapping[str, WeightPlace], difference: str = ""
+) -> str:
+    """What some weights are called together: "q_proj (all 5, heads permuted)"."""
+    subject, many = _subject(tensors, places)
+    told = ", ".join(part for part in (many, difference) if part)
+    return f"{subject} ({told})" if told else subject
+
+
+def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tuple[str, str]:
+    """What they are called, and how many they are where that does not say it."""
+    modules = list(dict.fromkeys(places[name].module for name in tensors))
+    own = list(dict.fromkeys(name_tensor(name, places) for name in tensors))
+    layers = list(dict.fromkeys(places[name].layer for name in tensors))
+    if len(modules) == 1:
+        return modules[0] or own[0], ""
+    total = len({place.layer for place in places.values()} - {None})
+    if len(own) > _FEW and None not in layers:
+        if len(layers) == total:
+            return "all layers", ""
+        if len(layers) <= _FEW_LAYERS:
+            return ", ".join(f"layers.{layer}" for layer in layers), ""
+        return f"{len(layers)} layers", ""
+    kinds = {places[name].kind for name in tensors}
+    if len(own) <= _FEW:
+        subject, alike = ", ".join(own), [n for n in places if name_tensor(n, places) in own]
+    elif len(kinds) == 1:
+        subject, alike = next(iter(kinds)), [n for n in places if places[n].kind in kinds]
+    else:
+        subject, alike = "tensors", list(places)
+    if len(tensors) == len(alike):
+        return subject, f"all {len(tensors)}"
+    if None not in layers and len(layers) <= _FEW_LAYERS and len(layers) < total:
+        *others, last = map(str, layers)
+        return subject, f"layers {', '.join(others)} and {last}" if others else f"layer {last}"
+    return subject, f"{len(tensors)} of {len(alike)}"
+
+
+def name_tensor(tensor: str, places: Mapping[str, WeightPlace]) -> str:
+    """The last part of its module's name that is no number."""
+    parts = [part for part in places[tensor].module.split(".") if part and not part.isdigit()]
+    return parts[-1] if parts else tensor.rpartition(".")[2]

@@ -1,0 +1,127 @@
+"""Scores the models of a comparison on the same tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from evalguard.models.served.prompt_logprobs import TOP_ARGUMENT
+from evalguard.run.choices import Choices
+from evalguard.run.executing.batches import score_with_fallback
+from evalguard.run.loading.lazy_scorer import ScorerOpener
+from evalguard.run.meter import Meter, interruptible
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.evaluate import Evaluation
+from evalguard.run.scoring.measuring import ScoringPlan
+from evalguard.run.scoring.run_context import RunContext, open_run_context
+from evalguard.run.scoring.scorer_check import check_scorer
+from evalguard.run.scoring.scoring import (
+    ScoredSide,
+    limit_to_candidate_tasks,
+    side_of_model,
+    side_of_stored,
+)
+from evalguard.run.scoring.stored_requests import check_stored_requests
+from evalguard.run.sources import (
+    BaselineSource,
+    ModelSource,
+    Source,
+    StoredSource,
+)
+
+
+def score_models(
+    sources: Sequence[ModelSource],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: ScorerOpener | None = None,
+    meter: Meter | None = None,
+    stored: BaselineSource | None = None,
+) -> list[Evaluation]:
+    """Score each model on all tasks, and compare the distributions of two where that can be done.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``.
+        meter: counts what this takes.
+        stored: the base in whose place scores stand that were kept of it.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as loading and scoring do. Finished blocks of
+            documents stay in the score cache.
+        UsageError, MisalignedRunsError: before anything is loaded, if ``stored`` was not asked the
+            same.
+    """
+    if not sources:
+        return []
+
+    def score(choices: Choices) -> list[Evaluation]:
+        shown = tokens_beside_server(sources)
+        with open_run_context(
+            choices, options, opener=opener, meter=meter, shown_tokens=shown
+        ) as context:
+            if stored is not None:
+                check_stored_requests(stored, context.evaluator, choices)
+            evaluations = ScoringPlan(context).evaluate(sources)
+            return [
+                check_scores(evaluation, source, context)
+                for evaluation, source in zip(evaluations, sources, strict=True)
+            ]
+
+    evaluations, notes = score_with_fallback(sources, choices, score)
+    return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
+
+
+# A model beside a server that shows k tokens shows twice as many, so that nearly all of those meet.
+_TIMES_SHOWN = 2
+
+
+def tokens_beside_server(sources: Sequence[ModelSource]) -> int:
+    """How many tokens of its distributions a model in this process shows; 0: none is asked for."""
+    asked = [source.variant.model_args.get(TOP_ARGUMENT) for source in sources]
+    return _TIMES_SHOWN * max((one for one in asked if isinstance(one, int)), default=0)
+
+
+def score_sides(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: ScorerOpener | None = None,
+    meter: Meter | None = None,
+    base: ScoredSide | None = None,
+) -> tuple[ScoredSide, ScoredSide]:
+    """Score the sides that are models; the others have their scores.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``, for a caller that watches it work.
+        meter: counts what this takes.
+        base: the first side, where it is scored already.
+    """
+    asked = sources if base is None else sources[1:]
+    models = [source for source in asked if isinstance(source, ModelSource)]
+    stored = next((source for source in sources if isinstance(source, BaselineSource)), None)
+    evaluations = iter(
+        score_models(models, choices, options, opener=opener, meter=meter, stored=stored)
+    )
+    found = [
+        side_of_stored(source)
+        if isinstance(source, StoredSource)
+        else side_of_model(source, next(evaluations))
+        for source in asked
+    ]
+    first, candidate = found if base is None else (base, *found)
+    return limit_to_candidate_tasks(first, candidate), candidate
+
+
+def check_scores(evaluation: Evaluation, source: ModelSource, context: RunContext) -> Evaluation:
+    """Add what the check of the scorer says, if there is to be one.
+
+    Raises:
+        EvaluationError: lm-eval's own path gives other scores.
+    """
+    if not context.options.verify_scorer:
+        return evaluation
+    with interruptible(f"verifying the scores of {source.name}"):
+        notes = check_scorer(source, context)
+    return replace(evaluation, notes=(*evaluation.notes, *notes))
