@@ -38,8 +38,22 @@ class RequestBlock:
 class BlockCut:
     """Where requests are cut into blocks.
 
-    Batches never cross a block, so another cut gives other batches. What was measured of block
-    sizes and padding is in docs/speed.md.
+    Batches never cross a block, so another cut gives other batches. Runs of neighbours by length
+    are dealt to the blocks in turn, so that each block is a fair sample of the lengths: a bisection
+    asks a few and believes them. Padded positions beyond the tokens, and in brackets with what each
+    pass costs (a 32nd of the budget), of lambada_openai (5,153 documents) and ARC easy (2,376):
+
+    ==========================  =============  =============  =============  =============
+    token budget                lambada 1,024  lambada 16384  ARC 1,024      ARC 16,384
+    ==========================  =============  =============  =============  =============
+    neighbours in order         1.6% (5.6)     11.1% (25.9)   1.8% (6.0)     12.3% (28.8)
+    neighbours, sorted windows  1.0% (4.7)     8.5% (19.4)    0.6% (4.3)     7.1% (17.0)
+    runs dealt to blocks        1.8% (5.9)     11.0% (27.0)   2.4% (6.8)     14.9% (33.0)
+    no blocks, all sorted       0.1% (3.3)     0.9% (4.6)     0.1% (3.4)     2.2% (6.4)
+    ==========================  =============  =============  =============  =============
+
+    A block's mean length is 83 tokens with a standard deviation of 0.9 by dealing, anything from 70
+    to 106 by neighbours.
 
     Attributes:
         window: documents that are sorted by length together, in the task's order.
