@@ -15,7 +15,7 @@ from evalguard.core.reports.floor_report import FloorReport
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED
 from evalguard.report.contract.forms import write_record
 from evalguard.report.contract.json_values import nulls_told
-from evalguard.report.contract.schema import TEXT, add_keys, contract_schema, describe_fields
+from evalguard.report.contract.schema import LOST, TEXT, add_keys, contract_schema, describe_fields
 from evalguard.report.page import (
     NARROWEST,
     column_widths,
@@ -272,6 +272,7 @@ def floor_schema() -> dict[str, Any]:
         "A measured A/A floor: what an unchanged model shows",
         exit_code={"enum": [EXIT_PASSED, EXIT_FAILED]},
         method={**TEXT, "description": "How floors come about."},
+        non_finite=LOST,
     )
     key = {**TEXT, "description": describe_fields(FloorReport)["model_key"]}
     add_keys(schema, RunIdentity, key=key)

@@ -247,7 +247,7 @@ def history_document(found: Found) -> dict[str, Any]:
         content = {"add": {**asdict(found), "run": _run_document(found.run)}}
     else:
         content = {"export": asdict(found)}
-    return {"schema": SCHEMA, **replace_non_finite(content, "", [])}
+    return {"schema": SCHEMA, **replace_non_finite(content, "", {})}
 
 
 def _listing_document(listing: HistoryListing) -> dict[str, Any]:

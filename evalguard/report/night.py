@@ -388,7 +388,7 @@ def night_document(report: NightReport) -> dict[str, Any]:
     content = {"schema": SCHEMA, **write_record(report)}
     for pair in content["pairs"]:
         pair["report"] = report_link(report, pair["run_folder"])
-    written: dict[str, Any] = replace_non_finite(content, "", [])
+    written: dict[str, Any] = replace_non_finite(content, "", {})
     return written
 
 

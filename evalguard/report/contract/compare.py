@@ -1,7 +1,8 @@
 """The JSON contract ``evalguard.compare/1``: one report as one strict JSON document.
 
 Keys are added, never renamed or dropped without a new schema number. JSON has neither infinity
-nor NaN: such a number is null, and a caveat beside it (or a note of the document) says which.
+nor NaN: such a number is null, ``non_finite`` says what it was, and a caveat beside it (or a note
+of the document) says so to people.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from evalguard.core.limits import KINDS, LimitVerdict
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.report.contract.forms import write_record
-from evalguard.report.contract.json_values import null_texts, nulls_told, replace_non_finite
-from evalguard.report.contract.schema import CHECKSUM, TEXT, add_keys, contract_schema
+from evalguard.report.contract.json_values import (
+    NON_FINITE,
+    NonFinite,
+    null_texts,
+    nulls_told,
+    replace_non_finite,
+)
+from evalguard.report.contract.schema import CHECKSUM, LOST, TEXT, add_keys, contract_schema
 
 COMPARE_SCHEMA = "evalguard.compare/1"
 
 # Numbers that every comparison has unless something went wrong: null needs a caveat.
-_EXPECTED = (
+EXPECTED = (
     "base",
     "base_stderr",
     "candidate",
@@ -33,6 +40,9 @@ _EXPECTED = (
     "p_value",
     "false_alarm_probability",
 )
+FAMILY = "gate.family_false_alarm"
+# Parts with caveats of their own, which tell of their nulls.
+WITH_CAVEATS = ("comparisons", "distributions", "generations")
 # Parts whose nulls the notes tell of, in this order.
 _WITH_NOTES = (
     "base",
@@ -53,22 +63,28 @@ def compare_document(report: CompareReport) -> dict[str, Any]:
     The last key is the checksum of all the others.
     """
     written = {"schema": COMPARE_SCHEMA, **write_record(report)}
-    lost: list[str] = []
-    if report.gate.family_false_alarm is None:
-        lost.append("gate.family_false_alarm does not exist")
+    lost: dict[str, NonFinite] = {}
     for key in _WITH_NOTES:
         written[key] = replace_non_finite(written[key], key, lost)
-    written["notes"] += null_texts(lost)
-    written["comparisons"] = [_with_caveats(one) for one in written["comparisons"]]
-    for key in ("distributions", "generations"):
-        written[key] = [nulls_told(one, "caveats") for one in written[key]]
-    return with_checksum(written)
+    absent = [FAMILY] if report.gate.family_false_alarm is None else []
+    written["notes"] += null_texts(lost, absent)
+    for key in WITH_CAVEATS:
+        for number, one in enumerate(written[key]):
+            absent = [name for name in EXPECTED if name in one and one[name] is None]
+            told = nulls_told(one, "caveats", absent)
+            lost |= {f"{key}[{number}].{at}": kind for at, kind in told.pop(NON_FINITE).items()}
+            written[key][number] = told
+    return with_checksum({**written, NON_FINITE: lost})
 
 
 def compare_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every document satisfies."""
     schema = contract_schema(
-        COMPARE_SCHEMA, CompareReport, "A finished evalguard comparison", checksum=CHECKSUM
+        COMPARE_SCHEMA,
+        CompareReport,
+        "A finished evalguard comparison",
+        non_finite=LOST,
+        checksum=CHECKSUM,
     )
     add_keys(schema, Finding, kind={**TEXT, "examples": [*get_args(FindingKind)]})
     add_keys(schema, LimitVerdict, metric={"enum": [*KINDS, BROKEN_DOCUMENTS]})
@@ -77,14 +93,9 @@ def compare_schema() -> dict[str, Any]:
             "if": {"properties": {name: {"type": "null"}}},
             "then": {"properties": {"caveats": {"minItems": 1}}},
         }
-        for name in _EXPECTED
+        for name in EXPECTED
     ]
     return schema
-
-
-def _with_caveats(comparison: Mapping[str, Any]) -> dict[str, Any]:
-    lost = [f"{name} does not exist" for name in _EXPECTED if comparison[name] is None]
-    return nulls_told(comparison, "caveats", lost)
 
 
 def distribution_row(distribution: DistributionComparison) -> dict[str, Any]:

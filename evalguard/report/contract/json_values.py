@@ -185,14 +185,21 @@ def read_text(value: Any, name: str, where: str) -> str:
     return text
 
 
-# Numbers that JSON cannot hold, as null.
+# Numbers that JSON cannot hold: null where they stand, and what they were in a key of its own.
+
+NON_FINITE = "non_finite"
+NonFinite = Literal["nan", "+inf", "-inf"]
+_SAID: dict[NonFinite, str] = {
+    "nan": "is not a number",
+    "+inf": "is +infinite",
+    "-inf": "is -infinite",
+}
 
 
-def replace_non_finite(value: Any, name: str, lost: list[str]) -> Any:
-    """Replace what JSON cannot hold by null, and add to ``lost`` what that was."""
+def replace_non_finite(value: Any, name: str, lost: dict[str, NonFinite]) -> Any:
+    """Replace what JSON cannot hold by null, and add to ``lost`` what that was, by its place."""
     if isinstance(value, float) and not math.isfinite(value):
-        kind = "not a number" if math.isnan(value) else f"{'+' if value > 0 else '-'}infinite"
-        lost.append(f"{name} is {kind}")
+        lost[name] = "nan" if math.isnan(value) else "+inf" if value > 0 else "-inf"
         return None
     if isinstance(value, Mapping):
         return {
@@ -203,69 +210,74 @@ def replace_non_finite(value: Any, name: str, lost: list[str]) -> Any:
     return value
 
 
-def null_texts(lost: Iterable[str]) -> list[str]:
-    """Return the caveats or notes for what ``replace_non_finite`` lost."""
-    return [f"{what}, so it is null here" for what in lost]
+def null_texts(lost: Mapping[str, NonFinite], absent: Iterable[str] = ()) -> list[str]:
+    """Return the caveats or notes for people: what was no number, and what does not exist."""
+    said = [f"{name} does not exist" for name in absent]
+    said += [f"{name} {_SAID[kind]}" for name, kind in lost.items()]
+    return [f"{one}, so it is null here" for one in said]
 
 
-def nulls_told(fields: Mapping[str, Any], texts: str, lost: Iterable[str] = ()) -> dict[str, Any]:
-    """Return fields with null for what JSON cannot hold, and the texts under a name saying so.
+def nulls_told(fields: Mapping[str, Any], texts: str, absent: Iterable[str] = ()) -> dict[str, Any]:
+    """Return fields with null for what JSON cannot hold, told under ``non_finite`` and in texts.
 
     Args:
-        lost: what else is null and has to be said.
+        texts: name of the field with the texts for people.
+        absent: names of what is null because there is no such number, for the texts alone.
     """
-    told = list(lost)
-    values = {key: replace_non_finite(value, key, told) for key, value in fields.items()}
-    return {**values, texts: [*values[texts], *null_texts(told)]}
-
-
-# Numbers that JSON cannot hold, put back from the caveats that say what each null was.
-#
-# The inverse of ``replace_non_finite``.
-
-
-_NULL_CAVEAT = re.compile(
-    r"(?P<name>.*) (?P<what>is not a number|is \+infinite|is -infinite|does not exist)"
-    r", so it is null here",
-    re.DOTALL,
-)
-_VALUE_OF_NULL: dict[str, float | None] = {
-    "is not a number": math.nan,
-    "is +infinite": math.inf,
-    "is -infinite": -math.inf,
-    "does not exist": None,
-}
+    lost: dict[str, NonFinite] = {}
+    values = {key: replace_non_finite(value, key, lost) for key, value in fields.items()}
+    return {**values, texts: [*values[texts], *null_texts(lost, absent)], NON_FINITE: lost}
 
 
 def restore_non_finite(
-    values: Mapping[str, Any], texts: Iterable[str]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return ``values`` with the numbers that ``texts`` tell of, and the other texts.
+    fields: Mapping[str, Any],
+    texts: str,
+    lost: Mapping[str, NonFinite],
+    where: str = "",
+    *,
+    absent: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Return fields with the numbers that ``nulls_told`` replaced, and without its texts.
 
     Args:
-        values: plain JSON values, by the names that the texts use.
-        texts: caveats or notes; those about nulls stand last, as they were written.
+        lost: what the numbers were, by their places in the document.
+        where: the fields' own place in there.
     """
-    texts = list(texts)
-    kept = len(texts)
-    while kept and _NULL_CAVEAT.fullmatch(texts[kept - 1]):
-        kept -= 1
-    told: dict[str, list[str]] = {}
-    for text in texts[kept:]:
-        found = _NULL_CAVEAT.fullmatch(text)
-        assert found is not None
-        told.setdefault(found["name"], []).append(text)
-    whole = {name: _restore_value(value, name, told) for name, value in values.items()}
-    unused = {text for some in told.values() for text in some}
-    return whole, (*texts[:kept], *(text for text in texts[kept:] if text in unused))
+    found: dict[str, NonFinite] = {}
+
+    def restore(value: Any, name: str) -> Any:
+        if value is None and (kind := lost.get(where + name)):
+            found[name] = kind
+            return float(kind)
+        if isinstance(value, Mapping):
+            return {key: restore(item, f"{name}.{key}") for key, item in value.items()}
+        if isinstance(value, list):
+            return [restore(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        return value
+
+    whole = {name: restore(value, name) for name, value in fields.items()}
+    told = null_texts(found, [name for name in absent if whole.get(name) is None])
+    others = list(whole[texts])
+    while others and others[-1] in told:
+        others.pop()
+    return {**whole, texts: others}
 
 
-def _restore_value(value: Any, name: str, told: dict[str, list[str]]) -> Any:
-    if value is None and told.get(name):
-        found = _NULL_CAVEAT.fullmatch(told[name].pop(0))
-        return None if found is None else _VALUE_OF_NULL[found["what"]]
-    if isinstance(value, Mapping):
-        return {key: _restore_value(item, f"{name}.{key}", told) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_restore_value(item, f"{name}[{i}]", told) for i, item in enumerate(value)]
-    return value
+def read_non_finite(value: Any) -> dict[str, NonFinite]:
+    """Return what a document says under ``non_finite``."""
+    found: dict[str, NonFinite] = read_record(dict[str, NonFinite], value, NON_FINITE)
+    return found
+
+
+# Documents of 0.1.0 have the texts alone: the one place where they are read.
+_OF_0_1 = re.compile(
+    rf"(?P<name>.*) (?P<said>{'|'.join(map(re.escape, _SAID.values()))}), so it is null here",
+    re.DOTALL,
+)
+
+
+def non_finite_of_texts(texts: Iterable[str], where: str = "") -> dict[str, NonFinite]:
+    """Return what the caveats or notes of a document without ``non_finite`` say."""
+    kinds: dict[str, NonFinite] = {said: kind for kind, said in _SAID.items()}
+    matches = map(_OF_0_1.fullmatch, texts)
+    return {where + found["name"]: kinds[found["said"]] for found in matches if found}

@@ -11,13 +11,16 @@ from evalguard.core.gate_state import GateState, Key
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.report_faults import report_faults
 from evalguard.errors import StoreError
-from evalguard.report.contract.compare import COMPARE_SCHEMA
+from evalguard.report.contract.compare import COMPARE_SCHEMA, EXPECTED, FAMILY, WITH_CAVEATS
 from evalguard.report.contract.forms import PEAKS, SIGMA_NAMES
 from evalguard.report.contract.json_values import (
+    NON_FINITE,
     damaged_error,
+    non_finite_of_texts,
     read_entries,
     read_key,
     read_list,
+    read_non_finite,
     read_record,
     read_text,
     restore_non_finite,
@@ -27,7 +30,7 @@ from evalguard.report.contract.json_values import (
 def read_report(document: Mapping[str, Any]) -> CompareReport:
     """Return the report that a stored document was made of.
 
-    Numbers that JSON cannot hold come back from the notes and caveats that tell of them. Keys that
+    Numbers that JSON cannot hold come back as what ``non_finite`` says that they were. Keys that
     an earlier version did not write have their defaults; keys of a later one are ignored. What
     contradicts itself was changed by hand or is broken: it is refused, not shown.
 
@@ -58,20 +61,10 @@ def parse_report(document: Mapping[str, Any]) -> CompareReport:
         raise damaged_error("the document", "is nested too deeply") from error
 
 
-# Comparisons and distributions have caveats of their own in place of notes.
-_WITH_OWN_CAVEATS = ("comparisons", "distributions", "generations")
-
-
 def _read_document(document: Mapping[str, Any]) -> CompareReport:
     if "comparisons" not in document:
         raise damaged_error("comparisons", "is missing")
-    own = {key: value for key, value in document.items() if key not in _WITH_OWN_CAVEATS}
-    fields = _restore(own, "notes", "")
-    for key in _WITH_OWN_CAVEATS:
-        fields[key] = [
-            _restore(read_entries(one, f"{key}[{number}]"), "caveats", f"{key}[{number}].")
-            for number, one in enumerate(read_list(document.get(key, []), key))
-        ]
+    fields = _restore(document)
     gated = _read_gated(fields.get("gate"))
     report: CompareReport = read_record(
         CompareReport,
@@ -93,12 +86,35 @@ def _read_document(document: Mapping[str, Any]) -> CompareReport:
     return replace(report, gate=_with_states(report, gated))
 
 
-def _restore(fields: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """Put back the numbers that the texts under ``name`` tell of."""
-    values = dict(fields)
-    texts = read_record(tuple[str, ...], values.pop(name, []), f"{where}{name}")
-    values, others = restore_non_finite(values, texts)
-    return {**values, name: others}
+def _restore(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Put back the numbers that JSON cannot hold, in the document and in its parts with caveats."""
+    parts: dict[str, list[dict[str, Any]]] = {
+        key: [
+            _with_texts(read_entries(one, f"{key}[{number}]"), "caveats", f"{key}[{number}].")
+            for number, one in enumerate(read_list(document.get(key, []), key))
+        ]
+        for key in WITH_CAVEATS
+    }
+    own = {key: value for key, value in document.items() if key not in WITH_CAVEATS}
+    own = _with_texts(own, "notes", "")
+    if NON_FINITE in document:
+        lost = read_non_finite(document[NON_FINITE])
+    else:
+        lost = non_finite_of_texts(own["notes"])
+        for key, some in parts.items():
+            for number, one in enumerate(some):
+                lost |= non_finite_of_texts(one["caveats"], f"{key}[{number}].")
+    fields = restore_non_finite(own, "notes", lost, absent=[FAMILY])
+    for key, some in parts.items():
+        fields[key] = [
+            restore_non_finite(one, "caveats", lost, f"{key}[{number}].", absent=EXPECTED)
+            for number, one in enumerate(some)
+        ]
+    return fields
+
+
+def _with_texts(fields: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    return {**fields, name: read_record(tuple[str, ...], fields.get(name, []), f"{where}{name}")}
 
 
 # Parts of a document that have another form than their record: its fields, checked later on.

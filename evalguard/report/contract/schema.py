@@ -70,6 +70,12 @@ _COMMON: Mapping[str, str] = {
 }
 TEXT: Mapping[str, Any] = {"type": "string"}
 TEXTS: Mapping[str, Any] = {"type": "array", "items": TEXT}
+LOST: Mapping[str, Any] = {
+    "type": "object",
+    "description": "What a number that JSON cannot hold was, by its place, such as "
+    "comparisons[3].sigma, where null stands.",
+    "additionalProperties": {"enum": ["nan", "+inf", "-inf"]},
+}
 CHECKSUM: Mapping[str, Any] = {
     "type": "object",
     "description": "Digest of all other keys: of their canonical text, with sorted keys, no "
@@ -106,7 +112,8 @@ def contract_schema(
         "$id": name,
         "title": title,
         "description": "Keys may be added; none is renamed or dropped without a new number. A "
-        "number that is infinite or does not exist is null, and a caveat or note names it.",
+        "number that is infinite or does not exist is null, non_finite says what it was, and a "
+        "caveat or note names it.",
         "type": "object",
         "properties": properties,
         "required": [*properties],

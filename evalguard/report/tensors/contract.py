@@ -10,7 +10,7 @@ from evalguard.core.tensors.noise import NoiseTable
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, StoreError
 from evalguard.report.contract.forms import write_record
 from evalguard.report.contract.json_values import nulls_told, read_record
-from evalguard.report.contract.schema import TEXTS, add_keys, contract_schema
+from evalguard.report.contract.schema import LOST, TEXTS, add_keys, contract_schema
 
 TENSORS_SCHEMA = "evalguard.tensors/1"
 NOISE_SCHEMA = "evalguard.noise/1"
@@ -33,6 +33,7 @@ def tensors_schema() -> dict[str, Any]:
         TensorsReport,
         "Two sets of stored tensors compared",
         exit_code={"enum": [EXIT_PASSED, EXIT_REGRESSED, EXIT_FAILED]},
+        non_finite=LOST,
     )
     share = {"type": "number", "description": "Zeros as a share of the elements compared."}
     add_keys(schema, SideCounts, zero_share=share)
@@ -49,7 +50,7 @@ def noise_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that every noise table satisfies."""
     title = "Noise of one computation, as evalguard tensors --calibrate measured it"
     notes = {**TEXTS, "description": "Numbers that are null here."}
-    return contract_schema(NOISE_SCHEMA, NoiseTable, title, notes=notes)
+    return contract_schema(NOISE_SCHEMA, NoiseTable, title, notes=notes, non_finite=LOST)
 
 
 def parse_noise(text: str, where: str) -> NoiseTable:

@@ -11,13 +11,16 @@ from evalguard.core.reports.trace_report import ConstantRelation, Trace, TraceRe
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, StoreError
 from evalguard.report.contract.forms import write_record
 from evalguard.report.contract.json_values import (
+    NON_FINITE,
     damaged_error,
+    non_finite_of_texts,
     nulls_told,
     read_list,
+    read_non_finite,
     read_record,
     restore_non_finite,
 )
-from evalguard.report.contract.schema import CHECKSUM, add_keys, contract_schema
+from evalguard.report.contract.schema import CHECKSUM, LOST, add_keys, contract_schema
 
 TRACE_SCHEMA = "evalguard.trace/1"
 # Fields of Trace that stand at the top of the document; its counts of documents and tokens are
@@ -49,6 +52,7 @@ def trace_schema() -> dict[str, Any]:
         TraceReport,
         "A trace: the module at which a candidate's error is introduced",
         exit_code={"enum": [EXIT_PASSED, EXIT_REGRESSED, EXIT_FAILED]},
+        non_finite=LOST,
         checksum=CHECKSUM,
     )
     add_keys(schema, ConstantRelation, value={"type": "number"})
@@ -69,11 +73,13 @@ def read_trace(document: Mapping[str, Any]) -> TraceReport:
         )
     try:
         caveats = [str(one) for one in read_list(document.get("caveats"), "caveats")]
-        fields, told = restore_non_finite(document, caveats)
+        known = NON_FINITE in document
+        lost = read_non_finite(document[NON_FINITE]) if known else non_finite_of_texts(caveats)
+        fields = restore_non_finite({**document, "caveats": caveats}, "caveats", lost)
         trace = {
             **{name: fields.get(name) for name in _OF_TRACE if name in fields},
             "documents": len(read_list(fields.get("documents"), "documents")),
-            "caveats": list(told),
+            "caveats": fields["caveats"],
         }
         own = {name: value for name, value in fields.items() if name not in _OF_TRACE}
         report: TraceReport = read_record(

@@ -13,7 +13,7 @@ from evalguard.report.contract.json_values import replace_non_finite
 
 def dump_pair(pair: PairNight) -> dict[str, Value]:
     """The pair as JSON values; a number that JSON cannot hold is null."""
-    found: dict[str, Value] = replace_non_finite(asdict(pair), "", [])
+    found: dict[str, Value] = replace_non_finite(asdict(pair), "", {})
     return found
 
 
