@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.sampled_models import TASK, Sampled
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Setting, Variant
-from evalguard.run.loading.edited_model import load_scorer
+from evalguard.run.loading.load_scorer import load_scorer
 
 Floats = NDArray[np.float64]
 _POLICY = ScoringPolicy(batch_size=64, device="cpu", threads=1)

@@ -116,7 +116,7 @@ def _tensors(glob: str, models: tuple[Path, Path]) -> list[str]:
     """The stored weights in what a pattern names."""
     from safetensors import safe_open
 
-    from evalguard.conversion.planning import compile_glob
+    from evalguard.conversion.name_patterns import compile_glob
 
     tensors: dict[str, None] = {}
     for model in models:

@@ -155,7 +155,7 @@ def _simulated(folder: Path, k: int, moved: float) -> tuple[Found, Found]:
     from evalguard.core.divergence import divergence
     from evalguard.core.reference import SAMPLES, divergence_from, reference
     from evalguard.core.scorer import Response
-    from evalguard.store.reference_file import ReferenceWriter
+    from evalguard.store.reference_writer import ReferenceWriter
 
     random = np.random.default_rng(SEED)
     exact, found = [], []

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from evalguard.run.sample_size.plan_result import PlanResult
     from evalguard.run.sample_size.planning import plan
     from evalguard.run.several import SeveralResult, compare_several
-    from evalguard.run.tracing.result import TraceResult
     from evalguard.run.tracing.trace import trace
+    from evalguard.run.tracing.trace_result import TraceResult
 
 _HOMES = {
     "bisect_settings": "evalguard.run.bisection.command",
@@ -63,7 +63,7 @@ _HOMES = {
     "CompareResult": "evalguard.run.result",
     "compare_several": "evalguard.run.several",
     "SeveralResult": "evalguard.run.several",
-    "TraceResult": "evalguard.run.tracing.result",
+    "TraceResult": "evalguard.run.tracing.trace_result",
     "trace": "evalguard.run.tracing.trace",
 }
 

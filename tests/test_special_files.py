@@ -15,7 +15,7 @@ import pytest
 from evalguard.config.files import load_guards
 from evalguard.errors import EvalguardError
 from evalguard.harness.finished_runs.files import find_run, read_file, read_lines
-from evalguard.harness.tasks import TaskIndex
+from evalguard.harness.task_index import TaskIndex
 from evalguard.models.tracing.hyperparameters import read_hyperparameter_file
 from evalguard.regular_file import NoRegularFileError, check_regular, is_special, open_regular
 from evalguard.run.base import read_baseline
@@ -23,7 +23,7 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.sources import SideSpec, resolve_side
 from evalguard.run.stored_run import read_stored_run
 from evalguard.run.tensors.calibration import read_noise
-from evalguard.run.tracing.documents import DocumentChoice, read_own_documents
+from evalguard.run.tracing.traced_documents import DocumentChoice, read_own_documents
 from evalguard.store.history.database import connect
 from evalguard.store.name_map import read_name_map
 from evalguard.store.reference_file import ReferenceFile

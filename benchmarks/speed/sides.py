@@ -10,12 +10,12 @@ from benchmarks.speed.timing import cpu_seconds
 from evalguard.core.scorer import Response, Scorer, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.harness.requests import TaskRequests
-from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
 from evalguard.models.tokenizers import EncodedTexts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.executing.kept_blocks import LoadedModel
-from evalguard.run.loading.edited_model import load_scorer
+from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.scoring.evaluate import Evaluator
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)

@@ -203,12 +203,8 @@ def history_trend_command(
 def _trend(
     output: tuple[Path, ...], everything: bool, as_json: bool, given: dict[str, Any]
 ) -> CommandResult:
-    from evalguard.run.history.queries import (
-        HistorySelection,
-        check_trend_files,
-        find_trends,
-        write_trends,
-    )
+    from evalguard.run.history.queries import HistorySelection, find_trends
+    from evalguard.run.history.trend_files import check_trend_files, write_trends
 
     check_trend_files(output)
     verbose, file = given.pop("verbose"), _take_history_file(given)
@@ -288,7 +284,7 @@ def history_add_command(run: Path, as_json: bool, **given: Any) -> Job:
 
 
 def _added(run: Path, as_json: bool, given: dict[str, Any]) -> CommandResult:
-    from evalguard.run.history.storage import add_run
+    from evalguard.run.history.stored_runs import add_run
 
     return _history_result(add_run(_take_history_file(given), run), as_json)
 
@@ -313,7 +309,7 @@ def history_prune_command(
 def _pruned(
     days: float | None, nights: int | None, dry_run: bool, as_json: bool, given: dict[str, Any]
 ) -> CommandResult:
-    from evalguard.run.history.storage import prune_runs
+    from evalguard.run.history.stored_runs import prune_runs
 
     return _history_result(
         prune_runs(_take_history_file(given), days=days, nights=nights, dry_run=dry_run), as_json
@@ -328,7 +324,7 @@ def _take_history_file(given: dict[str, Any]) -> Path:
 
 
 def _history_result(found: Found, as_json: bool, verbose: bool = False) -> CommandResult:
-    from evalguard.run.history.queries import HistoryResult
+    from evalguard.run.history.history_result import HistoryResult
 
     result = HistoryResult(found)
     return CommandResult(
@@ -337,7 +333,7 @@ def _history_result(found: Found, as_json: bool, verbose: bool = False) -> Comma
 
 
 def _render_history(found: Found, verbose: bool) -> str:
-    from evalguard.run.history.queries import HistoryResult
+    from evalguard.run.history.history_result import HistoryResult
 
     width, color = terminal_width(), wants_color(sys.stdout)
     return HistoryResult(found).render(width=width, color=color, verbose=verbose)

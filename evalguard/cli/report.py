@@ -20,10 +20,10 @@ from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
     from evalguard.core.reports.report_formats import Format
-    from evalguard.run.publishing.forges import CommentMode
+    from evalguard.run.publishing.forge_comment import CommentMode
     from evalguard.run.result import CompareResult
     from evalguard.run.several import SeveralResult
-    from evalguard.run.tracing.result import TraceResult
+    from evalguard.run.tracing.trace_result import TraceResult
 
 
 @click.command("report", cls=Command, epilog=EPILOG, short_help="Show a finished run again.")
@@ -108,7 +108,7 @@ def _report(
     from evalguard.run.meter import write_files
     from evalguard.run.result import CompareResult
     from evalguard.run.stored_run import read_stored_run
-    from evalguard.run.tracing.result import read_trace_folder
+    from evalguard.run.tracing.trace_result import read_trace_folder
 
     check_stdout_formats(output, output_format, as_json=as_json)
     trace = read_trace_folder(run)

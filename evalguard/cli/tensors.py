@@ -164,7 +164,7 @@ def _compare(
     base: str, candidate: str, *, as_json: bool, command: str, given: Mapping[str, Any]
 ) -> CommandResult:
     from evalguard.run.tensors.calibration import read_noise
-    from evalguard.run.tensors.compare import TensorOptions, compare_tensors
+    from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
     from evalguard.run.tensors.results import check_outputs, render_report, write_outputs
 
     check_outputs(given["output"])

@@ -35,7 +35,7 @@ from evalguard.cli.parameters import (
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.run.tracing.result import TraceResult
+    from evalguard.run.tracing.trace_result import TraceResult
 
 
 _document_option = option_factory("Documents")

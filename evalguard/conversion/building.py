@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -19,6 +17,8 @@ from pathlib import Path
 
 import evalguard
 from evalguard.conversion import watched_command
+from evalguard.conversion.build_digests import write_build_digest
+from evalguard.conversion.builds_in_use import clear_unused, mark_used, this_run
 from evalguard.conversion.digests import digest_path
 from evalguard.conversion.observed_reads import MOST_KEPT, ObservedReads, package_versions
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
@@ -31,7 +31,7 @@ _LAST_LINES = 15
 RECIPES = Path(evalguard.__file__).parent / "recipes"
 _CALL_PROCESS = (
     "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path'] or sys.path; "
-    "from evalguard.conversion.taken_weights import run; run(job)"
+    "from evalguard.conversion.call_process import run; run(job)"
 )
 
 
@@ -412,69 +412,3 @@ def _python_words(command: Sequence[str]) -> tuple[list[str], list[str]] | None:
         if word in _WITH_VALUE and rest:
             options.append(rest.pop(0))
     return (options, rest) if rest and rest[0] != "-" else None
-
-
-# Digests of what recipes built, kept beside it: they show a build that was changed since.
-
-
-def write_build_digest(made: Path, entry: Path) -> None:
-    """Write down what was made, which is going to be ``entry``.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    _beside(entry).write_text(digest_path(made) + "\n", encoding="utf-8")
-
-
-def changed_since_build(entry: Path) -> bool | None:
-    """Whether a build is another one than was made; None where that was not written down."""
-    try:
-        known = _beside(entry).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return None
-    return digest_path(entry) != known
-
-
-def _beside(entry: Path) -> Path:
-    return entry.with_name(f"{entry.name}.sha256")
-
-
-# Builds in use: what keeps a model that this process may read from being cleared out.
-
-
-# Held until this process ends: a model may read its files at any time.
-_held: dict[Path, int] = {}
-
-
-def mark_used(entry: Path) -> None:
-    """Hold a build, beside any other process that uses it, and say that it was used now.
-
-    ``<entry>.used`` is locked; on a disk without locks, or that refuses, nothing is.
-    """
-    with contextlib.suppress(OSError):
-        os.utime(entry, follow_symlinks=False)
-    if entry in _held:
-        return
-    with contextlib.suppress(OSError):
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(entry.with_name(f"{entry.name}.used"), flags, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise
-        _held[entry] = descriptor
-
-
-def this_run() -> str:
-    """Eight hexadecimal digits of this run, the same in the worker processes that it starts."""
-    return os.environ.setdefault("EVALGUARD_THIS_RUN", secrets.token_hex(4))
-
-
-def clear_unused(builds: Path, digest: str) -> None:
-    """Remove what runs that ended built of a recipe that every run builds."""
-    for entry in builds.glob(f"{digest}{'[0-9a-f]' * 8}"):
-        used = entry.with_name(f"{entry.name}.used")
-        with contextlib.suppress(OSError), used.open("rb") as held:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from evalguard.conversion.planning import matching
+from evalguard.conversion.name_patterns import matching
 from evalguard.errors import SettingError, nearest
 
 if TYPE_CHECKING:

@@ -556,9 +556,6 @@ def _state(path: str) -> tuple[int, ...] | None:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
-# How what was seen is described; who checks it describes it in the same way.
-
-
 def text_digest(text: str) -> str:
     """SHA-256 of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evalguard.conversion.attributes import read_attribute, read_generation
+from evalguard.conversion.attributes import read_attribute
 from evalguard.conversion.code import load_function
 from evalguard.conversion.dtypes import read_dtype
+from evalguard.conversion.generation_settings import read_generation
 from evalguard.errors import SettingError
 
 if TYPE_CHECKING:

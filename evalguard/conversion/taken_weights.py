@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
-from evalguard.conversion.code import load_function
-from evalguard.conversion.planning import matching
-from evalguard.core.settings import Value
-from evalguard.errors import EvalguardError, SettingError
+from evalguard.conversion.name_patterns import matching
+from evalguard.errors import SettingError
 
 if TYPE_CHECKING:
     import torch
@@ -150,29 +146,3 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(
         one.detach().contiguous().view(torch.uint8), other.detach().contiguous().view(torch.uint8)
     )
-
-
-# The process in which a ``call`` recipe runs: one function, its inputs, one output path.
-
-
-class CallJob(TypedDict):
-    """What the building process is told on its standard input."""
-
-    path: list[str]
-    call: str
-    folder: str
-    inputs: dict[str, Value]
-    output: str
-
-
-def run(job: CallJob) -> None:
-    """Call the recipe's function as ``function(**inputs, output=Path)``.
-
-    The parent allowed the code to run before it started this process. Any exception ends the
-    process with its traceback in the log.
-    """
-    try:
-        function = load_function(job["call"], folder=job["folder"], allowed=True)
-    except EvalguardError as error:
-        sys.exit(f"{error}\n{error.hint}")
-    function(**job["inputs"], output=Path(job["output"]))

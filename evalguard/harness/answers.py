@@ -13,12 +13,8 @@ from evalguard.core.documents.likelihoods import restore_infinity, restore_token
 from evalguard.core.score_items import check_loglikelihoods
 from evalguard.core.scorer import Request, Response
 from evalguard.errors import EvaluationError
-from evalguard.harness.requests import (
-    AskedDocument,
-    TaskRequests,
-    in_request_order,
-    requested_document,
-)
+from evalguard.harness.asked_document import AskedDocument, requested_document
+from evalguard.harness.requests import TaskRequests, in_request_order
 from evalguard.harness.single_answers import FilterAnswers, average_repeats, score_alone
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
 
@@ -199,9 +195,6 @@ def token_hash(responses: Sequence[Response]) -> str:
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
-# The documents that a task's requests ask about, as all models see them, before any answers.
-
-
 def requested_documents(task_requests: TaskRequests) -> tuple[AskedDocument, ...]:
     """Hash every document once; what was made for one model serves all whose requests are the same.
 
@@ -226,9 +219,6 @@ def _requested_documents(task_requests: TaskRequests) -> Iterator[AskedDocument]
                 asked = requested_document(task, doc, firsts[doc_id], own)
             known[doc_id] = asked
         yield asked
-
-
-# What a model answered, document by document: an option, or a text after the filter.
 
 
 def given_answers(

@@ -9,7 +9,6 @@ left as lm-eval has it: only what comes before it is looked at.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from evalguard.harness.declared_metrics import aggregation_name
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.surroundings import task_code
 
@@ -175,9 +175,6 @@ def single_scores(
     return found
 
 
-# Repeats: the metrics of a filter that takes the first answer, averaged over all of a document.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Averaged:
     """A metric's items averaged over the answers to each document, and how many these were."""
@@ -226,39 +223,3 @@ def _averages(
 
 def _number(value: Any) -> float | None:
     return float(cast(Real, value)) if isinstance(value, (Real, np.bool_)) else None
-
-
-# What a task declares about its metrics: how documents combine, and which way is better.
-
-
-def aggregation_name(task: Task, metric: str) -> tuple[str, str]:
-    """Return lm-eval's name of a metric's aggregation, and a caveat or "".
-
-    A function that is none of lm-eval's (nor numpy's or the standard library's mean) goes by its
-    own name.
-    """
-    declared = task.aggregation()
-    if metric not in declared:
-        return "mean", "no aggregation declared: mean, as lm-eval takes it"
-    function = declared[metric]
-    for name, known in _known_aggregations():
-        if function is known:
-            return name, ""
-    return getattr(function, "__name__", type(function).__name__), ""
-
-
-def direction(task: Task, metric: str) -> bool | None:
-    """Return whether higher is better: the task's word, else lm-eval's registry, else None."""
-    from lm_eval.api.registry import HIGHER_IS_BETTER_REGISTRY
-
-    declared = task.higher_is_better().get(metric)
-    if declared is None and metric in HIGHER_IS_BETTER_REGISTRY:
-        declared = HIGHER_IS_BETTER_REGISTRY[metric]
-    return None if declared is None else bool(declared)
-
-
-def _known_aggregations() -> list[tuple[str, Any]]:
-    from lm_eval.api.registry import AGGREGATION_REGISTRY
-
-    means = [("mean", np.mean), ("mean", statistics.mean), ("mean", statistics.fmean)]
-    return [*AGGREGATION_REGISTRY.items(), *means, ("nanmean", np.nanmean)]

@@ -11,7 +11,7 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.tracked_run import Sent, SinkName, TrackedRun
 from evalguard.integrations import mlflow_sink, trackio_sink, wandb_sink
 from evalguard.integrations.jobs import TrackingJob, write_answer
-from evalguard.integrations.wandb_sink import save_night_report
+from evalguard.integrations.wandb_report import save_night_report
 
 # Who started this process kills it in time; the alarm is for when nobody is left to do so.
 _ALARM_MARGIN = 15

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalguard.errors import StoreError, UsageError
-from evalguard.integrations.gitlab import RefusedError, RestApi, has_first_line
+from evalguard.integrations.rest_api import RefusedError, RestApi, has_first_line
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _HINT = "run it in a job of GitHub Actions, which sets it"
@@ -105,9 +105,6 @@ def _append(path: Path | None, text: str) -> bool:
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from error
     return True
-
-
-# The comment of a pull request: found by its hidden first line, updated, else created.
 
 
 def put_comment(job: GithubJob, body: str, *, create: bool = True) -> str:

@@ -58,9 +58,6 @@ def _log_run(tracked: TrackedRun) -> None:
         mlflow.set_tag("alert", f"{tracked.alert.title}: {tracked.alert.text}")
 
 
-# Nested plain values as flat ones, for trackers whose parameters are names and texts.
-
-
 def flatten(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
     """Return ``{"base.name": ...}`` for ``{"base": {"name": ...}}``; lists stay."""
     found: dict[str, Any] = {}

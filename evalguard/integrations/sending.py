@@ -10,8 +10,10 @@ from pathlib import Path
 
 from evalguard.core.reports.tracked_night import TrackedNight
 from evalguard.core.reports.tracked_run import Sent, SinkName, TrackedRun
-from evalguard.integrations.jobs import SendingLimits, TrackingJob, run_in_process
-from evalguard.integrations.wandb_sink import find_open_run, log_into_open_run
+from evalguard.integrations.job_process import run_in_process
+from evalguard.integrations.jobs import SendingLimits, TrackingJob
+from evalguard.integrations.wandb_here import find_open_run
+from evalguard.integrations.wandb_run import log_into_open_run
 
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 

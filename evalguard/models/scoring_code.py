@@ -19,16 +19,18 @@ _PACKAGE = Path(__file__).parent.parent
 SCORING = (
     "conversion", "core/__init__.py", "core/chosen_option.py", "core/distribution_tail.py",
     "core/divergence.py", "core/document_fields.py", "core/documents/__init__.py",
-    "core/documents/likelihoods.py", "core/documents/rescoring.py", "core/logprob_rows.py",
-    "core/redaction.py", "core/reference.py", "core/refused_writes.py", "core/score_items.py",
-    "core/scored_positions.py", "core/scorer.py", "core/scores.py", "core/secret_shapes.py",
-    "core/settings.py", "core/shown_tokens.py", "core/task_group.py", "core/top_tokens.py",
-    "errors.py", "harness", "models", "run/__init__.py", "run/loading", "run/worker.py", "worker",
+    "core/documents/columns.py", "core/documents/likelihoods.py", "core/documents/rescoring.py",
+    "core/logprob_rows.py", "core/redaction.py", "core/reference.py", "core/refused_writes.py",
+    "core/score_items.py", "core/scored_positions.py", "core/scorer.py", "core/scores.py",
+    "core/secret_shapes.py", "core/settings.py", "core/shown_tokens.py", "core/task_group.py",
+    "core/top_tokens.py", "errors.py", "harness", "models", "run/__init__.py", "run/loading",
+    "run/worker.py", "worker",
 )  # fmt: skip
 
 # What these files import, or what lies in their folders, and why it makes no score.
 LEFT_OUT: Mapping[str, str] = {
     "__init__.py": "the names that users import, and a version, which says nothing of code",
+    "conversion/call_process.py": "calls a recipe, whose files prove themselves",
     "core/distribution_comparison.py": "how far two finished models are apart",
     "core/reports": "records of finished reports, of which a model's findings are one",
     "core/tracing": "what is told of activations, which no score is read from",

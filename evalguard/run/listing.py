@@ -15,7 +15,7 @@ from typing import Any
 from evalguard.config.entries import write_template
 from evalguard.config.files import embedded_tasks, load_guards
 from evalguard.config.schema import build_guard_schema
-from evalguard.conversion.building import changed_since_build
+from evalguard.conversion.build_digests import changed_since_build
 from evalguard.core.amounts import size_text
 from evalguard.core.redaction import redact_value, shown_value
 from evalguard.core.reports.cache_listings import CacheCheck, CacheListing, CachePruning
@@ -36,10 +36,14 @@ from evalguard.store.block_cache import (
     ScoreCache,
     default_cache_dir,
 )
-from evalguard.store.cache_items import CacheItem, find_items, take_inventory
-from evalguard.store.fact_cache import BudgetStore, FactCache
-from evalguard.store.files import FileLock, FloorStore, set_aside
+from evalguard.store.cache_inventory import take_inventory
+from evalguard.store.cache_items import CacheItem, find_items
+from evalguard.store.damaged_files import set_aside
+from evalguard.store.fact_cache import FactCache
+from evalguard.store.file_lock import FileLock
+from evalguard.store.floor_store import FloorStore
 from evalguard.store.pruning import PruneRules, prune
+from evalguard.store.token_budgets import BudgetStore
 from evalguard.worker.environments import (
     KeptEnvironment,
     list_environments,

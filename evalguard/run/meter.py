@@ -21,7 +21,7 @@ from evalguard.report.formats import RENDERINGS, choose_format, render_report
 from evalguard.run.executing.task_progress import ScoredBlocks
 from evalguard.run.options import CompareOptions
 from evalguard.run.stored_run import open_documents, read_run_trace, read_stored_run
-from evalguard.store.files import check_output, write_output
+from evalguard.store.output_file import check_output, write_output
 from evalguard.worker.process import peak_memory
 
 _PhaseKey = tuple[PhaseName, tuple[str, ...], str]

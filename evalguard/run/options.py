@@ -18,7 +18,7 @@ from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Assignment, Value
 from evalguard.errors import UsageError, nearest
 from evalguard.report.formats import choose_format
-from evalguard.run.publishing.tracking import check_track
+from evalguard.run.publishing.trackers import check_track
 from evalguard.worker.ray_actors import RayPlan
 
 WorkerUse = Literal["auto", "always"]

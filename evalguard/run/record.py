@@ -27,7 +27,7 @@ from evalguard.core.score_rows import finite_rows
 from evalguard.core.scores import Aggregation, ScoreTable, Uninformative, UninformativeKind
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.tokenizers import token_texts
 from evalguard.report.contract.compare import compare_document

@@ -31,7 +31,7 @@ from evalguard.run.meter import error_text, interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import CompareResult, finish_resumed_run, store_run
 from evalguard.run.sources import ModelSource, Source
-from evalguard.store.files import check_output, write_output
+from evalguard.store.output_file import check_output, write_output
 from evalguard.worker.model_server import keep_servers
 
 _LOG = logging.getLogger(__name__)

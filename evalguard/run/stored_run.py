@@ -19,15 +19,9 @@ from evalguard.report.contract.compare import COMPARE_SCHEMA
 from evalguard.report.contract.reading import read_report
 from evalguard.report.formats import DocumentSource
 from evalguard.report.trace.document import TRACE_SCHEMA, read_trace
-from evalguard.store.run_tables import (
-    SampleColumns,
-    check_run_file,
-    read_document,
-    read_result,
-    read_tokens,
-    sample_files,
-    token_files,
-)
+from evalguard.store.result_file import read_document, read_result
+from evalguard.store.run_digests import check_run_file
+from evalguard.store.run_tables import SampleColumns, read_tokens, sample_files, token_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

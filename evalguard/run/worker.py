@@ -22,8 +22,10 @@ from evalguard.worker.server import OpenScorer, serve_scorer
 def load_in_process(load: Load) -> Scorer:
     """Load a variant in this process."""
     # Not before it is needed: torch takes long to import, and the parent waits for a hello.
-    from evalguard.run.loading.own_environment import is_runtime, load_runtime_scorer
-    from evalguard.store.fact_cache import FileDigests, open_facts
+    from evalguard.run.loading.own_environment import is_runtime
+    from evalguard.run.loading.runtime_in_worker import load_runtime_scorer
+    from evalguard.store.fact_cache import open_facts
+    from evalguard.store.file_digests import FileDigests
 
     cache_dir = Path(load.cache_dir)
     known = FileDigests(open_facts(cache_dir)) if load.remember else None

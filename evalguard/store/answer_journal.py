@@ -19,8 +19,9 @@ import numpy as np
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
+from evalguard.store.atomic_files import disk_error, make_folder
 from evalguard.store.checked_lines import decode_line, encode_line
-from evalguard.store.files import FileLock, disk_error, make_folder
+from evalguard.store.file_lock import FileLock
 
 ANSWERS_SCHEMA = "evalguard.answers/1"
 ANSWERS_FOLDER = "answers"

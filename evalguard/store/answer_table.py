@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from evalguard.core.scorer import Ending, Response
 from evalguard.core.shown_tokens import TopLogprobs
-from evalguard.store.files import DamagedBlockError
-from evalguard.store.record_file import read_table
+from evalguard.store.damaged_files import DamagedBlockError
 from evalguard.store.seal import UNSEALED
+from evalguard.store.table_limits import read_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,20 +21,19 @@ from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError
 from evalguard.store.answer_table import block_from_bytes, block_to_bytes
-from evalguard.store.cache_items import BLOCK_SUFFIX, LAYOUT, write_description
-from evalguard.store.files import (
-    DamagedBlockError,
+from evalguard.store.atomic_files import (
     disk_error,
     make_folder,
     make_private_folder,
-    read_sealed_bytes,
-    seal_bytes,
-    set_aside,
     write_atomically,
 )
+from evalguard.store.cache_layout import BLOCK_SUFFIX, LAYOUT
+from evalguard.store.damaged_files import DamagedBlockError, set_aside
+from evalguard.store.folder_description import write_description
 from evalguard.store.leases import Lease
-from evalguard.store.pruning import remove_leftovers
+from evalguard.store.leftovers import remove_leftovers
 from evalguard.store.record_file import records_from_bytes, records_to_bytes
+from evalguard.store.sealed_files import read_sealed_bytes, seal_bytes
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _HINT = "--cache-dir FOLDER or EVALGUARD_CACHE_DIR keeps it elsewhere, --no-cache keeps none"

@@ -5,20 +5,15 @@ Links are not followed, and what evalguard did not name is not among them.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from evalguard.core.reports.cache_listings import CacheListing, KeptFolder
-from evalguard.core.settings import Value
-from evalguard.store.files import DAMAGED_SUFFIX, write_atomically
+from evalguard.store.cache_layout import ABOUT_FILE, BLOCK_KINDS, BLOCK_SUFFIX
+from evalguard.store.damaged_files import DAMAGED_SUFFIX
 
 ItemState = Literal["kept", "damaged", "leftover"]
 
@@ -149,120 +144,3 @@ def list_entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(found, key=lambda entry: entry.name)
     except OSError:
         return []
-
-
-# about.json: what a folder of blocks is of, for people; nothing else reads it.
-
-
-_DESCRIPTION_FORMAT = "evalguard.about/1"
-_LARGEST_DESCRIPTION = 2**20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderDescription:
-    """Attributes as in ``KeptFolder``."""
-
-    name: str = ""
-    tasks: tuple[str, ...] = ()
-    model: Mapping[str, Value] = field(default_factory=dict)
-    created: str = ""
-
-
-def read_description(folder: Path) -> FolderDescription:
-    """Return what is written there; nothing where it cannot be read."""
-    path = folder / ABOUT_FILE
-    try:
-        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
-            return FolderDescription()
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return FolderDescription()
-    if not isinstance(said, dict) or said.get("format") != _DESCRIPTION_FORMAT:
-        return FolderDescription()
-    tasks, model = said.get("tasks"), said.get("model")
-    return FolderDescription(
-        name=_text(said.get("name")),
-        tasks=tuple(_text(task) for task in tasks) if isinstance(tasks, list) else (),
-        model=model if isinstance(model, dict) else {},
-        created=_text(said.get("created")),
-    )
-
-
-def write_description(folder: Path, *, name: str, task: str, model: Mapping[str, Value]) -> None:
-    """Write down what a folder that is there is of; a disk that refuses changes nothing.
-
-    The name is the last one used. Two processes may write at a time: one's task may then be missing
-    until it is used again.
-    """
-    before = read_description(folder)
-    now = FolderDescription(
-        name=name,
-        tasks=tuple(sorted({*before.tasks, task})),
-        model=dict(model),
-        created=before.created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    )
-    if now == before:
-        return
-    text = json.dumps({"format": _DESCRIPTION_FORMAT, **asdict(now)}, indent=2)
-    with contextlib.suppress(OSError):
-        if folder.is_dir() and not folder.is_symlink():
-            write_atomically(folder / ABOUT_FILE, text.encode())
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-# Inventory: what lies in a cache folder, by model and kind.
-
-
-def take_inventory(cache_dir: Path) -> CacheListing:
-    """Return what lies in a cache folder, the most recently used first."""
-    by_folder: dict[tuple[str, Path], list[CacheItem]] = defaultdict(list)
-    for item in find_items(cache_dir):
-        by_folder[item.kind, _group(item, cache_dir)].append(item)
-    entries = [_entry(kind, folder, items) for (kind, folder), items in by_folder.items()]
-    return CacheListing(
-        folder=str(cache_dir),
-        entries=tuple(sorted(entries, key=lambda e: (-e.last_used, e.kind, e.key))),
-    )
-
-
-def _group(item: CacheItem, cache_dir: Path) -> Path:
-    """The folder that an item is listed under: a floor lies deeper than its model."""
-    if item.kind != "floors":
-        return item.folder
-    floors = cache_dir / "floors"
-    return floors / item.folder.relative_to(floors).parts[0]
-
-
-def _entry(kind: str, folder: Path, items: Sequence[CacheItem]) -> KeptFolder:
-    kept = [item for item in items if item.state == "kept"]
-    about = read_description(folder)
-    return KeptFolder(
-        kind=kind,
-        key=folder.name,
-        path=str(folder),
-        name=about.name if kind in BLOCK_KINDS else "",
-        tasks=about.tasks,
-        model=about.model,
-        created=about.created,
-        files=len(kept),
-        size=sum(item.size for item in items),
-        last_used=max((item.used for item in kept), default=0.0),
-        damaged=sum(item.state == "damaged" for item in items),
-        leftovers=sum(item.state == "leftover" for item in items),
-    )
-
-
-# Names of what lies in a cache folder.
-
-
-BLOCK_KINDS = ("scores", "references", "divergences")
-"""Kinds of blocks, each in a folder of its own."""
-
-LAYOUT = "v1"
-"""The number of the layout: a later one gets a folder of its own beside this one."""
-
-BLOCK_SUFFIX = ".parquet"
-ABOUT_FILE = "about.json"

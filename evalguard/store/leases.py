@@ -26,7 +26,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.store.files import HalfFile, is_still, open_lock
+from evalguard.store.atomic_files import HalfFile
+from evalguard.store.file_lock import is_still, open_lock
 
 BEAT_SECONDS = 20.0
 # An NFS client may believe attributes for a minute, and a busy server may take one to answer.
@@ -183,9 +184,6 @@ def this_machine() -> str:
     except OSError:
         boot = ""
     return f"{socket.gethostname()} {boot}".strip()
-
-
-# Heartbeat: one thread touches the leases that this process holds.
 
 
 class _Heartbeat:

@@ -12,8 +12,8 @@ from typing import Any
 
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
+from evalguard.store.atomic_files import disk_error, make_folder
 from evalguard.store.checked_lines import decode_line, encode_line
-from evalguard.store.files import disk_error, make_folder
 
 NIGHT_JOURNAL_NAME = "journal.jsonl"
 _HINT = "what is finished is kept: the same command goes on from there"

@@ -8,30 +8,21 @@ such.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from evalguard.core.reference import Reference
-from evalguard.core.reference_faults import check_reference
-from evalguard.core.scorer import Response
 from evalguard.errors import UsageError
 from evalguard.store.answer_table import (
-    answer_schema,
-    answers_from_table,
-    answers_to_table,
     written_before,
 )
-from evalguard.store.files import DamagedBlockError, HalfFile, disk_error
-from evalguard.store.record_file import check_size, list_column, read_list_column
-from evalguard.store.seal import UNSEALED, read_seal, seal
+from evalguard.store.damaged_files import DamagedBlockError
+from evalguard.store.reference_rows import SHOWN_COLUMNS, ReferenceRows, read_rows, row_schema
+from evalguard.store.reference_writer import REFERENCE_FORMAT
+from evalguard.store.seal import read_seal
+from evalguard.store.table_limits import check_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +56,7 @@ class ReferenceFile:
             said = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read as parquet", hint=_REMAKE_HINT) from error
-        wanted = written_before(row_schema(), schema, (_SHOWN, "ended"))
+        wanted = written_before(row_schema(), schema, (SHOWN_COLUMNS, "ended"))
         if said.get("format") != REFERENCE_FORMAT or not schema.equals(wanted):
             found = said.get("format", "another parquet file")
             other = f"but {found}" if found != REFERENCE_FORMAT else "of this version"
@@ -147,248 +138,3 @@ def _read_digest(path: Path) -> str:
             hint=_REMAKE_HINT,
         )
     return digest
-
-
-# Rows of a reference file: a request each, with the base's answer and what was kept of it.
-
-
-# A reference's arrays as they are stored; several numbers a position: the k tokens, the m draws.
-_TYPES = {
-    "token_ids": "int32",
-    "top_ids": "int32",
-    "top_logprobs": "float32",
-    "tail_mass": "float64",
-    "full_support": "bool",
-    "sample_ids": "int32",
-    "sample_logprobs": "float32",
-}
-_PER_POSITION = frozenset({"top_ids", "top_logprobs", "sample_ids", "sample_logprobs"})
-FLOAT_COLUMNS = ("loglikelihood", "scores", "top_logprobs", "tail_mass", "sample_logprobs")
-# An answer's ``top_logprobs``: a reference has a column of that name itself.
-_SHOWN = "shown_logprobs"
-ReferenceRows = tuple[list[Response], list[Reference | None]]
-
-
-def row_table(
-    task: str,
-    block: str,
-    responses: Sequence[Response],
-    references: Sequence[Reference | None],
-) -> pa.Table:
-    """Return one block as a table."""
-    import pyarrow as pa
-
-    count = len(responses)
-    columns: list[Any] = [pa.array([name] * count, pa.string()) for name in (task, block)]
-    columns += answers_to_table([replace(r, token_logprobs=None) for r in responses]).columns
-    columns.append(_score_column(responses))
-    sizes = [None if r is None else r.vocabulary_size for r in references]
-    columns.append(pa.array(sizes, pa.int64()))
-    columns += [_reference_column(name, references) for name in _TYPES]
-    return pa.Table.from_arrays(columns, schema=row_schema())
-
-
-def read_rows(table: pa.Table) -> ReferenceRows:
-    """Read one block back.
-
-    Raises:
-        DamagedBlockError: no model can have answered so.
-    """
-    try:
-        found = _read_records(table)
-        for response, kept in zip(*found, strict=True):
-            _check_row(response, kept)
-    except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise DamagedBlockError("it holds what no model answers") from error
-    return found
-
-
-def row_schema() -> pa.Schema:
-    """Columns of a reference file."""
-    import pyarrow as pa
-
-    types = {"scores": "float32", **_TYPES}
-    lists = [
-        pa.field(name, pa.list_(pa.bool_() if kind == "bool" else getattr(pa, kind)()))
-        for name, kind in types.items()
-    ]
-    names = [pa.field(name, pa.string()) for name in ("task", "block")]
-    size = pa.field("vocabulary_size", pa.int64())
-    answers = [field.with_name(_column_of(field.name)) for field in answer_schema()]
-    return pa.schema([*names, *answers, lists[0], size, *lists[1:]])
-
-
-def _column_of(name: str) -> str:
-    return _SHOWN if name == "top_logprobs" else name
-
-
-def _check_row(response: Response, kept: Reference | None) -> None:
-    if kept is not None:
-        check_reference(kept)
-    if response.text is None and response.loglikelihood is None:
-        raise ValueError("an answer without a score or a text")
-    if response.token_hash is None:
-        raise ValueError("an answer without a hash of its tokens")
-
-
-def _read_records(table: pa.Table) -> ReferenceRows:
-    kept = [name for name in answer_schema().names if _column_of(name) in table.column_names]
-    told = table.select([_column_of(name) for name in kept])
-    responses = answers_from_table(told.rename_columns(kept))
-    scores = read_list_column(table.column("scores"), 0)
-    sizes = table.column("vocabulary_size").to_pylist()
-    columns = {name: read_list_column(table.column(name), 0) for name in _TYPES}
-    references = [
-        None
-        if size is None
-        else _build_reference(size, own, {n: c[row] for n, c in columns.items()})
-        for row, (size, own) in enumerate(zip(sizes, scores, strict=True))
-    ]
-    told = [
-        response if own is None else replace(response, token_logprobs=own.astype(np.float64))
-        for response, own in zip(responses, scores, strict=True)
-    ]
-    return told, references
-
-
-def _build_reference(size: int, scores: Any, arrays: Mapping[str, Any]) -> Reference:
-    positions = scores.shape[0]
-    shaped = {
-        name: array.reshape(positions, -1) if name in _PER_POSITION else array
-        for name, array in arrays.items()
-    }
-    return Reference(
-        **{**shaped, "token_ids": shaped["token_ids"].astype(np.int64)},
-        token_logprobs=scores.astype(np.float64),
-        vocabulary_size=size,
-    )
-
-
-def _score_column(responses: Sequence[Response]) -> pa.Array:
-    """Log-probabilities of the scored tokens, as the model gave them."""
-    told = [response.token_logprobs for response in responses]
-    return list_column([None if t is None else t.astype(np.float32) for t in told], "float32")
-
-
-def _reference_column(name: str, references: Sequence[Reference | None]) -> pa.Array:
-    kind = _TYPES[name]
-    return list_column(
-        [None if r is None else getattr(r, name).astype(kind) for r in references], kind
-    )
-
-
-# Writes a reference file: a row group per block, in an order that does not depend on the run.
-
-
-REFERENCE_FORMAT = "evalguard.reference/1"
-_HINT = "--reference FILE names another place"
-
-BlockPosition = tuple[int, ...]
-
-
-class ReferenceWriter:
-    """Writes a reference file block by block; it appears when it is whole.
-
-    Blocks come as they are finished, and one that another process was scoring comes late; in the
-    end they stand in the order of their places, so that every run writes the same file. Leaving a
-    ``with`` block by an exception, or without any block, leaves nothing behind.
-
-    Args:
-        facts: what the file says of the base, as plain JSON values.
-    """
-
-    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
-        self._file = HalfFile(path)
-        self._facts = dict(facts)
-        self._writer: Any = None
-        self._sink: BinaryIO | None = None
-        self._places: list[BlockPosition] = []
-
-    def add(
-        self,
-        task: str,
-        block: str,
-        responses: Sequence[Response],
-        references: Sequence[Reference | None],
-        *,
-        place: BlockPosition = (),
-    ) -> None:
-        """Write one block; ``place``: where it belongs among the others.
-
-        Raises:
-            StoreError: the disk refuses.
-        """
-        table = row_table(task, block, responses, references)
-        try:
-            if self._writer is None:
-                self._sink = self._file.open()
-                self._writer = self._opened(self._sink)
-            self._writer.write_table(table)
-        except OSError as error:
-            raise disk_error("write the reference", self._file.path, error, hint=_HINT) from error
-        self._places.append(place)
-
-    def give_up(self) -> None:
-        """Leave nothing behind, and write nothing more."""
-        with contextlib.suppress(OSError, ValueError):
-            if self._writer is not None:
-                self._writer.close()
-        self._writer = self._sink = None
-        self._file.discard()
-
-    def __enter__(self) -> ReferenceWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if self._writer is not None:
-                self._writer.close()
-            if self._sink is None or kind is not None:
-                self._file.discard()
-            else:
-                seal(self._in_order(self._sink))
-                self._file.commit()
-        except OSError as failure:
-            self._file.discard()
-            raise disk_error(
-                "write the reference", self._file.path, failure, hint=_HINT
-            ) from failure
-
-    def _in_order(self, arrived: BinaryIO) -> BinaryIO:
-        """The file with its blocks in order: itself, or another one that takes its place."""
-        import pyarrow.parquet as pq
-
-        order = sorted(range(len(self._places)), key=self._places.__getitem__)
-        if order == list(range(len(order))):
-            return arrived
-        first, self._file = self._file, HalfFile(self._file.path)
-        try:
-            sink = self._file.open()
-            groups = pq.ParquetFile(arrived)
-            with self._opened(sink) as writer:
-                for group in order:
-                    writer.write_table(groups.read_row_group(group, use_threads=False))
-        finally:
-            first.discard()
-        return sink
-
-    def _opened(self, sink: BinaryIO) -> Any:
-        import pyarrow.parquet as pq
-
-        about = {"format": REFERENCE_FORMAT, "facts": json.dumps(self._facts), "seal": UNSEALED}
-        return pq.ParquetWriter(
-            sink,
-            row_schema().with_metadata(about),
-            compression="zstd",
-            use_dictionary=["task", "block"],
-            use_byte_stream_split=[
-                name if name == "loglikelihood" else f"{name}.list.element"
-                for name in FLOAT_COLUMNS
-            ],
-            write_page_checksum=True,
-        )

@@ -139,7 +139,7 @@ def test_a_metric_of_a_task_s_own_aggregation_is_left_out_and_said(
 def test_a_task_of_which_nothing_could_be_compared_then_is_left_out_and_said(
     against: Run, compare: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.harness.tables.LONGEST", 0.0)
+    monkeypatch.setattr("evalguard.harness.task_rescoring.LONGEST", 0.0)
     made = json.loads(
         compare("orig", "sharp", "--tasks", "sw_word,sw_mcc", "--limit", 20, "--json").out
     )

@@ -12,7 +12,7 @@ import pytest
 from small_disks import mounted_disk
 from small_world import SmallWorld
 
-from evalguard.store.files import HalfFile
+from evalguard.store.atomic_files import HalfFile
 
 
 def left(folder: Path) -> list[str]:
@@ -56,7 +56,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             sync(descriptor)
 
-        monkeypatch.setattr("evalguard.store.files.os.fsync", fsync)
+        monkeypatch.setattr("evalguard.store.atomic_files.os.fsync", fsync)
 
     return limit
 

@@ -16,7 +16,7 @@ import pytest
 from small_disks import mounted_disk
 from small_world import SmallWorld
 
-from evalguard.store.files import HalfFile
+from evalguard.store.atomic_files import HalfFile
 
 TASKS = ("--tasks", "sw_long,sw_choice,sw_text")
 # What a run says of its keeping, and what differs between any two runs.

@@ -117,7 +117,7 @@ def test_a_pattern_that_matches_nothing_says_so(run: Any, world: Any, few_tasks:
 def test_our_own_tasks_are_found_without_reading_all_of_lm_eval(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.harness.tasks import TaskIndex
+    from evalguard.harness.task_index import TaskIndex
 
     def names(self: object) -> None:
         raise AssertionError("reads 14,000 names")

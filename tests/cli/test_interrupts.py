@@ -190,8 +190,8 @@ def test_handlers_are_put_back_and_those_of_others_are_left_alone() -> None:
     ("place", "words"),
     [
         ("evalguard.run.stored_run.read_report", ("report", "RUN")),
-        ("evalguard.run.publishing.forges.read_document", ("github", "RUN")),
-        ("evalguard.run.publishing.forges.read_document", ("gitlab", "RUN")),
+        ("evalguard.run.publishing.shown_result.read_document", ("github", "RUN")),
+        ("evalguard.run.publishing.shown_result.read_document", ("gitlab", "RUN")),
         (
             "evalguard.run.publishing.tracking.read_stored_run",
             ("track", "RUN", "--track", "mlflow"),

@@ -14,7 +14,7 @@ from pairs_here import PairsHere
 from small_world import Ran, SmallWorld
 
 from evalguard.report.night import night_schema
-from evalguard.store.files import FileLock
+from evalguard.store.file_lock import FileLock
 from evalguard.store.history.history_file import HistoryFile
 
 Run = Callable[..., Ran]

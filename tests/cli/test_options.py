@@ -11,7 +11,7 @@ import pytest
 from evalguard.cli.moved import MOVED, explain_move
 from evalguard.config.files import load_guards
 from evalguard.errors import EvalguardError, UsageError
-from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.task_options import TaskOptions
 from evalguard.run.options import CompareOptions, make_options
 
 SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {

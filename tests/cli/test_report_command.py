@@ -13,7 +13,7 @@ from edited_result import edit_result
 
 from evalguard.errors import StoreError
 from evalguard.report.formats import RENDERINGS, Rendering
-from evalguard.store.files import HalfFile
+from evalguard.store.atomic_files import HalfFile
 
 
 def folder_of(ran: Any) -> Path:

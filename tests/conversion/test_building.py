@@ -13,7 +13,8 @@ import pytest
 from variants import variant
 
 from evalguard.conversion import building
-from evalguard.conversion.building import build, changed_since_build
+from evalguard.conversion.build_digests import changed_since_build
+from evalguard.conversion.building import build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Value, Variant
 from evalguard.errors import BuildError, UsageError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.conversion.planning import Covering, matching
+from evalguard.conversion.name_patterns import Covering, matching
 
 TENSORS = [
     *(f"model.layers.{i}.{part}" for i in range(3) for part in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.conversion.planning import matching
+from evalguard.conversion.name_patterns import matching
 from evalguard.errors import SettingError
 
 NAMES = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 from variants import variant
 
-from evalguard.conversion.attributes import apply
+from evalguard.conversion.apply_plan import apply
 from evalguard.conversion.code import load_function
 from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.readback import read_edits

@@ -18,7 +18,7 @@ from evalguard.core.documents.columns import (
     column_of,
     pair_columns,
 )
-from evalguard.store.run_folder import samples_to_parquet
+from evalguard.store.sample_table import samples_to_parquet
 
 texts = st.lists(st.none() | st.text(st.characters(codec=None, exclude_categories=())), max_size=9)
 

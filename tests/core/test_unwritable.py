@@ -9,7 +9,7 @@ import pytest
 
 from evalguard.core.refused_writes import HF_HINT, unwritable
 from evalguard.errors import EvaluationError
-from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 from evalguard.models.load_failures import explain_load_failures
 

@@ -14,7 +14,7 @@ from grouped_tasks import write_groups
 
 from evalguard.core.scorer import Request, Response
 from evalguard.harness.requests import TaskRequests
-from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 
 N = 24

@@ -14,8 +14,9 @@ from local_tasks import build, render_chat
 
 from evalguard.core.scorer import Request, Response
 from evalguard.harness.blocks import BlockCut, RequestBlock, cut_blocks, text_lengths
-from evalguard.harness.requests import TaskRequests, documents_of, random_subset
-from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.document_subset import documents_of, random_subset
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 
 

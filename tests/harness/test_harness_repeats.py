@@ -11,8 +11,8 @@ from local_tasks import N, write_task
 
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.scorer import Request, Response
-from evalguard.harness.surroundings import TaskOptions
-from evalguard.harness.tables import TaskScores, score_tables
+from evalguard.harness.score_tables import TaskScores, score_tables
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 
 REPEATS = 4

@@ -11,7 +11,7 @@ from local_tasks import N, build, render_chat, write_task, write_tasks
 
 from evalguard.errors import EvaluationError
 from evalguard.harness.requests import build_requests
-from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 
 

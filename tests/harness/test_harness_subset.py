@@ -8,8 +8,8 @@ import pytest
 from local_tasks import N, answers, build
 
 from evalguard.errors import UsageError
-from evalguard.harness.surroundings import TaskOptions
-from evalguard.harness.tables import score_tables
+from evalguard.harness.score_tables import score_tables
+from evalguard.harness.task_options import TaskOptions
 
 TASKS = ("eg_lastword", "eg_rolling", "eg_choice", "eg_generate")
 

@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 from local_tasks import write_task, write_tasks
 
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks, task_names
 
 

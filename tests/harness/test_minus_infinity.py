@@ -12,8 +12,8 @@ import pytest
 from local_tasks import answers
 
 from evalguard.core.scorer import Response
-from evalguard.harness.surroundings import TaskOptions
-from evalguard.harness.tables import TaskScores, score_tables
+from evalguard.harness.score_tables import TaskScores, score_tables
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 
 FLOAT32 = -3.4028234663852886e38

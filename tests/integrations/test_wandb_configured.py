@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from evalguard.errors import UsageError
-from evalguard.integrations.wandb_sink import wandb_is_configured
-from evalguard.run.publishing.tracking import choose_sinks
+from evalguard.integrations.wandb_here import wandb_is_configured
+from evalguard.run.publishing.trackers import choose_sinks
 
 
 def log_in(folder: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
@@ -117,7 +117,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from tracked_examples import example
 from evalguard.integrations.sending import send_run
-from evalguard.integrations.wandb_sink import wandb_is_configured
+from evalguard.integrations.wandb_here import wandb_is_configured
 assert not wandb_is_configured()
 run = wandb.init(project="training", config={"lr": 0.1}, mode=os.environ["MODE"])
 assert wandb_is_configured()

@@ -13,7 +13,7 @@ from wandb_server import ENTITY, Serve
 from evalguard.core.reports.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import save_night
-from evalguard.integrations.wandb_sink import summarize_verdicts, trend_table, verdict_table
+from evalguard.integrations.wandb_report import summarize_verdicts, trend_table, verdict_table
 
 REGRESSED = NightVerdict(
     base="orig",

@@ -31,7 +31,7 @@ PACKAGE = Path(evalguard.__file__).parent
 # Where scoring begins: a worker, a model loaded here, a server, and what a task asks.
 ROOTS = (
     "run/worker.py", "run/loading/lazy_scorer.py", "run/loading/serving.py", "harness/answers.py",
-    "harness/requests.py", "harness/tables.py", "harness/tasks.py", "worker/supervisor.py",
+    "harness/requests.py", "harness/score_tables.py", "harness/tasks.py", "worker/supervisor.py",
     *(f"models/runtimes/{kind.module}.py" for kind in RUNTIME_TYPES.values()),
 )  # fmt: skip
 
@@ -101,8 +101,8 @@ def watch(frame, event, _):
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.run.loading.edited_model import load_scorer
-from evalguard.run.loading.own_environment import load_runtime_scorer
+from evalguard.run.loading.load_scorer import load_scorer
+from evalguard.run.loading.runtime_in_worker import load_runtime_scorer
 
 sys.setprofile(watch)
 variant = Variant(name="m", model=kind, model_args={"pretrained": folder, "dtype": "float32"})

@@ -11,10 +11,10 @@ import pytest
 from history_examples import METRIC, documents, keep_nights, night, right
 from rich.cells import cell_len
 
+from evalguard.run.history.build_trend import find_environment_changes
+from evalguard.run.history.history_result import HistoryResult
 from evalguard.run.history.queries import (
-    HistoryResult,
     HistorySelection,
-    find_environment_changes,
     find_flips,
     find_trends,
     list_runs,

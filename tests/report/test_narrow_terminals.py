@@ -15,7 +15,8 @@ from whole_report import WHOLE
 from evalguard.report.terminal import render_terminal
 from evalguard.report.view.report import build_report_view
 from evalguard.report.words.plain_text import pack_lines
-from evalguard.run.history.queries import HistoryResult, HistorySelection, list_runs
+from evalguard.run.history.history_result import HistoryResult
+from evalguard.run.history.queries import HistorySelection, list_runs
 
 WIDTHS = [40, 60, 80, 120, 200]
 

@@ -20,7 +20,8 @@ from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.tracked_run import TrackedRun
 from evalguard.report.contract.compare import compare_document
-from evalguard.run.publishing.tables import CiOrigin, build_tracked_run, read_origin
+from evalguard.run.publishing.build_tracked_run import build_tracked_run
+from evalguard.run.publishing.ci_origin import CiOrigin, read_origin
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +133,7 @@ def test_files_of_the_run_folder_go_with_its_documents_but_for_the_largest(
     (tmp_path / "samples").mkdir()
     for name, size in (("result.json", 2), ("samples/t.parquet", 9), ("tokens-t.parquet", 1)):
         (tmp_path / name).write_bytes(b"x" * size)
-    monkeypatch.setattr("evalguard.run.publishing.tables.LARGEST_FILE", 5)
+    monkeypatch.setattr("evalguard.run.publishing.build_tracked_run.LARGEST_FILE", 5)
     run = build_tracked_run(report(comparison(), run_folder=str(tmp_path)), documents=True)
     assert run.files == {"result.json": str(tmp_path / "result.json")}
     assert run.summary["files left out"] == "samples/t.parquet"

@@ -25,7 +25,7 @@ def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tasks(task_folder: Path) -> TaskSet:
     """A task of 300 documents, and one of 24."""
-    from evalguard.harness.surroundings import TaskOptions
+    from evalguard.harness.task_options import TaskOptions
     from evalguard.harness.tasks import load_tasks
 
     return load_tasks(["sw_long", "sw_word"], options=TaskOptions(include_paths=(task_folder,)))

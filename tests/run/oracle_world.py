@@ -17,7 +17,7 @@ from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
 from evalguard.run.executing.worker_pool import WorkerPool
-from evalguard.run.loading.edited_model import load_scorer
+from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.scoring.scoring import ScoredSide

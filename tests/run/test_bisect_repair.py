@@ -19,7 +19,7 @@ from evalguard.core.limits import Limit
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Value, Variant
 from evalguard.core.waivers import Waiver
-from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.task_options import TaskOptions
 from evalguard.run.bisection.guard_repair import Repair, build_repair
 from evalguard.run.bisection.repaired_guard import (
     REPAIRED_FILE,

@@ -26,8 +26,8 @@ from evalguard.models import identity
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
-from evalguard.run.loading.edited_model import load_scorer
 from evalguard.run.loading.lazy_scorer import is_loaded
+from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.run_context import open_run_context

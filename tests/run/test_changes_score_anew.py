@@ -24,7 +24,7 @@ from gguf_writer import save_gguf
 import evalguard
 from evalguard.core.settings import Variant
 from evalguard.models import identity
-from evalguard.run.loading.loading_facts import digest_weights
+from evalguard.run.loading.loaded_files import digest_weights
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from evalguard.core.reports.resources import AnswerCounts, Phase, Resources
 from evalguard.report.contract.reading import read_report
 from evalguard.run.stored_run import StoredRun
 from evalguard.run.tracing.swapping import choose_swaps
-from evalguard.store.run_tables import read_result
+from evalguard.store.result_file import read_result
 
 
 def run_that_took(seconds: float, *, kept: int) -> StoredRun:

@@ -17,7 +17,7 @@ from tiny_models import save_llama
 
 from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
 from evalguard.errors import EvaluationError
-from evalguard.run.tensors.compare import TensorOptions, compare_tensors
+from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 
 UP, GATE = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"
 QUERY, OUTPUT = (f"model.layers.1.self_attn.{name}_proj.weight" for name in "qo")

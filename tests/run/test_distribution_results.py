@@ -47,7 +47,7 @@ def by_hand(world: SmallWorld) -> list[float]:
     """KL of `orig` and `other` at every scored token of sw_word, from transformers and torch."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from evalguard.harness.surroundings import TaskOptions
+    from evalguard.harness.task_options import TaskOptions
     from evalguard.harness.tasks import load_tasks
 
     tokenizer = AutoTokenizer.from_pretrained(world.models["llama"])

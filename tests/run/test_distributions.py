@@ -220,10 +220,9 @@ def test_a_reference_that_cannot_be_kept_costs_the_distributions_only(
 def test_nothing_is_kept_of_models_that_nothing_could_recognise(
     score: Score, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.run.loading import edited_model as wanted_model
-    from evalguard.run.loading import loading_facts
+    from evalguard.run.loading import load_plan, loading_facts
 
-    for module in (wanted_model, loading_facts):
+    for module in (load_plan, loading_facts):
         monkeypatch.setattr(module, "digest_weights", lambda *_, **__: None)
     first = score("llama", "other", distributions=mode)
     assert kl(first).size >= 300

@@ -6,7 +6,7 @@ import numpy as np
 
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.scores import ScoreTable
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.sample_size.drawn_tables import only_sampled
 from evalguard.run.sample_size.draws import TaskSample
 from evalguard.run.scoring.scoring import ScoredSide

@@ -14,7 +14,7 @@ from fake_models import FakeScorer, evaluator, scores_of
 from evalguard.core.reports.findings import unstored
 from evalguard.core.scorer import Response
 from evalguard.errors import EvaluationError, Interrupted, StoreError
-from evalguard.harness.requests import documents_of
+from evalguard.harness.document_subset import documents_of
 from evalguard.harness.tasks import TaskSet
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.executing.work import Unit

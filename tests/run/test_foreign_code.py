@@ -189,7 +189,7 @@ def test_a_function_in_place_of_a_librarys_own_is_named_with_its_file(
         f"def other(*_, **__):\n    pass\n\n\n{patch}\n"
     )
     code = (
-        "from evalguard.run.loading.foreign_code import list_patches\n"
+        "from evalguard.run.loading.library_patches import list_patches\n"
         "import torch, transformers.models.llama.modeling_llama\n"
         "before = list_patches()\nimport patching\nprint(before, list(list_patches()))"
     )

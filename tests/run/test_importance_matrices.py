@@ -21,7 +21,7 @@ from benchmarks.importance_matrix import (
 from benchmarks.tensor_faults import OTHERS, check_healthy
 from evalguard.core.reports.tensors_report import TensorsReport
 from evalguard.core.tensors.precision_vote import round_mantissa
-from evalguard.run.tensors.compare import TensorOptions, compare_tensors
+from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 from evalguard.store.tensor_files.gguf_bounds import bound_blocks
 
 gguf = pytest.importorskip("gguf")

@@ -12,8 +12,8 @@ from fake_models import FakeScorer
 
 from evalguard.core.scorer import ModelDescription, Request, Scorer
 from evalguard.errors import EvaluationError, FallbackError
+from evalguard.run.loading.known_models import KnownModel
 from evalguard.run.loading.lazy_scorer import LazyScorer, OtherModelError, is_loaded, local_scorer
-from evalguard.run.loading.loading_facts import KnownModel
 from evalguard.store.fact_cache import FactCache
 
 ASKED = [

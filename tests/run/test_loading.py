@@ -18,7 +18,7 @@ from tiny_models import save_llama
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Setting, Target, Value, Variant
 from evalguard.errors import SettingError, UsageError
-from evalguard.run.loading.edited_model import load_scorer
+from evalguard.run.loading.load_scorer import load_scorer
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu", threads=1)
 REQUEST = Request(

@@ -15,7 +15,8 @@ from evalguard.models import checkpoint_files as weights
 from evalguard.models import identity
 from evalguard.models.identity import describe_surroundings
 from evalguard.run.loading import loading_facts as facts_module
-from evalguard.run.loading.loading_facts import collect_loading_facts, digest_weights
+from evalguard.run.loading.loaded_files import digest_weights
+from evalguard.run.loading.loading_facts import collect_loading_facts
 
 HERE = {"python": "3.11", "environment": "e"}
 

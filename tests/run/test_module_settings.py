@@ -16,7 +16,7 @@ from tiny_models import save_gemma2, save_llama, save_mamba, save_t5
 from evalguard.config.files import load_guards
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.run.loading.edited_model import load_scorer
+from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.modules.module_settings import (
     ModuleSettings,
     derive_module_settings,

@@ -127,7 +127,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}, {pipeline!r}]
 import evalguard.run.loading.edited_model
-evalguard.run.loading.edited_model.measure_budget = lambda _: 1024
+evalguard.run.loading.token_budget.measure_budget = lambda _: 1024
 from oracle_world import compared
 from test_oracle_workers import search
 folder = Path(sys.argv[1])

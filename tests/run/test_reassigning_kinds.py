@@ -11,7 +11,7 @@ from architectures import save_architecture
 
 from evalguard.core.scorer import ReassignableScorer, Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
-from evalguard.run.loading.edited_model import load_scorer
+from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.worker.messages import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1)

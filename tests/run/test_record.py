@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evalguard.errors import EvaluationError
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.record import build_sample_columns, list_tasks_of_sides
 
 

@@ -18,7 +18,7 @@ from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import SettingError, WorkerError
 from evalguard.run.executing.reused_model import ReusedModel
-from evalguard.run.loading.edited_model import load_scorer
+from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
 from evalguard.store.cache_items import LOG_FILE

@@ -14,11 +14,11 @@ from changed_worlds import WORDS
 from evalguard.core.scorer import Request, Response, Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
 from evalguard.models.hf.moved_batch import CPU_BUDGET
-from evalguard.run.loading import edited_model
-from evalguard.run.loading.edited_model import load_scorer
+from evalguard.run.loading import token_budget
+from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.worker.client import WorkerScorer
 
-REAL_MEASURE = edited_model.measure_budget
+REAL_MEASURE = token_budget.measure_budget
 POLICY = ScoringPolicy(device="cpu", token_budget=128)
 
 

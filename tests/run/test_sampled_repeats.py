@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.compare import resolve_request
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.score_models import score_sides

@@ -17,7 +17,7 @@ from evalguard.conversion.building import build, describe_build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Variant
 from evalguard.models import identity
-from evalguard.run.loading.loading_facts import digest_code, digest_weights
+from evalguard.run.loading.loaded_files import digest_code, digest_weights
 
 Change = Callable[[Path, pytest.MonkeyPatch], None]
 

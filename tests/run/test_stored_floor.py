@@ -22,7 +22,7 @@ from evalguard.run.floor.held_floors import FLOORS_FOLDER, compare_with_floors
 from evalguard.run.floor.stored_floors import read_floor, read_given_floor
 from evalguard.run.judging import compare_tables
 from evalguard.run.options import CompareOptions
-from evalguard.store.files import FloorStore
+from evalguard.store.floor_store import FloorStore
 
 IDENTITY: dict[str, Value] = {
     "weights": {"pretrained": "w"},

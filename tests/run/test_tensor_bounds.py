@@ -24,7 +24,7 @@ from benchmarks.tensor_faults import (
     quantise_q4_k,
 )
 from evalguard.core.tensors.bounds import bound_float8, bound_integers
-from evalguard.run.tensors.compare import TensorOptions, compare_tensors
+from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 from evalguard.store.tensor_files.gguf_bounds import block_cells, bound_blocks
 
 gguf = pytest.importorskip("gguf")

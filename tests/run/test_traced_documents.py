@@ -10,13 +10,8 @@ import pytest
 
 import evalguard
 from evalguard.errors import UsageError
-from evalguard.run.tracing.documents import (
-    DocumentChoice,
-    choose_moved,
-    find_last_comparison,
-    read_inputs,
-    read_own_documents,
-)
+from evalguard.run.tracing.moved_documents import choose_moved, find_last_comparison
+from evalguard.run.tracing.traced_documents import DocumentChoice, read_inputs, read_own_documents
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".json"])

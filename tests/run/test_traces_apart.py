@@ -23,7 +23,7 @@ from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.run.modules.module_settings import take_modules_from
 from evalguard.run.sources import ModelSource
-from evalguard.run.tracing import apart, loading
+from evalguard.run.tracing import loaded_sides, open_apart
 from evalguard.run.tracing.sides import TracedSide
 from evalguard.worker.client import WorkerScorer
 
@@ -68,14 +68,14 @@ def test_a_model_in_a_process_of_its_own_is_traced_as_one_in_this_to_the_last_bi
     other = edited(llama, tmp_path / "other", dtype)
     text = llama.parent / "text.txt"
     here = traced(llama, other, text, memory)
-    monkeypatch.setattr(loading, "has_own_process", lambda variant: variant.name != "llama")
+    monkeypatch.setattr(loaded_sides, "has_own_process", lambda variant: variant.name != "llama")
     opened = []
 
-    def open_apart(source: ModelSource, *words: Any, **given: Any) -> TracedSide:
+    def noted(source: ModelSource, *words: Any, **given: Any) -> TracedSide:
         opened.append(source.name)
-        return apart.open_apart(source, *words, **given)
+        return open_apart.open_apart(source, *words, **given)
 
-    monkeypatch.setattr(loading, "open_apart", open_apart)
+    monkeypatch.setattr(loaded_sides, "open_apart", noted)
     assert traced(llama, other, text, memory) == here
     assert opened == ["other"]
     assert any(one["module"].endswith("down_proj") for one in here["suspects"])

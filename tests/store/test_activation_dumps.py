@@ -17,7 +17,8 @@ from safetensors.torch import save_file as save_torch
 
 from evalguard.core.tensors.name_map import parse_name_map
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.store.activation_dumps import DumpedActivations, SpooledActivations
+from evalguard.store.activation_dumps import DumpedActivations
+from evalguard.store.activation_spool import SpooledActivations
 
 Arrays = Mapping[str, NDArray[Any]]
 VALUES = np.arange(60, dtype=np.float32).reshape(5, 12)

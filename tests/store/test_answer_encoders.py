@@ -15,7 +15,8 @@ from test_score_cache import exact
 from evalguard.core.scorer import Response
 from evalguard.store.answer_journal import AnswerFile
 from evalguard.store.answer_table import block_from_bytes, block_to_bytes
-from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
+from evalguard.store.reference_file import ReferenceFile
+from evalguard.store.reference_writer import ReferenceWriter
 from evalguard.store.seal import seal
 from evalguard.worker.messages import RESPONSES
 

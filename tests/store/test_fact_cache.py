@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from evalguard.errors import StoreError
-from evalguard.store.fact_cache import FactCache, FileDigests, open_facts
+from evalguard.store.fact_cache import FactCache, open_facts
+from evalguard.store.file_digests import FileDigests
 
 FACTS = {"description": {"model": "hf", "numbers": [1, 2.5, None]}, "name": "é"}
 

@@ -12,10 +12,11 @@ from history_examples import METRIC, RUN, N, documents, keep_nights, night, righ
 
 from evalguard.core.history import Night
 from evalguard.errors import EvalguardError
-from evalguard.run.history.queries import HistoryResult, HistorySelection, find_trends
+from evalguard.run.history.history_result import HistoryResult
+from evalguard.run.history.queries import HistorySelection, find_trends
 from evalguard.store.history.check import check_history
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
-from evalguard.store.history.schema import METRIC_COLUMNS, RUN_COLUMNS
+from evalguard.store.history.night_rows import METRIC_COLUMNS, RUN_COLUMNS
 
 KEY = METRIC.key
 
@@ -209,14 +210,14 @@ def test_a_file_of_version_1_is_brought_to_this_one(file: Path) -> None:
 def test_a_migration_that_fails_leaves_the_file_as_it_was(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.store.history import schema
+    from evalguard.store.history import migrations
 
     def broken(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE runs ADD COLUMN more TEXT")
         raise sqlite3.OperationalError("database or disk is full")
 
     version_1(file)
-    monkeypatch.setattr(schema, "STEPS", (schema.STEPS[0], broken))
+    monkeypatch.setattr(migrations, "STEPS", (migrations.STEPS[0], broken))
     with pytest.raises(EvalguardError, match="disk is full"):
         HistoryFile(file)
     monkeypatch.undo()

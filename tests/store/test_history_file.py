@@ -22,9 +22,9 @@ from evalguard.core.document_scores import DocumentScores
 from evalguard.errors import StoreError, UsageError
 from evalguard.store.history import database
 from evalguard.store.history.check import check_history
-from evalguard.store.history.database import DamagedHistoryError
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
-from evalguard.store.history.schema import SCHEMA_VERSION
+from evalguard.store.history.migrations import SCHEMA_VERSION
+from evalguard.store.history.sqlite_errors import DamagedHistoryError
 
 KEY = METRIC.key
 # Python 3.12 on: the children of this test use no lock that another thread may hold.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evalguard.store.files import DamagedBlockError
+from evalguard.store.damaged_files import DamagedBlockError
 from evalguard.store.history.packing import pack, unpack
 
 SIZES = st.integers(0, 40)

@@ -13,7 +13,8 @@ from test_score_cache import exact
 
 from evalguard.core.scorer import Response
 from evalguard.errors import StoreError, UsageError
-from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
+from evalguard.store.reference_file import ReferenceFile
+from evalguard.store.reference_writer import ReferenceWriter
 from evalguard.store.seal import UNSEALED, seal
 
 FACTS = {"base": "orig", "key": "00aa", "nested": {"a": [1, None, "é"]}}
@@ -206,6 +207,6 @@ def test_a_crafted_file_whose_seal_is_in_order_gives_no_number(
 def test_a_block_that_says_it_is_huge_is_refused_unread(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.store.record_file.MOST_VALUES", 3)
+    monkeypatch.setattr("evalguard.store.table_limits.MOST_VALUES", 3)
     with pytest.raises(UsageError, match="larger than a block can be"):
         ReferenceFile(path)

@@ -135,7 +135,7 @@ def test_check_writable_makes_the_folder_and_leaves_nothing_in_it(tmp_path: Path
 
 
 def test_a_device_that_is_always_full_is_named_so(tmp_path: Path) -> None:
-    from evalguard.store.files import disk_error
+    from evalguard.store.atomic_files import disk_error
 
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.store.run_folder import samples_to_parquet
+from evalguard.store.sample_table import samples_to_parquet
 
 
 def table(columns: dict[str, Any], task: str = "t") -> pa.Table:

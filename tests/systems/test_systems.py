@@ -24,7 +24,7 @@ from system_models import (
 )
 from tiny_models import save_llama
 
-from evalguard.run.tensors.compare import TensorOptions, compare_tensors
+from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 
 pytestmark = pytest.mark.systems
 

@@ -24,7 +24,7 @@ from evalguard.core.settings import BuildRecipe, OwnEnvironment, Setting, Target
 from evalguard.core.tracing.points import token_inputs
 from evalguard.models.tracing.trace import trace_models
 from evalguard.run.sources import ModelSource
-from evalguard.run.tracing.recorded import RuntimeSide, open_runtime_side
+from evalguard.run.tracing.recorded_sides import RuntimeSide, open_runtime_side
 
 pytestmark = pytest.mark.systems
 

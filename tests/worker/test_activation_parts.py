@@ -22,7 +22,7 @@ from evalguard.core.reports.trace_report import (
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import OwnEnvironment, Variant
 from evalguard.errors import EvaluationError, UsageError, WorkerError
-from evalguard.run.loading.own_environment import load_runtime_scorer
+from evalguard.run.loading.runtime_in_worker import load_runtime_scorer
 from evalguard.worker import client
 from evalguard.worker.client import WorkerScorer, cut_activations, join_activations
 from evalguard.worker.codec import WireError, codec_of

@@ -12,7 +12,7 @@ from evalguard.models.checkpoint_files import CheckpointFiles
 from evalguard.models.comparison import WeightPlace
 from evalguard.run.bisection.stored_names import StoredNames
 from evalguard.run.bisection.weight_cause import WeightCause, build_cause, cut_by_module
-from evalguard.run.tensors.compare import TensorOptions, compare_tensors
+from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 
 # Faults of layout that one mistake makes of several tensors: rows here are columns there.
 _REARRANGED = frozenset(

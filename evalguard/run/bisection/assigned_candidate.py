@@ -12,8 +12,8 @@ from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
 from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
+from evalguard.run.loading.known_models import OBSERVED, KnownModel
 from evalguard.run.loading.lazy_scorer import OtherModelError
-from evalguard.run.loading.loading_facts import OBSERVED, KnownModel
 from evalguard.run.sources import ModelSource
 
 # None: how a request without any scored position diverges.

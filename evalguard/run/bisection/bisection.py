@@ -36,8 +36,8 @@ from evalguard.run.bisection.unsearchable import why_unsearchable
 from evalguard.run.judging import build_report
 from evalguard.run.meter import error_text
 from evalguard.run.scoring.score_models import score_sides
+from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import write_document
-from evalguard.store.run_tables import read_result
 from evalguard.worker.model_server import keep_servers
 
 # After the verdict: bisect where that was asked for, and write what was found beside it.

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from evalguard.core.settings import digest_of
 from evalguard.harness.blocks import RequestBlock
-from evalguard.harness.requests import TaskRequests, documents_of
+from evalguard.harness.document_subset import documents_of
+from evalguard.harness.requests import TaskRequests
 
 CutBlocks = Callable[[TaskRequests], list[RequestBlock]]
 DocumentParts = Sequence[Sequence[int]]

@@ -22,7 +22,7 @@ from evalguard.run.compare import compare_sides
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import CompareResult, finish_resumed_run, finish_run
 from evalguard.run.stored_run import read_stored_run
-from evalguard.store.run_tables import read_result
+from evalguard.store.result_file import read_result
 from evalguard.worker.model_server import keep_servers
 
 # What may be another one when a bisection goes on: it changes no answer that is known.

@@ -18,7 +18,7 @@ from evalguard.run.bisection.effective_values import settings_off_reference
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.choices import Choices
 from evalguard.run.executing.batches import policy_for_ends
-from evalguard.run.loading.loading_facts import KnownModel, KnownModels
+from evalguard.run.loading.known_models import KnownModel, KnownModels
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator

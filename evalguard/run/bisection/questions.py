@@ -15,8 +15,9 @@ from evalguard.core.limit_scale import LimitScale
 from evalguard.core.scorer import Response
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.harness.blocks import RequestBlock
-from evalguard.harness.requests import TaskRequests, documents_of
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.document_subset import documents_of
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate, ProbeAnswer
 from evalguard.run.bisection.block_scoring import DocumentBlock, DocumentParts, cut_as_compared
 from evalguard.run.executing.base_references import BaseReferences

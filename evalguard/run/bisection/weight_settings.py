@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from evalguard.conversion.planning import Covering
+from evalguard.conversion.name_patterns import Covering
 from evalguard.core.settings import Setting, Target
 from evalguard.models.checkpoint_files import (
     open_stored_tensors,

@@ -33,7 +33,7 @@ from evalguard.run.sources import ModelSource, Source, identify_model
 from evalguard.stats.compare_scores import tolerance_of
 from evalguard.stats.drift import estimate_drift
 from evalguard.store.block_cache import open_cache_dir
-from evalguard.store.files import FloorStore
+from evalguard.store.floor_store import FloorStore
 
 if TYPE_CHECKING:
     pass

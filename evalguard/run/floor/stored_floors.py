@@ -13,7 +13,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import UsageError
 from evalguard.report.floor import FLOOR_SCHEMA
 from evalguard.run.options import CompareOptions
-from evalguard.store.run_tables import read_result
+from evalguard.store.result_file import read_result
 
 _FLOOR_HINT = "make one with: evalguard floor --base MODEL --json > FILE"
 FloorKey = tuple[str, str, str]

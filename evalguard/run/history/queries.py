@@ -6,38 +6,29 @@ files.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from evalguard.config.files import load_guards
-from evalguard.core.history import MetricKey, Night, NightRun
+from evalguard.core.history import MetricKey, NightRun
 from evalguard.core.reports.broken_on_nights import broken_documents
 from evalguard.core.reports.document_flips import flips
 from evalguard.core.reports.history_report import (
-    Change,
     FlipReport,
-    Found,
     HistoryCheck,
     HistoryExport,
     HistoryListing,
     HistoryRun,
     MetricFlips,
-    Trend,
     TrendReport,
 )
-from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
-from evalguard.report.history import history_document, history_text
-from evalguard.run.history.location import find_named_run, shared_history_file
-from evalguard.stats.series.change_points import change_points
-from evalguard.stats.series.levels import Floats
-from evalguard.store.files import check_output, write_output
-from evalguard.store.history.check import check_history, export_history
+from evalguard.errors import UsageError, nearest
+from evalguard.run.history.build_trend import build_trend
+from evalguard.run.history.location import shared_history_file
+from evalguard.run.history.run_names import find_named_run
+from evalguard.store.history.check import check_history
+from evalguard.store.history.export import export_history
 from evalguard.store.history.history_file import HistoryFile
 
 DEFAULT_ALPHA = 0.05
@@ -254,168 +245,3 @@ def _selected_keys(
     latest = history.metrics(history.runs(pair)[-1].number)
     gated = {metric.key for metric in latest if metric.gated}
     return tuple(key for key in keys if key in gated) if gated and not everything else keys
-
-
-# A trend: nights of one metric, their change points, and what else changed there.
-
-
-ReadEnvironment = Callable[[str], Mapping[str, Any]]
-_SHORT_DIGEST = 8
-_MOST_CHANGES = 8
-
-
-def build_trend(
-    key: MetricKey, nights: Sequence[Night], *, alpha: float, environment: ReadEnvironment
-) -> Trend:
-    """Scan one metric's nights.
-
-    Args:
-        alpha: chance of any false change point.
-        environment: what a digest of an environment stands for.
-    """
-    used = tuple(place for place, night in enumerate(nights) if _usable(night))
-    scan = change_points(*select_scanned_numbers(nights, used), alpha=alpha)
-    scanned = [nights[place] for place in used]
-    changes = tuple(
-        tuple(
-            change
-            for place in range(point.earliest, point.latest + 1)
-            for change in find_environment_changes(scanned[place - 1], scanned[place], environment)
-        )
-        for point in scan.points
-    )
-    return Trend(key=key, nights=tuple(nights), scan=scan, used=used, changes=changes)
-
-
-def select_scanned_numbers(nights: Sequence[Night], used: Sequence[int]) -> tuple[Floats, Floats]:
-    """Sigma and its standard error of the nights that are scanned, shape (n,) each."""
-    sigmas = np.array([nights[place].metric.sigma or 0.0 for place in used], np.float64)
-    stderrs = np.array([nights[place].metric.stderr or 0.0 for place in used], np.float64)
-    return sigmas, stderrs
-
-
-def _usable(night: Night) -> bool:
-    sigma = night.metric.sigma
-    return sigma is not None and math.isfinite(sigma)
-
-
-def find_environment_changes(
-    first: Night, second: Night, environment: ReadEnvironment
-) -> list[Change]:
-    """What else is other in the later of two nights."""
-    before, after = first.run, second.run
-    found = [
-        Change(
-            run=after.number,
-            what=what,
-            before=str(one),
-            after=str(other),
-        )
-        for what, one, other in (
-            ("base", _shorten_digest(before.base_digest), _shorten_digest(after.base_digest)),
-            (
-                "candidate",
-                _shorten_digest(before.candidate_digest),
-                _shorten_digest(after.candidate_digest),
-            ),
-            ("evalguard", before.version, after.version),
-            # Sigma is in units of an error that shrinks with the documents.
-            ("documents", first.metric.n_used, second.metric.n_used),
-            ("margin", first.margin_text, second.margin_text),
-        )
-        if one != other
-    ]
-    if before.environment != after.environment:
-        sides = [dict(_flatten(environment(run.environment))) for run in (before, after)]
-        names = dict.fromkeys((*sides[0], *sides[1]))
-        found += [
-            Change(
-                run=after.number,
-                what=name,
-                before=_value_text(sides[0].get(name)),
-                after=_value_text(sides[1].get(name)),
-            )
-            for name in names
-            if sides[0].get(name) != sides[1].get(name) and name != "packages.evalguard"
-        ]
-    return found[:_MOST_CHANGES]
-
-
-def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _shorten_digest(digest: str) -> str:
-    return digest[:_SHORT_DIGEST]
-
-
-def _value_text(value: Any) -> str:
-    return "none" if value is None else str(value)
-
-
-# HistoryResult: what a history answered, for a person and for a program.
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryResult:
-    """What was found."""
-
-    found: Found
-
-    @property
-    def exit_code(self) -> int:
-        """1 where a check found something damaged, else 0: a history judges nothing."""
-        damaged = isinstance(self.found, HistoryCheck) and self.found.problems
-        return EXIT_REGRESSED if damaged else EXIT_PASSED
-
-    def to_json(self) -> str:
-        """Return one JSON document (schema ``evalguard.history/1``)."""
-        return json.dumps(history_document(self.found), indent=2, allow_nan=False)
-
-    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
-        """Return text for a terminal; with ``verbose`` every trend."""
-        return history_text(self.found, width=width, color=color, verbose=verbose)
-
-
-# Trends of a history, written to files: an HTML page with plots, text, JSON.
-
-
-_SUFFIXES = (".html", ".htm", ".txt", ".json")
-
-
-def check_trend_files(paths: Sequence[Path]) -> None:
-    """Refuse files that cannot be written.
-
-    Raises:
-        UsageError: naming the first.
-    """
-    for path in paths:
-        if path.suffix.lower() not in _SUFFIXES:
-            raise UsageError(
-                f"{path}: trends are not written as {path.suffix or 'a file without a suffix'}",
-                hint=f"name it {' or '.join(f'*{one}' for one in _SUFFIXES)}",
-            )
-        check_output(path)
-
-
-def write_trends(report: TrendReport, paths: Sequence[Path]) -> None:
-    """Write trends to each file, in the format of its suffix.
-
-    Raises:
-        StoreError: one cannot be written.
-    """
-    for path in paths:
-        write_output(path, _render_trends(report, path.suffix.lower()))
-
-
-def _render_trends(report: TrendReport, suffix: str) -> str:
-    if suffix in (".html", ".htm"):
-        from evalguard.report.html.history import render_history_page
-
-        return render_history_page(report)
-    result = HistoryResult(report)
-    return (result.to_json() if suffix == ".json" else result.render()) + "\n"

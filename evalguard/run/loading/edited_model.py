@@ -6,33 +6,31 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalguard.conversion.attributes import AsLoaded, apply
-from evalguard.conversion.building import build, describe_build
+from evalguard.conversion.apply_plan import apply
+from evalguard.conversion.as_loaded import AsLoaded
+from evalguard.conversion.building import describe_build
 from evalguard.conversion.digests import KnownDigests
-from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
-from evalguard.conversion.readback import check_environment, read_arguments, read_edits
+from evalguard.conversion.planning import plan_conversion
+from evalguard.conversion.readback import read_arguments, read_edits
 from evalguard.conversion.taken_modules import take_modules
 from evalguard.conversion.taken_weights import ReadTensors, take_weights
-from evalguard.core.scorer import ReassignableScorer, ScoringPolicy
-from evalguard.core.settings import Value, Variant, digest_of
+from evalguard.core.scorer import ScoringPolicy
+from evalguard.core.settings import Value, Variant
 from evalguard.errors import EvaluationError, SettingError, UsageError
-from evalguard.models.arguments import HF_TYPES, SERVED_TYPES
+from evalguard.models.arguments import HF_TYPES
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
-from evalguard.models.machine import use_threads
 from evalguard.models.served.calls import is_served
-from evalguard.run.loading.foreign_code import brings_code, runs_other_code
-from evalguard.run.loading.loading_facts import (
-    PATCH_PREFIX,
-    digest_code,
-    digest_weights,
-)
+from evalguard.run.loading.foreign_code import brings_code
+from evalguard.run.loading.library_patches import runs_other_code
+from evalguard.run.loading.load_plan import LoadPlan, prove_files, taken_sources
+from evalguard.run.loading.loaded_files import PATCH_PREFIX
 from evalguard.run.loading.module_sources import HostModel, ModuleSources
-from evalguard.store.fact_cache import BudgetStore
+from evalguard.run.loading.token_budget import set_token_budget
 
 if TYPE_CHECKING:
     import torch
@@ -125,7 +123,9 @@ class EditedModel:
         self, model: torch.nn.Module | None, wanted: LoadPlan
     ) -> Callable[[Variant], torch.nn.Module]:
         """What loads the models that modules are taken from, to fit into this one as it is now."""
-        self.sources.renew(None if wanted.proofs is None else _taken(wanted.proofs["weights"]))
+        self.sources.renew(
+            None if wanted.proofs is None else taken_sources(wanted.proofs["weights"])
+        )
         taking = [edit.setting for edit in wanted.plan.modules if edit.source is not None]
         if not taking:
             return self._load_source
@@ -281,206 +281,3 @@ def _editable_model(lm: Any, wanted: LoadPlan) -> torch.nn.Module | None:
             "model: hf",
         )
     return model
-
-
-# The token budget of a model that was loaded: asked for, remembered, or measured now.
-
-
-def set_token_budget(
-    lm: Any, policy: ScoringPolicy, *, threads: int, cache_dir: Path
-) -> Callable[[int], None]:
-    """Give a model that cuts batches by tokens its budget.
-
-    Returns:
-        A function that remembers a smaller one, for where memory runs out.
-    """
-    if not getattr(lm, "own_path", False) or lm.sequences is not None:
-        return lambda _: None
-    from evalguard.models.hf.moved_batch import describe_budget_conditions
-
-    store = BudgetStore(cache_dir / "devices")
-    with use_threads(threads):
-        facts = describe_budget_conditions(lm)
-        budget = policy.token_budget or store.find_or_measure(facts, lambda: measure_budget(lm))
-    lm.token_budget = budget
-
-    def lower(to: int) -> None:
-        if (store.get(facts) or 0) > to:
-            _store_budget(store, facts, to)
-
-    return lower
-
-
-def measure_budget(lm: Any) -> int:
-    """Measure the budget of a loaded model on its device; of every CPU it is the same."""
-    from evalguard.models.hf.moved_batch import CPU_BUDGET, measure_token_budget
-
-    return CPU_BUDGET if lm.device.type == "cpu" else measure_token_budget(lm)
-
-
-def _store_budget(store: BudgetStore, facts: dict[str, Any], budget: int) -> None:
-    # A folder that cannot be written costs the next run a measurement; the score cache says so.
-    with contextlib.suppress(OSError):
-        store.put(facts, budget)
-
-
-# LoadPlan: a variant as it has to be loaded, planned and built, with what proves its files.
-
-
-_TAKEN_PREFIX = "weights:"  # digests of checkpoints that settings take weights from
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadPlan:
-    """What loading a variant takes.
-
-    Attributes:
-        plan: its settings by target.
-        model_args: of lm-eval, with the path of what was built in its place.
-        proofs: digests of weights and code, as they are now; None where they cannot be proven.
-    """
-
-    variant: Variant
-    plan: ConversionPlan
-    model_args: Mapping[str, Value]
-    proofs: Mapping[str, Value] | None
-
-    @classmethod
-    def of(
-        cls, variant: Variant, *, cache_dir: Path, known: KnownDigests | None = None
-    ) -> LoadPlan:
-        """Plan a variant, build it if it is not built yet, and digest its files.
-
-        Raises:
-            SettingError: settings that cannot be planned.
-            BuildError: the build recipe failed.
-        """
-        wanted = plan_conversion(variant)
-        model_args: Mapping[str, Value] = wanted.model_args
-        if variant.build is not None and variant.serve is None:  # else its server has it
-            model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-        proofs = prove_files(variant, wanted, model_args, known)
-        return cls(variant=variant, plan=wanted, model_args=model_args, proofs=proofs)
-
-    def loads_as(self, other: LoadPlan) -> bool:
-        """Whether both are the same model, from the same files, until settings edit it."""
-        files = [
-            None if one.proofs is None else _without_taken(one.proofs["weights"])
-            for one in (self, other)
-        ]
-        return files[0] == files[1] and same_loading(self.variant, other.variant)
-
-
-def same_loading(one: Variant, other: Variant) -> bool:
-    """Whether two variants differ at most in settings that edit the loaded model.
-
-    Raises:
-        SettingError: settings that cannot be planned.
-    """
-    return digest_of(_loading_settings(one)) == digest_of(_loading_settings(other))
-
-
-def _loading_settings(variant: Variant) -> dict[str, Value]:
-    wanted = plan_conversion(variant)
-    return {
-        "model": variant.model,
-        "model_args": dict(wanted.model_args),
-        "config": dict(wanted.config_overrides),
-        "env": dict(wanted.env),
-        "build": None if variant.build is None else asdict(variant.build),
-        "inputs": dict(wanted.build_inputs),
-        "trust": [variant.trust_remote_code, variant.allow_pickle, variant.allow_code],
-        "code_folder": variant.code_folder,
-        **({} if variant.serve is None else {"serve": dict(variant.serve.proofs)}),
-    }
-
-
-def prove_files(
-    variant: Variant,
-    wanted: ConversionPlan,
-    model_args: Mapping[str, Value],
-    known: KnownDigests | None,
-) -> dict[str, Value] | None:
-    """Digests of the weights and of the libraries; None where the weights cannot be proven."""
-    if variant.serve is not None:
-        return dict(variant.serve.proofs) or None
-    if variant.model in SERVED_TYPES:
-        return None  # files that a client names are not what a server has
-    weights = digest_weights(variant, model_args, known, checkpoints=wanted.checkpoints)
-    if weights is None:
-        return None
-    return {"weights": weights, "code": dict(digest_code(variant, wanted, known))}
-
-
-def _without_taken(weights: Value) -> dict[str, Value]:
-    assert isinstance(weights, dict)
-    return {name: digest for name, digest in weights.items() if not name.startswith(_TAKEN_PREFIX)}
-
-
-def _taken(weights: Value) -> dict[str, Value]:
-    """Digests of the other checkpoints that settings take weights and modules from."""
-    assert isinstance(weights, dict)
-    return {name: digest for name, digest in weights.items() if name.startswith(_TAKEN_PREFIX)}
-
-
-# Load a variant in this process: plan, build, load, edit, read back.
-#
-# The adapters do not know each other; this is where they meet.
-
-
-def load_scorer(
-    variant: Variant,
-    policy: ScoringPolicy,
-    *,
-    cache_dir: Path,
-    known: KnownDigests | None = None,
-    reusable: bool = False,
-    watched: bool = False,
-) -> ReassignableScorer:
-    """Load a variant with the settings of its assignment, and prove that every one took.
-
-    Args:
-        known: digests of big files from earlier runs; None: every file is read.
-        reusable: whether other values are to be assigned to its settings later: weights that
-            settings replace are kept for that.
-        watched: whether an observer sees what code of others reads in this process.
-
-    Raises:
-        UsageError: a name or argument that does not exist, or code that is not allowed.
-        SettingError: a setting that could not be applied or did not take; an ``env`` setting
-            that this process was not started with.
-        BuildError: the build recipe failed.
-        EvaluationError: the model cannot be loaded.
-    """
-    from evalguard.models.lm_scorer import LMScorer
-
-    # recipes, hooks and libraries may print; stdout belongs to results
-    with contextlib.redirect_stdout(sys.stderr):
-        check_environment(plan_conversion(variant).env)
-        wanted = LoadPlan.of(variant, cache_dir=cache_dir, known=known)
-        lm = load_lm(
-            variant.model,
-            wanted.model_args,
-            wanted.plan.config_overrides,
-            policy,
-            trust_remote_code=variant.trust_remote_code,
-            allow_pickle=variant.allow_pickle,
-        )
-        model = EditedModel(
-            lm=lm,
-            wanted=wanted,
-            policy=policy,
-            cache_dir=cache_dir,
-            known=known,
-            watched=watched,
-        )
-        if reusable:
-            model.note()
-        return LMScorer(
-            lm,
-            policy,
-            model_type=variant.model,
-            model_args=wanted.model_args,
-            assigned=model.carry(wanted),
-            reassigning=model.reassigned if reusable else None,
-        )

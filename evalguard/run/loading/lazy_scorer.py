@@ -22,13 +22,14 @@ from evalguard.core.scorer import (
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import EvaluationError, FallbackError, WorkerError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.loading.edited_model import load_scorer as open_here
 from evalguard.run.loading.foreign_code import needs_worker
-from evalguard.run.loading.loading_facts import OBSERVED, KnownModel
+from evalguard.run.loading.known_models import OBSERVED, KnownModel
+from evalguard.run.loading.load_scorer import load_scorer as open_here
 from evalguard.run.loading.own_environment import prepare_worker
 from evalguard.run.loading.serving import with_lease, with_server
-from evalguard.store.fact_cache import FileDigests, open_facts
-from evalguard.store.files import safe_name
+from evalguard.store.fact_cache import open_facts
+from evalguard.store.file_digests import FileDigests
+from evalguard.store.safe_names import safe_name
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import StartWorker, start_here
 from evalguard.worker.messages import DESCRIPTION

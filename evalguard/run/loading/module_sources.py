@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from evalguard.conversion.attributes import AsLoaded
+from evalguard.conversion.as_loaded import AsLoaded
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import SettingError
 from evalguard.run.loading.loading_facts import PLACEMENT_ARGUMENTS

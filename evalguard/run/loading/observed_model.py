@@ -25,7 +25,7 @@ def load_watched(load: Load, known: KnownDigests | None) -> Scorer:
         observer = Observer()
         observer.start()
     # Not before it is watched: what these import is what other people's code may meet.
-    from evalguard.run.loading.edited_model import load_scorer
+    from evalguard.run.loading.load_scorer import load_scorer
 
     cache_dir = Path(load.cache_dir)
     scorer = load_scorer(
@@ -71,7 +71,7 @@ class _WatchedScorer:
         found = self._scorer.describe()
         if found.identity is None:
             return found
-        from evalguard.run.loading.loading_facts import OBSERVED, observed_packages
+        from evalguard.run.loading.known_models import OBSERVED, observed_packages
 
         reads = ObservedReads.of(self._observer.told(), observed_packages)
         if reads.reasons:

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from evalguard.conversion.attributes import apply
-from evalguard.conversion.digests import KnownDigests, digest_model
-from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
-from evalguard.conversion.readback import check_environment, read_edits
-from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
-from evalguard.core.settings import Value, Variant
-from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
+from evalguard.conversion.planning import plan_conversion, with_build
+from evalguard.core.settings import Variant
+from evalguard.errors import UsageError
 from evalguard.models.arguments import CLIENT_TYPES, HF_TYPES
-from evalguard.models.identity import identity_of_runtime
-from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
-from evalguard.models.runtimes.scorer import RuntimeScorer
-from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType, load_runtime
-from evalguard.run.loading.installed_packages import (
-    LIBRARIES,
-    digest_packages,
-    installed_versions,
-    loaded_packages,
-)
+from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType
 
-_EDIT_KINDS = ("attr", "dtype", "call")
-_UNSUPPORTED = ("weights", "module", "generation", "config")
+EDIT_KINDS = ("attr", "dtype", "call")
+UNSUPPORTED = ("weights", "module", "generation", "config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +62,7 @@ def check_runtime(variant: Variant) -> None:
     """
     if not is_runtime(variant):
         return
-    kind = _runtime_type(variant)
+    kind = find_runtime_type(variant)
     own = variant.environment
     if own is not None:
         from evalguard.worker.environments import find_python
@@ -93,7 +77,7 @@ def check_runtime(variant: Variant) -> None:
         )
 
 
-def _runtime_type(variant: Variant) -> RuntimeType:
+def find_runtime_type(variant: Variant) -> RuntimeType:
     model_type = "transformers" if variant.model in HF_TYPES else variant.model
     if model_type not in RUNTIME_TYPES:
         raise UsageError(
@@ -128,171 +112,3 @@ def prepare_worker(variant: Variant, cache_dir: Path) -> WorkerPlace:
             made = build(variant, plan, cache_dir, python=python, variables=env)
         variant = replace(variant, model_args=with_build(variant.model_args, str(made)))
     return WorkerPlace(variant=variant, python=python, env=env)
-
-
-# In the worker: numpy and the model's own library are all that may be imported here.
-
-
-def load_runtime_scorer(
-    variant: Variant, policy: ScoringPolicy, *, known: KnownDigests | None = None
-) -> Scorer:
-    """Load a variant by its runtime, and prove that every setting took.
-
-    ``variant`` comes from ``prepare_worker``: it is built. ``known``: digests of big files from
-    earlier runs.
-
-    Raises:
-        UsageError: an argument that does not exist.
-        SettingError: a setting that could not be applied or did not take.
-        EvaluationError: the package is missing, or the model cannot be loaded.
-    """
-    _runtime_type(variant)
-    model_type = "transformers" if variant.model in HF_TYPES else variant.model
-    with contextlib.redirect_stdout(sys.stderr):
-        plan = plan_conversion(variant)
-        check_environment(plan.env)
-        _refuse_unsupported(plan)
-        arguments = RuntimeArguments(
-            model_type=variant.model,
-            given=plan.model_args,
-            device=policy.device,
-            threads=policy.threads,
-            code_allowed=variant.trust_remote_code,
-            pickle_allowed=variant.allow_pickle,
-        )
-        try:
-            runtime = load_runtime(model_type, arguments)
-        except (EvalguardError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            raise EvaluationError(
-                f"'{variant.name}' cannot be loaded: {type(error).__name__}: {error}"
-            ) from error
-        effective = _carry_settings(runtime, variant, plan)
-        description = describe_runtime(runtime, variant, plan, policy, effective, known)
-    return RuntimeScorer(runtime, policy, description)
-
-
-def _refuse_unsupported(plan: ConversionPlan) -> None:
-    for name, (target, _) in plan.targets.items():
-        if target.kind in _UNSUPPORTED:
-            raise SettingError(
-                f"setting '{name}' ({target}) works with model: hf in evalguard's own environment",
-                hint="use model_args.X, attr:GLOB.X, dtype:GLOB, env.X, build.X or package.X",
-            )
-
-
-def _carry_settings(runtime: Runtime, variant: Variant, plan: ConversionPlan) -> dict[str, Value]:
-    """Edit the loaded module, and read every setting back."""
-    effective: dict[str, Value] = {}
-    code: dict[str, Any] = {"code_folder": variant.code_folder, "allow_code": variant.allow_code}
-    if plan.edits_model:
-        if runtime.module is None:
-            names = [n for n, (t, _) in plan.targets.items() if t.kind in _EDIT_KINDS]
-            raise SettingError(
-                f"setting '{names[0]}' edits a torch module, and model type '{variant.model}' has "
-                "none",
-                hint="use model_args.X, env.X, build.X or package.X",
-            )
-        apply(runtime.module, plan, **code)
-    effective |= read_edits(runtime.module, plan, **code)
-    shown = runtime.effective
-    for name, (target, value) in plan.targets.items():
-        if target.kind == "package":
-            effective[name] = _read_version(name, target.path, value)
-        elif target.kind == "model_args":
-            found = shown.get(target.path, value)
-            if value is not None and found != value:
-                raise SettingError(
-                    f"setting '{name}' did not take: {target} is {found!r} after loading, asked "
-                    f"was {value!r}"
-                )
-            effective[name] = found
-    return {setting.name: effective[setting.name] for setting in variant.settings}
-
-
-def _read_version(setting: str, package: str, asked: Value) -> Value:
-    try:
-        found = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        found = "not installed"
-    if found != str(asked).split()[0]:
-        raise SettingError(
-            f"setting '{setting}' did not take: {package} is {found}, asked was {asked}"
-        )
-    return asked
-
-
-def describe_runtime(
-    runtime: Runtime,
-    variant: Variant,
-    plan: ConversionPlan,
-    policy: ScoringPolicy,
-    effective: Mapping[str, Value],
-    known: KnownDigests | None = None,
-) -> ModelDescription:
-    """Read off a loaded runtime what it is; without files, its scores are not kept."""
-    packages = installed_versions()
-    environment: dict[str, Value] = {
-        "python": platform.python_version(),
-        "packages": packages,
-        "prefix_token_id": runtime.prefix_token_id,
-        "add_bos_token": runtime.encode("a")[:1] == [runtime.prefix_token_id],
-        "rolling_bos": _rolling_bos(runtime, policy),
-    }
-    entries = sorted(runtime.vocabulary.items())
-    vocabulary = ""
-    if entries:
-        from evalguard.models.tokenizers import entries_digest
-
-        vocabulary = entries_digest(entries)
-    return ModelDescription(
-        model_type=variant.model,
-        effective=dict(effective),
-        identity=_identity(runtime, variant, plan, policy, effective, packages, known),
-        vocabulary_digest=vocabulary,
-        vocabulary_size=len(entries) or runtime.vocabulary_size,
-        max_length=runtime.max_length,
-        dtype=runtime.dtype,
-        device=runtime.device,
-        parameters=runtime.parameters,
-        gives_rows=True,
-        environment=environment,
-        computation={"device": runtime.device.partition(":")[0], "threads": policy.threads or None},
-        caveats=runtime.caveats,
-    )
-
-
-def _rolling_bos(runtime: Runtime, policy: ScoringPolicy) -> Value:
-    adds = runtime.encode("a")[:1] == [runtime.prefix_token_id]
-    return policy.rolling_bos if adds else None
-
-
-def _identity(
-    runtime: Runtime,
-    variant: Variant,
-    plan: ConversionPlan,
-    policy: ScoringPolicy,
-    effective: Mapping[str, Value],
-    packages: Mapping[str, Value],
-    known: KnownDigests | None,
-) -> dict[str, Value] | None:
-    """Everything that can change a score; None where files, code or a hook are not proven."""
-    if not runtime.files or plan.calls or variant.trust_remote_code:
-        return None
-    libraries = digest_packages((*LIBRARIES, *loaded_packages()), known)
-    return identity_of_runtime(
-        variant.model,
-        plan.model_args,
-        policy,
-        {
-            "weights": [
-                [file.name, digest_model(file, known)] for file in dict.fromkeys(runtime.files)
-            ],
-            "code": {**libraries, "env": dict(plan.env)},
-            "settings": plan.settings_for_identity(effective),
-        },
-        dtype=runtime.dtype,
-        device=runtime.device,
-        packages=packages,
-    )

@@ -10,13 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from evalguard.conversion.planning import (
-    MODULE_SOURCE_KINDS,
-    Covering,
-    matching,
-    plan_conversion,
-    read_module_source,
-)
+from evalguard.conversion.name_patterns import Covering, matching
+from evalguard.conversion.planning import MODULE_SOURCE_KINDS, plan_conversion, read_module_source
 from evalguard.conversion.taken_modules import explain_misfit
 from evalguard.core.settings import ENCODING_ARGS, LENGTH_ARGS, Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, UsageError

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from evalguard.conversion.planning import compile_glob
+from evalguard.conversion.name_patterns import compile_glob
 from evalguard.core.settings import Setting
 from evalguard.run.modules.module_settings import OWN
 from evalguard.run.stored_run import TRACE_FILE

@@ -15,7 +15,8 @@ from evalguard.core.reports.night_report import (
     PairNight,
 )
 from evalguard.errors import EvalguardError
-from evalguard.run.history.queries import HistorySelection, find_flips, select_scanned_numbers
+from evalguard.run.history.build_trend import select_scanned_numbers
+from evalguard.run.history.queries import HistorySelection, find_flips
 from evalguard.run.nightly.night_trends import read_night_trends
 from evalguard.stats.series.news import recently_found
 

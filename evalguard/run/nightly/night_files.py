@@ -22,7 +22,7 @@ from evalguard.run.meter import error_text
 from evalguard.run.nightly.night_folders import NIGHT_RESULT
 from evalguard.run.nightly.night_trends import render_night_index
 from evalguard.run.options import CompareOptions
-from evalguard.store.files import check_output, write_output
+from evalguard.store.output_file import check_output, write_output
 from evalguard.store.run_folder import write_text
 
 

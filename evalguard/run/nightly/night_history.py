@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evalguard.core.reports.night_report import PairNight
 from evalguard.errors import EvalguardError
-from evalguard.run.history.storage import AlreadyInHistoryError, add_run
+from evalguard.run.history.stored_runs import AlreadyInHistoryError, add_run
 from evalguard.run.meter import error_text
 
 _NOT_ADDED = "this run is not in the history"

@@ -22,7 +22,7 @@ from evalguard.report.words.plain_text import printable
 from evalguard.run.nightly.pairs import NightPair
 from evalguard.run.nightly.tracked_night import NightSender, sync_command
 from evalguard.run.options import CompareOptions
-from evalguard.run.publishing.tracking import choose_sinks
+from evalguard.run.publishing.trackers import choose_sinks
 from evalguard.run.stored_run import read_stored_run
 from evalguard.store.history.history_file import HistoryFile
 

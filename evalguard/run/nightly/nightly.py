@@ -40,9 +40,9 @@ from evalguard.run.nightly.pair_time import check_hours
 from evalguard.run.nightly.pairs import NightPair, guards_digest, list_pairs
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import DEFAULT_OUTPUT
-from evalguard.store.files import safe_name
 from evalguard.store.night_journal import NightJournal
 from evalguard.store.run_folder import check_writable
+from evalguard.store.safe_names import safe_name
 
 RESUME_HOURS = 12.0
 _RESUME_HINT = "the same command goes on with the next pair"

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from evalguard.errors import EvaluationError
-from evalguard.store.files import FileLock
+from evalguard.store.file_lock import FileLock
 
 
 @contextmanager

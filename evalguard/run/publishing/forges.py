@@ -1,168 +1,20 @@
-"""A finished comparison, or an error, in the forms that GitHub and GitLab take."""
+"""A finished comparison shown on GitHub or GitLab: summary, annotations or log, comment."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
 
-from evalguard.core.redaction import redacted_text
-from evalguard.errors import EvalguardError, StoreError
+from evalguard.errors import StoreError
 from evalguard.integrations.github import put_comment, read_github_job
 from evalguard.integrations.gitlab import put_note, read_gitlab_job
 from evalguard.report.ci import annotation_command, neutralize_commands
-from evalguard.report.ci import render_annotations as annotated
-from evalguard.report.markdown import COMMENT_BYTES, comment_marker, failure_markdown
-from evalguard.report.markdown import render_markdown as markdown
-from evalguard.report.terminal import render_terminal as page
-from evalguard.report.view.report import build_report_view
+from evalguard.report.markdown import comment_marker
 from evalguard.report.words.plain_text import printable
-from evalguard.run.stored_run import read_stored_run, rebuild_report
-from evalguard.store.run_tables import read_document
-
-_COMPARE_SCHEMA = "evalguard.compare/1"
-_ERROR_SCHEMA = "evalguard.error/1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownResult:
-    """A result; ``annotations`` and ``outputs`` are GitHub's."""
-
-    passed: bool
-    summary: str
-    comment: str
-    log: str
-    annotations: str
-    outputs: Mapping[str, str] = field(default_factory=dict)
-
-
-def show_result(result: Path, *, marker: str) -> ShownResult:
-    """Read a result.
-
-    Args:
-        result: a run folder, its result.json, or what ``--json`` printed: an error, too.
-        marker: hidden first line of its comment.
-
-    Raises:
-        UsageError: ``result`` is none of these.
-        StoreError: it is damaged, or was changed.
-    """
-    content = read_document(result, schemas=(_COMPARE_SCHEMA, _ERROR_SCHEMA))
-    if content["schema"] == _ERROR_SCHEMA:
-        return _show_error(content, marker)
-    # What --json printed lies anywhere; a run folder may have been moved.
-    report = read_stored_run(result).report if result.is_dir() else rebuild_report(result, content)
-    view = build_report_view(report)
-    return ShownResult(
-        passed=view.passed and view.exit_code == 0,
-        summary=markdown(view),
-        comment=markdown(view, most=COMMENT_BYTES, marker=marker),
-        log=page(report, width=100, color=False),
-        annotations=annotated(view),
-        outputs={
-            "state": view.state,
-            "passed": "true" if view.passed and view.exit_code == 0 else "false",
-            "headline": view.headline,
-            "guilty": "\n".join(() if view.bisection is None else view.bisection.guilty),
-            "run-folder": report.run_folder or "",
-        },
-    )
-
-
-def _show_error(content: Mapping[str, Any], marker: str) -> ShownResult:
-    """An error of the command: nothing is known about the candidate."""
-    error = _read_error(content.get("error"))
-    code = content.get("exit_code")
-    number = code if isinstance(code, int) else EvalguardError.exit_code
-    message, hint = _escape_text(str(error)), _escape_text(error.hint)
-    text = failure_markdown(message, hint, exit_code=number)
-    return ShownResult(
-        passed=False,
-        summary=text,
-        comment=failure_markdown(message, hint, exit_code=number, marker=marker),
-        log=f"error: {message}\nhint: {hint}" if hint else f"error: {message}",
-        annotations=annotation_command("error", "evalguard: no verdict", message),
-        outputs={
-            "state": "failed",
-            "passed": "false",
-            "headline": message.split("\n", 1)[0],
-            "guilty": "",
-            "run-folder": "",
-        },
-    )
-
-
-def _read_error(found: object) -> EvalguardError:
-    told = found if isinstance(found, dict) else {}
-    return EvalguardError(
-        str(told.get("message", "it ended without a result")), hint=str(told.get("hint", ""))
-    )
-
-
-def _escape_text(text: str) -> str:
-    return "\n".join(printable(line) for line in redacted_text(text).split("\n"))
-
-
-# A result as the comment of a pull or merge request: one way for every forge.
-
-
-CommentMode = Literal["always", "failures", "never"]
-
-
-class CommentWriter(Protocol):
-    """Writes a forge's comment."""
-
-    def __call__(self, body: str, *, create: bool) -> str:
-        """Update the comment, else create it; return its address, "" where there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommentOutcome:
-    """What became of a comment.
-
-    Attributes:
-        address: "" where none was written.
-        problem: why it could not be; it takes nothing from the verdict.
-    """
-
-    address: str = ""
-    problem: StoreError | None = None
-
-
-def post_comment(
-    shown: ShownResult,
-    put: CommentWriter | None,
-    *,
-    comment: CommentMode,
-    page: str,
-    lacking: StoreError | None,
-) -> CommentOutcome:
-    """Write the comment of a result.
-
-    Args:
-        put: None outside a pull or merge request.
-        comment: "failures" creates none for a result that passes, and updates the one that is
-            there.
-        page: address of the job, "" where it is not known.
-        lacking: why there is nothing to write with; None where there is.
-    """
-    if comment == "never" or put is None:
-        return CommentOutcome()
-    if lacking is not None:
-        return CommentOutcome(problem=lacking)
-    link = f"\n[The job]({page})\n" if page else ""
-    try:
-        return CommentOutcome(
-            address=put(shown.comment + link, create=comment == "always" or not shown.passed)
-        )
-    except StoreError as error:
-        return CommentOutcome(problem=error)
-
-
-# A finished comparison shown on GitHub: summary, annotations, outputs, comment.
+from evalguard.run.publishing.forge_comment import CommentMode, post_comment
+from evalguard.run.publishing.shown_result import show_result
 
 
 def show_on_github(
@@ -200,9 +52,6 @@ _NO_GITHUB_TOKEN = StoreError(
     "the comment was not posted: there is no GITHUB_TOKEN",
     hint="env: {GITHUB_TOKEN: ${{ github.token }}}",
 )
-
-
-# A finished comparison shown on GitLab: the job's log, and a note on the merge request.
 
 
 def show_on_gitlab(

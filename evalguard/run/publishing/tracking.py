@@ -13,19 +13,18 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.tracked_run import (
     SINK_TITLES,
-    SINKS,
     JobType,
     Sent,
     SinkName,
     TrackedRun,
 )
-from evalguard.errors import EXIT_FAILED, EXIT_PASSED, Interrupted, UsageError, nearest
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, Interrupted, UsageError
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
-from evalguard.integrations.wandb_sink import wandb_is_configured
 from evalguard.report.progress import ProgressLine
 from evalguard.report.view.report import tracked_views
-from evalguard.run.publishing.tables import build_tracked_run
+from evalguard.run.publishing.build_tracked_run import build_tracked_run
+from evalguard.run.publishing.trackers import choose_sinks
 from evalguard.run.stored_run import read_stored_run
 
 
@@ -73,50 +72,6 @@ def track_stored(
     stored = read_stored_run(run)
     stored.check_files()  # its samples are sent, too
     return TrackResult(track_run(stored.report, sinks, documents=documents, quiet=quiet))
-
-
-# Which trackers a comparison is sent to.
-
-
-def choose_sinks(names: Sequence[str], *, unasked: bool = True) -> tuple[SinkName, ...]:
-    """Return where to send: the names, else W&B where it is configured.
-
-    Args:
-        unasked: whether that last one may be.
-    """
-    if not names:
-        return ("wandb",) if unasked and wandb_is_configured() else ()
-    return tuple(sink for sink in SINKS if sink in check_track(names))
-
-
-# Names of trackers, as an option or a guard file gives them.
-
-
-NO_TRACKER = "none"
-
-
-def check_track(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, each once.
-
-    Raises:
-        UsageError: one is unknown, or "none" stands beside another.
-    """
-    known = (*SINKS, NO_TRACKER)
-    for name in names:
-        if name not in known:
-            raise UsageError(
-                f"there is no tracker '{name}'{nearest(name, known)}",
-                hint=f"one of {', '.join(known)}",
-            )
-    if NO_TRACKER in names and len(set(names)) > 1:
-        raise UsageError(
-            f"track: none stands beside {', '.join(n for n in names if n != NO_TRACKER)}",
-            hint="none means that nothing is sent anywhere",
-        )
-    return tuple(dict.fromkeys(names))
-
-
-# Tracking: send a finished comparison to trackers; whatever happens there, the verdict stands.
 
 
 TRACKING_INTERRUPTED = "interrupted"

@@ -10,7 +10,7 @@ import numpy as np
 from evalguard.core.document_fields import DocumentFields
 from evalguard.core.score_rows import pick_rows
 from evalguard.core.scores import NotCompared, ScoreTable
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.sample_size.draws import TablesByKey, TaskSample
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import StoredSource

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.stopping import SequentialRun
 from evalguard.harness.requests import TaskRequests
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.choices import Choices
 from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.groups import cluster_documents

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evalguard.core.scorer import ModelDescription, Response
-from evalguard.harness.requests import TaskRequests, documents_of
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.document_subset import documents_of
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.sources import ModelSource

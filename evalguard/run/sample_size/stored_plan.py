@@ -22,7 +22,7 @@ from evalguard.run.sample_size.planning import DEFAULT_POWER, sign_plan
 from evalguard.run.stored_run import rebuild_report
 from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.pilot import pilot_of_comparison
-from evalguard.store.run_tables import read_result
+from evalguard.store.result_file import read_result
 
 _NO_TIME = "a stored run keeps no times and no token counts: what the next run costs is not known"
 

@@ -19,7 +19,7 @@ from evalguard.core.documents.broken_documents import (
 from evalguard.core.documents.columns import Lists, Numbers, Rows, column_of
 from evalguard.core.scores import LOGLIKELIHOODS, ScoreTable
 from evalguard.core.settings import Value
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 
 Row = Mapping[str, Value]
 Tables = Sequence[ScoreTable]

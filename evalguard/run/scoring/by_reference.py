@@ -21,7 +21,7 @@ from evalguard.run.scoring.reference_scorer import ReferenceScorer, describe_ref
 from evalguard.run.scoring.run_context import RunContext
 from evalguard.run.scoring.single_model import FileBase, SingleModelScoring
 from evalguard.run.sources import ModelSource
-from evalguard.store.reference_file import ReferenceWriter
+from evalguard.store.reference_writer import ReferenceWriter
 
 
 @dataclass(frozen=True, slots=True)

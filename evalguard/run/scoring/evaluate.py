@@ -13,8 +13,9 @@ from evalguard.core.shown_tokens import ShownTokens
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import Interrupted
 from evalguard.harness.blocks import BlockCut, RequestBlock
-from evalguard.harness.requests import TaskRequests, documents_of
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.document_subset import documents_of
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.score_tables import TaskScores
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
 from evalguard.run.executing.block_store import BlockStore

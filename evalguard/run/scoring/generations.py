@@ -19,7 +19,7 @@ from evalguard.core.reports.generations import (
 from evalguard.core.scores import ScoreTable, Uninformative
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.scoring.task_distributions import cluster_labels
 from evalguard.stats.answers.generated import (
     DocumentAnswers,

@@ -22,7 +22,7 @@ from evalguard.models.identity import (
     requested_batching,
 )
 from evalguard.models.scoring_code import scoring_code
-from evalguard.run.loading.loading_facts import digest_weights
+from evalguard.run.loading.loaded_files import digest_weights
 from evalguard.run.sources import ModelSource
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.worker.codec import WireError

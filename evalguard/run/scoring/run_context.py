@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalguard.conversion.building import this_run
+from evalguard.conversion.builds_in_use import this_run
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.errors import FallbackError, WorkerError
@@ -20,13 +20,14 @@ from evalguard.run.executing.actors import ActorScoring
 from evalguard.run.executing.batches import check_same_policy, policy_after
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.groups import check_clusters
-from evalguard.run.loading.foreign_code import has_own_process, needs_worker, runs_other_code
+from evalguard.run.loading.foreign_code import has_own_process, needs_worker
+from evalguard.run.loading.known_models import KnownModel, KnownModels
 from evalguard.run.loading.lazy_scorer import (
     LazyScorer,
     ScorerOpener,
     open_scorer,
 )
-from evalguard.run.loading.loading_facts import KnownModel, KnownModels
+from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions

@@ -18,7 +18,7 @@ from evalguard.errors import (
     EvalguardError,
 )
 from evalguard.harness.finished_runs.origin import RunOrigin
-from evalguard.harness.tables import TaskScores
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation
@@ -87,7 +87,7 @@ def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
 def _declared_by_files(source: ModelSource, description: ModelDescription) -> tuple[HeldValue, ...]:
     if description.configuration or not is_runtime(source.variant):
         return ()
-    from evalguard.run.tracing.sides import read_declared_hyperparameters
+    from evalguard.run.tracing.worker_sides import read_declared_hyperparameters
 
     try:
         return tuple(read_declared_hyperparameters(source.variant))

@@ -13,8 +13,9 @@ from evalguard.core.scorer import ModelDescription, Request, Response
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
 from evalguard.core.shown_tokens import ShownTokens, TopLogprobs
-from evalguard.harness.requests import TaskRequests, random_subset
-from evalguard.harness.tables import TaskScores, score_tables
+from evalguard.harness.document_subset import random_subset
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.score_tables import TaskScores, score_tables
 
 AnsweredRequests = tuple[tuple[Request, Response], ...]
 

@@ -12,7 +12,7 @@ from evalguard.errors import StoreError, UsageError
 from evalguard.report.tensors.contract import noise_document, tensors_document
 from evalguard.report.tensors.page import render_tensors_page
 from evalguard.report.tensors.terminal import render_noise, render_tensors, render_tolerances
-from evalguard.store.files import check_output, write_output
+from evalguard.store.output_file import check_output, write_output
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".json": "json", ".txt": "txt"}
 

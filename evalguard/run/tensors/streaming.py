@@ -221,9 +221,6 @@ def forget_bytes(*tensors: StoredTensor) -> None:
             tensor.source.forget()
 
 
-# What a process is given: part of a pair, by the pair's number.
-
-
 @dataclass(slots=True)
 class _OfProcess:
     """What a process was started with, and the pair that it is at."""

@@ -24,10 +24,10 @@ from evalguard.run.loading.task_code import reaching_task_code
 from evalguard.run.options import CompareOptions
 from evalguard.run.record import read_environment
 from evalguard.run.scoring.fairness import lead_to_tokenizer
-from evalguard.run.tracing.loading import LoadedSides, load_sides
+from evalguard.run.tracing.loaded_sides import LoadedSides, load_sides
 from evalguard.run.tracing.request import TraceRequest
-from evalguard.run.tracing.sides import check_dump
-from evalguard.store.activation_dumps import SpooledActivations
+from evalguard.run.tracing.worker_sides import check_dump
+from evalguard.store.activation_spool import SpooledActivations
 from evalguard.store.block_cache import open_cache_dir
 
 if TYPE_CHECKING:

@@ -23,20 +23,11 @@ from evalguard.run.sources import (
     with_distinct_names,
 )
 from evalguard.run.stored_run import StoredRun
-from evalguard.run.tracing.documents import (
-    DocumentChoice,
-    MovedDocuments,
-    choose_first,
-    choose_moved,
-    find_last_comparison,
-    read_own_documents,
-)
-from evalguard.run.tracing.sides import (
-    TracedSide,
-    is_recording,
-    refuse_untraceable,
-    refuse_worker_base,
-)
+from evalguard.run.tracing.moved_documents import MovedDocuments, choose_moved, find_last_comparison
+from evalguard.run.tracing.sides import TracedSide, refuse_untraceable, refuse_worker_base
+from evalguard.run.tracing.traced_documents import DocumentChoice, read_own_documents
+from evalguard.run.tracing.unscored_documents import choose_first
+from evalguard.run.tracing.worker_sides import is_recording
 
 # Where the documents are the user's own, no task is asked for; nothing loads one of this name.
 _NO_TASK = "(own documents)"

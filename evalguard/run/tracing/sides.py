@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from evalguard.conversion.attributes import apply
+from evalguard.conversion.apply_plan import apply
 from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.conversion.taken_weights import take_weights
@@ -28,14 +28,12 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import load_tokenizer
 from evalguard.models.loading import load_declared_class, loads_as_language_model
 from evalguard.models.tracing.passes import ReportStep
-from evalguard.run.loading.edited_model import LoadPlan, load_scorer, tensor_reader
-from evalguard.run.loading.lazy_scorer import worker_starter
+from evalguard.run.loading.edited_model import tensor_reader
+from evalguard.run.loading.load_plan import LoadPlan
+from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.loading.own_environment import is_runtime
-from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, Source, identify_model
-from evalguard.run.tracing.recorded import open_dump, open_runtime_side
-from evalguard.store.activation_dumps import SUFFIXES, DumpedActivations, SpooledActivations
-from evalguard.store.name_map import read_name_map
+from evalguard.store.activation_spool import SpooledActivations
 
 if TYPE_CHECKING:
     import torch
@@ -187,7 +185,7 @@ def _open_language_model(
     description = scorer.describe()
 
     def encode(request: Request) -> tuple[ModelInputs, bool]:
-        ids, was_cut = _cut_ids(scorer.encode([request])[0], request, description.max_length)
+        ids, was_cut = cut_ids(scorer.encode([request])[0], request, description.max_length)
         return token_inputs(ids), was_cut
 
     return TracedSide(
@@ -217,7 +215,7 @@ def _padding_locator(
     return partial(locate_padding, module, pad=tokenizer.pad_token_id)
 
 
-def _cut_ids(ids: Sequence[int], request: Request, longest: int) -> tuple[Sequence[int], bool]:
+def cut_ids(ids: Sequence[int], request: Request, longest: int) -> tuple[Sequence[int], bool]:
     """The ids that a model is fed to score a request: without the last one, cut as lm-eval does.
 
     Of a whole text the first window. A text of the user's own is not cut here.
@@ -305,99 +303,3 @@ def _find_tokenizer(variant: Variant, wanted: LoadPlan) -> Any:
         return load_tokenizer(wanted.model_args, trust_remote_code=variant.trust_remote_code)
     except EvaluationError:
         return None  # a model of signals has none
-
-
-# A candidate that runs in a worker, or ran elsewhere.
-
-
-def open_worker_side(
-    source: ModelSource, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
-) -> TracedSide:
-    """Start the worker of a model that another library runs, or another environment.
-
-    Raises:
-        UsageError, SettingError, BuildError, EvaluationError: as loading it to score it does.
-    """
-    side = open_runtime_side(
-        source,
-        policy,
-        cache_dir=cache_dir,
-        timeout=options.timeout,
-        start=worker_starter(options),
-    )
-
-    def encode(request: Request) -> tuple[ModelInputs, bool]:
-        ids, was_cut = _cut_ids(side.encode(request), request, side.max_length)
-        return token_inputs(ids), was_cut
-
-    def record(inputs: Sequence[ModelInputs], step: ReportStep) -> SpooledActivations:
-        return side.record(inputs, report_step=step)
-
-    return TracedSide(
-        identity=side.identity,
-        record=record,
-        trace=side.trace,
-        held=lambda: list(read_declared_hyperparameters(source.variant)),
-        encode=encode,
-        max_length=side.max_length,
-        vocabulary=side.vocabulary,
-        close=side.close,
-    )
-
-
-def read_declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
-    """What a model's files and arguments say: a worker does not show what its library holds."""
-    from evalguard.models.tracing.hyperparameters import read_hyperparameter_file, read_named_values
-
-    plan = plan_conversion(variant)
-    lens = variant.model == "transformer_lens"
-    given = {name: value for name, value in plan.model_args.items() if value is not None}
-    own = read_named_values(given, prefix="model_args", lens=lens)
-    yield from own
-    pretrained = Path(str(plan.model_args.get("pretrained") or "")).expanduser()
-    file = pretrained / "config.json" if pretrained.is_dir() else pretrained
-    if file.is_file() and file.suffix in (".json", ".gguf"):
-        named = {one.name for one in own}
-        yield from (one for one in read_hyperparameter_file(file) if one.name not in named)
-
-
-def open_dumped_side(folder: Path, name_map: Path | None, base: TracedSide) -> TracedSide:
-    """Open a folder of activations that another runtime has written.
-
-    Raises:
-        UsageError: there is none, none of the base's modules, or the name map cannot be used.
-        EvaluationError: a file is damaged.
-    """
-    from evalguard.models.tracing.hyperparameters import read_named_values
-
-    names = None if name_map is None else read_name_map(name_map)
-    modules = [] if base.module is None else [name for name, _ in base.module.named_modules()]
-    dump = open_dump(folder, names, modules=[name for name in modules if name])
-    lens = "d_vocab" in dump.hyperparameters
-    return TracedSide(
-        identity=RunIdentity(name=folder.name, digest="", description=f"activations in {folder}"),
-        recorded=dump,
-        held=lambda: read_named_values(dump.hyperparameters, lens=lens),
-    )
-
-
-def check_dump(dump: RecordedActivations, sequences: int) -> None:
-    """Refuse a dump of another number of sequences than are traced.
-
-    Raises:
-        UsageError: with both numbers.
-    """
-    if isinstance(dump, DumpedActivations) and len(dump) != sequences:
-        raise UsageError(
-            f"{dump.folder} holds activations of {len(dump)} sequences, and {sequences} are traced",
-            hint="give the documents that were recorded, in the order of the folders: --text or "
-            "--inputs for each, or --documents",
-        )
-
-
-def is_recording(path: Path) -> bool:
-    """Whether a folder holds activations, and no model: tensors in it or one below, no weights."""
-    if not path.is_dir() or (path / "config.json").is_file():
-        return False
-    folders = [path, *sorted(one for one in path.iterdir() if one.is_dir())[:1]]
-    return any(one.suffix in SUFFIXES for folder in folders for one in folder.iterdir())

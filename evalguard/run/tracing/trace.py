@@ -18,12 +18,12 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import DEFAULT_OUTPUT
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.build_trace import make_trace_report
-from evalguard.run.tracing.documents import DocumentChoice
 from evalguard.run.tracing.request import TraceRequest, resolve_trace_request
-from evalguard.run.tracing.result import TraceResult, finish_trace, requested_trace_files
 from evalguard.run.tracing.sides import is_torch_here
 from evalguard.run.tracing.swapping import choose_swaps, with_swap_effects
+from evalguard.run.tracing.trace_result import TraceResult, finish_trace, requested_trace_files
 from evalguard.run.tracing.trace_worker import NOTHING_KEPT, TraceWork, ask_for_trace
+from evalguard.run.tracing.traced_documents import DocumentChoice
 from evalguard.store.run_folder import check_writable
 
 

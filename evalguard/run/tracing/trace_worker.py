@@ -18,7 +18,7 @@ from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
 from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, describe_options, make_options
 from evalguard.run.own_process import OwnProcess, serve_work
-from evalguard.run.tracing.documents import DocumentChoice
+from evalguard.run.tracing.traced_documents import DocumentChoice
 from evalguard.worker.codec import codec_of
 from evalguard.worker.messages import Call
 

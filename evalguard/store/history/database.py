@@ -5,14 +5,20 @@ from __future__ import annotations
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from evalguard.errors import EvalguardError, StoreError, UsageError
-from evalguard.store.files import disk_error, make_folder
-from evalguard.store.history.schema import APPLICATION_ID, SCHEMA_VERSION, VECTOR_COLUMNS, migrate
+from evalguard.errors import StoreError, UsageError
+from evalguard.store.atomic_files import disk_error, make_folder
+from evalguard.store.history.migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
+from evalguard.store.history.sqlite_errors import (
+    RESCUE,
+    DamagedHistoryError,
+    is_busy,
+    translate_errors,
+)
 
 PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
@@ -169,117 +175,6 @@ def _set_wal(connection: sqlite3.Connection, patience: float) -> None:
 
 def _query_number(connection: sqlite3.Connection, statement: str) -> int:
     return int(connection.execute(statement).fetchone()[0])
-
-
-# What sqlite3 says, as an error that a user can act on.
-
-
-RESCUE = (
-    "nothing was written to it; `evalguard history check` shows what is left, and `sqlite3 FILE "
-    ".recover | sqlite3 NEW` takes what can be read into a new file"
-)
-_ELSEWHERE_HINT = "--history FILE keeps it elsewhere"
-
-
-class DamagedHistoryError(UsageError):
-    """A history file is no longer what was written."""
-
-
-@contextmanager
-def translate_errors(path: Path, doing: str) -> Iterator[None]:
-    """Turn errors of sqlite3 into errors of evalguard.
-
-    Args:
-        doing: "read" or "write", for the message.
-    """
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _to_evalguard_error(path, doing, error) from error
-    except UnicodeDecodeError as error:  # sqlite3's message quotes bytes of the file
-        raise DamagedHistoryError(f"the history {path} is damaged", hint=RESCUE) from error
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    """Whether it is another process that is in the way ("locking protocol": many at once)."""
-    return any(word in str(error) for word in ("locked", "busy", "locking protocol"))
-
-
-def _to_evalguard_error(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:
-    said = str(error)
-    if is_busy(error):
-        return StoreError(
-            f"cannot {doing} the history {path}: another process has been writing to it all along",
-            hint="try again when it has finished",
-        )
-    if "full" in said:
-        return StoreError(
-            f"cannot {doing} the history {path}: the disk is full", hint=_ELSEWHERE_HINT
-        )
-    if "readonly" in said or "unable to open" in said:
-        return StoreError(
-            f"cannot {doing} the history {path}: it, or its folder, cannot be written to",
-            hint=_ELSEWHERE_HINT,
-        )
-    if "not a database" in said:
-        return DamagedHistoryError(
-            f"{path} is not a history: it is not a sqlite3 file", hint=_ELSEWHERE_HINT
-        )
-    if "malformed" in said:
-        return DamagedHistoryError(f"the history {path} is damaged ({said})", hint=RESCUE)
-    if isinstance(error, sqlite3.OperationalError) and "disk I/O" in said:
-        return StoreError(
-            f"cannot {doing} the history {path}: the disk fails", hint=_ELSEWHERE_HINT
-        )
-    return DamagedHistoryError(f"the history {path} cannot be used ({said})", hint=RESCUE)
-
-
-# Taking runs out of a history file, and giving back the room that they took.
-
-
-_TEXT_COLUMNS = ("doc_hashes", "prompt_hashes", "target_hashes", "asked_hashes", "token_hashes")
-
-
-def remove_runs(path: Path, numbers: Sequence[int]) -> None:
-    """Remove runs with everything that no other run needs, in one transaction; then compact.
-
-    Raises:
-        UsageError: there is no history, or it is damaged.
-        StoreError: the disk refuses; the file is as it was, or only not compacted.
-    """
-    connection = connect(path, create=False)
-    try:
-        with translate_errors(path, "write"):
-            with transaction(connection):
-                _delete_runs(connection, numbers)
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    finally:
-        connection.close()
-
-
-def _delete_runs(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    rows = [(number,) for number in numbers]
-    connection.executemany("DELETE FROM metrics WHERE run = ?", rows)
-    connection.executemany("DELETE FROM runs WHERE number = ?", rows)
-    used = _used_ids(VECTOR_COLUMNS)
-    # Vectors that are packed against another one need it, whoever else has forgotten that.
-    needed = f"SELECT reference FROM vectors WHERE reference IS NOT NULL AND id IN ({used})"
-    connection.execute(f"DELETE FROM vectors WHERE id NOT IN ({used} UNION {needed})")
-    connection.execute(f"DELETE FROM texts WHERE id NOT IN ({_used_ids(_TEXT_COLUMNS)})")
-    connection.execute(
-        "DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM runs)"
-    )
-
-
-def _used_ids(columns: Sequence[str]) -> str:
-    """Query of all ids that metrics name in some columns."""
-    return " UNION ".join(
-        f"SELECT {name} FROM metrics WHERE {name} IS NOT NULL" for name in columns
-    )
-
-
-# One transaction of a history file: read at one moment, written as a whole or not at all.
 
 
 @contextmanager

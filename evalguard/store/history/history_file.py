@@ -13,17 +13,9 @@ from typing import Any, TypeVar
 from evalguard.core.document_scores import HASH_FIELDS, DocumentScores
 from evalguard.core.history import MetricKey, Night, NightMetric, NightRun
 from evalguard.core.settings import Value
-from evalguard.store.files import DamagedBlockError
-from evalguard.store.history.database import (
-    PATIENCE,
-    RESCUE,
-    DamagedHistoryError,
-    connect,
-    transaction,
-    translate_errors,
-)
-from evalguard.store.history.packing import VectorReader, requests_text, store_documents
-from evalguard.store.history.schema import (
+from evalguard.store.damaged_files import DamagedBlockError
+from evalguard.store.history.database import PATIENCE, connect, transaction
+from evalguard.store.history.night_rows import (
     METRIC_COLUMNS,
     RUN_COLUMNS,
     VECTOR_COLUMNS,
@@ -34,6 +26,8 @@ from evalguard.store.history.schema import (
     seal_of,
     select_columns,
 )
+from evalguard.store.history.sqlite_errors import RESCUE, DamagedHistoryError, translate_errors
+from evalguard.store.history.vectors import VectorReader, requests_text, store_documents
 
 _Made = TypeVar("_Made")
 _RUNS = select_columns("runs", RUN_COLUMNS)

@@ -13,9 +13,12 @@ from typing import Any
 from evalguard.core.reports.tensors_report import FileKind
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.regular_file import open_regular, read_regular_text
-from evalguard.store.tensor_files.other_files import read_gguf, read_npy, read_npz, read_torch
+from evalguard.store.tensor_files.gguf_files import read_gguf
+from evalguard.store.tensor_files.numpy_files import read_npy, read_npz
+from evalguard.store.tensor_files.plain_codecs import unknown_codec
 from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
-from evalguard.store.tensor_files.stored import NoBytes, StoredTensor, unknown_codec
+from evalguard.store.tensor_files.stored import NoBytes, StoredTensor
+from evalguard.store.tensor_files.torch_files import read_torch
 
 _SUFFIXES: dict[str, FileKind] = {
     ".safetensors": "safetensors", ".bin": "torch", ".pt": "torch", ".pth": "torch",

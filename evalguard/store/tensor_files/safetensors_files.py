@@ -13,14 +13,8 @@ from typing import Any
 
 from evalguard.errors import EvaluationError
 from evalguard.regular_file import read_regular_text
-from evalguard.store.tensor_files.stored import (
-    FileBytes,
-    NoBytes,
-    OpenedFile,
-    StoredTensor,
-    plain_codec,
-    unknown_codec,
-)
+from evalguard.store.tensor_files.plain_codecs import plain_codec, unknown_codec
+from evalguard.store.tensor_files.stored import FileBytes, NoBytes, OpenedFile, StoredTensor
 
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",

@@ -19,8 +19,8 @@ from evalguard.core.scores import ScoreTable
 from evalguard.core.task_group import TaskGroup
 from evalguard.harness.finished_runs.results import Results
 from evalguard.harness.finished_runs.run import LmEvalRun, read_run, stored_groups
-from evalguard.harness.surroundings import TaskOptions
-from evalguard.harness.tables import score_tables
+from evalguard.harness.score_tables import score_tables
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 from evalguard.run.groups import add_aggregates, list_missing_aggregates
 from evalguard.run.judging import compare_by_document

@@ -17,8 +17,8 @@ from evalguard.core.scores import ScoreTable
 from evalguard.errors import MisalignedRunsError
 from evalguard.harness.finished_runs.files import is_lmeval_run
 from evalguard.harness.finished_runs.run import LmEvalRun, read_run
-from evalguard.harness.surroundings import TaskOptions
-from evalguard.harness.tables import score_tables
+from evalguard.harness.score_tables import score_tables
+from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 
 Rewrite = Callable[[Path, Callable[[list[dict[str, Any]]], list[dict[str, Any]]]], None]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evalguard.core.document_fields import DocumentFields
 from evalguard.core.documents.columns import Rows
-from evalguard.core.documents.rescoring import Rescoring, rescoring
-from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.score_items import (
     DocumentStatistics,
     NotComparableError,
@@ -21,26 +18,21 @@ from evalguard.core.score_items import (
 )
 from evalguard.core.scorer import Response
 from evalguard.core.scores import NotCompared, ScoreTable, Uninformative
-from evalguard.core.settings import Value
-from evalguard.errors import EvaluationError
 from evalguard.harness.answers import (
     AnsweredDocument,
     TaskAnswers,
     given_answers,
     score_answers,
 )
-from evalguard.harness.requests import TaskRequests, written
-from evalguard.harness.single_answers import aggregation_name, direction, single_scores
-from evalguard.harness.surroundings import lm_eval_surroundings, task_code
+from evalguard.harness.declared_metrics import aggregation_name, direction
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.sample_rows import generated_answers, sample
+from evalguard.harness.task_rescoring import task_rescoring
 from evalguard.stats.answers.uninformative import (
     gives_nothing,
     uninformative_answers,
     with_uninformative,
 )
-
-if TYPE_CHECKING:
-    from lm_eval.api.task import Task
-
 
 _FEW_TOKENS = 16  # fewer may be the same by accident
 _FEW_REPEATED = 3  # the answers to fewer documents may all agree by accident
@@ -56,7 +48,7 @@ class TaskScores:
         tables: one per (filter, metric) that can be compared.
         not_compared: every other metric of the task, with the reason.
         fields: texts and whole numbers of the documents, which may say what they share.
-        samples: one row per document, ready to be stored as columns (see ``samples.sample``).
+        samples: one row per document, ready to be stored as columns (see ``sample_rows.sample``).
     """
 
     task: str
@@ -101,7 +93,7 @@ def score_tables(
     }
     samples = (
         sample(one, answers.items, given, cut=_depends_on_length(one))
-        | _generated(task_requests.lm_eval_task, answers, one)
+        | generated_answers(task_requests.lm_eval_task, answers, one)
         for one in answers.documents
     )
     return TaskScores(
@@ -247,120 +239,3 @@ def _missing(found: int, expected: int) -> str:
     if found == expected:
         return ""
     return f"{expected - found} of {expected} documents have no value for this metric"
-
-
-# A task's aggregations that are no mean, to be run over any selection of its documents.
-
-
-# Seconds of one aggregation; a bootstrap runs it some 450 times.
-LONGEST = 5.0
-
-
-def task_rescoring(task: Task, metric: str, items: Sequence[object], name: str) -> Rescoring:
-    """Rescore a metric's items by the aggregation that the task declares for it.
-
-    Args:
-        name: what the aggregation is called (``metrics.aggregation_name``).
-
-    Raises:
-        NotComparableError: if the aggregation fails on the items, or takes too long to be run for
-            hundreds of resamples.
-    """
-    function = task.aggregation()[metric]
-
-    def aggregate(chosen: list[object]) -> float:
-        with task_code(f"aggregation '{name}'"):
-            return float(function(chosen))
-
-    try:
-        made, seconds = _timed(items, name, aggregate)
-        if seconds > LONGEST:  # the first call may have imported a library
-            made, seconds = _timed(items, name, aggregate)
-    except EvaluationError as error:
-        raise NotComparableError(str(error)) from error
-    if seconds > LONGEST:
-        raise NotComparableError(
-            f"its aggregation '{name}' takes {seconds:.0f} seconds, too long for the hundreds of "
-            "times that a paired bootstrap needs it"
-        )
-    return made
-
-
-def _timed(
-    items: Sequence[object], name: str, aggregate: Callable[[list[object]], float]
-) -> tuple[Rescoring, float]:
-    """A rescoring, and the seconds of one aggregation."""
-    started = time.perf_counter()
-    with lm_eval_surroundings():
-        made = rescoring(items, name, aggregate)
-    return made, time.perf_counter() - started
-
-
-# Samples: one row per document, with everything that was asked, answered and scored.
-
-
-Items = Mapping[tuple[str, str], Mapping[int, Any]]
-
-
-def sample(
-    document: AnsweredDocument, items: Items, given: Items, *, cut: bool
-) -> dict[str, Value]:
-    """Return a document's row; every row of a task has the same columns and types.
-
-    Per-request columns (``arguments``, ``loglikelihood``, ``is_greedy``, ``text``,
-    ``token_logprobs``) are lists in the order of the requests. ``doc``, each of ``arguments``,
-    ``scores`` (filter -> metric -> lm-eval's item) and ``answers`` are JSON texts.
-
-    Args:
-        items: lm-eval's item of every document, by (filter, metric).
-        given: what was answered, likewise, where it is known.
-        cut: whether the document's token ids depend on the model's context length.
-    """
-    asked, answers = document.asked, document.responses
-    return {
-        "doc_id": asked.doc_id,
-        "doc": asked.written,
-        "prompt": asked.prompt,
-        "target": asked.target,
-        "doc_hash": asked.doc_hash,
-        "prompt_hash": asked.prompt_hash,
-        "target_hash": asked.target_hash,
-        "token_hash": document.token_hash,
-        "arguments": list(asked.arguments),
-        "loglikelihood": [answer.loglikelihood for answer in answers],
-        "is_greedy": [answer.is_greedy for answer in answers],
-        "text": [answer.text for answer in answers],
-        "token_logprobs": [
-            None if answer.token_logprobs is None else answer.token_logprobs.tolist()
-            for answer in answers
-        ],
-        "truncated": any(answer.truncated for answer in answers),
-        "cut": cut,
-        "scores": written(_of(document.doc_id, items)),
-        "answers": written(_of(document.doc_id, given)),
-    }
-
-
-def _generated(task: Task, answers: TaskAnswers, document: AnsweredDocument) -> dict[str, Value]:
-    """One more column: what is known of a document's single answers, "" if none is generated."""
-    if not answers.alone:
-        return {"generated": ""}
-    known = GeneratedDocument(
-        ended=tuple(answer.ended for answer in document.responses),
-        missing={
-            name: tuple(of.missing[document.doc_id])
-            for name, of in answers.alone.items()
-            if document.doc_id in of.missing
-        },
-        scores=single_scores(task, answers.alone, document.doc_id),
-    )
-    return {"generated": known.written}
-
-
-def _of(doc_id: int, items: Items) -> dict[str, dict[str, Any]]:
-    """What a document has, filter -> metric -> item."""
-    found: dict[str, dict[str, Any]] = {}
-    for (filter_name, metric), by_document in items.items():
-        if doc_id in by_document:
-            found.setdefault(filter_name, {})[metric] = by_document[doc_id]
-    return found

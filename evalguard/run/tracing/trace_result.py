@@ -17,7 +17,7 @@ from evalguard.run.meter import error_text, write_run_page
 from evalguard.run.options import CompareOptions
 from evalguard.run.result import DEFAULT_OUTPUT
 from evalguard.run.stored_run import TRACE_FILE, read_run_trace
-from evalguard.store.files import check_output, write_output
+from evalguard.store.output_file import check_output, write_output
 from evalguard.store.run_folder import RunFolder, write_document, write_text
 
 TRACE_PAGE = "trace.html"
@@ -80,9 +80,6 @@ class TraceResult:
             ".txt": lambda: self.render(width=80, verbose=True) + "\n",
         }
         write_output(file, texts.get(file.suffix.lower(), self.to_html)())
-
-
-# What is written: a folder of the trace's own, and beside the comparison that it explains.
 
 
 def requested_trace_files(paths: Sequence[Path]) -> tuple[Path, ...]:

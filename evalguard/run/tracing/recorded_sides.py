@@ -26,8 +26,9 @@ from evalguard.models.tracing.passes import ReportStep
 from evalguard.models.tracing.trace import DEFAULT_MEMORY
 from evalguard.run.loading.own_environment import check_runtime, prepare_worker
 from evalguard.run.sources import ModelSource, identify_model
-from evalguard.store.activation_dumps import DumpedActivations, SpooledActivations
-from evalguard.store.files import safe_name
+from evalguard.store.activation_dumps import DumpedActivations
+from evalguard.store.activation_spool import SpooledActivations
+from evalguard.store.safe_names import safe_name
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import StartWorker, start_here
 

@@ -11,8 +11,8 @@ import numpy as np
 from evalguard.core.reports.trace_report import TracedDocument
 from evalguard.core.tracing.points import ModelInputs
 from evalguard.errors import MisalignedRunsError, UsageError
-from evalguard.run.tracing.documents import RequestedSequence
 from evalguard.run.tracing.sides import TracedSide
+from evalguard.run.tracing.traced_documents import RequestedSequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from evalguard.run.tensors.likeness import (
     describe_layout_fault,
     find_exchanged,
 )
-from evalguard.run.tensors.row_counts import ResizedPair, find_resized
+from evalguard.run.tensors.resized_pairs import ResizedPair, find_resized
 from evalguard.run.tensors.streaming import (
     StoredPair,
     StoredScale,

@@ -1,0 +1,170 @@
+"""TaskIndex: which tasks, groups and tags there are, by name."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalguard.errors import UsageError, nearest
+from evalguard.regular_file import is_special
+
+if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+
+
+_WILDCARDS = "*?["
+
+
+class TaskIndex:
+    """Task names of the user's folders and, only if they do not suffice, of lm-eval itself.
+
+    Reading lm-eval's own task files takes seconds, so that is put off until a name needs it.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        for folder in folders:
+            if not folder.is_dir():
+                raise UsageError(
+                    f"task folder '{folder}' does not exist or is not a folder",
+                    hint="--include_path takes the folder that holds the task's YAML file",
+                )
+            _refuse_special_files(folder)
+        self._folders = tuple(folders)
+        self._complete = False
+        self.manager = self._read(include_defaults=False)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all tasks, groups and tags, lm-eval's own included."""
+        self._complete = True
+        self.manager = self._read(include_defaults=True)
+        return tuple(self.manager.all_tasks)
+
+    def own_names(self) -> tuple[str, ...]:
+        """Names of the folders' tasks, groups and tags."""
+        return tuple(self.manager.all_tasks)
+
+    def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of tasks, groups, tags and files asked for, each once, in order.
+
+        Wildcards are expanded. A path to a task's YAML file stands for itself.
+
+        Raises:
+            UsageError: for a name that is nowhere, with the nearest ones.
+        """
+        if not names:
+            raise UsageError("no task was asked for", hint="name one: --tasks lambada_openai")
+        if not all(self._satisfied(name) for name in names):
+            self._complete = True
+            self.manager = self._read(include_defaults=True)
+        resolved: dict[str, None] = {}
+        for name in names:
+            resolved.update(dict.fromkeys(self._expand(name)))
+        return tuple(resolved)
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """Names of the direct children of a group or tag; () for a task or a file."""
+        entry = self.manager.task_index.get(name)
+        if entry is None:
+            return ()
+        if entry.kind.name == "TAG":
+            return tuple(sorted(entry.tags))
+        if entry.kind.name == "GROUP":
+            return tuple(_member_names(entry.cfg))
+        return ()
+
+    def datasets(self, name: str) -> tuple[str, ...]:
+        """Names of the datasets that a task, or the tasks of a group or tag, are made from."""
+        found: dict[str, None] = {}
+        for leaf in self._leaves(name):
+            entry = self.manager.task_index.get(leaf)
+            config = (entry.cfg if entry is not None else None) or {}
+            if path := config.get("dataset_path"):
+                part = config.get("dataset_name")
+                found[f"{path} ({part})" if part else str(path)] = None
+        return tuple(found)
+
+    def _read(self, *, include_defaults: bool) -> TaskManager:
+        from lm_eval.tasks import TaskManager
+
+        return TaskManager(
+            include_path=list(self._folders) or None, include_defaults=include_defaults
+        )
+
+    def _satisfied(self, name: str) -> bool:
+        """Whether the index read so far suffices for a name, a group's members included."""
+        if _is_file(name):
+            return True
+        found = self._matches(name)
+        # A wildcard may have more matches among lm-eval's own tasks.
+        if not found or any(mark in name for mark in _WILDCARDS):
+            return False
+        return all(leaf in self.manager.task_index for leaf in self._leaves(name))
+
+    def _leaves(self, name: str) -> Iterator[str]:
+        seen, waiting = {name}, [name]
+        while waiting:
+            current = waiting.pop(0)
+            children = [child for child in self.members(current) if child not in seen]
+            if not self.members(current):
+                yield current
+            seen.update(children)
+            waiting.extend(children)
+
+    def _matches(self, name: str) -> tuple[str, ...]:
+        index = self.manager.task_index
+        if name in index:
+            return (name,)
+        if any(mark in name for mark in _WILDCARDS):
+            return tuple(sorted(fnmatch.filter(index, name)))
+        return ()
+
+    def _expand(self, name: str) -> tuple[str, ...]:
+        if name not in self.manager.task_index and _is_file(name):
+            return (name,)
+        found = self._matches(name)
+        if found:
+            return found
+        searched = [str(folder) for folder in self._folders]
+        searched += [f"lm-eval's own {len(self.manager.all_tasks)} names"] if self._complete else []
+        raise UsageError(
+            f"there is no lm-eval task, group or tag '{name}'"
+            f"{nearest(name, self.manager.all_tasks)} (searched: {', '.join(searched)})",
+            hint=self._unreadable(name)
+            or "`evalguard tasks` lists the names; --include_path adds a folder of task files",
+        )
+
+    def _unreadable(self, name: str) -> str:
+        """Name the file that mentions the task, which lm-eval drops silently if it is broken."""
+        for folder in self._folders:
+            for path in sorted(folder.glob("**/*.yaml")):
+                text = path.read_text(encoding="utf-8", errors="replace")
+                if f"task: {name}\n" in text or f"group: {name}\n" in text:
+                    return f"{path} names it, but lm-eval cannot read that file: check its YAML"
+        return ""
+
+
+def _refuse_special_files(folder: Path) -> None:
+    """lm-eval opens every YAML file of a folder, and would wait for the other end of a pipe."""
+    for path in folder.glob("**/*.yaml"):
+        if is_special(path):
+            raise UsageError(
+                f"{path} is not a regular file, and lm-eval would wait for it",
+                hint="--include_path takes a folder of task files: move it elsewhere",
+            )
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) and Path(name).is_file()
+
+
+def _member_names(config: dict[str, Any] | None) -> Iterator[str]:
+    members = (config or {}).get("task")
+    for member in members if isinstance(members, list) else []:
+        if isinstance(member, str):
+            yield member
+        elif isinstance(member, dict):
+            name = member.get("group") or member.get("task")
+            if isinstance(name, str):
+                yield name

@@ -1,0 +1,178 @@
+"""Which sequences a trace reads: those that moved most, those that are named, or the user's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.scorer import Request, RequestKind
+from evalguard.core.tracing.points import ModelInputs
+from evalguard.errors import UsageError
+from evalguard.regular_file import check_regular, open_regular, read_regular_text
+
+DEFAULT_DOCUMENTS = 8
+_INPUT_SUFFIXES = (".npz", ".safetensors", ".json")
+_MOST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentChoice:
+    """What was asked for on the command line.
+
+    Attributes:
+        ids: documents of the task, by lm-eval's numbers; () for those that moved most.
+        limit: how many documents at most.
+        texts: files with the user's own documents, one each.
+        inputs: files of arrays by input name; see ``read_inputs``.
+    """
+
+    ids: tuple[int, ...] = ()
+    limit: int = DEFAULT_DOCUMENTS
+    texts: tuple[Path, ...] = ()
+    inputs: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be met together.
+
+        Raises:
+            UsageError: documents of a task beside the user's own, or no documents at all.
+        """
+        if self.limit < 1:
+            raise UsageError(f"--limit {self.limit}: a trace reads at least one document")
+        if self.ids and self.own:
+            raise UsageError(
+                "--documents names documents of a task, and --text or --inputs others",
+                hint="leave out one of the two",
+            )
+
+    @property
+    def own(self) -> bool:
+        """Whether the user brings the documents, so that no task is needed."""
+        return bool(self.texts or self.inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedSequence:
+    """One sequence before it is encoded: a request of a task, a text, or arrays.
+
+    ``request`` holds a text of the user's as one that is generated from: with the special tokens
+    that the tokenizer puts around a text by itself.
+    """
+
+    name: str
+    request: Request | None = None
+    inputs: ModelInputs | None = None
+    drift: float | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's, and no document of a task."""
+        return self.request is None or not self.request.task
+
+
+def read_own_documents(choice: DocumentChoice) -> list[RequestedSequence]:
+    """Read the user's documents.
+
+    Raises:
+        UsageError: a file that cannot be read, holds no text, or no arrays.
+    """
+    found = [
+        RequestedSequence(name=path.name, request=sequence_of_row("", 0, 0, [_read_text(path)]))
+        for path in choice.texts
+    ]
+    for path in choice.inputs:
+        for number, inputs in enumerate(read_inputs(path)):
+            found.append(RequestedSequence(name=f"{path.name} {number}", inputs=inputs))
+    return found[: choice.limit]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with open_regular(path.expanduser()) as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--text {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--text {path} is not UTF-8: {error.reason}") from error
+    if len(data) > _MOST_BYTES or not text.strip():
+        what = "is empty" if not text.strip() else f"is larger than {_MOST_BYTES // 2**20} MiB"
+        raise UsageError(f"--text {path} {what}", hint="one document of some hundred words a file")
+    return text.rstrip("\n")
+
+
+def read_inputs(path: Path) -> list[ModelInputs]:
+    """Read model inputs: arrays by name, the first axis counting sequences where there are several.
+
+    An array of one axis is one sequence; ``.json`` holds lists of token ids by name.
+
+    Raises:
+        UsageError: the file cannot be read, or its arrays have different numbers of sequences.
+    """
+    arrays = _read_arrays(path.expanduser())
+    if not arrays:
+        raise UsageError(f"--inputs {path} holds no arrays", hint="{'input_ids': [[1, 2, 3]]}")
+    whole = {name: one[None] if one.ndim == 1 else one for name, one in arrays.items()}
+    counts = {name: one.shape[0] if one.ndim else 0 for name, one in whole.items()}
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        raise UsageError(
+            f"--inputs {path}: the arrays have different numbers of sequences: {counts}",
+            hint="the first axis counts sequences: input_ids [2, 30], attention_mask [2, 30]",
+        )
+    sequences = next(iter(counts.values()))
+    return [
+        {name: np.ascontiguousarray(one[at : at + 1]) for name, one in whole.items()}
+        for at in range(sequences)
+    ]
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+    suffix = path.suffix.lower()
+    if suffix not in _INPUT_SUFFIXES:
+        raise UsageError(
+            f"--inputs {path}: the suffix {suffix!r} says no format",
+            hint=f"one of {', '.join(_INPUT_SUFFIXES)}",
+        )
+    try:
+        check_regular(path)
+        if suffix == ".npz":
+            with np.load(path, allow_pickle=False) as found:
+                return {name: found[name] for name in found.files}
+        if suffix == ".safetensors":
+            from safetensors.numpy import load_file
+
+            return dict(load_file(path))
+        given = json.loads(read_regular_text(path))
+        return {str(name): _as_array(name, value) for name, value in dict(given).items()}
+    except UsageError:
+        raise
+    except Exception as error:  # numpy, zipfile and safetensors raise what they will
+        raise UsageError(f"--inputs {path} cannot be read: {error}") from error
+
+
+def _as_array(name: str, value: Any) -> NDArray[np.generic]:
+    try:
+        found = np.asarray(value)
+    except ValueError as error:
+        raise UsageError(
+            f"--inputs: '{name}' holds lists of different lengths", hint="one file a sequence"
+        ) from error
+    if found.dtype == object or found.dtype.kind not in "iufb":
+        raise UsageError(f"--inputs: '{name}' holds no numbers")
+    return found
+
+
+def sequence_of_row(task: str, doc_id: int, index: int, arguments: list[Any]) -> Request:
+    kind: RequestKind = "loglikelihood"
+    if not task or (len(arguments) == 2 and isinstance(arguments[1], Mapping)):
+        kind = "generate_until"
+    elif len(arguments) == 1:
+        kind = "loglikelihood_rolling"
+    given = (*arguments, {}) if kind == "generate_until" and len(arguments) == 1 else arguments
+    return Request(task=task, doc_id=doc_id, index=index, kind=kind, arguments=tuple(given))

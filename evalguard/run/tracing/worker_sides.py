@@ -1,0 +1,116 @@
+"""A candidate that runs in a worker, or ran elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.scorer import Request, ScoringPolicy
+from evalguard.core.settings import Variant
+from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
+from evalguard.errors import UsageError
+from evalguard.models.tracing.passes import ReportStep
+from evalguard.run.loading.lazy_scorer import worker_starter
+from evalguard.run.options import CompareOptions
+from evalguard.run.sources import ModelSource
+from evalguard.run.tracing.recorded_sides import open_dump, open_runtime_side
+from evalguard.run.tracing.sides import TracedSide, cut_ids
+from evalguard.store.activation_dumps import SUFFIXES, DumpedActivations
+from evalguard.store.activation_spool import SpooledActivations
+from evalguard.store.name_map import read_name_map
+
+
+def open_worker_side(
+    source: ModelSource, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+) -> TracedSide:
+    """Start the worker of a model that another library runs, or another environment.
+
+    Raises:
+        UsageError, SettingError, BuildError, EvaluationError: as loading it to score it does.
+    """
+    side = open_runtime_side(
+        source,
+        policy,
+        cache_dir=cache_dir,
+        timeout=options.timeout,
+        start=worker_starter(options),
+    )
+
+    def encode(request: Request) -> tuple[ModelInputs, bool]:
+        ids, was_cut = cut_ids(side.encode(request), request, side.max_length)
+        return token_inputs(ids), was_cut
+
+    def record(inputs: Sequence[ModelInputs], step: ReportStep) -> SpooledActivations:
+        return side.record(inputs, report_step=step)
+
+    return TracedSide(
+        identity=side.identity,
+        record=record,
+        trace=side.trace,
+        held=lambda: list(read_declared_hyperparameters(source.variant)),
+        encode=encode,
+        max_length=side.max_length,
+        vocabulary=side.vocabulary,
+        close=side.close,
+    )
+
+
+def read_declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
+    """What a model's files and arguments say: a worker does not show what its library holds."""
+    from evalguard.models.tracing.hyperparameters import read_hyperparameter_file, read_named_values
+
+    plan = plan_conversion(variant)
+    lens = variant.model == "transformer_lens"
+    given = {name: value for name, value in plan.model_args.items() if value is not None}
+    own = read_named_values(given, prefix="model_args", lens=lens)
+    yield from own
+    pretrained = Path(str(plan.model_args.get("pretrained") or "")).expanduser()
+    file = pretrained / "config.json" if pretrained.is_dir() else pretrained
+    if file.is_file() and file.suffix in (".json", ".gguf"):
+        named = {one.name for one in own}
+        yield from (one for one in read_hyperparameter_file(file) if one.name not in named)
+
+
+def open_dumped_side(folder: Path, name_map: Path | None, base: TracedSide) -> TracedSide:
+    """Open a folder of activations that another runtime has written.
+
+    Raises:
+        UsageError: there is none, none of the base's modules, or the name map cannot be used.
+        EvaluationError: a file is damaged.
+    """
+    from evalguard.models.tracing.hyperparameters import read_named_values
+
+    names = None if name_map is None else read_name_map(name_map)
+    modules = [] if base.module is None else [name for name, _ in base.module.named_modules()]
+    dump = open_dump(folder, names, modules=[name for name in modules if name])
+    lens = "d_vocab" in dump.hyperparameters
+    return TracedSide(
+        identity=RunIdentity(name=folder.name, digest="", description=f"activations in {folder}"),
+        recorded=dump,
+        held=lambda: read_named_values(dump.hyperparameters, lens=lens),
+    )
+
+
+def check_dump(dump: RecordedActivations, sequences: int) -> None:
+    """Refuse a dump of another number of sequences than are traced.
+
+    Raises:
+        UsageError: with both numbers.
+    """
+    if isinstance(dump, DumpedActivations) and len(dump) != sequences:
+        raise UsageError(
+            f"{dump.folder} holds activations of {len(dump)} sequences, and {sequences} are traced",
+            hint="give the documents that were recorded, in the order of the folders: --text or "
+            "--inputs for each, or --documents",
+        )
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a folder holds activations, and no model: tensors in it or one below, no weights."""
+    if not path.is_dir() or (path / "config.json").is_file():
+        return False
+    folders = [path, *sorted(one for one in path.iterdir() if one.is_dir())[:1]]
+    return any(one.suffix in SUFFIXES for folder in folders for one in folder.iterdir())

@@ -1,0 +1,128 @@
+"""Files that are either whole or absent, and what to say when a disk refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+from typing import BinaryIO
+
+from evalguard.errors import StoreError
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Write ``data`` to ``path`` so that a reader sees the whole file or the previous one.
+
+    Goes through a file of its own in the same folder, flushed to the disk and renamed; several
+    processes may write the same path, and the last rename wins.
+
+    Raises:
+        OSError: nothing is left behind.
+    """
+    half = HalfFile(path)
+    try:
+        half.open().write(data)
+        half.commit()
+    except BaseException:
+        half.discard()
+        raise
+
+
+class HalfFile:
+    """A file that is being written beside ``path``, under a name that tells what it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        own = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._partial = path.with_name(f".{path.name[:80]}.{own}.partial")
+        self._file: BinaryIO | None = None
+
+    def open(self) -> BinaryIO:
+        """Make the file, for writing and reading.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        # open() instead of tempfile: the file gets the permissions that the user's umask gives.
+        self._file = self._partial.open("x+b")
+        return self._file
+
+    def commit(self) -> None:
+        """Flush the file to the disk and give it its name.
+
+        Raises:
+            OSError: the disk refuses; the file is still the half one.
+        """
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._partial.replace(self.path)
+
+    def claim(self) -> bool:
+        """Give the file its name unless something has it; whether it has it now.
+
+        Its first name stays until ``discard``.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        assert self._file is not None
+        # Where a server's answer was lost, the second try finds the name taken, by this file.
+        with contextlib.suppress(FileExistsError):
+            os.link(self._partial, self.path)
+        return os.fstat(self._file.fileno()).st_nlink > 1
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+        with contextlib.suppress(OSError):
+            self._partial.unlink()
+
+
+def make_folder(folder: Path) -> None:
+    """Create ``folder`` and its parents where they are missing.
+
+    Raises:
+        OSError: also where a file has this name.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create ``folder`` and its parents where they are missing, for this user alone.
+
+    Raises:
+        OSError: also where a file has this name.
+    """
+    if folder.is_dir():
+        return
+    if not folder.parent.is_dir():
+        make_private_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def disk_error(doing: str, path: Path, error: OSError, *, hint: str) -> StoreError:
+    """Return a StoreError that says in plain words why the disk refused."""
+    return StoreError(f"cannot {doing} {path}: {_cause(path, error)}", hint=hint)
+
+
+def _cause(path: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "no write permission"
+    if error.errno == errno.EROFS:
+        return "the file system is read-only"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return f"{_file_on_the_way(path)} is a file, not a folder"
+    return error.strerror or str(error)
+
+
+def _file_on_the_way(path: Path) -> Path:
+    """Return the part of ``path`` that exists and is not a folder; else ``path`` itself."""
+    return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), path)

@@ -1,0 +1,97 @@
+"""GGUF files, read with the gguf package; nothing in them is executed."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evalguard.errors import EvaluationError
+from evalguard.store.tensor_files.gguf_bounds import bound_blocks
+from evalguard.store.tensor_files.plain_codecs import plain_codec, unknown_codec
+from evalguard.store.tensor_files.stored import (
+    Bytes,
+    FileBytes,
+    NoBytes,
+    OpenedFile,
+    StoredTensor,
+    TensorCodec,
+)
+
+_GGUF_HINT = "pip install 'lm-evalguard[gguf]', or pip install gguf"
+
+
+def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
+    """Return the tensors of a GGUF file, and its metadata without long lists (its vocabulary).
+
+    Raises:
+        EvaluationError: the package gguf is not there, or the file is damaged.
+    """
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise EvaluationError(
+            f"{path} is a GGUF file, and the package gguf is not installed", hint=_GGUF_HINT
+        ) from error
+    file = OpenedFile(path, stack)
+    try:
+        reader = GGUFReader(path)
+    except Exception as error:
+        raise EvaluationError(
+            f"{path} cannot be read as a GGUF file: {' '.join(str(error).split())[:200]}",
+            hint="it was cut off or damaged: copy or download it again",
+        ) from error
+    metadata = {
+        name: value
+        for name, part in reader.fields.items()
+        if len(part.data) <= 1000 and isinstance(value := part.contents(), str | int | float | list)
+    }
+    return {one.name: _gguf_tensor(one, file) for one in reader.tensors}, metadata
+
+
+def _gguf_tensor(stored: Any, file: OpenedFile) -> StoredTensor:
+    shape = tuple(int(size) for size in reversed(stored.shape))
+    kind = stored.tensor_type.name.lower()
+    names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+    names |= {f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
+    codec = plain_codec(names.get(kind, "")) or _block_codec(stored.tensor_type, kind)
+    offset, fault = int(stored.data_offset), ""
+    if codec is None:
+        fault = f"the package gguf cannot dequantise {kind}"
+    elif offset + math.prod(shape) // codec.block * codec.size > file.size:
+        fault = f"the file ends at byte {file.size:,}, in the middle of it"
+    return StoredTensor(
+        name=str(stored.name),
+        shape=shape,
+        codec=codec or unknown_codec(kind),
+        source=NoBytes() if fault else FileBytes(file, offset),
+        file=file.path.name,
+        fault=fault,
+    )
+
+
+def _block_codec(kind: Any, name: str) -> TensorCodec | None:
+    from gguf import GGML_QUANT_SIZES
+    from gguf.quants import dequantize
+
+    block, size = GGML_QUANT_SIZES[kind]
+
+    def decode(raw: Bytes) -> Any:
+        return dequantize(raw.reshape(-1, size), kind).reshape(-1)
+
+    try:
+        decode(np.zeros(size, dtype=np.uint8))
+    except (NotImplementedError, KeyError):
+        return None
+    return TensorCodec(
+        dtype=name,
+        block=int(block),
+        size=int(size),
+        decode=decode,
+        quantised=True,
+        bound=partial(bound_blocks, name, int(size)),
+    )
