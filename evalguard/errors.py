@@ -39,11 +39,11 @@ class UsageError(EvalguardError):
 
 
 class GuardFileError(UsageError):
-    """A guard file cannot be read. ``where`` is ``FILE:LINE`` or ``FILE``."""
+    """A guard file cannot be read: ``what``, and ``where``, which is ``FILE:LINE`` or ``FILE``."""
 
     def __init__(self, message: str, *, where: str, hint: str = "") -> None:
         super().__init__(f"{where}: {message}", hint=hint)
-        self.where = where
+        self.what, self.where = message, where
 
 
 class EvaluationError(EvalguardError):

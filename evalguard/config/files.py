@@ -141,11 +141,10 @@ def _refuse_doubles(loaded: list[tuple[Guard, Document]]) -> None:
 def _joined(errors: list[GuardFileError]) -> GuardFileError:
     """Return one error for the faults of several files."""
     first, *others = errors
-    message = str(first).removeprefix(f"{first.where}: ")
     hints = dict.fromkeys(error.hint for error in errors if error.hint)
     hints["every YAML file of configs/ is read as a guard file; --config FILE reads one"] = None
     return GuardFileError(
-        "\n".join([message, *map(str, others)]), where=first.where, hint="\n".join(hints)
+        "\n".join([first.what, *map(str, others)]), where=first.where, hint="\n".join(hints)
     )
 
 

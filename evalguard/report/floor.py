@@ -76,8 +76,7 @@ def _first_screen(report: FloorReport, width: int) -> list[list[Text]]:
     if len(floors) > len(shown):
         more = f"and {len(floors) - len(shown)} more, none with a larger drift"
         table.append(Text(fit_text(more, width), style="dim"))
-    missing = [line for line in _remarks(report) if not line.startswith("Note")]
-    notes = len(list(_remarks(report))) - len(missing)
+    missing, notes = list(_missing(report)), len(report.notes)
     told = missing[:_MOST_MISSING]
     if len(missing) > len(told):
         told.append(f"Not measured or compared, too: {len(missing) - len(told)} more")
@@ -173,12 +172,12 @@ def _metric_cells(shift: Shift) -> list[str]:
 def _remark_lines(report: FloorReport, width: int) -> list[Text]:
     return [
         Text(line, style="dim")
-        for item in _remarks(report)
+        for item in (*_missing(report), *(f"Note: {printable(note)}" for note in report.notes))
         for line in wrap_text(item, prose_width(width), rest="  ")
     ]
 
 
-def _remarks(report: FloorReport) -> Iterator[str]:
+def _missing(report: FloorReport) -> Iterator[str]:
     for left in report.unmeasured:
         where = printable(f"{left.task} {left.metric}".strip())
         on = f" on {where}" if where else ""
@@ -188,7 +187,6 @@ def _remarks(report: FloorReport) -> Iterator[str]:
     for missing in report.not_compared:
         name = printable(f"{missing.task} {missing.metric}".strip())
         yield f"Not compared: {name}: {printable(missing.reason)}"
-    yield from (f"Note: {printable(note)}" for note in report.notes)
 
 
 def _stored_text(report: FloorReport) -> str:

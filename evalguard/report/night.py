@@ -186,12 +186,18 @@ def _broken_again(_: PairNight, changes: PairChanges) -> Iterator[str]:
 
 def _waiver_news(pair: PairNight, changes: PairChanges) -> Iterator[str]:
     for note in pair.waivers:
-        loud = "EXPIRED WAIVER" if "EXPIRED" in note else "Waiver"
+        loud = "EXPIRED WAIVER" if note in pair.expired else "Waiver"
         yield f"{loud}: {pair_name(changes)}: {note}."
 
 
+def pair_problems(pair: PairNight) -> tuple[str, ...]:
+    """Return what of a pair could not be written or kept."""
+    lost = f"this run is not in the history: {pair.not_kept}" if pair.not_kept else ""
+    return (*pair.problems, *filter(None, [lost]))
+
+
 def _problem_news(pair: PairNight, changes: PairChanges) -> Iterator[str]:
-    for problem in filter(None, (*pair.problems, changes.problem)):
+    for problem in (*pair_problems(pair), *filter(None, [changes.problem])):
         yield f"PROBLEM: {pair_name(changes)}: {problem}."
 
 

@@ -303,7 +303,7 @@ def _conclusion(report: PlanReport) -> str:
         return "Nothing can be planned from this pilot."
     worst = max(plans, key=_shortage)
     margin = _margin_text(worst)
-    if not margin.endswith("sigma"):
+    if worst.given is not None and worst.given.unit != "sigma":
         margin += f" ({worst.margin:.2g} sigma)"
     where = f"{printable(worst.pilot.task)} {_metric_name(worst)}"
     sure = _most_documents(worst)

@@ -262,12 +262,12 @@ def _steps(report: SeveralReport, width: int) -> list[Text]:
         ]
         lines += _columns([_label(known[key]) for key in shown], [], columns, width)
         for step in report.steps:
-            cause = cause_line(step.report)
+            cause = cause_line(step.report, _step_name(step.names))
             if cause:
                 lines += [
                     Text(line)
                     for line in wrap_text(
-                        cause.replace("Cause:", f"Cause in {_step_name(step.names)}:"),
+                        cause,
                         width,
                         rest="  ",
                     )

@@ -236,8 +236,9 @@ def _with_outcome(head: str, metric: MetricView) -> Text:
 
 def _outcome(metric: MetricView) -> str:
     """Its outcome; of one that the gate does not judge only that, for there is no room for both."""
-    name, _, aside = metric.said.partition(", ")
-    return _NOT_GATED if aside and metric.outcome != "failed" else name
+    if not metric.said_ungated:
+        return metric.said
+    return metric.outcome if metric.outcome == "failed" else _NOT_GATED
 
 
 def _failure(metric: MetricView, width: int, said: str = "") -> Iterator[Text]:

@@ -306,7 +306,6 @@ MOST_BROKEN = 100
 # Judgement: what all comparisons of a run come to, one by one and together.
 
 
-_FEW_GAIN = "few documents gain much"
 # Of Cochran's number of documents, which is for two-sided intervals of one metric.
 # Of 4 the joint test of six metrics rejected 9% at 5%, of 8 2% to 4% (docs/calibration.md).
 _ONE_SIDED = 8.0
@@ -442,7 +441,7 @@ def _judge_together(
     compared: Sequence[MetricComparison], *, gated: Sequence[Key], confidence: float
 ) -> tuple[AcrossTasks | None, str]:
     """Judge the gated metrics together; None with a reason for fewer than two."""
-    wanted, chosen, left_out = set(gated), [], []
+    wanted, chosen, left_out, unfit = set(gated), [], [], []
     for one in compared:
         key = (one.comparison.task, one.comparison.filter, one.comparison.metric)
         if key not in wanted:
@@ -451,10 +450,11 @@ def _judge_together(
         if isinstance(found, Contributions):
             chosen.append(found)
         else:
-            left_out.append((key, found))
+            left_out.append((key, found.why))
+            unfit.append(found)
     if len(chosen) < 2:
         reason = f"{len(chosen)} of {len(wanted)} gated metrics are sums over documents with a unit"
-        skewed = [text for _, text in left_out if text.startswith(_FEW_GAIN)]
+        skewed = [one.why for one in unfit if one.few_gain]
         if skewed:
             reason = f"{len(chosen)} of {len(wanted)} gated metrics fit a joint test ({skewed[0]})"
         return None, f"{reason}: metrics are judged together from two on"
@@ -478,24 +478,32 @@ def _crossing_rate(compared: Sequence[MetricComparison], gated: Sequence[Key]) -
     return crossing_chance(chosen, margins) if len(chosen) > 1 else None
 
 
-def _contributions_of(one: MetricComparison) -> Contributions | str:
+@dataclass(frozen=True, slots=True)
+class _Unfit:
+    """Why a metric is in no joint test; ``few_gain``: because few documents gain much."""
+
+    why: str
+    few_gain: bool = False
+
+
+def _contributions_of(one: MetricComparison) -> Contributions | _Unfit:
     """A comparison's contributions in a unit that is not 0, or why there are none."""
     found = one.contributions
     if one.comparison.outcome == "failed":
-        return "it failed"
+        return _Unfit("it failed")
     stopping = one.comparison.stopping
     if stopping is not None and stopping.early:
-        return "it was stopped early"
+        return _Unfit("it was stopped early")
     if found is None:
-        return "its drift is not a sum over documents"
+        return _Unfit("its drift is not a sum over documents")
     if found.unit > 0.0:
         return _long_tail_of_gains(one.comparison, found) or found
     if one.comparison.bit_identical:  # 0 in any unit
         return replace(found, unit=1.0)
-    return "the base's standard error is 0, so that its drift has no size in sigma"
+    return _Unfit("the base's standard error is 0, so that its drift has no size in sigma")
 
 
-def _long_tail_of_gains(comparison: Comparison, found: Contributions) -> str:
+def _long_tail_of_gains(comparison: Comparison, found: Contributions) -> _Unfit | None:
     """Why flipped signs are no null for a metric: few documents gain much, many lose a little.
 
     A sample without those few looks worse than it is, and the flips, which are symmetric, do not
@@ -504,15 +512,16 @@ def _long_tail_of_gains(comparison: Comparison, found: Contributions) -> str:
     wrong answers each is one document.
     """
     if comparison.flips is not None:
-        return ""
+        return None
     values = np.concatenate([part.residuals for part in found.parts])
     skew = skewness(values, None)
     needed = _ONE_SIDED * skew.needed
     if skew.value >= 0.0 or needed <= len(values):
-        return ""
-    return (
-        f"{_FEW_GAIN} (skewness {skew.value:.1f}), for which flipped signs are no "
-        f"fair null below {needed:,.0f} documents"
+        return None
+    return _Unfit(
+        f"few documents gain much (skewness {skew.value:.1f}), for which flipped signs are no "
+        f"fair null below {needed:,.0f} documents",
+        few_gain=True,
     )
 
 

@@ -71,10 +71,9 @@ def _join_errors(errors: Sequence[GuardFileError]) -> GuardFileError:
     first, *others = errors
     if not others:
         return first
-    message = str(first).removeprefix(f"{first.where}: ")
     hints = dict.fromkeys(error.hint for error in errors if error.hint)
     return GuardFileError(
-        "\n".join([message, *map(str, others)]), where=first.where, hint="\n".join(hints)
+        "\n".join([first.what, *map(str, others)]), where=first.where, hint="\n".join(hints)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from evalguard.core.comparison import Outcome
-from evalguard.core.verdict import MetricMargin, Verdict
+from evalguard.core.verdict import Margin, MetricMargin, Verdict
 from evalguard.stats.binary import mcnemar_exact
 from evalguard.stats.drift import Drift
 from evalguard.stats.few_units import SIGNS
@@ -84,7 +84,7 @@ def limit_words(margin: float | None, margin_text: str = "") -> str:
     """Return "the margin of 1", or "the margin of 1pp (0.935)" where it is in another unit."""
     if margin is None:
         return f"the margin of {margin_text}"
-    if not margin_text or margin_text.endswith("sigma"):
+    if not margin_text or Margin.parse(margin_text).unit == "sigma":
         return f"the margin of {margin:.12g}"
     return f"the margin of {margin_text} ({margin:.3g})"
 

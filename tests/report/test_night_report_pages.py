@@ -37,7 +37,7 @@ def test_all_that_is_new_stands_on_top_of_every_page() -> None:
 
 def test_what_could_not_be_kept_stands_on_top_of_every_page() -> None:
     night = a_night()
-    pair = replace(night.pairs[0], problems=("this run is not in the history: it is locked",))
+    pair = replace(night.pairs[0], not_kept="it is locked")
     changes = replace(night.changes[1], problem="the history is damaged")
     night = replace(night, pairs=(pair, night.pairs[1]), changes=(night.changes[0], changes))
     for page in (night_mail(night), night_markdown(night), render_night_page(night, ())):

@@ -57,8 +57,10 @@ class PairNight:
         metrics: those that the gate judged.
         culprits: settings that its bisection names; ``bisection``: what came of it, "" for none.
         waivers: what is to be said of its waivers: expired, ends soon, exceeded, not needed.
+        expired: those of them that expired.
         notes: of its report.
-        problems: what of it could not be written, or kept.
+        problems: what of it could not be written.
+        not_kept: why its run is not in the history; "" where it is, or there is none.
         base_digest: of everything that can change the base's scores; "" without a report.
         run_folder: None where none was written.
         hint: what to do where it has no verdict.
@@ -76,8 +78,10 @@ class PairNight:
     culprits: tuple[str, ...] = ()
     bisection: str = ""
     waivers: tuple[str, ...] = ()
+    expired: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    not_kept: str = ""
     base_digest: str = ""
     run_folder: str | None = None
 

@@ -18,6 +18,7 @@ from evalguard.report.night import (
     night_sigma_texts,
     night_subject,
     pair_name,
+    pair_problems,
     report_link,
 )
 from evalguard.report.words.plain_text import printable
@@ -93,7 +94,7 @@ def _pair_lines(pair: PairNight) -> Iterator[str]:
         yield printable(pair.hint)
     for metric in pair.metrics:
         yield night_metric_line(metric, pair.margin)
-    for note in (*pair.problems, *pair.waivers, *pair.notes):
+    for note in (*pair_problems(pair), *pair.waivers, *pair.notes):
         yield printable(note)
 
 

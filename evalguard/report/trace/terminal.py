@@ -256,7 +256,7 @@ def _merge_depths(points: Sequence[DepthPoint], most: int) -> list[DepthPoint]:
 
 
 def _is_plain_layer(one: DepthPoint) -> bool:
-    return one.label.startswith("layer ") and not one.first
+    return one.layer is not None and not one.first
 
 
 def _joined(group: Sequence[DepthPoint]) -> DepthPoint:
@@ -264,9 +264,8 @@ def _joined(group: Sequence[DepthPoint]) -> DepthPoint:
         return group[0]
     local = [one.local for one in group if one.local is not None]
     far = [one.accumulated for one in group if one.accumulated is not None]
-    numbers = [one.label.removeprefix("layer ") for one in (group[0], group[-1])]
     return DepthPoint(
-        label=f"layers {'-'.join(numbers)}", local=max(local, default=None),
+        label=f"layers {group[0].layer}-{group[-1].layer}", local=max(local, default=None),
         accumulated=max(far, default=None), first=False,
     )  # fmt: skip
 

@@ -89,6 +89,7 @@ class DepthPoint:
     local: float | None
     accumulated: float | None
     first: bool
+    layer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,13 +304,14 @@ def _growth(report: TraceReport) -> Iterator[DepthPoint]:
     for label, layers in groups.items():
         accumulated = [one.accumulated_ratio for one in layers if _known(one.accumulated_ratio)]
         local = [one.local_ratio for one in layers if _known(one.local_ratio)]
-        inside = label.startswith("layer ")
-        if (inside and (accumulated or local)) or any((*accumulated, *local)):
+        layer = layers[0].layer
+        if (layer is not None and (accumulated or local)) or any((*accumulated, *local)):
             yield DepthPoint(
                 label=printable(label),
                 local=max((one for one in local if one is not None), default=None),
                 accumulated=accumulated[-1] if accumulated else None,
                 first=first is not None and any(first.point == one.point for one in layers),
+                layer=layer,
             )
 
 

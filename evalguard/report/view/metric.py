@@ -16,6 +16,7 @@ from evalguard.report.words import rounding
 from evalguard.report.words.labels import (
     format_percent,
     full_label,
+    is_said_ungated,
     metric_label,
     metric_margin,
     outcome_words,
@@ -184,6 +185,7 @@ class MetricView:
     false_alarm: str
     outcome: Outcome
     said: str
+    said_ungated: bool
     gate_state: GateState | None
     bit_identical: bool
     shown: bool
@@ -279,6 +281,7 @@ def _metric_view(
         false_alarm=rounding.format_p_value(c.false_alarm_probability),
         outcome=c.outcome,
         said=outcome_words(report, c),
+        said_ungated=is_said_ungated(report, c),
         gate_state=report.gate.state_of(key) if key in report.gate.gated else None,
         bit_identical=c.bit_identical,
         shown=shown,

@@ -18,7 +18,7 @@ from evalguard.report.words.bisection import (
     search_subject,
     shares_text,
 )
-from evalguard.report.words.drift import kl_text, share_text
+from evalguard.report.words.drift import share_text
 from evalguard.report.words.gate import decisive_limit, limit_found
 from evalguard.report.words.labels import (
     decisive_comparison,
@@ -121,8 +121,13 @@ def _plain_drift(worst: Comparison) -> str:
     return f"{worst.drift:+.3g} [{low:.3g}, {high:.3g}]"
 
 
-def cause_line(report: CompareReport) -> str:
-    """Say which settings the drift comes from, each with its share, and what is left without."""
+def cause_line(report: CompareReport, step: str = "") -> str:
+    """Say which settings the drift comes from, each with its share, and what is left without.
+
+    Args:
+        step: of a chain of models, where the report is of one.
+    """
+    head = f"Cause in {step}:" if step else "Cause:"
     found = report.bisect
     if found is None:
         reason = printable(report.bisect_reason)
@@ -130,12 +135,12 @@ def cause_line(report: CompareReport) -> str:
     whole = [search for search in found.answers if not search.inside]
     settled = all(search.status in ("minimal", "masked") for search in whole)
     if not found.culprits or not settled:
-        return f"Cause: {' '.join(f'{search_answer(search)}.' for search in found.answers)}"
+        return f"{head} {' '.join(f'{search_answer(search)}.' for search in found.answers)}"
     classes = other_classes(report)
     if classes is not None and all(one.target == WHOLE_MODEL for one in found.culprits):
         left = _remaining_text(found, whole[-1])
         return (
-            f"Cause: another class of model, {classes[1]} where the base is {classes[0]}; read as "
+            f"{head} another class of model, {classes[1]} where the base is {classes[0]}; read as "
             f"the base, {left}{_still_text(found)}"
         )
     keys = list(dict.fromkeys((search.key, search.unit) for search in whole))
@@ -144,7 +149,7 @@ def cause_line(report: CompareReport) -> str:
         searches = [search for search in whole if (search.key, search.unit) == key]
         of = f"{search_subject(searches[0])}: " if len(keys) > 1 else ""
         told.append(f"{of}{shares_text(found, searches)}; {_remaining_text(found, searches[-1])}")
-    return f"Cause: {'. '.join(told)}{_still_text(found)}"
+    return f"{head} {'. '.join(told)}{_still_text(found)}"
 
 
 def _remaining_text(found: BisectReport, last: MetricSearch) -> str:
@@ -154,7 +159,7 @@ def _remaining_text(found: BisectReport, last: MetricSearch) -> str:
         key = (last.task, last.filter, last.metric)
         known = (m.sigma for m in repaired.metrics if (m.task, m.filter, m.metric) == key)
         left = next((sigma for sigma in known if sigma is not None), left)
-    return f"{search_drift_phrase(left, last).removesuffix(' sigma')} left"
+    return f"{search_drift_phrase(left, last, sigmas='')} left"
 
 
 def _still_text(found: BisectReport) -> str:
@@ -197,7 +202,9 @@ def spread_of_tasks(report: CompareReport) -> tuple[str, str] | None:
         return None
     kls = sorted(known, key=lambda one: one.kl.value or 0.0)
     tops = sorted(known, key=lambda one: one.same_top1.value or 0.0)
-    kl = dict.fromkeys(kl_text(one.kl).split(" ± ")[0] for one in (kls[0], kls[-1]))
+    kl = dict.fromkeys(
+        rounding.round_to_error(one.kl.value, one.kl.stderr) for one in (kls[0], kls[-1])
+    )
     top = dict.fromkeys(share_text(one.same_top1) for one in (tops[0], tops[-1]))
     return " to ".join(kl), " to ".join(top)
 

@@ -191,7 +191,7 @@ def _outside_clause(search: MetricSearch) -> str:
     if abs(search.outside_sigma) < search.margin / 10.0:
         return ""
     outside = search_drift_phrase(search.outside_sigma, search)
-    lies = "lies" if outside.startswith("a factor") else "lie"
+    lies = "lies" if _is_factor(search.outside_sigma, search) else "lie"
     return (
         f"; {outside} {lies} outside the settings: the "
         "model with all of them at reference is not the base"
@@ -205,7 +205,13 @@ def _drift_phrase(search: MetricSearch) -> str:
 def _remaining_phrase(search: MetricSearch) -> str:
     """What is left, with its verb: "+0.06 sigma are"."""
     left = search_drift_phrase(search.unexplained_sigma, search)
-    return f"{left} {'is' if left.startswith('a factor') else 'are'}"
+    return f"{left} {'is' if _is_factor(search.unexplained_sigma, search) else 'are'}"
+
+
+def _is_factor(sigma: float | None, search: MetricSearch) -> bool:
+    """Whether a drift is said as "a factor of 5.1e+08", which is one thing."""
+    sigmas = sigma is not None and search.unit == SIGMA
+    return sigmas and _is_beyond_reading(sigma or 0.0, search.log_unit)
 
 
 def _part_drift(part: Part, search: MetricSearch) -> str:
@@ -439,21 +445,34 @@ def format_drift(
     if unit != SIGMA:
         return f"{sigma:+.3g}"
     if _is_beyond_reading(sigma, log_unit):
-        return f"x{1.0 + sigma * log_unit:.2g}"
+        return f"x{_factor(sigma, log_unit)}"
     ends = (sigma - 2.0 * error, sigma + 2.0 * error)
     return rounding.format_sigma_interval(sigma, ends if error else None, margin=margin)[0]
 
 
 def drift_phrase(
-    sigma: float | None, margin: float, *, log_unit: float = 0.0, unit: str = SIGMA
+    sigma: float | None,
+    margin: float,
+    *,
+    log_unit: float = 0.0,
+    unit: str = SIGMA,
+    sigmas: str = " sigma",
 ) -> str:
-    """Return a drift as it stands in a sentence: "+1.47 sigma", "a factor of 5.1e+08"."""
+    """Return a drift as it stands in a sentence: "+1.47 sigma", "a factor of 5.1e+08".
+
+    Args:
+        sigmas: what stands behind a number of standard errors.
+    """
+    if unit == SIGMA and sigma is not None and _is_beyond_reading(sigma, log_unit):
+        return f"a factor of {_factor(sigma, log_unit)}"
     text = format_drift(sigma, 0.0, margin, log_unit=log_unit, unit=unit)
     if unit != SIGMA:
         return f"{text} {printable(unit)}"
-    if sigma is not None and _is_beyond_reading(sigma, log_unit):
-        return f"a factor of {text.removeprefix('x')}"
-    return f"{text} sigma"
+    return f"{text}{sigmas}"
+
+
+def _factor(sigma: float, log_unit: float) -> str:
+    return f"{1.0 + sigma * log_unit:.2g}"
 
 
 def _is_beyond_reading(sigma: float, log_unit: float) -> bool:
@@ -465,6 +484,10 @@ def search_drift_text(drift: float | None, error: float, search: MetricSearch) -
     return format_drift(drift, error, search.margin, log_unit=search.log_unit, unit=search.unit)
 
 
-def search_drift_phrase(drift: float | None, search: MetricSearch) -> str:
+def search_drift_phrase(
+    drift: float | None, search: MetricSearch, *, sigmas: str = " sigma"
+) -> str:
     """A drift of a search as it stands in a sentence."""
-    return drift_phrase(drift, search.margin, log_unit=search.log_unit, unit=search.unit)
+    return drift_phrase(
+        drift, search.margin, log_unit=search.log_unit, unit=search.unit, sigmas=sigmas
+    )

@@ -17,6 +17,7 @@ from evalguard.report.words import rounding
 from evalguard.report.words.labels import (
     decisive_comparison,
     format_percent,
+    is_in_sigma,
     margin_text,
     metric_label,
     metric_margin,
@@ -225,7 +226,7 @@ def _allowed_margin(floor: MetricFloor, report: FloorReport) -> float:
 
 def _margin_phrase(floor: MetricFloor, report: FloorReport) -> str:
     allowed = _allowed_margin(floor, report)
-    if not floor.margin_text or floor.margin_text.endswith("sigma"):
+    if is_in_sigma(floor.margin_text):
         return margin_text(allowed)
     return f"{printable(floor.margin_text)} ({allowed:.3g} sigma)"
 

@@ -61,8 +61,7 @@ def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
         return f"{candidate} {verb} {printable(broken_text(verdict))}"
     label, allowed = limit_label(verdict), f"{_allowed_text(verdict)} is allowed"
     if verdict.state == "failed":
-        why = _reason_text(verdict).removeprefix("not known: ")
-        return f"Whether {candidate} keeps the limit of {label} is not known: {why}"
+        return f"Whether {candidate} keeps the limit of {label} is {printable(verdict.reason)}"
     found = f"{_value_text(verdict)}{_interval_phrase(verdict, report)}"
     if verdict.state == "undecided":
         return f"Whether {candidate} keeps the limit of {label} is not sure: {found}; {allowed}"

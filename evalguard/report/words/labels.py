@@ -109,9 +109,14 @@ def ungated_regression_text(report: CompareReport) -> str:
 def outcome_words(report: CompareReport, comparison: Comparison) -> str:
     """Return the outcome, with "not gated" where it decides nothing and no note says so."""
     name = _outcome_name(report, comparison)
-    if comparison.key in report.gate.gated or not report.gate.gated:
-        return name
-    return name if comparison.task in ungated_subtasks(report) else f"{name}, not gated"
+    return f"{name}, not gated" if is_said_ungated(report, comparison) else name
+
+
+def is_said_ungated(report: CompareReport, comparison: Comparison) -> bool:
+    """Whether a metric decides nothing among others that do, and no note says so."""
+    gated = report.gate.gated
+    decides = comparison.key in gated or not gated
+    return not decides and comparison.task not in ungated_subtasks(report)
 
 
 def _outcome_name(report: CompareReport, comparison: Comparison) -> str:
@@ -128,10 +133,15 @@ def metric_margin(report: CompareReport, comparison: Comparison) -> float:
     return report.gate.margin if comparison.margin is None else comparison.margin
 
 
+def is_in_sigma(margin: str) -> bool:
+    """Whether a margin, as it was given, is in standard errors; one that nobody gave is."""
+    return not margin or Margin.parse(margin).unit == "sigma"
+
+
 def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "") -> str:
     """Return a metric's margin: "1.0", "1pp (0.93 sigma)"; ``unit`` follows a number of sigmas."""
     given = comparison.margin_text
-    if not given or given.endswith("sigma"):
+    if is_in_sigma(given):
         return f"{margin_text(metric_margin(report, comparison))}{unit}"
     if comparison.margin is None and comparison.tolerated is not None:
         return printable(given)
@@ -141,9 +151,10 @@ def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "
 def drift_in_unit(comparison: Comparison) -> str:
     """Return the drift in points or percent where the margin is: "+4.6% [4.3, 5.0]"; else ""."""
     given, size, ends = comparison.margin_text, comparison.drift, comparison.drift_interval
-    if not given or given.endswith("sigma") or comparison.bit_identical:
+    if is_in_sigma(given) or comparison.bit_identical:
         return ""
-    allowed, points = 100.0 * Margin.parse(given).value, given.endswith("pp")
+    margin = Margin.parse(given)
+    allowed, points = 100.0 * margin.value, margin.unit == "points"
     scale = 100.0 if points else 100.0 / abs(comparison.base or math.nan)
     if comparison.tolerated is None:  # a log scale, or a result of an earlier version
         if comparison.sigma is None or not comparison.margin:

@@ -18,6 +18,7 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.score_rows import finite_rows
 from evalguard.errors import EvalguardError, Interrupted
 from evalguard.report.contract.compare import COMPARE_SCHEMA, compare_document
+from evalguard.report.contract.json_values import NON_FINITE, null_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.bisection.derived_settings import SearchableCandidate
 from evalguard.run.bisection.findings import BisectFindings
@@ -198,12 +199,15 @@ def _result_with_bisection(folder: Path, report: CompareReport) -> dict[str, obj
         folder, schema=COMPARE_SCHEMA
     )  # refused, not sealed anew, if it was changed
     new = compare_document(report)
-    notes = [*there["notes"], *(note for note in new["notes"] if note.startswith("bisect."))]
+    lost = {at: kind for at, kind in new[NON_FINITE].items() if at.startswith("bisect.")}
+    notes = [*there["notes"], *null_texts(lost)]
+    told = {NON_FINITE: {**there[NON_FINITE], **lost}} if NON_FINITE in there else {}
     return with_checksum(
         {
             **there,
             "bisect": new["bisect"],
             "bisect_reason": new["bisect_reason"],
             "notes": list(dict.fromkeys(notes)),
+            **told,
         }
     )

@@ -69,7 +69,7 @@ class RunningNight:
         }
         self.history.again()
         for names, verdict in verdicts.items():
-            if self.history.lacks(verdict):
+            if verdict.not_kept:
                 verdicts[names] = self.history.kept(verdict)
         return tuple(self._bisected(pair, verdicts[pair.names]) for pair in pairs)
 
@@ -95,7 +95,7 @@ class RunningNight:
     def _bisected(self, pair: NightPair, verdict: PairNight) -> PairNight:
         known = self._known("bisected", pair)
         if known is not None:
-            return replace(known, problems=verdict.problems)
+            return replace(known, problems=verdict.problems, not_kept=verdict.not_kept)
         failing = verdict.state == "regressed"
         if verdict.run_folder is None or not (failing or pair.bisects == "always"):
             return verdict

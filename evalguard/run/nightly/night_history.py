@@ -14,8 +14,6 @@ from evalguard.errors import EvalguardError
 from evalguard.run.history.stored_runs import AlreadyInHistoryError, add_run
 from evalguard.run.meter import error_text
 
-_NOT_ADDED = "this run is not in the history"
-
 
 @dataclass(slots=True)
 class NightHistory:
@@ -31,20 +29,14 @@ class NightHistory:
     trouble: str = ""
 
     def kept(self, pair: PairNight) -> PairNight:
-        """Keep a pair's run; where that fails, the pair with the problem."""
+        """Keep a pair's run; where that fails, the pair says why."""
         if self.file is None or not pair.created:
             return pair
-        sound = tuple(one for one in pair.problems if not one.startswith(_NOT_ADDED))
-        reason = self.trouble or self._tried(self.file, pair)
-        return replace(pair, problems=(*sound, *([f"{_NOT_ADDED}: {reason}"] if reason else [])))
+        return replace(pair, not_kept=self.trouble or self._tried(self.file, pair))
 
     def again(self) -> None:
         """Forget what was in the way."""
         self.trouble = ""
-
-    def lacks(self, pair: PairNight) -> bool:
-        """Whether a run could not be kept."""
-        return any(one.startswith(_NOT_ADDED) for one in pair.problems)
 
     def _tried(self, file: Path, pair: PairNight) -> str:
         if pair.run_folder is None:

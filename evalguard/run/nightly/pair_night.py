@@ -36,6 +36,7 @@ def build_pair_night(
         problems: what of it could not be written.
     """
     gate = report.gate
+    waivers = [one for one in report.findings if one.kind == "waiver"]
     return PairNight(
         base=names[0],
         candidate=names[1],
@@ -47,7 +48,8 @@ def build_pair_night(
         metrics=tuple(_gated_metrics(report)),
         culprits=bisected_culprits(report),
         bisection=bisection_summary(report),
-        waivers=tuple(one.text for one in report.findings if one.kind == "waiver"),
+        waivers=tuple(one.text for one in waivers),
+        expired=tuple(one.text for one in waivers if one.values["state"] == "expired"),
         notes=report.notes,
         problems=problems,
         base_digest=report.base.digest,

@@ -25,7 +25,7 @@ def read_pair(told: Mapping[str, Any]) -> PairNight:
     """
     known = {field.name for field in fields(PairNight)}
     values = {name: value for name, value in told.items() if name in known}
-    for name in ("culprits", "waivers", "notes", "problems"):
+    for name in ("culprits", "waivers", "expired", "notes", "problems"):
         values[name] = tuple(map(str, values.get(name, ())))
     values["metrics"] = tuple(_read_metric(one) for one in told["metrics"])
     return PairNight(**values)

@@ -1,0 +1,114 @@
+"""Nothing is decided by reading a sentence: what differs in kind has a kind."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import evalguard
+from evalguard.core.scorer import UNSHARED
+from evalguard.run.loading.loaded_files import PATCH_PREFIX
+
+ROOT = Path(evalguard.__file__).parent
+ROOMS = ("bisect", "config", "core", "report", "run", "stats")
+CUTS = {
+    "startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split",
+    "rsplit", "index", "find", "replace",
+}  # fmt: skip
+PROSE = re.compile(r"[A-Za-z]{2,} [A-Za-z]|[a-z]: |^ [a-z]{3,}|[a-z]{3,} $")
+
+NULL_OF_0_1 = "(?P<name>.*) (?P<said>), so it is null here"
+
+# Why a text may be searched for words: whose it is, or what is still to be done.
+ALLOWED = {
+    ("config/yaml_nodes.py", r"'\t' that cannot start"): "the YAML reader's",
+    ("core/tensors/rows.py", "rows "): "a name of a fault",
+    ("core/tensors/rows.py", "blocks "): "a name of a fault",
+    ("core/tensors/rows.py", "heads "): "a name of a fault",
+    ("report/contract/json_values.py", NULL_OF_0_1): "documents before non_finite",
+    ("report/contract/schema.py", " No part of a report's equality."): "a docstring",
+    ("report/trace/words.py", " and "): "to be done: the modules of a difference as a list",
+    ("run/executing/batches.py", UNSHARED): "to be done: a field of what a model says of itself",
+    ("run/loading/edited_model.py", PATCH_PREFIX): "a key of the digests of code",
+    ("run/executing/refusals.py", "; the end of its log "): "to be done: what a worker said apart",
+}
+
+
+def text_matches(tree: ast.AST, known: dict[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield line and text of whatever looks for words in a text."""
+    for node in ast.walk(tree):
+        sought: list[ast.expr] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of_re = isinstance(node.func.value, ast.Name) and node.func.value.id == "re"
+            sought = node.args[:1] if of_re or node.func.attr in CUTS else []
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            among = isinstance(node.comparators[0], ast.Tuple | ast.List | ast.Set)
+            sought = [] if among else [node.left]
+        for one in sought:
+            for text in texts_of(one, known):
+                if PROSE.search(text):
+                    yield node.lineno, text
+
+
+def texts_of(node: ast.expr, known: dict[str, str]) -> Iterator[str]:
+    """Yield the texts that an expression is made of, module constants among them."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Name) and node.id in known:
+        yield known[node.id]
+    elif isinstance(node, ast.Tuple):
+        for one in node.elts:
+            yield from texts_of(one, known)
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(
+            str(one.value) if isinstance(one, ast.Constant) else "" for one in node.values
+        )
+
+
+def constants(trees: dict[Path, ast.Module]) -> dict[str, str]:
+    """Return the texts that modules have names for; names are looked up in all of them."""
+    return {
+        target.id: node.value.value
+        for tree in trees.values()
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def test_no_text_of_this_package_is_searched_for_words() -> None:
+    trees = {
+        file: ast.parse(file.read_text(encoding="utf-8"))
+        for room in ROOMS
+        for file in sorted((ROOT / room).rglob("*.py"))
+    }
+    known = constants(trees)
+    found = {
+        (file.relative_to(ROOT).as_posix(), text): line
+        for file, tree in trees.items()
+        for line, text in text_matches(tree, known)
+    }
+    new = sorted(found.keys() - ALLOWED.keys())
+    assert [f"{file}:{found[file, text]}: {text!r}" for file, text in new] == []
+    assert ALLOWED.keys() - found.keys() == set(), "allowed, and no longer there"
+
+
+def test_the_search_sees_what_it_is_for() -> None:
+    caught = [
+        'note.startswith("this run is not in")',
+        '"interrupted while" in reason',
+        're.search(r"so it is null", caveat)',
+        'text.removesuffix(" sigma")',
+        'reason.removeprefix("not known: ")',
+        "note.startswith(SAID)",
+        'message.removeprefix(f"{task} gives no number: ")',
+    ]
+    free = ['name.startswith("layers.")', '"," in text', 'kind in ("stored run", "model")']
+    known = {"SAID": "shared prefixes are read again"}
+    assert [one for one in caught if not list(text_matches(ast.parse(one), known))] == []
+    assert [one for one in free if list(text_matches(ast.parse(one), known))] == []
