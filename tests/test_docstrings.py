@@ -117,6 +117,25 @@ def test_what_contributing_names_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_what_contributing_says_is_in_a_file_is_there() -> None:
+    """`room/file.py: name, other_name` of CONTRIBUTING, and `room/file.py` alone."""
+    text = re.sub(r"```.*?```", "", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), flags=re.S)
+    missing = []
+    told = re.findall(r"`((?:tests/)?\w[\w/]*\.(?:py|md))(?:: ([\w., ]+))?`", text)
+    assert len(told) > 50
+    for place, names in told:
+        file = next((at for at in (ROOT / "evalguard" / place, ROOT / place) if at.is_file()), None)
+        if file is None:
+            missing += [] if "/" not in place and is_there(place) else [place]
+            continue
+        for name in filter(None, names.split(", ")):
+            found: dict[str, ast.AST] = names_in(file)
+            for part in name.split("."):
+                missing += [] if part in found else [f"{place}: {name}"]
+                found = names_of(found[part]) if part in found else {}
+    assert missing == []
+
+
 def test_a_table_or_formula_in_a_docstring_keeps_its_lines() -> None:
     """A reflow once turned tables into prose: three formulas in a row are one that lost its lines.
 
