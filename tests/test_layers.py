@@ -168,16 +168,3 @@ def test_these_load_neither_torch_nor_lm_eval(statement: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_map_names_files_and_functions_that_are_there() -> None:
-    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = re.findall(r"`([\w/]+\.py)(?:: ([\w.]+))?`", text)
-    assert len(named) > 20
-    for file, name in named:
-        path = PACKAGE / file
-        if "/" not in file or (not name and file.startswith("tests/")):
-            continue
-        source = path.read_text(encoding="utf-8")
-        last = name.rpartition(".")[2]
-        assert re.search(rf"^ *(def |class )?{last}\b", source, re.M), f"{file} has no {name}"
