@@ -29,15 +29,23 @@ def chosen_option(
             after them.
         options: their texts.
     """
-    values, n = np.asarray(loglikelihoods, dtype=np.float64), len(options)
-    if values.shape[0] not in (n, 2 * n) or n == 0 or np.isnan(values).any():
+    values, n = list(loglikelihoods), len(options)
+    if len(values) not in (n, 2 * n) or n == 0 or any(value != value for value in values):
         return None
     if metric in _BY_LIKELIHOOD:
-        return int(np.argmax(values[:n]))
+        return _largest(values[:n])
     if metric in _BY_LENGTH:
         texts = options if metric == "acc_norm" else [option.encode() for option in options]
-        lengths = np.array([len(text) for text in texts], dtype=np.float64)
-        return int(np.argmax(values[:n] / lengths)) if lengths.all() else None
-    if metric == "acc_mutual_info" and values.shape[0] == 2 * n:
-        return int(np.argmax(values[:n] - values[n:]))
+        lengths = [len(text) for text in texts]
+        if not all(lengths):
+            return None
+        return _largest([value / of for value, of in zip(values[:n], lengths, strict=True)])
+    if metric == "acc_mutual_info" and len(values) == 2 * n:
+        # two infinities have no difference, which numpy takes for the largest, as lm-eval does
+        pairs = np.asarray(values, dtype=np.float64).reshape(2, n)
+        return int(np.argmax(pairs[0] - pairs[1]))
     return None
+
+
+def _largest(values: Sequence[float]) -> int:
+    return values.index(max(values))

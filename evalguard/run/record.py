@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import evalguard
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_scale import DocumentScale
-from evalguard.core.documents.columns import DocumentColumns, column_of
+from evalguard.core.documents.columns import DocumentColumns, Numbers, column_of
 from evalguard.core.pairing import pair
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.run_documents import drift_column
@@ -64,7 +64,8 @@ def add_drift_columns(
     """Add drifts to a task's columns, in the order of its documents."""
     ids: Sequence[Any] = columns["doc_id"]
     added: dict[str, Sequence[Value]] = {
-        name: [of_metric.get(doc_id) for doc_id in ids] for name, of_metric in drifts.items()
+        name: Numbers.of([of_metric.get(doc_id) for doc_id in ids], np.float64)
+        for name, of_metric in drifts.items()
     }
     return {**columns, **added}
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.errors import StoreError
@@ -64,38 +65,52 @@ def read_samples(file: Path, names: Collection[str] | None = None) -> dict[str, 
 
 
 class SampleColumns(Mapping[str, Sequence[Any]]):
-    """The columns that ``RunFolder.write_samples`` was given, made Python's own when asked for.
+    """The columns that ``RunFolder.write_samples`` was given, read when asked for.
 
     Raises:
         StoreError: the file is damaged, when it is opened or when a column is asked for.
     """
 
     def __init__(self, file: Path) -> None:
-        self._file, self._table = file, _read_columns(file)
+        self._file = file
+        with _open_table(file) as opened:
+            self._schema = opened.schema_arrow
         self._made: dict[str, list[Any]] = {}
 
     def __getitem__(self, name: str) -> list[Any]:
+        if name not in self._schema.names:
+            raise KeyError(name)
         if name not in self._made:
-            self._made[name] = self._values(name, self._table)
+            self._made[name] = read_samples(self._file, [name])[name]
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        names: list[str] = self._table.column_names
+        names: list[str] = self._schema.names
         return iter(names)
 
     def __len__(self) -> int:
-        return int(self._table.num_columns)
+        return len(self._schema.names)
 
     def pick(self, positions: Sequence[int]) -> dict[str, Sequence[Any]]:
-        """All columns of the documents at these positions."""
-        table = self._table.take(list(positions))
-        return {name: self._values(name, table) for name in self}
+        """All columns of the documents at these positions, which ascend."""
+        import pyarrow as pa
 
-    def _values(self, name: str, table: pa.Table) -> list[Any]:
-        if name not in table.column_names:
-            raise KeyError(name)
+        chosen, first = np.asarray(positions, dtype=np.int64), 0
+        parts = [self._schema.empty_table()]
+        with _open_table(self._file) as opened:
+            check_size(opened.metadata, range(opened.num_row_groups))
+            for number in range(opened.num_row_groups):
+                group = opened.read_row_group(number, use_threads=False)
+                own = chosen[(chosen >= first) & (chosen < first + group.num_rows)] - first
+                taken = pa.Array.from_buffers(pa.int64(), own.size, [None, pa.py_buffer(own)])
+                parts.append(group.take(taken))
+                first += group.num_rows
+        table = pa.concat_tables(parts)
         with _damage_as_error(self._file):
-            return _column_values(table.column(name), table.schema.field(name))
+            return {
+                field.name: _column_values(table.column(field.name), field)
+                for field in table.schema
+            }
 
 
 def read_sample_facts(file: Path) -> dict[str, Any]:

@@ -48,8 +48,12 @@ def samples_to_parquet(
         metadata["facts"] = json.dumps(_plain(facts))
     schema = pa.schema(fields, metadata=metadata)
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    pq.write_table(table, sink, compression="zstd", row_group_size=_GROUP)
     return memoryview(sink.getvalue())
+
+
+_GROUP = 16_384  # documents that are packed, and read, together
 
 
 def _build_column(values: Sequence[Any]) -> tuple[pa.Array, bool]:

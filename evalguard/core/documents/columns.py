@@ -6,6 +6,7 @@ Columns are filled value by value, and read as sequences; rows are made where on
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, overload
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from evalguard.core.settings import Value
 
 Rows = Sequence[Mapping[str, Value]]
-Places = Sequence[int] | NDArray[np.int64]
+Places = Sequence[int] | NDArray[Any]
+Bounds = NDArray[np.int32] | NDArray[np.int64]
 _PIECE = 8192  # values that are packed at once
 
 
@@ -57,7 +59,7 @@ class Texts(Column):
 
     Attributes:
         data: all bytes.
-        bounds: int64, shape (n + 1,): where each text begins, and the last one ends.
+        bounds: whole numbers, shape (n + 1,): where each text begins, and the last one ends.
         known: bool, shape (n,): False where there is none; None where there are all.
         is_utf8: whether no text has halves of characters, which UTF-8 forbids.
     """
@@ -65,7 +67,11 @@ class Texts(Column):
     __slots__ = ("bounds", "data", "is_utf8", "known")
 
     def __init__(
-        self, data: bytes, bounds: NDArray[np.int64], known: NDArray[np.bool_] | None, is_utf8: bool
+        self,
+        data: bytes | bytearray,
+        bounds: Bounds,
+        known: NDArray[np.bool_] | None,
+        is_utf8: bool,
     ) -> None:
         self.data, self.bounds, self.known, self.is_utf8 = data, bounds, known, is_utf8
 
@@ -127,7 +133,7 @@ class Texts(Column):
         spans = zip(begins.tolist(), ends.tolist(), strict=True)
         return Texts(
             b"".join([view[begin:end] for begin, end in spans]),
-            np.concatenate([[0], np.cumsum(ends - begins)]).astype(np.int64),
+            _bounds(ends - begins),
             None if self.known is None else self.known[chosen],
             self.is_utf8,
         )
@@ -151,49 +157,48 @@ class Texts(Column):
 class TextsFiller:
     """Texts while they come in."""
 
-    __slots__ = ("_all_known", "_is_utf8", "_known", "_lengths", "_pieces", "_waiting", "append")
+    __slots__ = ("_data", "_is_utf8", "_known", "_lengths", "_waiting", "append", "extend")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._lengths: list[NDArray[np.int64]] = []
-        self._known: list[NDArray[np.bool_]] = []
+        self._data, self._known, self._lengths = bytearray(), bytearray(), array("q")
+        self._is_utf8 = True
         self._waiting: list[str | None] = []
-        self._all_known = self._is_utf8 = True
-        self.append = self._waiting.append
-
-    def extend(self, values: Sequence[str | None]) -> None:
-        """Add several."""
-        self._waiting.extend(values)
+        self.append, self.extend = self._waiting.append, self._waiting.extend
 
     def pack_waiting(self) -> None:
         """Pack what has come in since."""
         if not self._waiting:
             return
-        known = np.array([one is not None for one in self._waiting], dtype=np.bool_)
+        self._known += bytes([one is not None for one in self._waiting])
         texts = [one or "" for one in self._waiting]
         self._waiting.clear()
         joined = "".join(texts)
+        if joined.isascii():  # a byte is a character
+            self._data += joined.encode()
+            self._lengths.extend(map(len, texts))
+            return
+        parts = [one.encode("utf-8", "surrogatepass") for one in texts]
+        self._data += b"".join(parts)
+        self._lengths.extend(map(len, parts))
         try:
-            data = joined.encode()
+            joined.encode()
         except UnicodeEncodeError:
-            data, self._is_utf8 = joined.encode("utf-8", "surrogatepass"), False
-        if len(data) != len(joined):
-            # each by itself: two halves of one character that meet would become one
-            parts = [one.encode("utf-8", "surrogatepass") for one in texts]
-            data, lengths = b"".join(parts), list(map(len, parts))
-        else:
-            lengths = list(map(len, texts))
-        self._pieces.append(data)
-        self._lengths.append(np.array(lengths, dtype=np.int64))
-        self._known.append(known)
-        self._all_known = self._all_known and bool(known.all())
+            self._is_utf8 = False
 
     def pack(self) -> Texts:
         """All texts that came in."""
         self.pack_waiting()
-        lengths = np.concatenate([np.zeros(1, np.int64), *self._lengths])
-        known = None if self._all_known else np.concatenate(self._known)
-        return Texts(b"".join(self._pieces), np.cumsum(lengths), known, self._is_utf8)
+        known = np.frombuffer(self._known, dtype=np.bool_)
+        return Texts(
+            self._data, _bounds(self._lengths), None if known.all() else known, self._is_utf8
+        )
+
+
+def _bounds(lengths: Sequence[int] | array[int] | NDArray[Any]) -> Bounds:
+    """Where values of these lengths begin, and the last one ends."""
+    total = np.cumsum(np.asarray(lengths, dtype=np.int64))
+    bounds = np.concatenate([np.zeros(1, np.int64), total])
+    return bounds.astype(np.int32) if bounds[-1] < 2**31 else bounds
 
 
 class Numbers(Column):
@@ -211,10 +216,9 @@ class Numbers(Column):
     @classmethod
     def of(cls, values: Sequence[float | bool | None], dtype: type) -> Numbers:
         """Pack numbers of one type."""
-        if None not in values:
-            return cls(np.array(values, dtype=dtype))
-        known = np.array([one is not None for one in values], dtype=np.bool_)
-        return cls(np.array([0 if one is None else one for one in values], dtype=dtype), known)
+        filled = NumbersFiller(dtype)
+        filled.extend(values)
+        return filled.pack()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -243,19 +247,46 @@ class Numbers(Column):
         return Numbers(self.values[begin:end], known)
 
 
+class NumbersFiller:
+    """Numbers, or None, while they come in."""
+
+    __slots__ = ("_data", "_dtype", "_known", "_waiting", "append", "extend")
+
+    def __init__(self, dtype: type) -> None:
+        self._dtype = np.dtype(dtype)
+        self._data, self._known = bytearray(), bytearray()
+        self._waiting: list[float | bool | None] = []
+        self.append, self.extend = self._waiting.append, self._waiting.extend
+
+    def pack_waiting(self) -> None:
+        """Pack what has come in since."""
+        if not self._waiting:
+            return
+        self._known += bytes([one is not None for one in self._waiting])
+        values = [0 if one is None else one for one in self._waiting]
+        self._data += np.array(values, dtype=self._dtype).tobytes()
+        self._waiting.clear()
+
+    def pack(self) -> Numbers:
+        """All numbers that came in."""
+        self.pack_waiting()
+        known = np.frombuffer(self._known, dtype=np.bool_)
+        values = np.frombuffer(self._data, dtype=self._dtype)
+        return Numbers(values, None if known.all() else known)
+
+
 class Lists(Column):
-    """Lists: ``items`` of all documents, and ``bounds``, int64, shape (n + 1,), of each."""
+    """Lists: ``items`` of all documents, and ``bounds``, shape (n + 1,), of each."""
 
     __slots__ = ("bounds", "items")
 
-    def __init__(self, items: Texts | Numbers, bounds: NDArray[np.int64]) -> None:
+    def __init__(self, items: Texts | Numbers, bounds: Bounds) -> None:
         self.items, self.bounds = items, bounds
 
     @classmethod
     def of(cls, items: Texts | Numbers, lengths: Places) -> Lists:
         """Cut ``items`` into lists of these lengths."""
-        counts = np.asarray(lengths, dtype=np.int64)
-        return cls(items, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
+        return cls(items, _bounds(lengths))
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

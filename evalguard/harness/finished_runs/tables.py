@@ -35,8 +35,8 @@ from evalguard.harness.finished_runs.samples import (
     Samples,
     TaskSamples,
     all_answers,
-    read_lmeval_samples,
 )
+from evalguard.harness.finished_runs.samples_file import read_lmeval_samples
 from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
 
 
