@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,12 +63,12 @@ class Reference:
     token_ids: NDArray[np.int64]
     token_logprobs: Float
     vocabulary_size: int
-    top_ids: NDArray[np.int32]
-    top_logprobs: NDArray[np.float32]
+    top_ids: Annotated[NDArray[np.int32], 2]
+    top_logprobs: Annotated[NDArray[np.float32], 2]
     tail_mass: Float
     full_support: NDArray[np.bool_]
-    sample_ids: NDArray[np.int32]
-    sample_logprobs: NDArray[np.float32]
+    sample_ids: Annotated[NDArray[np.int32], 2]
+    sample_logprobs: Annotated[NDArray[np.float32], 2]
 
 
 def reference(

@@ -18,7 +18,7 @@ from types import FrameType
 import evalguard
 from evalguard.core.settings import Value
 from evalguard.errors import EXIT_PASSED, EvalguardError, EvaluationError, Interrupted, WorkerError
-from evalguard.worker.codec import to_exception
+from evalguard.worker.failures import to_exception
 from evalguard.worker.line import Channel, PipeClosed
 from evalguard.worker.messages import Answer, Call, Hello, Refusal, frame_message
 from evalguard.worker.process import WorkerProcess, worker_command
@@ -83,7 +83,8 @@ class OwnProcess:
             reply = self._exchange(Call(number=self._requests, name=name, argument=argument), end)
             if not isinstance(reply, Answer) or reply.number != self._requests:
                 raise WorkerError(f"sent {type(reply).__name__} where an answer is expected")
-            return reply.value
+            value: Value = reply.value
+            return value
         except WorkerError as error:
             raise self._lost(error) from error
         except BaseException:

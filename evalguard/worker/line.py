@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import evalguard
+from evalguard.core.plain import PlainError
 from evalguard.errors import WorkerError
-from evalguard.worker.codec import WireError, to_exception
+from evalguard.worker.failures import to_exception
 from evalguard.worker.frames import FrameParser
 from evalguard.worker.messages import (
     CALLS,
@@ -206,7 +207,7 @@ class WorkerConnection:
             raise self.broken(WorkerError(said), doing)
         try:
             return form.value.decode(reply.value)
-        except WireError as error:
+        except PlainError as error:
             raise self.broken(WorkerError(f"sent a damaged answer: {error}"), doing) from error
 
     def finish(self) -> None:

@@ -27,7 +27,7 @@ from evalguard.core.tracing.other_process import TracedScorer
 from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.errors import UsageError, WorkerError
 from evalguard.worker.client import RecordChunks, cut_activations, join_chunks
-from evalguard.worker.codec import to_failure
+from evalguard.worker.failures import to_failure
 from evalguard.worker.frames import FrameParser, RawMessage
 from evalguard.worker.messages import (
     CALLS,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import evalguard
+from evalguard.core.plain import PlainError, codec_of
 from evalguard.core.reports.trace_report import (
     ActivationError,
     LayerDelta,
@@ -25,7 +26,6 @@ from evalguard.errors import EvaluationError, UsageError, WorkerError
 from evalguard.run.loading.runtime_in_worker import load_runtime_scorer
 from evalguard.worker import client
 from evalguard.worker.client import WorkerScorer, cut_activations, join_activations
-from evalguard.worker.codec import WireError, codec_of
 from evalguard.worker.messages import CALLS, ActivationsCall
 from evalguard.worker.server import ActivationCalls
 
@@ -92,7 +92,7 @@ def test_a_trace_comes_out_of_a_worker_with_every_number() -> None:
     codec = CALLS["trace_recorded"].value
     found = codec.decode(json.loads(json.dumps(codec.encode(trace))))
     assert repr(found) == repr(trace)
-    with pytest.raises(WireError, match=r"layers\[0\].kind: expected one of"):
+    with pytest.raises(PlainError, match=r"layers\[0\].kind: expected one of"):
         codec.encode(dataclasses.replace(trace, layers=(dataclasses.replace(layer, kind="x"),)))
     with pytest.raises(TypeError, match="no codec for"):
         codec_of(complex)

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from record_examples import a_reference, rows, same
 
 from evalguard.core.divergence import divergence
+from evalguard.core.plain import PlainError, codec_of
 from evalguard.core.reference import divergence_from
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.errors import WorkerError
 from evalguard.worker import client as parcels
 from evalguard.worker.client import RecordChunks, join_chunks
-from evalguard.worker.codec import WireError
 from evalguard.worker.messages import (
     DIVERGENCE,
     REFERENCE,
@@ -26,9 +27,10 @@ from evalguard.worker.messages import (
     ChunkedAnswer,
     ComparisonCall,
     ReferenceCall,
-    array,
 )
 from evalguard.worker.server import DistributionCalls
+
+FLOATS = codec_of(NDArray[np.float64])
 
 
 def over_the_pipe(codec: Any, value: Any) -> Any:
@@ -57,13 +59,13 @@ def test_records_survive_the_pipe_to_the_last_bit() -> None:
     ],
 )
 def test_a_damaged_array_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(WireError, match=message):
-        array(np.float64).decode(value)
+    with pytest.raises(PlainError, match=message):
+        FLOATS.decode(value)
 
 
 def test_an_array_of_another_type_does_not_travel() -> None:
-    with pytest.raises(WireError, match="found one of float32 with 1"):
-        array(np.float64).encode(np.zeros(2, dtype=np.float32))
+    with pytest.raises(PlainError, match="found one of float32 with 1"):
+        FLOATS.encode(np.zeros(2, dtype=np.float32))
 
 
 @given(st.lists(st.integers(0, 6), max_size=6), st.integers(1, 2000))

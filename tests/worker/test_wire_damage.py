@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evalguard.core.plain import PlainError
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Constraint, Setting, Target, Variant
 from evalguard.errors import WorkerError
-from evalguard.worker.codec import Failure, WireError
+from evalguard.worker.failures import Failure
 from evalguard.worker.frames import FrameParser, to_frame
 from evalguard.worker.messages import (
     CALLS,
@@ -115,7 +116,7 @@ def test_an_argument_or_value_with_junk_anywhere_is_read_or_refused(
 ) -> None:
     damaged = changed(data, encoded)
     for codec in (CALLS[name].argument, CALLS[name].value):
-        with contextlib.suppress(WireError):
+        with contextlib.suppress(PlainError):
             codec.decode(damaged)
 
 
@@ -155,5 +156,5 @@ def test_what_is_nested_as_deep_as_json_allows_is_an_error_and_no_crash(kind: st
         read_message(parsed)
     for form in CALLS.values():
         for codec in (form.argument, form.value):
-            with pytest.raises(WireError):
+            with pytest.raises(PlainError):
                 codec.decode(DEEP)

@@ -10,6 +10,7 @@ from pathlib import Path
 from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.observed_reads import MOST_KEPT, ObservedReads
 from evalguard.conversion.planning import plan_conversion
+from evalguard.core.plain import PlainError
 from evalguard.core.redaction import shown_value
 from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.core.settings import Value, Variant, digest_of
@@ -21,7 +22,6 @@ from evalguard.run.loading.installed_packages import digest_packages
 from evalguard.run.loading.loading_facts import collect_loading_facts
 from evalguard.store.fact_cache import FactCache, open_facts
 from evalguard.store.file_digests import FileDigests
-from evalguard.worker.codec import WireError
 from evalguard.worker.messages import DESCRIPTION, TOKEN_IDS
 
 TokenIdLists = Sequence[tuple[int, ...]]
@@ -85,7 +85,7 @@ class KnownModel:
         found = None if self.key is None else self.facts.get("models", self.key)
         try:
             return None if found is None else DESCRIPTION.decode(found["description"])
-        except (WireError, KeyError):  # of another version's shape
+        except (PlainError, KeyError):  # of another version's shape
             return None
 
     def describe_as(self, description: ModelDescription) -> None:
@@ -122,7 +122,7 @@ class KnownModel:
         found = None if self.key is None else self.facts.get("encodings", self._of(requests))
         try:
             ids = None if found is None else TOKEN_IDS.decode(found["ids"])
-        except (WireError, KeyError):
+        except (PlainError, KeyError):
             return None
         return list(ids) if ids is not None and len(ids) == len(requests) else None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import evalguard
 from evalguard.conversion.planning import plan_conversion
+from evalguard.core.plain import PlainError
 from evalguard.core.reference import Reference
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
@@ -25,7 +26,6 @@ from evalguard.models.scoring_code import scoring_code
 from evalguard.run.loading.loaded_files import digest_weights
 from evalguard.run.sources import ModelSource
 from evalguard.store.reference_file import ReferenceFile
-from evalguard.worker.codec import WireError
 from evalguard.worker.messages import DESCRIPTION
 
 _SAME_OPTIONS_HINT = "use the tasks and options that it was made with, or make another one"
@@ -134,7 +134,7 @@ def _read_description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
     """The base's description, with a caveat where it was scored by other packages."""
     try:
         told = DESCRIPTION.decode(facts["description"])
-    except (KeyError, WireError) as error:
+    except (KeyError, PlainError) as error:
         raise UsageError(
             f"{path} was written by evalguard {facts.get('evalguard')}, and this is "
             f"{evalguard.__version__}: it describes a base in another way",

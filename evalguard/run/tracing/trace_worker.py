@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from evalguard.core.plain import codec_of
 from evalguard.core.reports.trace_report import TraceReport
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, Interrupted, WorkerError
@@ -19,7 +20,6 @@ from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, describe_options, make_options
 from evalguard.run.own_process import OwnProcess, serve_work
 from evalguard.run.tracing.traced_documents import DocumentChoice
-from evalguard.worker.codec import codec_of
 from evalguard.worker.messages import Call
 
 NOTHING_KEPT = "nothing of a trace is kept: the same command starts it anew"
