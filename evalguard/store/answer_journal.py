@@ -6,16 +6,14 @@ itself; a line may say the fingerprint that its answers bear.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from evalguard.core.plain import Codec, PlainError, codec_of
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
@@ -23,7 +21,8 @@ from evalguard.store.atomic_files import disk_error, make_folder
 from evalguard.store.checked_lines import decode_line, encode_line
 from evalguard.store.file_lock import FileLock
 
-ANSWERS_SCHEMA = "evalguard.answers/1"
+ANSWERS_SCHEMA = "evalguard.answers/2"
+_RESPONSE: Codec[Response] = codec_of(Response)
 ANSWERS_FOLDER = "answers"
 ANSWERS_SUFFIX = ".jsonl"
 # For whose answers nobody vouches, the server may have become another one without saying so.
@@ -69,7 +68,7 @@ class AnswerFile:
 
     def add(self, key: str, response: Response) -> None:
         """Keep an answer; it outlives this process when this returns."""
-        self._append({"request": key, "answer": _as_record(response)})
+        self._append({"request": key, "answer": _RESPONSE.encode(response)})
         self._answers[key] = response
 
     def confirm(self, fingerprint: str) -> bool:
@@ -159,8 +158,8 @@ class AnswerFile:
                 if "fingerprint" in line:
                     self._fingerprint = str(line["fingerprint"])
                 else:
-                    self._answers[str(line["request"])] = _as_response(line["answer"])
-            except (ValueError, TypeError, KeyError):
+                    self._answers[str(line["request"])] = _RESPONSE.decode(line["answer"])
+            except (ValueError, KeyError, PlainError):
                 damaged += 1
         if damaged:
             self.problems.append(f"damaged lines of {self.path} are left out: {damaged}")
@@ -221,54 +220,3 @@ def _difference(head: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         f"the server tells something else of itself: {name} was {before.get(name)}, and is "
         f"{after.get(name)}"
     )
-
-
-# A response as plain JSON data: numbers keep their bits.
-
-
-def _as_record(response: Response) -> dict[str, Value]:
-    return dict(_plain_fields(response))
-
-
-def _plain_fields(response: Response) -> Iterator[tuple[str, Value]]:
-    for field in dataclasses.fields(response):
-        value = getattr(response, field.name)
-        if isinstance(value, np.ndarray):
-            numbers: list[Value] = [_plain_number(one) for one in value.ravel().tolist()]
-            yield field.name, {
-                "dtype": str(value.dtype), "shape": [*value.shape], "values": numbers
-            }  # fmt: skip
-        elif isinstance(value, tuple):  # what a server shows of each position's distribution
-            yield field.name, [{k: _plain_number(v) for k, v in one.items()} for one in value]
-        elif value is not None:
-            yield field.name, _plain_number(value)
-
-
-def _as_response(record: Mapping[str, Any]) -> Response:
-    """Read a response back.
-
-    Raises:
-        ValueError, TypeError, KeyError: it is none.
-    """
-    given: dict[str, Any] = {}
-    for name, value in record.items():
-        if isinstance(value, dict) and "values" in value:
-            numbers = [_number(one) for one in value["values"]]
-            given[name] = np.array(numbers, dtype=value["dtype"]).reshape(value["shape"])
-        elif isinstance(value, list):
-            given[name] = tuple({k: _number(v) for k, v in one.items()} for one in value)
-        else:
-            given[name] = _number(value)
-    return Response(**given)
-
-
-def _plain_number(value: Any) -> Value:
-    """JSON has no number for NaN and infinity."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return {"number": str(value)}
-    plain: Value = value.item() if isinstance(value, np.generic) else value
-    return plain
-
-
-def _number(value: Any) -> Any:
-    return float(value["number"]) if isinstance(value, dict) else value

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from evalguard.core.distribution_floor import TaskDistributionFloor
 from evalguard.core.noise_floor import MetricFloor
 from evalguard.core.settings import Value
-from evalguard.errors import UsageError
+from evalguard.errors import StoreError, UsageError
+from evalguard.report.contract.json_values import read_record
 from evalguard.report.floor import FLOOR_SCHEMA
 from evalguard.run.options import CompareOptions
 from evalguard.store.result_file import read_result
 
 _FLOOR_HINT = "make one with: evalguard floor --base MODEL --json > FILE"
 FloorKey = tuple[str, str, str]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,9 @@ def read_floor(content: Mapping[str, Any], where: str) -> MeasuredFloor:
     try:
         if content["schema"] != FLOOR_SCHEMA:
             raise ValueError(f"schema {content['schema']!r} is not {FLOOR_SCHEMA}")
-        floors = [_read_metric_floor(entry) for entry in content["floors"]]
-        distributions = [_read_kl_floor(entry) for entry in content.get("distribution_floors", ())]
+        floors = _read_records(MetricFloor, content, "floors")
+        with_kl = {"distribution_floors": (), **content}
+        distributions = _read_records(TaskDistributionFloor, with_kl, "distribution_floors")
         return MeasuredFloor(
             model=str(content["model"]["key"]),
             environment_key=str(content["environment_key"]),
@@ -55,8 +58,9 @@ def read_floor(content: Mapping[str, Any], where: str) -> MeasuredFloor:
             floors={floor.key: floor for floor in floors},
             distributions={floor.task: floor for floor in distributions},
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UsageError(f"{where} is not a measured floor: {error!r}", hint=_FLOOR_HINT) from error
+    except (KeyError, TypeError, ValueError, AttributeError, StoreError) as error:
+        what = error if isinstance(error, StoreError) else repr(error)
+        raise UsageError(f"{where} is not a measured floor: {what}", hint=_FLOOR_HINT) from error
 
 
 def read_given_floor(options: CompareOptions) -> MeasuredFloor | None:
@@ -71,59 +75,23 @@ def read_given_floor(options: CompareOptions) -> MeasuredFloor | None:
     return read_floor(content, str(options.floor))
 
 
-def _read_metric_floor(entry: Mapping[str, Any]) -> MetricFloor:
-    spread = entry["document_sd"]
-    return MetricFloor(
-        task=str(entry["task"]),
-        filter=str(entry["filter"]),
-        metric=str(entry["metric"]),
-        n=_read_count(entry["n"]),
-        sigma=_drift_size(entry["sigma"]),
-        sigma_upper=_drift_size(entry["sigma_upper"]),
-        document_sd=None if spread is None else _drift_size(spread),
-        variation=str(entry["variation"]),
-        bit_identical=_read_flag(entry["bit_identical"]),
-    )
+# Numbers of a floor for which null stands for infinity, and those that are sizes.
+_ENDLESS = ("sigma", "sigma_upper", "kl", "kl_upper", "kl_max", "top1_changed")
+_SIZES = ("n", "positions", "sigma", "sigma_upper", "document_sd", "top1_changed")
 
 
-def _drift_size(value: Any) -> float:
-    """A size of drift; null stands for an infinite one, which JSON cannot hold."""
-    number = _read_number(value)
-    if number < 0.0:
-        raise ValueError(f"{value!r} is not a size of a drift")
-    return number
+def _read_records(kind: type[T], content: Mapping[str, Any], name: str) -> list[T]:
+    return [
+        _read_one(kind, entry, f"{name}[{number}]") for number, entry in enumerate(content[name])
+    ]
 
 
-def _read_kl_floor(entry: Mapping[str, Any]) -> TaskDistributionFloor:
-    return TaskDistributionFloor(
-        task=str(entry["task"]),
-        n=_read_count(entry["n"]),
-        positions=_read_count(entry["positions"]),
-        kl=_read_number(entry["kl"]),
-        kl_upper=_read_number(entry["kl_upper"]),
-        kl_max=_read_number(entry["kl_max"]),
-        top1_changed=_drift_size(entry["top1_changed"]),
-        variation=str(entry["variation"]),
-        bit_identical=_read_flag(entry["bit_identical"]),
-    )
-
-
-def _read_number(value: Any) -> float:
-    """A number, a KL say, which may be estimated below 0; null stands for an infinite one."""
-    if value is None:
-        return math.inf
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise ValueError(f"{value!r} is not a number")
-    return float(value)
-
-
-def _read_count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a number of documents or tokens")
-    return value
-
-
-def _read_flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false")
-    return value
+def _read_one(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
+    endless = {name: math.inf for name in _ENDLESS if name in entry and entry[name] is None}
+    floor: T = read_record(kind, {**entry, **endless}, where)
+    for name, value in entry.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"{where}.{name} is not a number")
+        if name in _SIZES and value is not None and value < 0:
+            raise ValueError(f"{where}.{name} is {value!r}, not a size")
+    return floor
