@@ -408,7 +408,7 @@ def read_stored_tables(
         # of a run that an evalguard made which did not look
         check_loglikelihoods(task, {row["doc_id"]: _row_loglikelihoods(row) for row in rows})
         return _read_tables(task, told, rows, source)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, StoreError) as error:
         raise StoreError(
             f"{file} is damaged: its {side} is not what was written ({error})",
             hint="compare the two models once more",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,15 @@ from evalguard.core.pairing import pair
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.run_documents import drift_column
 from evalguard.core.score_rows import finite_rows
-from evalguard.core.scores import Aggregation, ScoreTable, Uninformative, UninformativeKind
+from evalguard.core.scores import Aggregation, ScoreTable, Uninformative
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError
 from evalguard.harness.score_tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.tokenizers import token_texts
 from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.forms import write_record
+from evalguard.report.contract.json_values import read_record
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, Source
@@ -300,57 +302,20 @@ class MetricFacts:
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> MetricFacts:
-        """Read back what ``describe_metrics`` wrote.
+        """Read back what ``describe_metrics`` wrote; an earlier version wrote less.
 
         Raises:
-            ValueError, KeyError, TypeError: it is not that.
+            StoreError: it is not that.
         """
-        if told["aggregation"] not in get_args(Aggregation):
-            raise ValueError(f"there is no aggregation {told['aggregation']!r}")
-        return cls(
-            filter=str(told["filter"]),
-            metric=str(told["metric"]),
-            aggregation=cast(Aggregation, told["aggregation"]),
-            higher_is_better=bool(told["higher_is_better"]),
-            directed=bool(told.get("directed", True)),  # of earlier versions
-            n_total=int(told["n_total"]),
-            run=dict(told["run"]),
-            uninformative=_read_uninformative(told.get("uninformative")),
-            caveats=tuple(map(str, told["caveats"])),
-            provenance=tuple(map(str, told.get("provenance", ()))),
-        )
-
-
-def _read_uninformative(told: Mapping[str, Any] | None) -> Uninformative | None:
-    if told is None:  # there is nothing to say, or an earlier version did not look
-        return None
-    if told["kind"] not in get_args(UninformativeKind):
-        raise ValueError(f"answers are not uninformative in a way {told['kind']!r}")
-    return Uninformative(
-        kind=cast("UninformativeKind", told["kind"]),
-        documents=int(told["documents"]),
-        n=int(told["n"]),
-        texts=tuple(map(str, told["texts"])),
-    )
+        facts: MetricFacts = read_record(cls, told, "facts")
+        return facts
 
 
 def describe_metrics(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
     """The facts of a task's tables as plain data."""
-    return [
-        {
-            "filter": table.filter,
-            "metric": table.metric,
-            "aggregation": table.aggregation,
-            "higher_is_better": table.higher_is_better,
-            "directed": table.directed,
-            "n_total": table.n_total,
-            "run": dict(table.run),
-            "uninformative": None if table.uninformative is None else asdict(table.uninformative),
-            "caveats": list(table.caveats),
-            "provenance": list(table.provenance),
-        }
-        for table in tables
-    ]
+    names = [field.name for field in fields(MetricFacts)]
+    facts = [MetricFacts(**{name: getattr(table, name) for name in names}) for table in tables]
+    return [write_record(one) for one in facts]
 
 
 # Named tokens: what the scored tokens of a run say, where a tokenizer is at hand.
