@@ -57,6 +57,30 @@ def test_every_command_line_in_the_documentation_parses(page: Path) -> None:
             pytest.fail(f"{page.name}: {line}: {error.message}")
 
 
+# Options of lm-eval, servers, sbatch, pytest and benchmarks/ that pages name.
+_OF_OTHERS = re.compile(
+    r"--(log_samples|predict_only|model_args|evalguard-\w+|junit-xml|array|constraint|dependency"
+    r"|parsable|dtype|kv-cache-dtype|max-logprobs|max-model-len|model-path|port|project|token|only"
+    r"|return-tokens-as-token-ids|no-enable-prefix-caching|disable-radix-cache|kl-divergence|FLAG)$"
+)
+
+
+def options_of(group: click.Group) -> Iterator[str]:
+    for command in group.commands.values():
+        for parameter in command.params:
+            yield from (*parameter.opts, *parameter.secondary_opts)
+        if isinstance(command, click.Group):
+            yield from options_of(command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_a_page_names_is_one_of_a_command(page: Path) -> None:
+    known = {*options_of(cli), "--help", "--version"}
+    named = set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*\b(?!\.)", page.read_text("utf-8")))
+    unknown = {one for one in named if one.replace("_", "-") not in known}
+    assert {one for one in unknown if not _OF_OTHERS.match(one)} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_to_a_file_of_the_repository(page: Path) -> None:
     prose = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
