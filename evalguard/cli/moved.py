@@ -34,6 +34,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "--baseline": "`--base RUN`, or `--base RUN:NAME` for another model in there",
     "--check-batch-size": "`evalguard floor --base MODEL --vary batch-size`",
     "--no-history": "`--history none`",
+    "--reference": "`--save-reference FILE` to write it, `--base FILE` to read it",
     "--vary": "`evalguard floor --base MODEL --vary WHAT`",
 }
 _OF_BISECT: Mapping[str, str] = {

@@ -131,10 +131,10 @@ DISTRIBUTIONS = distribution_option(
     "after the other (reference). Default auto: lockstep where both fit.",
 )
 REFERENCE_FILE = distribution_option(
-    "--reference",
+    "--save-reference",
     type=PATH,
     metavar="FILE",
-    help="The base's answers and distributions: read where FILE exists, else written to it.",
+    help="Write the base's answers and distributions to FILE: --base FILE then needs no model.",
 )
 
 
@@ -162,7 +162,7 @@ BASE = model_option(
     "--base",
     metavar="MODEL",
     help="Base: a name in the guard file, a folder, a hub id, a run of lm-eval or evalguard, "
-    "a history.",
+    "a history, a reference file.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",

@@ -13,7 +13,7 @@ _OF_OUTPUT = ("-o", "--output", "--format")
 # They are about a base, and another one has its own.
 _OF_BASE = (
     "--base", "--base-model-args", "--base_model_args", "--base-set", "--base_set",
-    "--reference",
+    "--save-reference",
 )  # fmt: skip
 
 # They are about a search, and no comparison has them under these names.

@@ -39,6 +39,7 @@ from evalguard.store.history.history_file import HistoryFile
 from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names
 
 _SQLITE_HEADER = b"SQLite format 3\x00"
+_PARQUET_HEADER = b"PAR1"
 _RESULT = "result.json"
 
 
@@ -70,10 +71,22 @@ def read_baseline(path: Path, *, base: str, candidate: str) -> BaselineScores:
     return read_base_of_run(path, base)
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether a parquet file is there, as references are."""
+    try:
+        return path.is_file() and _begins_with(path, _PARQUET_HEADER)
+    except OSError:
+        return False
+
+
 def _is_sqlite(path: Path) -> bool:
+    return _begins_with(path, _SQLITE_HEADER)
+
+
+def _begins_with(path: Path, header: bytes) -> bool:
     try:
         with open_regular(path) as file:
-            return file.read(len(_SQLITE_HEADER)) == _SQLITE_HEADER
+            return file.read(len(header)) == header
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 

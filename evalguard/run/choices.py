@@ -29,7 +29,7 @@ from evalguard.run.scoring.distribution_choice import (
     choose_distributions,
     choose_memory,
 )
-from evalguard.run.sources import ModelSource, RunSource, Source, StoredSource
+from evalguard.run.sources import ModelSource, ReferenceSource, RunSource, Source, StoredSource
 from evalguard.store.pruning import PruneRules, prune
 from evalguard.worker.ray_actors import RayPlan
 
@@ -154,6 +154,7 @@ def resolve_choices(
     run = _run_options(judging, base, candidate)
     stored = next((s for s in (base, candidate) if isinstance(s, StoredSource)), None)
     tasks = options.tasks or _tasks_of_guard(guard, base, candidate) or _stored_tasks(stored)
+    tasks = tasks or (base.tasks if isinstance(base, ReferenceSource) else ())
     if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
         raise UsageError(
             "no tasks to compare on",

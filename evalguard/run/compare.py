@@ -11,7 +11,7 @@ from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
 from evalguard.core.repeat_command import as_comparison
 from evalguard.errors import UsageError
-from evalguard.run.base import is_stored_base, read_baseline
+from evalguard.run.base import is_parquet, is_stored_base, read_baseline
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.choices import Choices, resolve_choices, with_start_date, with_workers
@@ -28,11 +28,13 @@ from evalguard.run.sample_size.sequential import score_in_looks
 from evalguard.run.sample_size.sequential_checks import can_stop_early, check_sequential
 from evalguard.run.sample_size.stops import Stops
 from evalguard.run.scoring.fairness import lead_to_tokenizer
+from evalguard.run.scoring.reference_scorer import read_reference
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
+    ReferenceSource,
     SideSpec,
     Source,
     resolve_side,
@@ -51,8 +53,9 @@ def compare(
     Args:
         base, candidate: each a model's name in the guard file, a model folder, a hub id, or the
             folder (or results file) of an lm-eval run made with ``--log_samples``. ``base`` may
-            also be a run folder or a history of evalguard that has its scores; ``RUN:NAME`` is
-            another model in there than the run's base, or a history's latest.
+            also be a run folder or a history of evalguard that has its scores (``RUN:NAME`` is
+            another model in there than the run's base, or a history's latest), or a file that
+            ``save_reference`` wrote.
         options: how to compare; ``given`` are fields of ``CompareOptions`` that override it, e.g.
             ``tasks=["lambada_openai"], limit=500``.
 
@@ -210,8 +213,8 @@ def resolve_request(
 
 def _read_stored_base(
     base: str, candidate: str, guards: GuardSet, options: CompareOptions, *, cwd: Path
-) -> BaselineSource | None:
-    """The scores that a run folder or a history kept of a base; None where a model is named."""
+) -> BaselineSource | ReferenceSource | None:
+    """What a run folder, a history or a reference file keeps of a base; None: a model is named."""
     found = None if base in guards.names else _find_stored_base(base, cwd)
     if found is None:
         return None
@@ -222,6 +225,8 @@ def _read_stored_base(
             "and settings have no effect",
             hint="leave them out, or name the model with --base instead",
         )
+    if is_parquet(path):
+        return read_reference(path)
     run = read_baseline(path, base=name, candidate=candidate)
     return BaselineSource(name=run.identity.name, run=run)
 
@@ -230,7 +235,7 @@ def _find_stored_base(base: str, cwd: Path) -> tuple[Path, str] | None:
     """The path of a stored base, as it was typed, and the model that is named in it, if one is."""
     for typed, name in ((base, ""), base.rpartition(":")[::2]):
         path = Path(typed).expanduser() if cwd == Path.cwd() else resolve_path(typed, cwd)
-        if typed and is_stored_base(path):
+        if typed and (is_stored_base(path) or (not name and is_parquet(path))):
             return path, name
     return None
 

@@ -81,8 +81,8 @@ class CompareOptions:
         distributions: how the two models' distributions are compared: "lockstep" (both loaded),
             "reference" (the base first, which leaves a reference), "off", or "auto": lock-step
             where it is possible.
-        reference: file of the base's reference: read if it is there, in place of loading the
-            base, else written. Implies distributions="reference".
+        save_reference: file that the base's answers and distributions are written to, for a
+            ``base`` where its model is not at hand. Implies distributions="reference".
         reference_top_k: tokens of the base that a reference keeps at every position; None: 64.
         memory: "lockstep" loads both models, "sequential" one after the other; "auto": both where
             they fit.
@@ -152,7 +152,7 @@ class CompareOptions:
     cluster: str = ""
     floor: Path | None = None
     distributions: DistributionMode | None = None
-    reference: Path | None = None
+    save_reference: Path | None = None
     reference_top_k: int | None = None
     memory: MemoryUse | None = None
     verify_scorer: int = 0
@@ -272,7 +272,7 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
             given[name] = tuple(Path(path) for path in given[name])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
-    for name in ("config", "reference", "output_path", "cache_dir", "floor", "history"):
+    for name in ("config", "save_reference", "output_path", "cache_dir", "floor", "history"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)

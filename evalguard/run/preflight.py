@@ -14,7 +14,13 @@ from evalguard.conversion.planning import plan_conversion
 from evalguard.core.gate import Gate
 from evalguard.core.limits import OF_ANSWERS
 from evalguard.core.settings import Value
-from evalguard.errors import EvaluationError, GuardFileError, MisalignedRunsError, UsageError
+from evalguard.errors import (
+    EvaluationError,
+    GuardFileError,
+    MisalignedRunsError,
+    UsageError,
+    nearest,
+)
 from evalguard.models.arguments import HF_TYPES, check_type
 from evalguard.models.checkpoint_files import check_model_folder, find_local_folder
 from evalguard.report.words.plain_text import printable
@@ -25,9 +31,11 @@ from evalguard.run.loading.own_environment import (
 )
 from evalguard.run.loading.serving import check_served
 from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.reference_scorer import chat_template_missing
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
+    ReferenceSource,
     RunSource,
     Source,
     StoredSource,
@@ -122,9 +130,23 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
     for source in sources:
         if isinstance(source, StoredSource):
             _check_stored(source, choices.gate)
-        elif isinstance(source, ModelSource):
+        elif isinstance(source, ReferenceSource):
+            _check_reference(source, choices)
+        else:
             _check_shown(source, choices.gate)
     _check_versions(sources, choices)
+
+
+def _check_reference(base: ReferenceSource, choices: Choices) -> None:
+    """Refuse what a reference file does not hold."""
+    if choices.task_options.apply_chat_template:
+        raise chat_template_missing(base.path)
+    absent = [task for task in choices.tasks if task not in base.tasks]
+    if absent and not any(task in base.tasks for task in choices.tasks):
+        raise UsageError(
+            f"{base.path} has no answers to {', '.join(absent)}{nearest(absent[0], base.tasks)}",
+            hint=f"its tasks: {', '.join(base.tasks)}",
+        )
 
 
 def _check_scorer(choices: Choices) -> None:

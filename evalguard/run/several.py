@@ -35,7 +35,7 @@ from evalguard.store.output_file import check_output, write_output
 from evalguard.worker.model_server import keep_servers
 
 _LOG = logging.getLogger(__name__)
-_SINGLE_CANDIDATE_OPTIONS = ("cand_model_args", "cand_set", "reference", "floor")
+_SINGLE_CANDIDATE_OPTIONS = ("cand_model_args", "cand_set", "save_reference", "floor")
 _Pair = tuple[str, str]
 
 

@@ -62,8 +62,21 @@ class BaselineSource:
     run: BaselineScores
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceSource:
+    """A base whose answers and distributions a reference file keeps; it is not loaded.
+
+    ``description`` is of the model that wrote it, ``tasks`` what it was asked.
+    """
+
+    name: str
+    path: Path
+    description: ModelDescription
+    tasks: tuple[str, ...]
+
+
 StoredSource = RunSource | BaselineSource
-Source = ModelSource | StoredSource
+Source = ModelSource | StoredSource | ReferenceSource
 
 _WHAT_TO_GIVE = "give a model folder, a hub id, an lm-eval run or a name in the guard file"
 _SET_OPTIONS = {"base": "--base-set", "cand": "--set"}
@@ -276,6 +289,16 @@ def _model_folder(variant: Variant) -> str:
         return ""
     place, here = Path(pretrained).absolute(), Path.cwd()
     return str(place.relative_to(here)) if place.is_relative_to(here) else pretrained
+
+
+def identify_reference(source: ReferenceSource) -> RunIdentity:
+    """Identity of the model that wrote a reference file: what it has where it is loaded."""
+    return RunIdentity(
+        name=source.name,
+        digest=digest_of(dict(source.description.identity or {})),
+        kind="stored run",
+        description=f"{_redact_description(source.description)}, from {source.path.name}",
+    )
 
 
 def identify_run(source: RunSource) -> RunIdentity:

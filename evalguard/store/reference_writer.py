@@ -16,7 +16,7 @@ from evalguard.store.reference_rows import FLOAT_COLUMNS, row_schema, row_table
 from evalguard.store.seal import UNSEALED, seal
 
 REFERENCE_FORMAT = "evalguard.reference/1"
-_HINT = "--reference FILE names another place"
+_HINT = "--save-reference FILE names another place"
 
 BlockPosition = tuple[int, ...]
 

@@ -12,6 +12,7 @@ import pytest
 from small_world import N_LONG, make_world, run_here
 
 from evalguard.cli.compare import compare_command
+from evalguard.cli.parameters import NO_HISTORY
 
 SCRIPT = Path(__file__).parent.parent.parent / "ci" / "slurm" / "compare.sbatch"
 WORDS = ["--base", "orig", "--cand", "a model", "--bisect", "always"]
@@ -44,8 +45,8 @@ def test_an_element_scores_and_leaves_the_verdict(tmp_path: Path, code: int, exp
     assert (threads, command) == ("4", "compare")
     assert given[: len(WORDS)] == WORDS
     options = compare_command.make_context("compare", [*given]).params
-    assert (options["bisect"], options["track"], options["no_history"]) == (
-        "never", ("none",), True
+    assert (options["bisect"], options["track"], options["history"]) == (
+        "never", ("none",), NO_HISTORY
     )  # fmt: skip
     assert not Path(given[-1]).exists()  # its report went there
 

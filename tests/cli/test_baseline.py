@@ -363,3 +363,29 @@ def test_a_history_whose_log_likelihoods_say_nothing_is_refused(
             continue
         with pytest.raises(EvaluationError, match=said):
             read_base_of_history(file, "", "port")
+
+
+@pytest.mark.slow
+def test_a_reference_file_is_a_base_without_its_model(
+    compare: Run, run: Run, world: SmallWorld, tmp_path: Path
+) -> None:
+    file = tmp_path / "base.parquet"
+    limits = ("--gate-metric", "kl_mean=0.001", "--json")
+    with_model = compare("orig", "sharp", "--save-reference", file, *limits).document
+    ran = compare(file, "sharp", *limits)
+    assert ran.code == 1, ran.err
+    found = ran.document
+    assert found["distributions"] == with_model["distributions"]
+    told = ("provenance", "caveats")
+    assert rows(found, *told) == rows(with_model, *told)
+    base = found["base"]
+    assert (base["name"], base["kind"], base["digest"]) == (
+        "orig", "stored run", with_model["base"]["digest"],
+    )  # fmt: skip
+    assert "from base.parquet" in base["description"]
+    again = compare(found["run_folder"], "sharp", "--json").document  # and that run is a base, too
+    assert rows(again, *_OF_THE_RUN) == rows(found, *_OF_THE_RUN)
+    sides = ("--config", world.guard, "--base", file, "--cand", "sharp")
+    bisect = run("bisect", *sides, "--json", "--quiet").document["bisect"]
+    assert [one["setting"] for one in bisect["culprits"]] == ["gain"]
+    assert bisect["repaired"]["passed"]

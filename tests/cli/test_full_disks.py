@@ -127,7 +127,7 @@ def test_a_reference_file_that_cannot_be_written_costs_that_file(
     compare: Any, refuses: Any, tmp_path: Path, files: int
 ) -> None:
     refuses(files, errno.ENOSPC)
-    words = ("--cache-dir", "cache", "--output-path", "out", "--reference", "base.parquet")
+    words = ("--cache-dir", "cache", "--output-path", "out", "--save-reference", "base.parquet")
     ran = compare("orig", "sharp", *words, "--json")
     assert ran.code == 1, ran.err
     texts = [one["text"] for one in ran.document["findings"]]

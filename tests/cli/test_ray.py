@@ -188,8 +188,9 @@ def test_distributions_are_scored_by_all_actors_and_are_those_of_one_process(
     assert result(run.document) == result(alone.document)
     assert run.err.count("blocks on 2 Ray actors") == 2
     assert run.document["resources"]["answers"] == alone.document["resources"]["answers"]
-    file = ["--reference", tmp_path / "base.parquet", *limited]
-    run_here(command(world, tmp_path / "ray", *file), capfd)
-    again = run_here(command(world, tmp_path / "file", "--execution", "ray?actors=2", *file), capfd)
+    file = tmp_path / "base.parquet"
+    run_here(command(world, tmp_path / "ray", "--save-reference", file, *limited), capfd)
+    beside = ["--base", file, "--execution", "ray?actors=2", *limited]
+    again = run_here(command(world, tmp_path / "file", *beside), capfd)
     assert again.err.count("blocks on 2 Ray actors") == 1, again.err
     assert again.document["distributions"] == alone.document["distributions"]

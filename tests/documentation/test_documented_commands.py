@@ -113,7 +113,7 @@ def test_the_page_of_security_names_all_that_is_written_and_whom_documents_are_s
     layout = (ROOT / "docs/cache.md").read_text("utf-8").partition("## Layout\n")[2]
     folders = set(re.findall(r"^(\w+/)", layout.partition("```\n")[2], re.MULTILINE))
     assert {"scores/", "facts/"} <= folders
-    places = ("-o FILE", "--history FILE", "--reference FILE", "--output-path", "wandb/")
+    places = ("-o FILE", "--history FILE", "--save-reference FILE", "--output-path", "wandb/")
     for word in (*folders, *places, "W&B", "trackio", "MLflow", "--track none"):
         assert word in page, word
 

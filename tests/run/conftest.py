@@ -56,17 +56,25 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def score(models: dict[str, Path], tmp_path: Path) -> Score:
-    """Score two models by name."""
+    """Score two models by name; the base may be a reference file."""
     from evalguard.config.guard import GuardSet
     from evalguard.run.choices import resolve_choices
     from evalguard.run.options import CompareOptions
+    from evalguard.run.preflight import check_measurable
+    from evalguard.run.scoring.reference_scorer import read_reference
     from evalguard.run.scoring.score_models import score_models
 
-    def scored(base: str, candidate: str, *, dtype: str = "float32", **given: Any) -> Any:
+    def scored(base: str | Path, candidate: str, *, dtype: str = "float32", **given: Any) -> Any:
         fields = {"tasks": ("sw_word",), "include_path": (models["tasks"],), "quiet": True}
         options = CompareOptions(**{**fields, "cache_dir": tmp_path, "device": "cpu", **given})
-        sources = [source(models, name, dtype=dtype) for name in (base, candidate)]
-        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
-        return score_models(sources, choices, options)
+        second = source(models, candidate, dtype=dtype)
+        if isinstance(base, Path):
+            kept = read_reference(base)
+            choices = resolve_choices(kept, second, GuardSet(guards=()), options)
+            check_measurable((kept, second), choices)
+            return score_models([second], choices, options, reference=kept)
+        first = source(models, base, dtype=dtype)
+        choices = resolve_choices(first, second, GuardSet(guards=()), options)
+        return score_models([first, second], choices, options)
 
     return scored

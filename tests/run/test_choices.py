@@ -195,7 +195,7 @@ def test_distributions_are_compared_as_the_command_line_or_the_file_says(
     chosen = settle("orig", "port", distributions="reference", reference_top_k=16)
     assert chosen.distributions == DistributionChoice(mode="reference", top_k=16)
     file = tmp_path / "a.reference"
-    chosen = settle("orig", "port", reference=file)
+    chosen = settle("orig", "port", save_reference=file)
     assert chosen.distributions == DistributionChoice(mode="reference", file=file)
 
 
@@ -203,7 +203,11 @@ def test_distributions_are_compared_as_the_command_line_or_the_file_says(
     ("candidate", "options", "message"),
     [
         ("port", {"reference_top_k": 16}, "reference_top_k has no effect with distributions auto"),
-        ("port", {"distributions": "off", "reference": Path("a")}, "no use with distributions off"),
+        (
+            "port",
+            {"distributions": "off", "save_reference": Path("a")},
+            "no use with distributions off",
+        ),
         (None, {"distributions": "reference"}, "finished run, which holds no distributions"),
         (None, {"distributions": "lockstep"}, "finished run, which holds no distributions"),
     ],

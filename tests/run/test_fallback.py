@@ -190,19 +190,20 @@ def test_a_reference_file_is_made_anew_with_the_run_and_one_from_before_stays(
     base, port = save_llama(tmp_path / "orig"), save_mamba(tmp_path / "port")
     file = tmp_path / "reference"
     given = {"tasks": ("sw_choice",), "include_path": (task_folder,), "write": False, "quiet": True}
-    given |= {"base_model_args": {"dtype": "float32"}, "cache_dir": tmp_path, "reference": file}
+    given |= {"base_model_args": {"dtype": "float32"}, "cache_dir": tmp_path}
     port_args = {"dtype": "float32", "max_length": 48}
-    written, read = (
-        evalguard.compare(base, port, cand_model_args=port_args, share_prefixes=share, **given)
-        for share in (True, False)  # the file is of a base that shared nothing
-    )
+    of_base = {"base_model_args": given.pop("base_model_args"), "save_reference": file}
+    port_given = {**given, "cand_model_args": port_args}
+    written = evalguard.compare(base, port, **port_given, **of_base)
+    # the file is of a base that shared nothing
+    read = evalguard.compare(file, port, share_prefixes=False, **port_given)
     assert read.comparisons == written.comparisons
     assert read.distributions == written.distributions
     file.unlink()
-    evalguard.compare(base, base, **given)
+    evalguard.compare(base, base, **given, **of_base)
     before = file.read_bytes()
     with pytest.raises(UsageError, match="scored otherwise than this candidate can be") as raised:
-        evalguard.compare(base, port, cand_model_args=port_args, **given)
+        evalguard.compare(file, port, **port_given)
     assert "run: {share_prefixes: false}" in raised.value.hint
     assert file.read_bytes() == before
 

@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "distributions reference": {"distributions": "reference"},
     "distributions off": {"distributions": "off"},
     "reference of all tokens": {"distributions": "reference", "reference_top_k": 512},
-    "reference file": {"reference": "FILE"},
+    "reference file": {"save_reference": "FILE"},
     "a limit on distributions": {"gate_limits": {"kl_mean": 100.0}},
     "sequential": {"sequential": True},
     "check of the scorer": {"verify_scorer": 2},
@@ -61,8 +61,6 @@ REFUSED = {
     ("a limit on distributions", "sequential"),
     ("a limit on distributions", "lm-eval's own path"),
 }
-# What is refused once the first run has written the file: that keeps its own number of tokens.
-REFUSED_AGAIN = {("reference of all tokens", "reference file")}
 # Options that say the same thing in two ways are no pair.
 PAIRS = [
     (one, other)
@@ -96,8 +94,9 @@ def run(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         "output_path": folder / "reports", "cache_dir": folder / "cache",
     }  # fmt: skip
 
-    def compared(**given: Any) -> Numbers:
-        result = compare(world.models["llama"], world.models["other"], **{**fields, **given})
+    def compared(base: Path | None = None, **given: Any) -> Numbers:
+        asked = {**fields, **given} | ({} if base is None else {"base_model_args": {}})
+        result = compare(base or world.models["llama"], world.models["other"], **asked)
         assert result.run_folder is not None
         return numbers(Path(result.run_folder))
 
@@ -135,18 +134,18 @@ def test_two_options_give_the_numbers_of_none_or_are_refused(
     run: Run, plain: Numbers, by_reference: Numbers, tmp_path: Path, one: str, other: str
 ) -> None:
     given = {**OPTIONS[one], **OPTIONS[other]}
-    if "reference" in given:
-        given["reference"] = tmp_path / "reference"
+    file = tmp_path / "reference"
+    if "save_reference" in given:
+        given["save_reference"] = file
     if (one, other) in REFUSED:
         with pytest.raises(UsageError) as raised:
             run(**given)
         assert raised.value.hint
         return
     for again in (False, True):  # then what the first run kept and wrote is there
-        if again and (one, other) in REFUSED_AGAIN:
-            with pytest.raises(UsageError):
-                run(**given)
-            return
+        if again and given.pop("save_reference", None):
+            given |= {"base": file}
+            given.pop("reference_top_k", None)  # it keeps its own
         found = run(**given)
         check_scores(found, plain, by_lm_eval=given.get("scorer") == "harness")
         assert not found.kl or has_kl_of(found, plain) or has_kl_of(found, by_reference)

@@ -34,7 +34,7 @@ def collect_base_references(
         EvalguardError: the base cannot be loaded, or shows no distributions.
     """
     if not isinstance(held_to.base, ModelSource):
-        raise EvaluationError(f"'{held_to.base.name}' is a finished run: it holds no distributions")
+        raise EvaluationError(f"the model of '{held_to.base.name}' is not at hand")
     base = place.identified(replace(held_to.base, policy=place.policy))
     blocks = asking.cut(base, runner)
 

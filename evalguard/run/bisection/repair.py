@@ -13,7 +13,7 @@ from evalguard.run.judging import GateJudgement, judge_scores
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
 from evalguard.run.scoring.scoring import ScoredSide, side_of_model
-from evalguard.run.sources import ModelSource
+from evalguard.run.sources import ModelSource, ReferenceSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,8 @@ def judge_repaired(
     named = replace(source, name=f"{source.name} (repaired)")
     if choices.gate.needs_distributions and isinstance(base, ModelSource):
         _, evaluation = score_models([base, named], choices, options)
+    elif isinstance(base, ReferenceSource):
+        _, evaluation = score_models([named], choices, options, reference=base)
     else:
         alone = replace(choices, distributions=DistributionChoice(mode="off"), memory="auto")
         (evaluation,) = score_models([named], alone, options)

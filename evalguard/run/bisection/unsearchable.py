@@ -6,7 +6,7 @@ from evalguard.core.settings import Variant
 from evalguard.errors import SettingError, UsageError
 from evalguard.run.modules.module_settings import describe_module_source
 from evalguard.run.options import BisectOver
-from evalguard.run.sources import BaselineSource, ModelSource, Source
+from evalguard.run.sources import ModelSource, RunSource, Source
 
 
 def why_unsearchable(
@@ -34,7 +34,7 @@ def why_unsearchable(
         )
     if isinstance(base, ModelSource):
         return None
-    kept = "a stored base" if isinstance(base, BaselineSource) else "a finished lm-eval run"
+    kept = "a finished lm-eval run" if isinstance(base, RunSource) else "a stored base"
     return UsageError(
         f"the candidate {candidate.name} declares no settings, and they can be derived from two "
         f"models only: {base.name} is {kept}, without its model",

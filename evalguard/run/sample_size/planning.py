@@ -61,7 +61,7 @@ def plan(
         use_cache=False,
         verify_scorer=0,
         distributions="off",
-        reference=None,
+        save_reference=None,
         reference_top_k=None,
     )
     if pilot < 2:

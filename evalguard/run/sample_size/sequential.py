@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evalguard.core.documents.broken_documents import BrokenDocument
@@ -158,17 +158,16 @@ class _SequentialRun:
     def scored(self) -> tuple[ScoredSide, ScoredSide]:
         """Both sides, with the documents that were drawn."""
         drawn = {draw.task: draw.drawn for draw in self.draws.values()}
-        asked = iter(self.asked)
-        base, candidate = (
-            only_sampled(side_of_stored(source), self.draws)
-            if isinstance(source, StoredSource)
-            else side_of_model(source, self._checked(source, next(asked).evaluation(drawn)))
-            for source in self.sources
-        )
+        evaluations = (one.evaluation(drawn) for one in self.asked)
+        base, candidate = (self._side(source, evaluations) for source in self.sources)
         return limit_to_candidate_tasks(base, candidate), candidate
 
-    def _checked(self, source: ModelSource, evaluation: Evaluation) -> Evaluation:
-        return check_scores(evaluation, source, self.loaded.context)
+    def _side(self, source: Source, evaluations: Iterator[Evaluation]) -> ScoredSide:
+        if isinstance(source, StoredSource):
+            return only_sampled(side_of_stored(source), self.draws)
+        assert isinstance(source, ModelSource)  # a reference is compared with whole
+        evaluation = check_scores(next(evaluations), source, self.loaded.context)
+        return side_of_model(source, evaluation)
 
     def stops(self) -> Stops:
         """Where every task stopped."""

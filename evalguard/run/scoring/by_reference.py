@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from evalguard.run.scoring.fairness import check_vocabularies
 from evalguard.run.scoring.reference_scorer import ReferenceScorer, describe_reference
 from evalguard.run.scoring.run_context import RunContext
 from evalguard.run.scoring.single_model import FileBase, SingleModelScoring
-from evalguard.run.sources import ModelSource
+from evalguard.run.sources import ModelSource, ReferenceSource
 from evalguard.store.reference_writer import ReferenceWriter
 
 
@@ -33,27 +33,45 @@ class ReferenceScoring:
     def evaluate(
         self, base: ModelSource, candidate: ModelSource
     ) -> tuple[list[Evaluation], DivergenceTables]:
-        """Score the base, or read its file; then score the candidate against it.
+        """Score the base; then score the candidate against what it leaves.
 
         Raises:
-            UsageError: for a file that is damaged, or of another base.
             EvaluationError, Interrupted: as loading and scoring do.
         """
         file = self.context.choices.distributions.file
-        found_file = file is not None and file.exists()
         with ExitStack() as stack:
-            if file is not None and found_file:
-                policy = base.policy or self.context.choices.policy
-                stored = ReferenceScorer(file, base, policy)
-                stack.callback(stored.close)
-                self.context.match_batches_of(stored)
-                references = BaseReferences(top_k=stored.top_k, key=stored.key, file=stored)
-                block_scorer = FileBase(base=LoadedModel(base.name, stored), references=references)
-                (ours,) = self.context.evaluator.evaluate_with(block_scorer)
-            else:
-                ours, references = self._scored(base, file, stack)
-            with _discard_on_restart(file, found_file):
+            ours, references = self._scored(base, file, stack)
+            try:
                 theirs, found = self._against(candidate, references, ours)
+            except FallbackError:
+                if file is not None:  # both start again, and its base was scored otherwise
+                    file.unlink(missing_ok=True)
+                raise
+        return [ours, theirs], found
+
+    def evaluate_beside(
+        self, base: ReferenceSource, candidate: ModelSource
+    ) -> tuple[list[Evaluation], DivergenceTables]:
+        """Read what a file keeps of the base; then score the candidate against it.
+
+        Raises:
+            UsageError: the file is damaged, or its base was scored otherwise than the candidate
+                can be.
+            EvaluationError, Interrupted: as loading and scoring do.
+        """
+        with closing(ReferenceScorer(base, self.context.choices.policy)) as stored:
+            self.context.match_batches_of(stored)
+            references = BaseReferences(top_k=stored.top_k, key=stored.key, file=stored)
+            block_scorer = FileBase(base=LoadedModel(base.name, stored), references=references)
+            (ours,) = self.context.evaluator.evaluate_with(block_scorer)
+            try:
+                theirs, found = self._against(candidate, references, ours)
+            except FallbackError as error:  # it may have been hours of work, and stays
+                raise UsageError(
+                    f"{base.path} holds a base that was scored otherwise than this candidate can "
+                    f"be: {error}",
+                    hint=f"make another file, with {_PLAINER_OPTIONS[error.giving_up]}",
+                ) from error
         return [ours, theirs], found
 
     def _scored(
@@ -138,32 +156,6 @@ class ReferenceScoring:
         against = SingleModelScoring(model=model, store=evaluator.store, beside=references)
         (theirs,) = evaluator.evaluate_with(against)
         return theirs, against.divergences
-
-
-@contextmanager
-def _discard_on_restart(file: Path | None, found: bool) -> Iterator[None]:
-    """Where both models have to start again, the file of a base that was scored otherwise goes.
-
-    Args:
-        found: whether it was there before; then it may have been hours of work, and stays.
-
-    Raises:
-        UsageError: it stays, so the candidate cannot be scored as its base was.
-    """
-    try:
-        yield
-    except FallbackError as error:
-        if file is None:
-            raise
-        if found:
-            option = _PLAINER_OPTIONS[error.giving_up]
-            raise UsageError(
-                f"{file} holds a base that was scored otherwise than this candidate can be: "
-                f"{error}",
-                hint=f"make another file, with {option}",
-            ) from error
-        file.unlink(missing_ok=True)
-        raise
 
 
 _PLAINER_OPTIONS = {"share_prefixes": "run: {share_prefixes: false}", "scorer": "--scorer harness"}

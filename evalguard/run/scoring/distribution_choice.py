@@ -9,7 +9,7 @@ from pathlib import Path
 from evalguard.config.guard import RunOptions
 from evalguard.errors import UsageError
 from evalguard.run.options import CompareOptions, DistributionMode, MemoryUse
-from evalguard.run.sources import Source, StoredSource
+from evalguard.run.sources import ReferenceSource, Source, StoredSource
 
 DEFAULT_TOP_K = 64
 
@@ -23,7 +23,7 @@ class DistributionChoice:
             "reference": the base is scored first and leaves its ``top_k`` most probable tokens.
             "auto": lock-step where it is possible. "off": not at all.
         top_k: tokens of the base that a reference keeps at every position.
-        file: of the reference: read if it is there, else written; None: no file.
+        file: that the reference is written to; None: no file.
         base_recurs: the base is compared with more candidates, so that "auto" keeps a reference of
             it in place of running it beside each of them.
     """
@@ -42,19 +42,27 @@ def choose_distributions(
     Raises:
         UsageError: for finished runs, which hold no distributions, if they are asked for.
     """
-    mode = options.distributions or ("reference" if options.reference else run.distributions)
-    mode = mode or "auto"
-    if options.reference and mode != "reference":
+    file = options.save_reference
+    kept = next((source for source in sources if isinstance(source, ReferenceSource)), None)
+    mode = options.distributions or ("reference" if kept or file else run.distributions) or "auto"
+    if mode == "auto" and (kept or file):
+        mode = "reference"
+    if (kept or file) and mode != "reference":
         raise UsageError(
             f"a reference file has no use with distributions {mode}",
-            hint="leave out one of --reference and --distributions",
+            hint="leave out one of the two",
+        )
+    if kept and (file or options.reference_top_k):
+        raise UsageError(
+            f"{kept.path} is the base, and keeps its own tokens: nothing is kept of it once more",
+            hint="leave out save_reference and reference_top_k (--save-reference)",
+        )
+    if file and file.exists():
+        raise UsageError(
+            f"{file} is there already",
+            hint=f"--base {file} compares with it; remove it to make it anew",
         )
     top_k = options.reference_top_k or run.reference_top_k or DEFAULT_TOP_K
-    if options.reference_top_k and options.reference and options.reference.exists():
-        raise UsageError(
-            f"{options.reference} is there and keeps its own number of tokens",
-            hint="leave out reference_top_k, or remove the file: then it is made anew",
-        )
     if options.reference_top_k and mode != "reference":
         raise UsageError(
             f"reference_top_k has no effect with distributions {mode}",
@@ -66,7 +74,7 @@ def choose_distributions(
             f"'{stored[0].name}' is a finished run, which holds no distributions",
             hint="name the model instead of its run, or leave out --distributions",
         )
-    return DistributionChoice(mode=mode, top_k=top_k, file=options.reference)
+    return DistributionChoice(mode=mode, top_k=top_k, file=file)
 
 
 def choose_memory(

@@ -29,7 +29,7 @@ from evalguard.run.scoring.scoring_way import (
     block_pairs,
     choose_scoring_way,
 )
-from evalguard.run.sources import ModelSource
+from evalguard.run.sources import ModelSource, ReferenceSource
 
 _REFERENCE_HINT = "--distributions reference measures them, one model at a time"
 _SCORES_HINT = "--distributions off compares the scores alone"
@@ -82,6 +82,14 @@ class ScoringPlan:
             return self._beside_foreign_code(hindrance, base, candidate)
         note = self._not_measured(hindrance)
         return [_with_notes(evaluation, (note,)) for evaluation in self._each(sources)]
+
+    def evaluate_beside(self, base: ReferenceSource, candidate: ModelSource) -> list[Evaluation]:
+        """Score a candidate beside a base that a reference file keeps; both evaluations.
+
+        Raises:
+            UsageError, EvaluationError, Interrupted: as ``evaluate``.
+        """
+        return self._measured(*ReferenceScoring(self.context).evaluate_beside(base, candidate))
 
     @property
     def _evaluator(self) -> Evaluator:

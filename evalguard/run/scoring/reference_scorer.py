@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import evalguard
-from evalguard.conversion.planning import plan_conversion
 from evalguard.core.plain import PlainError
 from evalguard.core.reference import Reference
 from evalguard.core.reports.findings import Finding
@@ -17,14 +17,12 @@ from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import requests_digest
 from evalguard.models.identity import (
-    args_for_identity,
     package_versions,
     policy_for_identity,
     requested_batching,
 )
 from evalguard.models.scoring_code import scoring_code
-from evalguard.run.loading.loaded_files import digest_weights
-from evalguard.run.sources import ModelSource
+from evalguard.run.sources import ModelSource, ReferenceSource
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.worker.messages import DESCRIPTION
 
@@ -40,20 +38,16 @@ class ReferenceScorer:
         top_k: tokens that the file keeps at every position.
 
     Raises:
-        UsageError: the file is damaged, or the reference of another base.
+        UsageError: the file is damaged, or its base was scored in another way than is asked for.
     """
 
-    def __init__(self, path: Path, source: ModelSource, policy: ScoringPolicy) -> None:
-        self._file = ReferenceFile(path)
-        self.path = path
-        try:
-            self._described = _read_description(path, self._file.facts)
+    def __init__(self, source: ReferenceSource, policy: ScoringPolicy) -> None:
+        self._file = ReferenceFile(source.path)
+        self._described = source.description
+        self.path = source.path
+        with _complete(source.path):
             self.top_k = int(self._file.facts["top_k"])
-            _check_same_base(path, self._described.identity or {}, source, policy)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(
-                f"{path} does not say what base it is of", hint="give another file, or remove it"
-            ) from error
+            _check_policy(source.path, self._described.identity or {}, policy)
         self.key = digest_of([dict(self._described.identity or {}), self._file.digest])
 
     def describe(self) -> ModelDescription:
@@ -97,14 +91,44 @@ class ReferenceScorer:
         add_generation_prompt: bool,  # noqa: ARG002
     ) -> str:
         """There is no chat template in a reference file."""
-        raise EvaluationError(
-            f"a chat template is to be applied, and {self.path} holds none",
-            hint="compare without --reference, or without --apply_chat_template",
-        )
+        raise chat_template_missing(self.path)
 
     def close(self) -> None:
         """Close the file. May be called twice."""
         self._file.close()
+
+
+def chat_template_missing(path: Path) -> UsageError:
+    """A reference file holds no chat template."""
+    return UsageError(
+        f"a chat template is to be applied, and {path} holds none",
+        hint="name the base's model with --base, or leave out --apply_chat_template",
+    )
+
+
+def read_reference(path: Path) -> ReferenceSource:
+    """Read which base a reference file is of.
+
+    Raises:
+        UsageError: it is damaged, or no reference of this evalguard.
+    """
+    with closing(ReferenceFile(path)) as file, _complete(path):
+        return ReferenceSource(
+            name=str(file.facts["base"]),
+            path=path,
+            description=_read_description(path, file.facts),
+            tasks=file.tasks,
+        )
+
+
+@contextmanager
+def _complete(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"{path} does not say what base it is of", hint="make another one: --save-reference"
+        ) from error
 
 
 def describe_reference(
@@ -118,7 +142,7 @@ def describe_reference(
     if description.identity is None:
         raise UsageError(
             f"no reference file can be written of '{source.name}': its weights cannot be proven",
-            hint="leave out --reference; --distributions reference works without a file",
+            hint="leave out --save-reference; --distributions reference works without a file",
         )
     return {
         "evalguard": evalguard.__version__,
@@ -138,7 +162,7 @@ def _read_description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
         raise UsageError(
             f"{path} was written by evalguard {facts.get('evalguard')}, and this is "
             f"{evalguard.__version__}: it describes a base in another way",
-            hint="remove it: then the base is scored and it is made anew",
+            hint="make another one: --save-reference",
         ) from error
     then: Any = (told.identity or {}).get("packages") or {}
     differing = [
@@ -155,50 +179,15 @@ def _read_description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
     return replace(told, findings=(*told.findings, found))
 
 
-def _settings_of(told: Mapping[str, Any]) -> Sequence[Any]:
-    """Settings of a reference's base; files of before have them by name."""
-    settings = told["settings"]
-    return [*settings.values()] if isinstance(settings, Mapping) else [*settings]
-
-
-def _by_target(settings: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
-    """Values by target; a hook may have several."""
-    found: dict[str, list[Any]] = {}
-    for target, value, *_ in settings:
-        found.setdefault(str(target), []).append(value)
-    return found
-
-
-def _check_same_base(
-    path: Path, told: Mapping[str, Any], source: ModelSource, policy: ScoringPolicy
-) -> None:
-    """Refuse a file that was made of another base than the one that is named, or otherwise."""
-    wanted = plan_conversion(source.variant)
-    here: dict[str, Any] = {
-        "settings": _by_target([str(target), v] for target, v in wanted.targets.values()),
-        "policy": {**policy_for_identity(policy), **requested_batching(policy)},
-    }
-    there: dict[str, Any] = {
-        "settings": _by_target(_settings_of(told)),
-        "policy": {name: told["policy"].get(name) for name in here["policy"]},
-    }
-    if source.variant.build is None:
-        here |= {
-            "weights": digest_weights(source.variant, wanted.model_args),
-            "model_args": args_for_identity(wanted.model_args),
-        }
-        there |= {"weights": told["weights"], "model_args": told["model_args"]}
+def _check_policy(path: Path, told: Mapping[str, Any], policy: ScoringPolicy) -> None:
+    """Refuse a file whose base was scored in another way than the candidate will be."""
+    here = {**policy_for_identity(policy), **requested_batching(policy)}
+    there = {name: told["policy"].get(name) for name in here}
     differing = [name for name in here if here[name] != there[name]]
     if differing:
+        name = differing[0]
         raise UsageError(
-            f"{path} is not a reference of '{source.name}' as it is here: other "
-            f"{' and '.join(differing)} ({_first_difference(there, here, differing[0])})",
-            hint="name the base and the options that it was made with, or another file",
+            f"{path} holds a base that was scored with other options: {name} was {there[name]}, "
+            f"and is {here[name]} here",
+            hint="give the options that it was made with, or another file",
         )
-
-
-def _first_difference(there: Mapping[str, Any], here: Mapping[str, Any], name: str) -> str:
-    """The first value that differs, in the file and here."""
-    ours, theirs = here[name] or {}, there[name] or {}
-    key = next(k for k in {**theirs, **ours} if ours.get(k) != theirs.get(k))
-    return f"{key}: {str(theirs.get(key))[:40]}, not {str(ours.get(key))[:40]}"

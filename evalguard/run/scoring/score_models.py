@@ -25,6 +25,7 @@ from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
+    ReferenceSource,
     Source,
     StoredSource,
 )
@@ -38,6 +39,7 @@ def score_models(
     opener: ScorerOpener | None = None,
     meter: Meter | None = None,
     stored: BaselineSource | None = None,
+    reference: ReferenceSource | None = None,
 ) -> list[Evaluation]:
     """Score each model on all tasks, and compare the distributions of two where that can be done.
 
@@ -45,6 +47,7 @@ def score_models(
         opener: loads a model in place of ``open_scorer``.
         meter: counts what this takes.
         stored: the base in whose place scores stand that were kept of it.
+        reference: the base in whose place a file stands; its evaluation is the first then.
 
     Raises:
         UsageError, EvaluationError, Interrupted: as loading and scoring do. Finished blocks of
@@ -62,10 +65,14 @@ def score_models(
         ) as context:
             if stored is not None:
                 check_stored_requests(stored, context.evaluator, choices)
-            evaluations = ScoringPlan(context).evaluate(sources)
+            plan = ScoringPlan(context)
+            if reference is not None:
+                (candidate,) = sources
+                ours, theirs = plan.evaluate_beside(reference, candidate)
+                return [ours, check_scores(theirs, candidate, context)]
             return [
                 check_scores(evaluation, source, context)
-                for evaluation, source in zip(evaluations, sources, strict=True)
+                for evaluation, source in zip(plan.evaluate(sources), sources, strict=True)
             ]
 
     evaluations, notes = score_with_fallback(sources, choices, score)
@@ -101,9 +108,13 @@ def score_sides(
     asked = sources if base is None else sources[1:]
     models = [source for source in asked if isinstance(source, ModelSource)]
     stored = next((source for source in sources if isinstance(source, BaselineSource)), None)
+    reference = next((source for source in asked if isinstance(source, ReferenceSource)), None)
     evaluations = iter(
-        score_models(models, choices, options, opener=opener, meter=meter, stored=stored)
-    )
+        score_models(
+            models, choices, options, opener=opener, meter=meter, stored=stored,
+            reference=reference,
+        )
+    )  # fmt: skip
     found = [
         side_of_stored(source)
         if isinstance(source, StoredSource)

@@ -25,9 +25,11 @@ from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
+    ReferenceSource,
     RunSource,
     StoredSource,
     identify_model,
+    identify_reference,
     identify_run,
 )
 
@@ -64,11 +66,13 @@ class ScoredSide:
     declared: tuple[HeldValue, ...] = ()
 
 
-def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
-    """The side of a model that has answered."""
+def side_of_model(source: ModelSource | ReferenceSource, evaluation: Evaluation) -> ScoredSide:
+    """The side of a model that has answered, here or where a reference file was written."""
     scores = evaluation.scores
     return ScoredSide(
-        identity=identify_model(source, evaluation.description),
+        identity=identify_reference(source)
+        if isinstance(source, ReferenceSource)
+        else identify_model(source, evaluation.description),
         tables=tuple(table for task in scores.values() for table in task.tables),
         description=evaluation.description,
         fields={task: of.fields for task, of in scores.items()},
@@ -80,7 +84,9 @@ def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
         environment=evaluation.description.environment,
         notes=(*evaluation.notes, *evaluation.description.caveats),
         findings=evaluation.findings,
-        declared=_declared_by_files(source, evaluation.description),
+        declared=()
+        if isinstance(source, ReferenceSource)
+        else _declared_by_files(source, evaluation.description),
     )
 
 
