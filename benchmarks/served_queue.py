@@ -91,7 +91,7 @@ def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> str:
 def _by_lm_eval(scorer: Any, requests: Sequence[Any]) -> list[str]:
     from lm_eval.api.instance import Instance
 
-    from evalguard.models.load_failures import silence_libraries
+    from evalguard.models.quiet_libraries import silence_libraries
 
     instances = [
         Instance("generate_until", {}, one.arguments, 0, metadata=("t", one.doc_id, 1))

@@ -20,7 +20,7 @@ from evalguard.core.tensors.precision_vote import round_integer, round_mantissa
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.points import ROOT, ModelInputs, token_inputs
 from evalguard.core.tracing.weight_precision import round_weights
-from evalguard.models.tracing.hyperparameters import read_model
+from evalguard.models.tracing.read_hyperparameters import read_model
 
 _VOCABULARY = 80
 _SIZES = {

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.core.scorer import ScoringPolicy
+from evalguard.models.assigned_model import AssignedModel
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")

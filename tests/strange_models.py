@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from evalguard.core.scorer import ScoringPolicy
-from evalguard.models.load_failures import AssignedModel
+from evalguard.models.assigned_model import AssignedModel
 
 
 class WithoutItsModule(LlamaForCausalLM):  # type: ignore[misc]

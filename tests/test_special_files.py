@@ -16,7 +16,7 @@ from evalguard.config.files import load_guards
 from evalguard.errors import EvalguardError
 from evalguard.harness.finished_runs.files import find_run, read_file, read_lines
 from evalguard.harness.task_index import TaskIndex
-from evalguard.models.tracing.hyperparameters import read_hyperparameter_file
+from evalguard.models.tracing.read_hyperparameters import read_hyperparameter_file
 from evalguard.regular_file import NoRegularFileError, check_regular, is_special, open_regular
 from evalguard.run.base import read_baseline
 from evalguard.run.options import CompareOptions

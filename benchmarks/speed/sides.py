@@ -12,7 +12,7 @@ from evalguard.core.settings import Variant
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
-from evalguard.models.tokenizers import EncodedTexts
+from evalguard.models.encoded_texts import EncodedTexts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.loading.load_scorer import load_scorer

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from evalguard.errors import UsageError, nearest
 
@@ -179,61 +175,3 @@ def constructor_parameters(loader: type[LM]) -> set[str]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return names - {"self"}
-
-
-# The dtype that a model is loaded in, known before it is.
-
-
-# lm-eval's and transformers' own names for a dtype come to these
-_DTYPE_NAMES: Mapping[str, str] = {"half": "float16", "float": "float32", "double": "float64"}
-
-
-def load_dtype(model_args: Mapping[str, Value], config: Any, stored: Mapping[str, Any]) -> str:
-    """Return the name of the dtype; "" where only loading will tell.
-
-    What model_args say, else the config, else the first floating tensor of the checkpoint, as
-    transformers does with "auto".
-
-    Args:
-        stored: the checkpoint's tensors, by name; {} where they cannot be read.
-    """
-    asked = model_args.get("dtype") or "auto"
-    if asked != "auto":
-        return _DTYPE_NAMES.get(str(asked), str(asked))
-    told = getattr(config, "dtype", None) or _text_config_dtype(config)
-    if told is None:
-        tensors = (stored[name][...] for name in stored)
-        told = next((one.dtype for one in tensors if one.is_floating_point()), None)
-    return "" if told is None else str(told).removeprefix("torch.")
-
-
-def _text_config_dtype(config: Any) -> Any:
-    text = config.get_text_config() if hasattr(config, "get_text_config") else None
-    return getattr(text, "dtype", None)
-
-
-# Generators of random numbers, seeded for a while.
-
-
-@contextmanager
-def seed_generators(seed: int) -> Iterator[None]:
-    """Seed every generator that sampling may use, and give the caller's states back."""
-    import torch
-
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    cuda: Any = torch.cuda
-    devices = range(cuda.device_count()) if cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.default_generator.manual_seed(seed)
-        # torch.manual_seed would note down for a GPU that nobody uses where it was called from.
-        if cuda.is_initialized():
-            cuda.manual_seed_all(seed)
-        if torch.backends.mps.is_available():
-            torch.mps.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)

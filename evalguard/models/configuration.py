@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalguard.models.comparison import is_computed_with, to_json_value
+from evalguard.models.config_comparison import is_computed_with, to_json_value
 from evalguard.models.identity import torch_model
 from evalguard.models.tokenizers import rules_digest
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import evalguard
 from evalguard.core.redaction import is_secret, redact_value
 from evalguard.core.settings import digest_of
-from evalguard.models.load_failures import read_batching
+from evalguard.models.batching import read_batching
 from evalguard.models.scoring_code import scoring_code
 from evalguard.models.start_up import start_up_code
 from evalguard.models.tokenizers import tokenizer_digest
@@ -373,9 +373,6 @@ def arithmetic_switches() -> dict[str, Value]:
         "bf16_reduction": str(backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
         "mkldnn": bool(backends.mkldnn.enabled),
     }
-
-
-# What a model is loaded into: this machine and what is installed on it, known without torch.
 
 
 # Variables that these libraries, their kernels and compilers read.

@@ -21,31 +21,22 @@ from evalguard.core.scorer import (
 )
 from evalguard.core.shown_tokens import shown_tokens
 from evalguard.errors import EvaluationError, FallbackError
-from evalguard.models.arguments import seed_generators
-from evalguard.models.description import describe_model, update_batching
-from evalguard.models.generated_texts import record_endings
-from evalguard.models.hf.batch_cuts import OUT_OF_MEMORY, BatchTooLargeError
-from evalguard.models.hf.lockstep import score_against_references, score_with_references
-from evalguard.models.hf.scored_tokens import (
-    LENGTH_NAMES,
-    InputTokens,
-    ScoredTokens,
-    build_likelihood_responses,
-    build_responses,
-    encode_request,
-    record_input_tokens,
-)
+from evalguard.models.answer_failures import explain_failures
+from evalguard.models.assigned_model import AssignedModel, Reassigner
+from evalguard.models.capabilities import probe_capabilities
+from evalguard.models.chat_format import format_chat
+from evalguard.models.description import update_batching
+from evalguard.models.hf.against_references import score_against_references, score_with_references
+from evalguard.models.hf.recorded_inputs import record_input_tokens
+from evalguard.models.hf.request_tokens import encode_request
+from evalguard.models.hf.responses import build_likelihood_responses, build_responses
+from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
+from evalguard.models.hf.smaller_batches import BatchTooLargeError
 from evalguard.models.identity import identity_of_server, torch_model
-from evalguard.models.load_failures import (
-    AssignedModel,
-    Reassigner,
-    explain_failures,
-    format_chat,
-    silence_libraries,
-)
-from evalguard.models.machine import use_threads
-from evalguard.models.served.answer_checks import check_answers
-from evalguard.models.served.calls import is_served, run_method, seed_repeats
+from evalguard.models.lm_requests import build_arguments, get_request_kind, send_requests
+from evalguard.models.quiet_libraries import silence_libraries
+from evalguard.models.random_seeds import seed_generators
+from evalguard.models.served.calls import is_served, seed_repeats
 from evalguard.models.served.context_length import (
     check_room,
     read_context_length,
@@ -55,7 +46,7 @@ from evalguard.models.served.exchange import check_address
 from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
 from evalguard.models.served.server_identity import read_server_facts
-from evalguard.models.tokenizers import EncodedTexts, shareable_tokenizer_digest, shared_texts
+from evalguard.models.threads import use_threads
 
 if TYPE_CHECKING:
     import torch
@@ -449,86 +440,3 @@ def _score_in_parts(
 ) -> Iterator[list[tuple[ScoredTokens, torch.Tensor]]]:
     for group in lm.groups(lm.batches(pieces)):
         yield from lm.scored_parts(group)
-
-
-# A block of requests, put to an lm-eval model as lm-eval does.
-
-
-def get_request_kind(requests: Sequence[Request]) -> RequestKind:
-    """Return the one kind of all requests of a block.
-
-    Raises:
-        EvaluationError: they are of several.
-    """
-    kinds = sorted({request.kind for request in requests})
-    if len(kinds) > 1:
-        raise EvaluationError(f"one block asks for {' and '.join(kinds)}; one kind is allowed")
-    return kinds[0]
-
-
-def build_arguments(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
-    """lm-eval's arguments of a request; no more than ``most_tokens`` are generated."""
-    if request.kind != "generate_until":
-        return request.arguments
-    context, options = request.arguments
-    options = dict(options) if isinstance(options, dict) else {}
-    if most_tokens is not None:
-        given = [name for name in LENGTH_NAMES if options.get(name) is not None]
-        for name in given or LENGTH_NAMES[:1]:
-            options[name] = min(int(options.get(name, most_tokens)), most_tokens)  # type: ignore[arg-type]
-    return (context, options)
-
-
-def send_requests(
-    lm: Any, kind: str, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
-) -> list[Any]:
-    """Answer requests of one kind by the model's own method, in the order asked."""
-    with check_answers(lm), record_endings(lm):
-        return run_method(lm, kind, requests, arguments)
-
-
-# All that follows from what a loaded model computes now: found out by running it.
-
-
-def probe_capabilities(
-    lm: Any,
-    policy: ScoringPolicy,
-    *,
-    model_type: str,
-    model_args: Mapping[str, Value],
-    assigned: AssignedModel,
-) -> ModelDescription:
-    """Settle how a model is scored, as far as the policy leaves that to it, and describe it.
-
-    Raises:
-        EvaluationError: the model cannot read a few tokens.
-    """
-    try:
-        with (
-            use_threads(assigned.threads),
-            explain_failures("reading a few tokens", ()),
-            silence_libraries(),
-        ):
-            if hasattr(lm, "unsettle"):
-                lm.unsettle()
-            if policy.share_prefixes and getattr(lm, "own_path", False):
-                from evalguard.models.hf.prefix_sharing import decide_sharing
-
-                decide_sharing(lm)
-            described = describe_model(
-                lm, policy, model_type, model_args, assigned.effective, assigned.provenance
-            )
-            _share_texts(lm)
-    except BatchTooLargeError as error:
-        raise EvaluationError(
-            f"{OUT_OF_MEMORY} in reading a few tokens: {error}",
-            hint="a narrower dtype, a smaller model_args.max_length or another machine",
-        ) from None
-    return replace(described, caveats=(*described.caveats, *assigned.caveats))
-
-
-def _share_texts(lm: Any) -> None:
-    """Let a model have its texts encoded together with others of the same tokenizer."""
-    if hasattr(lm, "encode_ahead"):
-        same = shareable_tokenizer_digest(lm)
-        lm.texts = shared_texts(same) if same else EncodedTexts()

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evalguard.core.redaction import redacted_text
 from evalguard.core.refused_writes import HF_HINT, unwritable
-from evalguard.core.scorer import Request
 from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
+from evalguard.models.answer_failures import UNREACHABLE_HINT, is_unreachable
 from evalguard.models.arguments import TRANSFORMERS_ARGS, constructor_parameters
-from evalguard.models.hf.batch_cuts import BatchTooLargeError
-from evalguard.models.hf.scored_tokens import UnscorablePairError
 
 if TYPE_CHECKING:
-    from evalguard.core.settings import Value, Variant
+    from evalguard.core.settings import Value
 
 
 # arguments of transformers 4, which lm-eval's users write
@@ -143,207 +136,3 @@ def _unreachable_error(where: str, model_args: Mapping[str, Value]) -> Evaluatio
         "cache; the hub cannot be reached",
         hint="give a path, or go online (HF_HUB_OFFLINE must not be set) and try again",
     )
-
-
-# Assigned: what a scorer is told of the assignment that its model carries.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignedModel:
-    """The settings of a loaded model, as they were read back.
-
-    Attributes:
-        effective: setting name -> value read back.
-        provenance: digests of weights and code; None where one of them cannot be proven, so that
-            scores must not be cached.
-        revision: by which the user vouches for a served model; "": nobody does.
-        threads: CPU threads that torch computes with; 0: as many as it uses at the time.
-        caveats: what a report has to say of it.
-        on_smaller_budget: takes the token budget that is left where memory ran out.
-    """
-
-    effective: Mapping[str, Value] = field(default_factory=dict)
-    provenance: Mapping[str, Value] | None = None
-    revision: str = ""
-    threads: int = 0
-    caveats: tuple[str, ...] = ()
-    on_smaller_budget: Callable[[int], None] = lambda _: None
-
-
-# Lets the loaded model carry a variant's assignment instead of the one it carries; None: it cannot.
-Reassigner = Callable[["Variant"], AssignedModel | None]
-
-
-# How a loaded model cuts its batches, and by which path it comes to its scores.
-
-
-def read_batching(lm: Any) -> dict[str, Value]:
-    """Return batch_size, token_budget, scorer and shares_prefixes, read back from an lm-eval model.
-
-    None for what it does not show, or has not.
-    """
-    size = getattr(lm, "batch_size", None)
-    told: dict[str, Value] = {
-        "batch_size": size if isinstance(size, (int, str)) else None,
-        "token_budget": None,
-        "scorer": None,
-        "shares_prefixes": None,
-    }
-    if not hasattr(lm, "score_pairs"):
-        return told
-    if not lm.own_path:
-        return {**told, "scorer": "harness", "shares_prefixes": False}
-    by_tokens = lm.sequences is None
-    return {
-        "batch_size": lm.sequences,
-        "token_budget": lm.token_budget if by_tokens else None,
-        "scorer": "fast" if lm.only_scored_positions else "full logits",
-        "shares_prefixes": lm.sharing is not None,
-    }
-
-
-# A conversation as text, by a model's own chat template.
-
-
-def format_chat(
-    lm: Any, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool
-) -> str:
-    """Apply a model's chat template to a conversation.
-
-    Raises:
-        EvaluationError: the model has none.
-    """
-    history = [dict(message) for message in messages]
-    try:
-        made = lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt)
-        # Clients of chat endpoints send the conversation itself: they wrap its JSON.
-        return str(getattr(made, "prompt", made))
-    except Exception as error:
-        raise EvaluationError(
-            f"the model's chat template cannot be applied: {format_error(error)}",
-            hint="run without --apply_chat_template, or give the tokenizer a chat template",
-        ) from error
-
-
-# What a model raises while it answers, in one line that says what was asked of it.
-
-
-# How torch names a place that a model has no position for, be they embedded, biases or masks.
-_TOO_LONG = ("out of bounds", "out of range", "must match the existing size", "match the size of")
-
-# How requests, aiohttp and lm-eval's clients say that no server answers.
-_NO_SERVER = (
-    "connection refused", "connectionerror", "cannot connect", "clientconnector",
-    "serverdisconnected", "valid response after", "connection aborted", "connection reset",
-    "service unavailable", "bad gateway", "gateway time",
-)  # fmt: skip
-UNREACHABLE_HINT = (
-    "is the server running, and does base_url lead to it? Look at its log, start it again, and "
-    "run the same command: what was answered is kept"
-)
-
-
-@contextmanager
-def explain_failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
-    """Turn whatever a model raises into one line that says what was asked of it.
-
-    Raises:
-        EvaluationError: naming the task, and the document where that is known.
-        NoRoomError: as it is: smaller batches may do.
-    """
-    try:
-        yield
-    except UnscorablePairError as error:
-        raise EvaluationError(
-            f"{_request_name(error, requests)}: {error}", hint=error.hint
-        ) from error
-    except (EvalguardError, BatchTooLargeError):
-        raise
-    except (Exception, SystemExit) as error:
-        tasks = ", ".join(sorted({request.task for request in requests}))
-        what = f"{doing} of {tasks}" if tasks else doing
-        raise EvaluationError(
-            f"the model failed in {what}: {format_error(error)}", hint=_failure_hint(error)
-        ) from error
-
-
-def is_unreachable(error: BaseException) -> bool:
-    """Whether a server did not answer, or stopped answering."""
-    text = f"{type(error).__name__}: {error}".lower()
-    return isinstance(error, ConnectionError) or any(part in text for part in _NO_SERVER)
-
-
-def _failure_hint(error: BaseException) -> str:
-    message = str(error).lower()
-    if is_unreachable(error):
-        return UNREACHABLE_HINT
-    if "memory" in message:
-        return "try a smaller --batch_size"
-    if any(part in message for part in _TOO_LONG):
-        return (
-            "if a text is longer than the model reads, whatever its config says: "
-            "model_args.max_length, the same for base and candidate"
-        )
-    return ""
-
-
-def format_error(error: BaseException) -> str:
-    """An exception's class and message, without line breaks and not too long."""
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _request_name(error: UnscorablePairError, requests: Sequence[Request]) -> str:
-    """The task, and the document where the pairs of a call are its requests one by one."""
-    request = requests[0]
-    if request.kind != "loglikelihood":
-        return f"task '{request.task}'"
-    request = requests[error.position]
-    return f"task '{request.task}', document {request.doc_id}"
-
-
-# Keep libraries off stdout, which belongs to results, and their progress bars off the screen.
-
-
-@contextlib.contextmanager
-def silence_libraries() -> Iterator[None]:
-    """Send what libraries print to stderr, without their progress bars.
-
-    Several threads may ask for it at the same time: the last one to leave puts all back.
-    """
-    with _silencing:
-        if not _silent:
-            stack = contextlib.ExitStack()
-            stack.enter_context(_silence())
-        else:
-            stack = _silent[0]
-        _silent.append(stack)
-    try:
-        yield
-    finally:
-        with _silencing:
-            _silent.pop()
-            if not _silent:
-                stack.close()
-
-
-_silencing = threading.Lock()
-_silent: list[contextlib.ExitStack] = []  # once for each that wants it
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    from tqdm import tqdm  # type: ignore[import-untyped]
-    from transformers.utils import logging
-
-    shown, start = logging.is_progress_bar_enabled(), tqdm.__init__
-    logging.disable_progress_bar()
-    # lm-eval's model types show bars of their own, and have no switch that all of them know.
-    tqdm.__init__ = partialmethod(start, disable=True)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        tqdm.__init__ = start
-        if shown:
-            logging.enable_progress_bar()

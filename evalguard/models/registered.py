@@ -19,7 +19,7 @@ from lm_eval.api.registry import model_registry, register_model
 
 from evalguard.core.scorer import ModelDescription, Request, RequestKind, Response, ScoringPolicy
 from evalguard.models.runtimes.runtime import RuntimeArguments
-from evalguard.models.runtimes.scorer import RuntimeScorer
+from evalguard.models.runtimes.runtime_scorer import RuntimeScorer
 from evalguard.models.runtimes.types import RUNTIME_TYPES, load_runtime
 
 if TYPE_CHECKING:

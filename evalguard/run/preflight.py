@@ -22,7 +22,7 @@ from evalguard.errors import (
     nearest,
 )
 from evalguard.models.arguments import HF_TYPES, check_type
-from evalguard.models.checkpoint_files import check_model_folder, find_local_folder
+from evalguard.models.model_folders import check_model_folder, find_local_folder
 from evalguard.report.words.plain_text import printable
 from evalguard.run.choices import Choices
 from evalguard.run.loading.own_environment import (

@@ -29,7 +29,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError
 from evalguard.harness.score_tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.tokenizers import token_texts
+from evalguard.models.token_texts import token_texts
 from evalguard.report.contract.compare import compare_document
 from evalguard.report.contract.forms import write_record
 from evalguard.report.contract.json_values import read_record

@@ -14,8 +14,8 @@ import pytest
 from unpadded_models import FAULTS, HEALTHY, save_gpt2
 
 from evalguard.core.scorer import Request, ScoringPolicy
+from evalguard.models.assigned_model import AssignedModel
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 
 N = 40

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import Gemma3TextConfig, LlamaConfig
 
-from evalguard.models.comparison import compare_configs
+from evalguard.models.config_comparison import compare_configs
 
 
 def differences(kind: Any, **changes: Any) -> dict[str, tuple[Any, Any]]:

@@ -15,7 +15,7 @@ from opened_models import open_hf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evalguard.core.scorer import Request, ScoringPolicy
-from evalguard.models.hf.batch_scoring import pad_after_stop
+from evalguard.models.hf.text_ends import pad_after_stop
 
 POLICY = ScoringPolicy(batch_size=8, device="cpu")
 MOST = 12

@@ -20,8 +20,8 @@ from tiny_models import save_t5
 
 from evalguard.core.scorer import Request
 from evalguard.errors import EvaluationError
+from evalguard.models.assigned_model import AssignedModel
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 
 

@@ -160,7 +160,7 @@ def test_weights_of_other_shapes_are_not_called_lost(copy: Path) -> None:
 
 
 def test_unused_weights_are_seen_by_every_reader(copy: Path) -> None:
-    from evalguard.models.description import list_model_findings
+    from evalguard.models.model_caveats import list_model_findings
 
     weights = load_file(copy / "model.safetensors")
     weights["model.layers.7.extra.weight"] = torch.zeros(2)

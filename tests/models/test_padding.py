@@ -12,9 +12,9 @@ from lm_requests import CONTEXTS, lm_eval_answers
 from unpadded_models import FAULTS, HEALTHY, save_gpt2
 
 from evalguard.core.scorer import PaddingEffect, Request, ScoringPolicy
+from evalguard.models.assigned_model import AssignedModel
 from evalguard.models.hf.padding import measure_padding
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 from evalguard.models.tracing.padded import locate_padding
 from evalguard.worker.messages import DESCRIPTION

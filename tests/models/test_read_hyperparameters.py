@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertModel, GPT2Config
 
 from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue, compare_hyperparameters
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.tracing.hyperparameters import (
+from evalguard.models.tracing.read_hyperparameters import (
     name_activation,
     read_hyperparameter_file,
     read_model,

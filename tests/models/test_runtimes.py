@@ -20,7 +20,7 @@ from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.encoding import TextEncoder, split_into_windows
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
-from evalguard.models.runtimes.scorer import RuntimeScorer, log_softmax
+from evalguard.models.runtimes.runtime_scorer import RuntimeScorer, log_softmax
 from evalguard.models.runtimes.types import RUNTIME_TYPES, load_runtime
 
 POLICY = ScoringPolicy()
@@ -233,7 +233,7 @@ def test_the_worker_needs_numpy_alone(tmp_path: Path) -> None:
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Only())\n"
         "import evalguard.run.worker, evalguard.run.loading.own_environment\n"
-        "import evalguard.models.runtimes.scorer, evalguard.models.runtimes.types\n"
+        "import evalguard.models.runtimes.runtime_scorer, evalguard.models.runtimes.types\n"
         "import evalguard.models.runtimes.llama_cpp, evalguard.models.runtimes.rwkv\n"
         "import evalguard.models.runtimes.fla, evalguard.recipes.rwkv7\n"
         "import evalguard.models.runtimes.graphs, evalguard.recipes.onnx\n"

@@ -25,7 +25,7 @@ from strange_models import (
 
 import evalguard
 from evalguard.errors import FallbackError
-from evalguard.models.hf import last_layer_probe as rows_check
+from evalguard.models.hf import logits_check as rows_check
 from evalguard.models.hf import scored_rows
 from evalguard.models.lm_scorer import LMScorer
 

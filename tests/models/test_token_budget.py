@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opened_models import POLICY, open_hf
 from small_memory import with_memory_for
 
-from evalguard.models.hf.moved_batch import (
+from evalguard.models.hf.budget_search import (
     BudgetSearch,
     describe_budget_conditions,
     find_fastest_budget,

@@ -11,8 +11,8 @@ import pytest
 
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant, digest_of
-from evalguard.models import checkpoint_files as weights
 from evalguard.models import identity
+from evalguard.models import model_folders as weights
 from evalguard.models.identity import describe_surroundings
 from evalguard.run.loading import loading_facts as facts_module
 from evalguard.run.loading.loaded_files import digest_weights

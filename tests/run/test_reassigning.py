@@ -293,7 +293,7 @@ def test_a_model_that_keeps_something_of_what_it_read_is_loaded_anew(
 def test_batches_that_were_made_smaller_are_those_of_loading_again(
     tiny_llama: Path, tmp_path: Path, asked: int, again: int
 ) -> None:
-    from evalguard.models.hf.batch_cuts import BatchTooLargeError
+    from evalguard.models.hf.smaller_batches import BatchTooLargeError
 
     policy = ScoringPolicy(device="cpu", threads=1, token_budget=asked)
 

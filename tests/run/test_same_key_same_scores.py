@@ -13,7 +13,7 @@ from changed_worlds import WORDS
 
 from evalguard.core.scorer import Request, Response, Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
-from evalguard.models.hf.moved_batch import CPU_BUDGET
+from evalguard.models.hf.budget_search import CPU_BUDGET
 from evalguard.run.loading import token_budget
 from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.worker.client import WorkerScorer

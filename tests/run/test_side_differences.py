@@ -16,10 +16,10 @@ from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.models.assigned_model import AssignedModel
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
-from evalguard.models.tracing.hyperparameters import read_named_values
+from evalguard.models.tracing.read_hyperparameters import read_named_values
 from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.worker.messages import DESCRIPTION
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-
-from evalguard.models.hf.moved_batch import PackedBatch, PieceRead
-from evalguard.models.hf.prefix_tree import PrefixTree
 
 # Implementations that take a mask of any shape; flash attention knows causal ones only.
 _ANY_MASK = ("eager", "sdpa")
@@ -134,138 +128,3 @@ _REACH_BY_LAYER: dict[str, Literal["all", "window", "chunk"]] = {
     "sliding_attention": "window",
     "chunked_attention": "chunk",
 }
-
-
-# What a model's answers depend on beside the tokens before them: measured on a few tokens.
-
-
-_PROBE_TEXT = "The quick brown fox jumps over the lazy dog"
-_LENGTH, _SHARED = 8, 5
-
-
-def measure_effect_of_later_tokens(lm: Any) -> float:
-    """Largest change of a log-probability, in nats, when only later tokens change.
-
-    Zero but for rounding for a causal model; attention without a causal mask, or activations
-    quantised together, let a token's score depend on what follows it and on its batch.
-    """
-    ids = probe_token_ids(lm)
-    others = ids[:_SHARED] + ids[:_SHARED][::-1][: _LENGTH - _SHARED]
-    first, second = (_logprobs(lm, row)[:_SHARED] for row in (ids, others))
-    return largest_change(first, second)
-
-
-def exceeds_rounding(lm: Any, change: float) -> bool:
-    """Whether a change is more than the rounding of the model's dtype."""
-    narrow = any(
-        parameter.dtype in (torch.bfloat16, torch.float16) for parameter in lm.model.parameters()
-    )
-    return not change <= (0.5 if narrow else 0.01)
-
-
-def probe_token_ids(lm: Any, length: int = _LENGTH) -> list[int]:
-    """Token ids of a few ordinary words, repeated where that gives too few."""
-    ids = list(lm.tok_encode(_PROBE_TEXT, add_special_tokens=False)) or [lm.prefix_token_id]
-    return (ids * length)[:length]
-
-
-def _logprobs(lm: Any, ids: list[int]) -> torch.Tensor:
-    logits = lm._model_call(torch.tensor([ids], device=lm.device))[0]
-    return F.log_softmax(logits[-len(ids) :], dim=-1, dtype=torch.float32)
-
-
-def largest_change(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The largest difference without its sign; NaN where only one of the two is NaN."""
-    # what is -inf (a masked token) or NaN on both sides has not changed
-    same = (first == second) | (first.isnan() & second.isnan())
-    return float(torch.where(same, 0.0, (first - second).abs()).max())
-
-
-# One forward pass over several trees.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TreeBatch(PackedBatch):
-    """Trees side by side.
-
-    Attributes:
-        position_ids: (B, T); the place of each token in its piece.
-        masks: (B, 1, T, S), additive or boolean, as transformers takes it, S being the tokens of
-            the trunk and those of the row; one for each kind of layer where they differ.
-        trunk: token ids before every row, read in a pass of their own.
-    """
-
-    position_ids: torch.Tensor
-    masks: torch.Tensor | dict[str, torch.Tensor]
-    trunk: tuple[int, ...] = ()
-
-
-def build_tree_batch(trees: Sequence[PrefixTree], reach: AttentionReach) -> TreeBatch:
-    """Put each tree into a row; what fills up a row sees itself only, and nothing sees it.
-
-    All trees stand on the same trunk, or on none.
-    """
-    trunk = trees[0].trunk
-    shape = (len(trees), max(tree.width for tree in trees))
-    ids, depths = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    index = np.arange(shape[1])
-    ends = np.repeat(index[None] + 1, shape[0], axis=0)
-    reads: list[PieceRead] = []
-    for row, tree in enumerate(trees):
-        for of_all, own in ((ids, tree.ids), (depths, tree.depths), (ends, tree.ends)):
-            of_all[row, : tree.width] = own
-        reads += [
-            PieceRead(piece=piece, row=row, positions=positions)
-            for piece, positions in zip(tree.pieces, tree.reads, strict=True)
-        ]
-    seen = (index <= index[:, None]) & (index[:, None] < ends[:, None, :])
-    of_trunk = np.ones((*shape, len(trunk)), dtype=np.bool_)
-    trunk_depths = np.repeat(np.arange(len(trunk))[None], len(trees), axis=0)
-    places = torch.from_numpy(depths)
-    masks = reach.masks(
-        torch.from_numpy(np.concatenate([of_trunk, seen], axis=2)),
-        places,
-        torch.from_numpy(np.concatenate([trunk_depths, depths], axis=1)),
-    )
-    return TreeBatch(
-        input_ids=torch.from_numpy(ids),
-        position_ids=places,
-        masks=masks,
-        trunk=trunk,
-        reads=tuple(reads),
-    )
-
-
-# The keys and values of the trunk that was read last.
-
-
-@dataclass(slots=True)
-class TrunkCache:
-    """Keeps one trunk: passes on the same trunk come one after the other."""
-
-    _ids: tuple[int, ...] = ()
-    _cache: Any = None
-
-    @contextmanager
-    def read(
-        self, call: Callable[..., Any], ids: tuple[int, ...], device: torch.device
-    ) -> Iterator[Any]:
-        """Lend the keys and values of a trunk to one forward pass, which adds its own to them.
-
-        Args:
-            call: the model's forward.
-        """
-        cache = self._of(call, ids, device)
-        self._cache = None  # what a failed pass leaves behind is of no use
-        yield cache
-        cache.crop(len(ids) - cache.get_seq_length())
-        self._ids, self._cache = ids, cache
-
-    def _of(self, call: Callable[..., Any], ids: tuple[int, ...], device: torch.device) -> Any:
-        if self._cache is None or self._ids != ids:
-            from transformers import DynamicCache
-
-            # without the config: layers with a window keep all tokens, and masks hide the far ones
-            self._cache = DynamicCache()
-            call(input_ids=torch.tensor([ids], device=device), cache=self._cache)
-        return self._cache

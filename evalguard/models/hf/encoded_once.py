@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import _add_special_kwargs, has_bos_prefix
 
+from evalguard.models.encoded_texts import EncodedTexts
 from evalguard.models.hf.scored_tokens import refuse_empty_side
-from evalguard.models.tokenizers import EncodedTexts, count_prefix_tokens, splits_into_words
+from evalguard.models.prefix_tokens import count_prefix_tokens, splits_into_words
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance

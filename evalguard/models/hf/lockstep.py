@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evalguard.core.divergence import Divergence
-from evalguard.core.reference import Reference, divergence_from, reference
 from evalguard.core.scored_positions import cut, join_positions
 from evalguard.core.scorer import ComparedAnswer, Request, Response
-from evalguard.models.arguments import seed_generators
-from evalguard.models.hf.batch_cuts import retry_with_smaller_batches
-from evalguard.models.hf.scored_tokens import InputTokens, RowSource, ScoredTokens
+from evalguard.models.hf.row_source import RowSource
+from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
+from evalguard.models.hf.smaller_batches import retry_with_smaller_batches
+from evalguard.models.random_seeds import seed_generators
 
 if TYPE_CHECKING:
     from torch import Tensor as Rows
@@ -205,9 +203,6 @@ class _RowPairing:
             rows.clear()
 
 
-# Why the distributions of two models cannot be compared.
-
-
 def token_mismatch_text(request: Request, base: int, candidate: int) -> str:
     """Two models that score other tokens of the same request; so many of them each."""
     other = "in other windows" if base == candidate else f"({base} and {candidate} of them)"
@@ -220,121 +215,3 @@ def token_mismatch_text(request: Request, base: int, candidate: int) -> str:
 def vocabulary_mismatch_text(base: int, candidate: int) -> str:
     """Two models that give so many probabilities at a position."""
     return f"the base gives {base:,} probabilities at every position, the candidate {candidate:,}"
-
-
-# One model scored on its own: the base leaves a reference, the candidate is compared with it.
-
-
-def score_with_references(
-    model: RowSource, requests: Sequence[Request], *, top_k: int, samples: int, seed: int
-) -> tuple[list[Response], list[Reference | None]]:
-    """Score one block and keep what a candidate's distributions can be compared with.
-
-    Returns:
-        Answers and references, one each per request; None for one without any scored position.
-
-    Raises:
-        EvaluationError: the model fails.
-    """
-    return retry_with_smaller_batches(
-        [model], lambda: _score_with_references(model, requests, top_k, samples, seed)
-    )
-
-
-def _score_with_references(
-    model: RowSource, requests: Sequence[Request], top_k: int, samples: int, seed: int
-) -> tuple[list[Response], list[Reference | None]]:
-    pieces = model.pieces(requests)
-    answers: dict[InputTokens, ScoredTokens] = {}
-    kept: dict[InputTokens, Reference] = {}
-    for scored, rows in model.rows(requests, (piece for of in pieces for piece in of)):
-        answers[scored.fed] = scored
-        # The draws depend on the piece alone, not on what was scored before it.
-        own = zlib.crc32(np.array(scored.fed.ids, dtype="<i8").tobytes())
-        kept[scored.fed] = reference(
-            _as_array(rows),
-            scored.fed.scored_ids,
-            top_k=top_k,
-            samples=samples,
-            seed=(seed, own),
-        )
-    responses = model.answer(requests, pieces, answers)
-    return responses, [
-        join_positions([kept[piece] for piece in of]) if of else None for of in pieces
-    ]
-
-
-def score_against_references(
-    model: RowSource, requests: Sequence[Request], references: Sequence[Reference | None]
-) -> tuple[list[Response], ComparedAnswer]:
-    """Score one block of the candidate and compare it with what was kept of the base.
-
-    Args:
-        references: one per request; None where the base scored no position.
-
-    Raises:
-        EvaluationError: the model fails.
-    """
-    return retry_with_smaller_batches(
-        [model], lambda: _score_against_references(model, requests, references)
-    )
-
-
-def _score_against_references(
-    model: RowSource, requests: Sequence[Request], references: Sequence[Reference | None]
-) -> tuple[list[Response], ComparedAnswer]:
-    pieces = model.pieces(requests)
-    reason = _reference_mismatch(requests, pieces, references)
-    if reason:
-        return model.score(requests), ComparedAnswer(reason=reason)
-    parts = [
-        [] if kept is None else cut(kept, [piece.n_scored for piece in of])
-        for of, kept in zip(pieces, references, strict=True)
-    ]
-    # Almost always one: two contexts of the base may have been cut to one of the candidate.
-    wanted: dict[InputTokens, dict[bytes, Reference]] = {}
-    for of, own in zip(pieces, parts, strict=True):
-        for piece, part in zip(of, own, strict=True):
-            wanted.setdefault(piece, {})[_reference_key(part)] = part
-    answers: dict[InputTokens, ScoredTokens] = {}
-    found: dict[tuple[InputTokens, bytes], Divergence] = {}
-    for scored, rows in model.rows(requests, wanted):
-        answers[scored.fed] = scored
-        for key, part in wanted[scored.fed].items():
-            if rows.shape[1] == part.vocabulary_size:
-                found[scored.fed, key] = divergence_from(part, _as_array(rows))
-            else:
-                reason = vocabulary_mismatch_text(part.vocabulary_size, rows.shape[1])
-    responses = model.answer(requests, pieces, answers)
-    if reason:
-        return responses, ComparedAnswer(reason=reason)
-    divergences = tuple(
-        join_positions(
-            [found[piece, _reference_key(part)] for piece, part in zip(of, own, strict=True)]
-        )
-        if of
-        else None
-        for of, own in zip(pieces, parts, strict=True)
-    )
-    return responses, ComparedAnswer(divergences=divergences)
-
-
-def _reference_mismatch(
-    requests: Sequence[Request],
-    pieces: Sequence[Sequence[InputTokens]],
-    references: Sequence[Reference | None],
-) -> str:
-    for request, of, kept in zip(requests, pieces, references, strict=True):
-        scored = np.concatenate([np.empty(0, dtype=np.int64), *(piece.scored_ids for piece in of)])
-        ours = scored[:0] if kept is None else kept.token_ids
-        if not np.array_equal(ours, scored):
-            return token_mismatch_text(request, ours.size, scored.size)
-    return ""
-
-
-def _as_array(rows: Rows | NDArray[np.float32]) -> NDArray[np.float32]:
-    return rows if isinstance(rows, np.ndarray) else rows.cpu().numpy()
-
-
-def _reference_key(part: Reference) -> bytes:
-    return part.token_logprobs.tobytes()

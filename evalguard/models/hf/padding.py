@@ -10,13 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from evalguard.core.scorer import PaddingEffect
-from evalguard.models.hf.attention_reach import (
-    KEEPS_STATE_LAYERS,
-    largest_change,
-    probe_token_ids,
-)
-from evalguard.models.hf.last_layer_probe import is_out_of_memory, rounding_unit
-from evalguard.models.hf.scored_tokens import longrope_switch_length
+from evalguard.models.hf.attention_reach import KEEPS_STATE_LAYERS
+from evalguard.models.hf.later_tokens import largest_change, probe_token_ids
+from evalguard.models.hf.longrope import longrope_switch_length
+from evalguard.models.hf.out_of_memory import is_out_of_memory
+from evalguard.models.hf.rounding_limit import rounding_unit
 
 _TEXT, _PADS, _NEW = 8, 8, 2
 # What rounding may leave between likely tokens' log-probabilities, in nats. Measured on fifteen

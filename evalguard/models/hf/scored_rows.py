@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from evalguard.errors import EvaluationError
-from evalguard.models.hf.moved_batch import DeviceBatch, LastLayer
+from evalguard.models.hf.last_layer import LastLayer
+from evalguard.models.hf.moved_batch import DeviceBatch
 
 # Logits that are held at a time. On a CPU a block that the allocator takes from the heap: larger
 # ones are mapped anew each time, and touching their pages costs as much as the arithmetic. On a GPU

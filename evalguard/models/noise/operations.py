@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.tensors.precision_vote import round_integer
 from evalguard.errors import EvaluationError, UsageError, nearest
-from evalguard.models.load_failures import silence_libraries
+from evalguard.models.quiet_libraries import silence_libraries
 
 if TYPE_CHECKING:
     import torch

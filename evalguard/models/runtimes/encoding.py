@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evalguard.core.scorer import Request, RollingBos
-from evalguard.models.hf.scored_tokens import InputTokens, encode_request, refuse_empty_side
+from evalguard.models.hf.request_tokens import encode_request
+from evalguard.models.hf.scored_tokens import InputTokens, refuse_empty_side
 from evalguard.models.runtimes.runtime import Runtime
 
 

@@ -169,9 +169,6 @@ def _find_library() -> tuple[str, Path]:
     )
 
 
-# Where fields stand in llama_context_params: found by the defaults that the library fills in.
-
-
 def find_fields(defaults: _Blob) -> dict[str, int]:
     """Offsets of the fields that are set, in bytes.
 

@@ -11,7 +11,8 @@ import numpy as np
 from evalguard.core.settings import Value
 from evalguard.core.tracing.points import ROOT
 from evalguard.errors import UsageError, nearest
-from evalguard.models.runtimes.points.activations import Visit, hook_modules, to_numpy
+from evalguard.models.runtimes.points.activations import Visit
+from evalguard.models.runtimes.points.torch_hooks import hook_modules, to_numpy
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer

@@ -143,9 +143,6 @@ def _as_list(outputs: Any) -> list[Any]:
     return outputs if isinstance(outputs, list) else [outputs]
 
 
-# Log-likelihoods.
-
-
 def _checked_logprobs(
     lm: Any, read: Callable[[Sequence[Any]], list[PromptAnswer]]
 ) -> Callable[..., Any]:
@@ -228,9 +225,6 @@ def echoes(lm: Any, answer: PromptAnswer, ids: Sequence[int]) -> bool:
     return False
 
 
-# The model that answers.
-
-
 def check_name(answers: Sequence[Any], wanted: Any) -> None:
     """Refuse answers that another model signs; a server that names none is taken at its word.
 
@@ -256,9 +250,6 @@ def _is_same_model(name: str, wanted: str) -> bool:
 
 def _last_part(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2].lower()
-
-
-# Generations.
 
 
 def _checked_generations(lm: Any) -> Callable[..., Any]:

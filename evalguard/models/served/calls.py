@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from evalguard.core.scorer import Request, Response
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
-from evalguard.models.hf.scored_tokens import build_responses, record_input_tokens
+from evalguard.models.hf.recorded_inputs import record_input_tokens
+from evalguard.models.hf.responses import build_responses
 from evalguard.models.served.answer_checks import (
     method_module,
     with_conversations,
@@ -205,9 +206,6 @@ def _builder(
         return build_responses(lm, kind, [asked], [whole], fed, parts)[0]
 
     return build
-
-
-# lm-eval's methods, with tickets in place of answers.
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evalguard.core.settings import Value
-from evalguard.models.hf.scored_tokens import generated_length, refuse_without_room
+from evalguard.models.hf.generated_length import generated_length, refuse_without_room
 
 # What the pages of ``read_server_facts`` say of it: vLLM and SGLang (/v1/models), hosted services
 # (there too, by other names), llama.cpp (of one slot), SGLang (its flag), TGI (prompt and answer).

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from evalguard.core.redaction import redacted_text
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.load_failures import UNREACHABLE_HINT, format_error, is_unreachable
+from evalguard.models.answer_failures import UNREACHABLE_HINT, format_error, is_unreachable
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse

@@ -24,13 +24,12 @@ from lm_eval.api.registry import register_model
 from evalguard.core.redaction import redacted_text
 from evalguard.core.shown_tokens import ID_LABEL
 from evalguard.errors import EvaluationError
+from evalguard.models.hf.generated_length import generated_length, refuse_without_room
 from evalguard.models.hf.scored_tokens import (
     InputTokens,
     ScoredTokens,
-    generated_length,
     pair_answer,
     refuse_empty_side,
-    refuse_without_room,
     text_answer,
 )
 from evalguard.models.runtimes.encoding import split_into_windows

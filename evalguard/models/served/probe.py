@@ -16,7 +16,7 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import Request
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
-from evalguard.models.hf.scored_tokens import LENGTH_NAMES
+from evalguard.models.hf.generated_length import LENGTH_NAMES
 from evalguard.models.served.answer_checks import (
     READERS,
     check_generations,
@@ -119,9 +119,6 @@ def _check_type(lm: Any, request: Request) -> None:
         hint="use a task that generates, or model type local-completions with a server that gives "
         "them (vLLM, llama-cpp-python; sglang-generate for SGLang)",
     )
-
-
-# Log-probabilities of prompts.
 
 
 def _probe_ids(lm: Any, requests: Sequence[Request]) -> list[int]:
@@ -326,9 +323,6 @@ def _open_with(
     return None
 
 
-# Generations.
-
-
 def _probe_generation(lm: Any, request: Request) -> None:
     """Ask for a few tokens."""
     (context, given), *_ = with_conversations(lm, [request.arguments])
@@ -475,9 +469,6 @@ def _asks_for_tokens(lm: Any) -> dict[str, Any]:
     if method_module(lm, "parse_generations") == "sglang_generate_API":
         return {"return_logprob": True}
     return {"logprobs": 1}
-
-
-# A request that says what came back in its stead.
 
 
 def _post(lm: Any, payload: Mapping[str, Any]) -> Any:

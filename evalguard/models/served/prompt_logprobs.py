@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
 from evalguard.core.shown_tokens import ID_LABEL, TopLogprobs
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError
 
 LOGPROBS_HINT = (
     "evalguard needs the log-probability of every prompt token (completions with echo=True "
@@ -279,96 +277,6 @@ def _is_count(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-# How many tokens of each distribution a server is asked to show.
-
-
-TOP_ARGUMENT = "top_logprobs"
-"""The model's argument: a number of tokens; lm-eval itself asks for 1."""
-# By the module of lm-eval that ``parse_logprobs`` comes from: the name of the number in a request.
-_TOP_NAMES = {"openai_completions": "logprobs", "sglang_generate_API": "top_logprobs_num"}
-
-
-def take_top_argument(arguments: dict[str, Any], client: type) -> int:
-    """Take the number of tokens to show out of a model's arguments.
-
-    0 where none is given, or the client itself takes it.
-
-    Raises:
-        UsageError: it is not a number of tokens, or no client of completions could ask for it.
-    """
-    if TOP_ARGUMENT not in arguments:
-        return 0
-    number = arguments[TOP_ARGUMENT]
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise UsageError(f"model_args.{TOP_ARGUMENT}: {number!r} is not a number of tokens")
-    if TOP_ARGUMENT in inspect.signature(client).parameters:  # llama_server asks for it itself
-        return 0
-    parse = getattr(client, "parse_logprobs", None)
-    if str(getattr(parse, "__module__", "")).rpartition(".")[2] not in _TOP_NAMES:
-        raise UsageError(
-            f"model_args.{TOP_ARGUMENT} has no use with this model type",
-            hint="local-completions, openai-completions, sglang-generate and llama_server ask "
-            "servers for it",
-        )
-    return int(arguments.pop(TOP_ARGUMENT))
-
-
-def ask_for_top_tokens(lm: Any, number: int) -> None:
-    """Let a client ask for so many tokens of each position; its scores stay what they are."""
-    name = _TOP_NAMES[lm.parse_logprobs.__module__.rpartition(".")[2]]
-    create = lm._create_payload
-
-    @functools.wraps(create)
-    def creating(*arguments: Any, **options: Any) -> Any:
-        payload = create(*arguments, **options)
-        return {**payload, name: number} if name in payload else payload
-
-    lm._create_payload = creating
-    lm.token_names = TokenNames(lm)
-
-
-class TokenNames:
-    """Which token a server means by a text.
-
-    It writes a token as its text or as the piece of the vocabulary ("▁the"). A name that may be
-    any of several tokens is left out: what two servers mean by it may differ. One that the client's
-    tokenizer does not know stays what it is.
-    """
-
-    def __init__(self, lm: Any) -> None:
-        self._lm = lm
-
-    @functools.cached_property
-    def _ids(self) -> Mapping[str, int]:
-        """The id of each name, -1 where there are several."""
-        tokenizer: Any = getattr(self._lm, "tokenizer", None)
-        if not hasattr(tokenizer, "convert_ids_to_tokens"):
-            return {}
-        ids = list(range(len(tokenizer)))
-        pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(ids)]
-        texts = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False)
-        spaced = [piece.replace("▁", " ") for piece in pieces]
-        found: dict[str, int] = {}
-        for names in (pieces, texts, spaced):
-            for one, name in zip(ids, names, strict=True):
-                found[name] = one if found.setdefault(name, one) == one else -1
-        return found
-
-    def identify(self, tops: Sequence[Mapping[str, float]]) -> TopLogprobs:
-        """The same log-probabilities, by ids where these are known."""
-        return tuple(
-            {self._label(name): value for name, value in one.items() if self._ids.get(name) != -1}
-            for one in tops
-        )
-
-    def _label(self, name: str) -> str:
-        found = self._ids.get(name)
-        return name if found is None else f"{ID_LABEL}{found}"
-
-
-# What an answer has to show.
 
 
 def check_prompt(answer: PromptAnswer, ids: Sequence[int] | None, context: int) -> None:

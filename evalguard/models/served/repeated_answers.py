@@ -122,9 +122,6 @@ def _altered(first: Sequence[Any], known: Sequence[Any], start: int, end: int) -
     return AlteredPrompt(units=units, start=start, end=end)
 
 
-# How far two answers to one prompt are apart.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
     """The window of tokens in which two lists of log-probabilities differ most.
@@ -160,9 +157,6 @@ def measure_distance(one: Values, other: Values) -> Distance:
 def allowed_change(noise: float) -> float:
     """Nats a token by which a prompt may differ that is asked again after others."""
     return min(LARGEST, EXACT + 10.0 * noise)
-
-
-# What was seen of a server.
 
 
 How = Literal[
@@ -214,9 +208,6 @@ class AnswerSpread:
                 )
             )
         return tuple(found)
-
-
-# Log-probabilities of prompts.
 
 
 def check_repeated_prompts(
@@ -404,9 +395,6 @@ def check_cached_prompts(
             )
         spread.add(distance, "asked again after others")
     return spread
-
-
-# Greedy texts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from evalguard.core.redaction import REDACTED, redacted_text
 from evalguard.core.scorer import AnswerJournal, Request, Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError
+from evalguard.models.answer_failures import UNREACHABLE_HINT, is_unreachable
 from evalguard.models.generated_texts import record_endings
-from evalguard.models.load_failures import UNREACHABLE_HINT, is_unreachable
 from evalguard.models.served.answer_checks import check_answers
 from evalguard.models.served.calls import (
     PendingAnswer,
@@ -213,9 +213,6 @@ class RequestQueue:
                     one.error = one.error or error
             self._open = 0
             self._changed.notify_all()
-
-
-# The thread that sends.
 
 
 _TOO_MANY_REQUESTS = 429

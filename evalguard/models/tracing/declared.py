@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
 from evalguard.core.tracing.weight_precision import EPSILON, DeclaredPrecision
-from evalguard.models.checkpoint_files import checkpoint_folder
-from evalguard.models.tracing.hyperparameters import flatten_values
+from evalguard.models.model_folders import checkpoint_folder
+from evalguard.models.tracing.read_hyperparameters import flatten_values
 
 if TYPE_CHECKING:
     import torch

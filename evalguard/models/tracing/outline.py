@@ -35,7 +35,7 @@ from evalguard.core.tracing.other_process import (
 from evalguard.core.tracing.points import ROOT
 from evalguard.core.tracing.weight_precision import DeclaredPrecision
 from evalguard.errors import EvaluationError
-from evalguard.models.machine import use_threads
+from evalguard.models.threads import use_threads
 from evalguard.models.tracing.declared import read_declared
 from evalguard.models.tracing.hooks import PointEvent, run_pass
 from evalguard.models.tracing.passes import ComparedPass, PointDetails, as_array
@@ -243,8 +243,6 @@ def _describe_pass(visitor: ComparedPass, recorded: Sequence[Mapping[str, str]])
 def _visited(event: PointEvent) -> VisitedPoint:
     return VisitedPoint(name=event.name, module=event.module, code=event.code, leaf=event.leaf)
 
-
-# In the process of the trace.
 
 # Files of the base's activations of each sequence, by point.
 SpoolFiles = Sequence[Mapping[str, str]]

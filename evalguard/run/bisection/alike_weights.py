@@ -9,7 +9,7 @@ from evalguard.core.reports.tensors_report import Likeness
 from evalguard.core.tensors.structure import UNKNOWN_DAMAGE
 from evalguard.errors import EvalguardError
 from evalguard.models.checkpoint_files import CheckpointFiles
-from evalguard.models.comparison import WeightPlace
+from evalguard.models.weight_places import WeightPlace
 from evalguard.run.bisection.stored_names import StoredNames
 from evalguard.run.bisection.weight_cause import WeightCause, build_cause, cut_by_module
 from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors

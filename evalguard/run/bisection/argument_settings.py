@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterator
 
 from evalguard.core.settings import Setting, Target, Value
-from evalguard.models.comparison import to_json_value
-from evalguard.models.loading import config_model_args
+from evalguard.models.config_comparison import to_json_value
+from evalguard.models.empty_model import config_model_args
 from evalguard.run.bisection.model_differences import HFSide
 
 # Compared by what they lead to, not by how they are written: weights, tokenizer, dtype, attention.

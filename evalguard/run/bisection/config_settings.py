@@ -6,12 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from evalguard.core.settings import Constraint, Setting, Target, Value
 from evalguard.errors import EvalguardError
-from evalguard.models.checkpoint_tensors import compare_shapes
-from evalguard.models.comparison import (
-    ConfigDifference,
-    compare_configs,
-)
-from evalguard.models.loading import build_empty_model, config_model_args, read_effective_config
+from evalguard.models.checkpoint_comparison import compare_shapes
+from evalguard.models.config_comparison import ConfigDifference, compare_configs
+from evalguard.models.empty_model import build_empty_model, config_model_args, read_effective_config
 from evalguard.run.bisection.model_differences import HFSide
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from evalguard.models.checkpoint_files import open_stored_tensors
-from evalguard.models.comparison import WeightPlace
+from evalguard.models.weight_places import WeightPlace
 from evalguard.run.bisection.stored_names import StoredNames
 from evalguard.run.bisection.weight_cause import name_tensor
 

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.core.settings import Setting, Target, Value
-from evalguard.models.checkpoint_files import checkpoint_folder
-from evalguard.models.comparison import (
-    to_json_value,
-)
-from evalguard.models.load_failures import silence_libraries
+from evalguard.models.config_comparison import to_json_value
+from evalguard.models.model_folders import checkpoint_folder
+from evalguard.models.quiet_libraries import silence_libraries
 from evalguard.run.bisection.model_differences import HFSide
 
 _GENERATION_CONFIG = "generation_config.json"

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import EvaluationError
-from evalguard.models.arguments import HF_TYPES, load_dtype
+from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import (
     CheckpointFiles,
     find_checkpoint_files,
-    hub_snapshot,
     open_stored_tensors,
 )
-from evalguard.models.comparison import to_json_value
-from evalguard.models.loading import build_empty_model, read_effective_config
+from evalguard.models.config_comparison import to_json_value
+from evalguard.models.empty_model import build_empty_model, read_effective_config
+from evalguard.models.load_dtype import load_dtype
+from evalguard.models.model_folders import hub_snapshot
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from evalguard.core.reports.tensors_report import Likeness
-from evalguard.models.comparison import WeightPlace
+from evalguard.models.weight_places import WeightPlace
 from evalguard.run.bisection.stored_names import StoredNames
 
 # Two tensors with one of these differ alike only if it is by the same number.

@@ -11,7 +11,7 @@ from evalguard.core.gate_state import Key
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Assignment, Setting
 from evalguard.harness.tasks import load_tasks
-from evalguard.models.tokenizers import clear_shared_texts
+from evalguard.models.encoded_texts import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate
 from evalguard.run.bisection.effective_values import settings_off_reference

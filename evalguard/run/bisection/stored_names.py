@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evalguard.models.checkpoint_files import CheckpointFiles, open_stored_tensors
-from evalguard.models.checkpoint_tensors import map_loading_names, map_tied_names
+from evalguard.models.loading_names import map_loading_names, map_tied_names
 
 if TYPE_CHECKING:
     import torch

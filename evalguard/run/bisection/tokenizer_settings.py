@@ -7,12 +7,8 @@ from pathlib import Path
 
 from evalguard.core.settings import Setting, Value
 from evalguard.errors import EvaluationError
-from evalguard.models.checkpoint_files import hub_snapshot
-from evalguard.models.comparison import (
-    load_tokenizer,
-    puts_bos_first,
-    tokenizer_files,
-)
+from evalguard.models.model_folders import hub_snapshot
+from evalguard.models.tokenizer_files import load_tokenizer, puts_bos_first, tokenizer_files
 from evalguard.run.bisection.argument_settings import argument_setting
 from evalguard.run.bisection.model_differences import HFSide
 

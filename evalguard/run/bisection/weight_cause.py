@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from evalguard.models.comparison import WeightPlace
+from evalguard.models.weight_places import WeightPlace
 
 _FEW, _FEW_LAYERS = 2, 4  # names that are listed; more are counted
 

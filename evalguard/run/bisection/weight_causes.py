@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evalguard.models.checkpoint_files import CheckpointFiles
-from evalguard.models.comparison import WeightKind, WeightPlace, locate_weights
+from evalguard.models.weight_places import WeightKind, WeightPlace, locate_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -9,16 +9,16 @@ from typing import Any
 
 from evalguard.conversion.name_patterns import Covering
 from evalguard.core.settings import Setting, Target
-from evalguard.models.checkpoint_files import (
-    open_stored_tensors,
-)
-from evalguard.models.checkpoint_tensors import (
+from evalguard.models.checkpoint_comparison import (
     CheckpointComparison,
     compare_checkpoints,
     compare_shapes,
-    map_loading_names,
 )
-from evalguard.models.comparison import WEIGHT_KINDS, WeightPlace, locate_weights
+from evalguard.models.checkpoint_files import (
+    open_stored_tensors,
+)
+from evalguard.models.loading_names import map_loading_names
+from evalguard.models.weight_places import WEIGHT_KINDS, WeightPlace, locate_weights
 from evalguard.run.bisection.argument_settings import argument_setting
 from evalguard.run.bisection.model_differences import HFSide
 from evalguard.run.bisection.weight_cause import WeightCause

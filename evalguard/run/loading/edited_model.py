@@ -22,7 +22,7 @@ from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.load_failures import AssignedModel
+from evalguard.models.assigned_model import AssignedModel
 from evalguard.models.loading import load_lm
 from evalguard.models.served.calls import is_served
 from evalguard.run.loading.foreign_code import brings_code

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from evalguard.conversion.planning import ConversionPlan, plan_conversion
 from evalguard.core.settings import Value, Variant
 from evalguard.models.arguments import SERVED_TYPES
-from evalguard.models.checkpoint_files import checkpoint_folder, split_revision
+from evalguard.models.checkpoint_files import split_revision
+from evalguard.models.model_folders import checkpoint_folder
 from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.own_environment import asks_server, is_runtime
 

@@ -11,7 +11,8 @@ from evalguard.conversion.digests import KnownDigests, digest_model, digest_path
 from evalguard.conversion.planning import ConversionPlan
 from evalguard.core.settings import Value, Variant, digest_of
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.checkpoint_files import hub_snapshot, split_revision
+from evalguard.models.checkpoint_files import split_revision
+from evalguard.models.model_folders import hub_snapshot
 from evalguard.run.loading.foreign_code import brings_code
 from evalguard.run.loading.installed_packages import LIBRARIES, digest_packages
 from evalguard.run.loading.library_patches import list_patches

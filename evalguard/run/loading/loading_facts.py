@@ -14,7 +14,8 @@ from evalguard.conversion.planning import plan_conversion, with_build
 from evalguard.core.redaction import is_secret
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Value, Variant
-from evalguard.models.checkpoint_files import find_current_commit, split_revision
+from evalguard.models.checkpoint_files import split_revision
+from evalguard.models.model_folders import find_current_commit
 from evalguard.run.loading.foreign_code import list_remote_code
 from evalguard.run.loading.loaded_files import digest_code, digest_weights
 from evalguard.run.loading.own_environment import shares_prefixes

@@ -12,7 +12,8 @@ from evalguard.conversion.observed_reads import ObservedReads
 from evalguard.conversion.observing import Observer
 from evalguard.conversion.planning import ConversionPlan, plan_conversion
 from evalguard.core.scorer import ModelDescription, Scorer
-from evalguard.models.checkpoint_files import hub_snapshot, split_revision
+from evalguard.models.checkpoint_files import split_revision
+from evalguard.models.model_folders import hub_snapshot
 from evalguard.run.loading.foreign_code import brings_code
 from evalguard.worker.messages import Load
 

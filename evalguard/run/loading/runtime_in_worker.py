@@ -19,7 +19,7 @@ from evalguard.errors import EvalguardError, EvaluationError, SettingError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.identity import identity_of_runtime
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
-from evalguard.models.runtimes.scorer import RuntimeScorer
+from evalguard.models.runtimes.runtime_scorer import RuntimeScorer
 from evalguard.models.runtimes.types import load_runtime
 from evalguard.run.loading.installed_packages import (
     LIBRARIES,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.core.scorer import ScoringPolicy
-from evalguard.models.machine import use_threads
+from evalguard.models.threads import use_threads
 from evalguard.store.token_budgets import BudgetStore
 
 
@@ -22,7 +22,7 @@ def set_token_budget(
     """
     if not getattr(lm, "own_path", False) or lm.sequences is not None:
         return lambda _: None
-    from evalguard.models.hf.moved_batch import describe_budget_conditions
+    from evalguard.models.hf.budget_search import describe_budget_conditions
 
     store = BudgetStore(cache_dir / "devices")
     with use_threads(threads):
@@ -39,7 +39,7 @@ def set_token_budget(
 
 def measure_budget(lm: Any) -> int:
     """Measure the budget of a loaded model on its device; of every CPU it is the same."""
-    from evalguard.models.hf.moved_batch import CPU_BUDGET, measure_token_budget
+    from evalguard.models.hf.budget_search import CPU_BUDGET, measure_token_budget
 
     return CPU_BUDGET if lm.device.type == "cpu" else measure_token_budget(lm)
 

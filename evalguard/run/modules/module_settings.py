@@ -16,7 +16,7 @@ from evalguard.conversion.taken_modules import explain_misfit
 from evalguard.core.settings import ENCODING_ARGS, LENGTH_ARGS, Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.comparison import compare_configs
+from evalguard.models.config_comparison import compare_configs
 from evalguard.run.bisection.model_differences import HFSide, checkpoint_name
 from evalguard.run.bisection.weight_cause import WeightCause
 from evalguard.run.bisection.weight_settings import find_causes

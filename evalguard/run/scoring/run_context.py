@@ -12,8 +12,8 @@ from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPoli
 from evalguard.core.settings import digest_of
 from evalguard.errors import FallbackError, WorkerError
 from evalguard.harness.tasks import load_tasks
+from evalguard.models.encoded_texts import clear_shared_texts
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.executing.actors import ActorScoring

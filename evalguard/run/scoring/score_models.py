@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evalguard.models.served.prompt_logprobs import TOP_ARGUMENT
+from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
 from evalguard.run.choices import Choices
 from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.loading.lazy_scorer import ScorerOpener

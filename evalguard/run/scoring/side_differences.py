@@ -15,7 +15,7 @@ from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import HeldValue, compare_hyperparameters
-from evalguard.models.tracing.hyperparameters import read_named_values
+from evalguard.models.tracing.read_hyperparameters import read_named_values
 
 _MOST_TEXT = 140  # characters: two lines of a terminal, with what stands before them
 _MOST_VALUE = 24

@@ -17,7 +17,7 @@ from evalguard.core.reports.trace_report import PaddedTwin, Trace, TraceReport
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED
-from evalguard.models.machine import use_threads
+from evalguard.models.threads import use_threads
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.report.progress import ProgressLine
 from evalguard.run.loading.task_code import reaching_task_code

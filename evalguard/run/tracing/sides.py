@@ -25,8 +25,8 @@ from evalguard.core.tracing.other_process import TracedScorer
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.comparison import load_tokenizer
-from evalguard.models.loading import load_declared_class, loads_as_language_model
+from evalguard.models.other_classes import load_declared_class, loads_as_language_model
+from evalguard.models.tokenizer_files import load_tokenizer
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.loading.edited_model import tensor_reader
 from evalguard.run.loading.load_plan import LoadPlan
@@ -97,7 +97,7 @@ class TracedSide:
 
 def _read_module(module: torch.nn.Module, tokenizer: Any) -> list[HeldValue]:
     """What a model computes with, and the special token that its tokenizer puts first."""
-    from evalguard.models.tracing.hyperparameters import read_model
+    from evalguard.models.tracing.read_hyperparameters import read_model
 
     found = read_model(module)
     if tokenizer is not None:

@@ -60,7 +60,10 @@ def open_worker_side(
 
 def read_declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
     """What a model's files and arguments say: a worker does not show what its library holds."""
-    from evalguard.models.tracing.hyperparameters import read_hyperparameter_file, read_named_values
+    from evalguard.models.tracing.read_hyperparameters import (
+        read_hyperparameter_file,
+        read_named_values,
+    )
 
     plan = plan_conversion(variant)
     lens = variant.model == "transformer_lens"
@@ -81,7 +84,7 @@ def open_dumped_side(folder: Path, name_map: Path | None, base: TracedSide) -> T
         UsageError: there is none, none of the base's modules, or the name map cannot be used.
         EvaluationError: a file is damaged.
     """
-    from evalguard.models.tracing.hyperparameters import read_named_values
+    from evalguard.models.tracing.read_hyperparameters import read_named_values
 
     names = None if name_map is None else read_name_map(name_map)
     modules = [] if base.module is None else [name for name, _ in base.module.named_modules()]

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from evalguard.models.runtimes.points.activations import Visit, replace_values, to_numpy
+from evalguard.models.runtimes.points.activations import Visit
+from evalguard.models.runtimes.points.torch_hooks import replace_values, to_numpy
 
 _LAYER = {
     "ln1": "attn_norm",

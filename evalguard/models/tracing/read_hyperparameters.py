@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.comparison import is_computed_with, to_json_value
+from evalguard.models.config_comparison import is_computed_with, to_json_value
 from evalguard.models.tracing.rotary import read_rotary
 from evalguard.regular_file import read_regular_text
 
@@ -92,9 +92,6 @@ _ACTIVATION_NAMES = {other: name for name, others in _ACTIVATIONS.items() for ot
 _NORM_KINDS = {
     "RMS": "RMSNorm", "RMSPRE": "RMSNorm", "LN": "LayerNorm", "LNPRE": "LayerNorm",
 }  # fmt: skip
-
-
-# A mapping of names to values.
 
 
 def read_named_values(
@@ -192,9 +189,6 @@ def _add_derived(found: dict[str, HeldValue], flat: Mapping[str, Any], prefix: s
         )
 
 
-# Files that name hyper-parameters.
-
-
 def read_hyperparameter_file(path: Path) -> list[HeldValue]:
     """Read a config.json, a TransformerLens cfg, a GGUF file, or a YAML or JSON file.
 
@@ -253,9 +247,6 @@ def _read_gguf(path: Path) -> list[HeldValue]:
         size = len(vocabulary.data)
         found.append(HeldValue(name="vocabulary", value=size, source="tokenizer.ggml.tokens"))
     return [one for one in found if one.value is not None]
-
-
-# A loaded torch model.
 
 
 # Attributes of modules, by what they are called in modelling files.

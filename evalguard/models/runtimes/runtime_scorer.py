@@ -21,16 +21,11 @@ from evalguard.core.scorer import (
 from evalguard.core.settings import Value, Variant
 from evalguard.core.tracing.points import token_inputs
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.models.hf.batch_cuts import BatchTooLargeError
-from evalguard.models.hf.lockstep import score_against_references, score_with_references
-from evalguard.models.hf.scored_tokens import (
-    InputTokens,
-    ScoredTokens,
-    build_likelihood_responses,
-    generated_length,
-    hash_input_tokens,
-    refuse_without_room,
-)
+from evalguard.models.hf.against_references import score_against_references, score_with_references
+from evalguard.models.hf.generated_length import generated_length, refuse_without_room
+from evalguard.models.hf.responses import build_likelihood_responses
+from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens, hash_input_tokens
+from evalguard.models.hf.smaller_batches import BatchTooLargeError
 from evalguard.models.runtimes.encoding import TextEncoder
 from evalguard.models.runtimes.points.activations import (
     Activation,

@@ -1,0 +1,200 @@
+"""Generation by a Hugging Face model, made independent of what shares a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lm_eval.models.utils import has_bos_prefix
+
+from evalguard.core.scorer import Ending, PaddingEffect
+from evalguard.errors import EvaluationError
+from evalguard.models.generated_texts import GeneratedText
+from evalguard.models.hf.encoded_once import EncodingCacheHFLM
+from evalguard.models.hf.generated_length import generated_length, refuse_without_room
+from evalguard.models.hf.longrope import longrope_switch_length
+from evalguard.models.hf.padding import measure_padding
+from evalguard.models.hf.text_ends import find_endings, pad_after_stop
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+
+class GuardedGeneration(EncodingCacheHFLM):
+    """HFLM that generates one text at a time where a batch would change the answers.
+
+    lm-eval pads the contexts of a batch on the left. A model that does not mask the padding (most
+    recurrent ones), that has no embedding for it, or whose rotary frequencies follow the longest
+    sequence, would answer otherwise than alone. Encoder-decoder models generate as in lm-eval.
+    Where the user fixed a batch size, texts are generated in such batches all the same, so that
+    what padding does to them is scored; not those of a model that keeps a state, for which padding
+    is no fault of a conversion.
+
+    Attributes:
+        sequences: in a batch, where the user fixed their number; None: as many as there is room
+            for.
+    """
+
+    batch_size_per_gpu: Any
+    sequences: int | None = None
+    _padding: PaddingEffect | None = None
+    _padding_measured = False
+    # of the requests of a call, by their place in it; and the places that a batch's rows are of
+    _endings: dict[int, Ending] | None = None
+    _numbers: Sequence[int | None] = ()
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Generate a text for every request, in the order asked.
+
+        Raises:
+            EvaluationError: the tokenizer has no EOS token, or no room is left for a context.
+        """
+        if self.eot_token_id is None:
+            raise EvaluationError(
+                "the tokenizer has no EOS token, so that no generation could end with one",
+                hint="give it an eos_token (tokenizer_config.json)",
+            )
+        self._check_room([request.args[1] for request in requests])
+        requests = [_with_number(one, at) for at, one in enumerate(requests)]
+        ended = self._endings = {}
+        together = self.batch_size_per_gpu
+        if together != 1 and self._share_no_batch(requests):
+            self.batch_size_per_gpu = 1
+        try:
+            texts = super().generate_until(requests, disable_tqdm)
+        finally:
+            self.batch_size_per_gpu = together
+        return [GeneratedText(text, ended.get(at, "")) for at, text in enumerate(texts)]
+
+    def tok_batch_encode(self, strings: list[str], **options: Any) -> Any:
+        """Encode contexts for generation, refusing ids that the model does not know.
+
+        HFLM asks the first context of a batch whether it begins with BOS, and gives all of them
+        another one or none: here each gets what it would get alone.
+        """
+        self._numbers = [getattr(text, "number", None) for text in strings]
+        strings = [str(text) for text in strings]
+        begun = [has_bos_prefix(text, self.tokenizer.bos_token) for text in strings]
+        parts = [[i for i, own in enumerate(begun) if own is kind] for kind in (False, True)]
+        encode = super().tok_batch_encode
+        encoded = [(own, *encode([strings[i] for i in own], **options)) for own in parts if own]
+        ids, mask = _join_batches(encoded, self.tokenizer.pad_token_id)
+        self.check_known(int(ids.max()))
+        return ids, mask
+
+    def _model_generate(
+        self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
+    ) -> torch.Tensor:
+        """Generate for a batch; every text ends where it would alone."""
+        ids: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
+        if self.backend != "causal":
+            return ids
+        begin = context.shape[1]
+        if len(context) > 1:
+            ids = pad_after_stop(self.tokenizer, ids, begin, stop)
+        ended = find_endings(self.tokenizer, ids[:, begin:], stop, most=max_length - begin)
+        if self._endings is not None and len(self._numbers) == len(ids):
+            numbered = zip(self._numbers, ended, strict=True)
+            self._endings |= {number: one for number, one in numbered if number is not None}
+        return ids
+
+    def check_known(self, largest: int) -> None:
+        """Refuse a token id beyond the embedding, before a GPU does so without words.
+
+        Raises:
+            EvaluationError: naming the token.
+        """
+        if not self._knows(largest):
+            raise EvaluationError(
+                f"token id {largest} ({self.tokenizer.convert_ids_to_tokens(largest)!r}) is beyond "
+                f"the {self.model.get_input_embeddings().num_embeddings} tokens that the model "
+                "embeds",
+                hint="this tokenizer does not fit the model; model_args.tokenizer names another",
+            )
+
+    @property
+    def embedded(self) -> int | None:
+        """Number of token ids that the model has an embedding for; None where it does not say."""
+        rows = getattr(self.model.get_input_embeddings(), "num_embeddings", None)
+        return rows if isinstance(rows, int) else None
+
+    def _knows(self, token_id: int) -> bool:
+        rows = self.embedded
+        return rows is None or token_id < rows
+
+    def _check_room(self, options: Sequence[Mapping[str, Any]]) -> None:
+        longest = max((generated_length(o, self.max_gen_toks) for o in options), default=0)
+        if self.backend == "causal":
+            refuse_without_room(
+                longest,
+                self.max_length,
+                hint="fewer: --gen_kwargs max_gen_toks=N; or raise model_args.max_length if the "
+                "model allows it",
+            )
+
+    @property
+    def padding(self) -> PaddingEffect | None:
+        """What padding does to a causal model's answers; None where it cannot be asked."""
+        if not self._padding_measured:
+            causal = self.backend == "causal"
+            self._padding, self._padding_measured = measure_padding(self) if causal else None, True
+        return self._padding
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether texts are generated one by one, because padding would change them."""
+        found = self.padding
+        if self.sequences is not None and not (found is not None and found.keeps_state):
+            return False
+        return found is None or found.before_matters
+
+    def forget_padding(self) -> None:
+        """Measure anew what padding does: the model computes something else from now on."""
+        self._padding, self._padding_measured = None, False
+
+    def _share_no_batch(self, requests: Sequence[Instance]) -> bool:
+        if self.backend != "causal":
+            return False
+        switch = longrope_switch_length(self.config)
+        return (
+            not self._knows(self.tokenizer.pad_token_id)
+            or self.unpadded
+            or (
+                switch is not None
+                and any(
+                    len(self.tok_encode(context)) + generated_length(options, self.max_gen_toks)
+                    > switch
+                    for context, options in (request.args for request in requests)
+                )
+            )
+        )
+
+
+class _NumberedText(str):
+    """A context that knows its place among the requests: lm-eval sorts them and keeps no list."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+def _with_number(request: Instance, number: int) -> Instance:
+    context = _NumberedText(request.args[0])
+    context.number = number
+    return replace(request, arguments=(context, *request.args[1:]))
+
+
+def _join_batches(
+    parts: Sequence[tuple[list[int], torch.Tensor, torch.Tensor]], padding: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put parts of a batch (its rows, their ids and mask) together, padded on the left."""
+    if len(parts) == 1:
+        return parts[0][1:]
+    rows, width = sum(len(own) for own, _, _ in parts), max(ids.shape[1] for _, ids, _ in parts)
+    whole = torch.full((rows, width), padding)
+    mask = torch.zeros_like(whole)
+    for own, ids, seen in parts:
+        whole[own, width - ids.shape[1] :] = ids
+        mask[own, width - ids.shape[1] :] = seen
+    return whole, mask

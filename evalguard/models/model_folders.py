@@ -1,0 +1,134 @@
+"""Model folders: found, readable, not pickled; and what their names resolve to."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from evalguard.errors import EvaluationError
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HUB_TIMEOUT = 5.0  # seconds that the hub has to answer
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# what trainers leave beside the weights; transformers never loads these
+_TRAINER_FILES = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
+
+
+def find_local_folder(name: str) -> Path | None:
+    """Return the folder a model name stands for, or None for a hub id.
+
+    Raises:
+        EvaluationError: the name can only be a path, and nothing is there.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise EvaluationError(
+            f"{path} is a file, not a model folder",
+            hint="name the folder that holds config.json and the weights",
+        )
+    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    if looks_like_path or os.sep + os.sep in name or name.endswith("/"):
+        raise EvaluationError(
+            f"there is no model folder {path}",
+            hint="paths in a guard file are relative to that file; a hub id is owner/name",
+        )
+    return None
+
+
+def check_model_folder(
+    folder: Path, *, allow_pickle: bool, needed: Sequence[str] = ("config.json",)
+) -> None:
+    """Look into a local model folder before anything of it is loaded.
+
+    Raises:
+        EvaluationError: it is not a model folder, its weights are pickled and that was not allowed,
+            or a safetensors file is damaged; the message names the file.
+    """
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    for name in needed:
+        if not (folder / name).is_file():
+            raise EvaluationError(
+                f"{folder} is not a model folder: it has no {name}",
+                hint=f"it holds: {', '.join(path.name for path in files[:8]) or 'no files'}",
+            )
+    tensors = [path for path in files if path.suffix == ".safetensors"]
+    pickled = [
+        path
+        for path in files
+        if path.suffix in _PICKLE_SUFFIXES and not path.name.startswith(_TRAINER_FILES)
+    ]
+    if pickled and not tensors and not allow_pickle:
+        raise pickle_error(str(pickled[0]))
+    for path in tensors:
+        _check_safetensors(path)
+
+
+def checkpoint_folder(source: str, revision: str = "main", subfolder: str = "") -> Path | None:
+    """Return the folder of a checkpoint, of one of the hub as it was downloaded; None: not here."""
+    folder = Path(source).expanduser()
+    return folder if folder.is_dir() else hub_snapshot(source, revision, subfolder)
+
+
+def hub_commit(name: str, revision: str, subfolder: str = "") -> str | None:
+    """Return the commit of a hub model in the local cache; None if it is not there."""
+    snapshot = hub_snapshot(name, revision, subfolder)
+    return None if snapshot is None else snapshot.name
+
+
+def hub_snapshot(name: str, revision: str, subfolder: str = "") -> Path | None:
+    """Return the folder of a hub model in the local cache, called as its commit, or None."""
+    from huggingface_hub import try_to_load_from_cache
+
+    file = f"{subfolder}/config.json" if subfolder else "config.json"
+    try:
+        found = try_to_load_from_cache(name, file, revision=revision)
+    except ValueError:  # a name that no hub model can have: a folder that is not there
+        return None
+    if not isinstance(found, str):
+        return None
+    # .../snapshots/<commit>/<file>
+    return Path(found).parents[file.count("/")]
+
+
+def find_current_commit(name: str, revision: str, subfolder: str = "") -> str | None:
+    """Return the commit that loading a hub model would take now; None where that is not known.
+
+    A branch may have moved on: unless the machine is offline the hub is asked, and only a commit
+    that is here already counts.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+    here = hub_commit(name, revision, subfolder)
+    if here is None or constants.HF_HUB_OFFLINE or _COMMIT.fullmatch(revision):
+        return here
+    url = hf_hub_url(name, "config.json", subfolder=subfolder or None, revision=revision)
+    try:
+        told = get_hf_file_metadata(url, timeout=_HUB_TIMEOUT).commit_hash
+    except Exception:  # noqa: BLE001 - network, hub or gate: loading says what is wrong
+        return None
+    return here if told == here else None
+
+
+def pickle_error(path: str) -> EvaluationError:
+    """The error for weights that could run code while they are read."""
+    return EvaluationError(
+        f"{path} holds pickled weights, which can run code when they are loaded",
+        hint="convert them to safetensors, or set allow_pickle: true for this model",
+    )
+
+
+def _check_safetensors(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            file.keys()
+    except (SafetensorError, OSError) as error:
+        raise EvaluationError(
+            f"{path} is damaged or incomplete: {error}",
+            hint="copy or download this file again",
+        ) from error
