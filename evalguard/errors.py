@@ -114,3 +114,12 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'X'?"`` for the closest choice, or ``""``."""
     found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def error_text(error: BaseException) -> str:
+    """An error as a sentence, its hint with it."""
+    if isinstance(error, (KeyboardInterrupt, Interrupted)):
+        return "it was interrupted"
+    if isinstance(error, EvalguardError):
+        return f"{error} ({error.hint})" if error.hint else str(error)
+    return f"{type(error).__name__}: {error}"

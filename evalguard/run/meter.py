@@ -15,7 +15,7 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.report_formats import Format
 from evalguard.core.reports.resources import AnswerCounts, Phase, PhaseName, Resources
 from evalguard.core.scorer import Response, Scorer
-from evalguard.errors import EvalguardError, Interrupted
+from evalguard.errors import Interrupted, error_text
 from evalguard.models.machine import peak_device_memory
 from evalguard.report.formats import RENDERINGS, choose_format, render_report
 from evalguard.run.executing.task_progress import ScoredBlocks
@@ -335,15 +335,3 @@ def _run_folder_files(report: CompareReport) -> Iterator[ReportFile]:
 
 def _with_problem(report: CompareReport, file: ReportFile, why: str) -> CompareReport:
     return report.with_unstored(f"{file.path} was not written: {why}")
-
-
-# An error in a sentence of a report.
-
-
-def error_text(error: BaseException) -> str:
-    """An error as a sentence, its hint with it."""
-    if isinstance(error, (KeyboardInterrupt, Interrupted)):
-        return "it was interrupted"
-    if isinstance(error, EvalguardError):
-        return f"{error} ({error.hint})" if error.hint else str(error)
-    return f"{type(error).__name__}: {error}"

@@ -26,7 +26,13 @@ from evalguard.core.reports.run_documents import drift_column
 from evalguard.core.score_rows import finite_rows
 from evalguard.core.scores import Aggregation, ScoreTable, Uninformative
 from evalguard.core.settings import Value
-from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError
+from evalguard.errors import (
+    EvaluationError,
+    MisalignedRunsError,
+    StoreError,
+    UsageError,
+    error_text,
+)
 from evalguard.harness.score_tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.token_texts import token_texts
@@ -203,8 +209,7 @@ def write_run_folder(
             folder.write_result(compare_document(written))
             folder.commit()
     except StoreError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        return report.with_unstored(f"no run folder was written: {error}{hint}")
+        return report.with_unstored(f"no run folder was written: {error_text(error)}")
     return written
 
 

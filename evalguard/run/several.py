@@ -16,7 +16,7 @@ from evalguard.core.repeat_command import as_bisection, as_one_pair
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.report_formats import Format
 from evalguard.core.reports.several_report import NoVerdict, SeveralReport, Step, step_drifts
-from evalguard.errors import EXIT_FAILED, EvalguardError, Interrupted, UsageError
+from evalguard.errors import EXIT_FAILED, EvalguardError, Interrupted, UsageError, error_text
 from evalguard.report.formats import choose_format
 from evalguard.report.progress import ProgressLine
 from evalguard.report.several import SEVERAL_FORMATS, render_several, several_document
@@ -27,7 +27,7 @@ from evalguard.run.bisection.unsearchable import names_off_reference
 from evalguard.run.choices import with_start_date, with_workers
 from evalguard.run.compare import RecurringBase, compare_sides, resolve_request
 from evalguard.run.judging import build_report
-from evalguard.run.meter import error_text, interruptible
+from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import CompareResult, finish_resumed_run, store_run
 from evalguard.run.sources import ModelSource, Source

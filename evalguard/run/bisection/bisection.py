@@ -16,7 +16,7 @@ from evalguard.core.checksum import with_checksum
 from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.score_rows import finite_rows
-from evalguard.errors import EvalguardError, Interrupted
+from evalguard.errors import EvalguardError, Interrupted, error_text
 from evalguard.report.contract.compare import COMPARE_SCHEMA, compare_document
 from evalguard.report.contract.json_values import NON_FINITE, null_texts
 from evalguard.report.progress import ProgressLine
@@ -35,7 +35,6 @@ from evalguard.run.bisection.subject import (
 )
 from evalguard.run.bisection.unsearchable import why_unsearchable
 from evalguard.run.judging import build_report
-from evalguard.run.meter import error_text
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import write_document

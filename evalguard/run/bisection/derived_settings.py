@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import Constraint, Setting, Variant
+from evalguard.errors import error_text
 from evalguard.run.bisection.argument_settings import argument_settings
 from evalguard.run.bisection.config_settings import (
     config_settings,
@@ -20,7 +21,6 @@ from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.tokenizer_settings import tokenizer_name, tokenizer_settings
 from evalguard.run.bisection.unsearchable import names_off_reference, why_unsearchable
 from evalguard.run.bisection.weight_settings import DerivedWeights, weight_settings
-from evalguard.run.meter import error_text
 from evalguard.run.modules.module_settings import derive_module_settings
 from evalguard.run.sources import ModelSource
 

@@ -9,6 +9,7 @@ from evalguard.core.gate_state import Key
 from evalguard.core.reports.bisect_report import Repaired
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.settings import Value
+from evalguard.errors import error_text
 from evalguard.run.bisection.derived_settings import SearchableCandidate
 from evalguard.run.bisection.metric_search import SearchedMetric
 from evalguard.run.bisection.repair import (
@@ -25,7 +26,6 @@ from evalguard.run.bisection.subject import (
     unsearchable_failures,
 )
 from evalguard.run.judging import GateJudgement
-from evalguard.run.meter import error_text
 from evalguard.run.modules.trace_prior import find_trace, weigh_settings
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource

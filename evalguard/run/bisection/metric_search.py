@@ -12,7 +12,7 @@ from evalguard.core.document_scale import DocumentScale
 from evalguard.core.reports.bisect_report import (
     MetricSearch,
 )
-from evalguard.errors import EvaluationError, Interrupted
+from evalguard.errors import EvaluationError, Interrupted, error_text
 from evalguard.report.progress import BisectionProgress
 from evalguard.run.bisection.oracle import (
     SettingsOracle,
@@ -21,7 +21,6 @@ from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.search_constraints import constraints_among
 from evalguard.run.bisection.search_outcome import SearchOutcome
 from evalguard.run.bisection.stoppable_oracle import StoppableOracle
-from evalguard.run.meter import error_text
 from evalguard.run.modules.trace_prior import weigh_settings
 
 

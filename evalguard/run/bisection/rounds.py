@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from evalguard.core.gate_state import Key
 from evalguard.core.reports.bisect_report import BisectReport
-from evalguard.errors import Interrupted
+from evalguard.errors import Interrupted, error_text
 from evalguard.report.progress import ProgressLine
 from evalguard.report.words.bisection import search_metric_text
 from evalguard.run.bisection.bisect_report import build_bisect_report
@@ -21,7 +21,6 @@ from evalguard.run.bisection.subject import (
     Subject,
     drift_of,
 )
-from evalguard.run.meter import error_text
 
 
 @dataclass(slots=True, kw_only=True)

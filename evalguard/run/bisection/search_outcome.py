@@ -15,13 +15,13 @@ from evalguard.core.reports.bisect_report import (
     GuiltySetting,
     MetricSearch,
 )
+from evalguard.errors import error_text
 from evalguard.run.bisection.measured import build_measured, build_untestable
 from evalguard.run.bisection.oracle import (
     SettingsOracle,
 )
 from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.stoppable_oracle import StoppableOracle
-from evalguard.run.meter import error_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from evalguard.core.scorer import ModelDescription, Scorer
 from evalguard.core.settings import Value
-from evalguard.errors import StoreError
+from evalguard.errors import StoreError, error_text
 from evalguard.store.block_cache import BlockCache
 
 BlockContent = TypeVar("BlockContent")
@@ -63,8 +63,7 @@ class SafeBlockCache(Generic[BlockContent]):
         except StoreError as error:
             self.lost = True
             # The numbers are in memory: a full disk must not cost the verdict.
-            hint = f" ({error.hint})" if error.hint else ""
-            self.find_unstored(f"not everything could be kept in the cache: {error}{hint}")
+            self.find_unstored(f"not everything could be kept in the cache: {error_text(error)}")
 
     @contextmanager
     def locked(self, key: str | None, block: str) -> Iterator[bool]:

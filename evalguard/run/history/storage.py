@@ -13,7 +13,7 @@ from evalguard.core.pairing import pair
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
-from evalguard.errors import EvalguardError, MisalignedRunsError
+from evalguard.errors import EvalguardError, MisalignedRunsError, error_text
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
@@ -50,8 +50,7 @@ def store_in_history(
         with HistoryFile(path, create=True) as history:
             history.add(build_night_run(report), metrics, report.environment)
     except EvalguardError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        return report.with_unstored(f"this run is not in the history {path}: {error}{hint}")
+        return report.with_unstored(f"this run is not in the history {path}: {error_text(error)}")
     return report
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from evalguard.bisect.oracle import Floats, Untestable
 from evalguard.core.gate_state import Key
 from evalguard.core.scores import ScoreTable
-from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
+from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError, error_text
 from evalguard.run.bisection.opening import open_model_oracle
 from evalguard.run.bisection.oracle import (
     OpenOracle,
@@ -20,7 +20,6 @@ from evalguard.run.bisection.oracle import (
     SettingsOracle,
 )
 from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
-from evalguard.run.meter import error_text
 from evalguard.run.modules.module_settings import hold_settings, take_modules_from
 from evalguard.run.sources import ModelSource
 from evalguard.stats.clusters import cluster_stderr, cluster_sums

@@ -15,10 +15,9 @@ from typing import Any
 
 from evalguard.core.reports.night_report import NightReport, PairNight
 from evalguard.core.reports.report_formats import Format
-from evalguard.errors import UsageError
+from evalguard.errors import UsageError, error_text
 from evalguard.report.formats import choose_format
 from evalguard.report.night import night_document, night_mail, night_markdown, night_text
-from evalguard.run.meter import error_text
 from evalguard.run.nightly.night_folders import NIGHT_RESULT
 from evalguard.run.nightly.night_trends import render_night_index
 from evalguard.run.options import CompareOptions

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalguard.core.reports.night_report import PairNight
-from evalguard.errors import EvalguardError
+from evalguard.errors import EvalguardError, error_text
 from evalguard.run.history.stored_runs import AlreadyInHistoryError, add_run
-from evalguard.run.meter import error_text
 
 
 @dataclass(slots=True)

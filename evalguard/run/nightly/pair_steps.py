@@ -8,11 +8,10 @@ from pathlib import Path
 
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.night_report import PairNight
-from evalguard.errors import Interrupted
+from evalguard.errors import Interrupted, error_text
 from evalguard.run.bisection.command import resume_bisection
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.compare import compare
-from evalguard.run.meter import error_text
 from evalguard.run.nightly.pair_night import (
     bisected_culprits,
     bisection_summary,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from evalguard.core.reports.trace_report import SuspectModule, TraceReport
 from evalguard.core.settings import Value
-from evalguard.errors import StoreError, UsageError
+from evalguard.errors import StoreError, UsageError, error_text
 from evalguard.report.trace.document import render_trace_json, trace_document
 from evalguard.report.trace.terminal import render_trace
-from evalguard.run.meter import error_text, write_run_page
+from evalguard.run.meter import write_run_page
 from evalguard.run.options import CompareOptions
 from evalguard.run.result import DEFAULT_OUTPUT
 from evalguard.run.stored_run import TRACE_FILE, read_run_trace
