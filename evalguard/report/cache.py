@@ -19,7 +19,8 @@ from evalguard.core.reports.cache_listings import (
     CachePruning,
     KeptFolder,
 )
-from evalguard.report.page import column_widths, render_page, row_text, wrap_prose
+from evalguard.report.page import render_page, wrap_prose
+from evalguard.report.table import Table
 from evalguard.report.words.plain_text import fit_text, printable
 from evalguard.report.words.rounding import format_count
 
@@ -55,9 +56,8 @@ def _listing_document(listing: CacheListing) -> dict[str, Any]:
 def _listing_blocks(listing: CacheListing, width: int) -> list[list[Text]]:
     title = f"{listing.folder}: {size_text(listing.size)}"
     rows = _with_tasks([_HEADER, *(_row(entry) for entry in listing.entries)], width)
-    widths = column_widths(rows, width)
     styles = ["bold", *[""] * len(listing.entries)]
-    table = [row_text(r, widths, width, style=s) for r, s in zip(rows, styles, strict=True)]
+    table = Table(headings=rows[0], rows=rows[1:]).lines(width, styles)
     blocks = [
         wrap_prose(title, width),
         table if listing.entries else wrap_prose("It is empty.", width),

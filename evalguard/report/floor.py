@@ -18,13 +18,12 @@ from evalguard.report.contract.json_values import nulls_told
 from evalguard.report.contract.schema import LOST, TEXT, add_keys, contract_schema, describe_fields
 from evalguard.report.page import (
     NARROWEST,
-    column_widths,
     more_lines,
     prose_width,
     render_page,
-    row_text,
     wrap_prose,
 )
+from evalguard.report.table import Table
 from evalguard.report.terminal import model_lines
 from evalguard.report.view.side import side_view
 from evalguard.report.words import rounding
@@ -70,9 +69,7 @@ def _first_screen(report: FloorReport, width: int) -> list[list[Text]]:
     shown = floors[:_MOST_ROWS]
     header = ["", f"largest sigma [{format_percent(report.confidence)} interval]", "under"]
     rows = [_largest_row(report, floor) for floor in shown]
-    widths = column_widths([header, *rows], width)
-    table = [row_text(header, widths, width, style="dim")] if rows else []
-    table += [row_text(row, widths, width) for row in rows]
+    table = Table(headings=header, rows=rows).lines(width) if rows else []
     if len(floors) > len(shown):
         more = f"and {len(floors) - len(shown)} more, none with a larger drift"
         table.append(Text(fit_text(more, width), style="dim"))
@@ -128,9 +125,8 @@ def _usual_run_text(report: FloorReport) -> str:
 def _metric_lines(report: FloorReport, width: int) -> list[Text]:
     """One row per variation and metric; metrics that nothing moves have one line."""
     header = ["", f"sigma [{format_percent(report.confidence)} interval]", "sd", "max", "flips"]
-    rows = {shift: _metric_cells(shift) for shift in report.shifts}
-    widths = column_widths([header, *rows.values()], width)
-    found = [row_text(header, widths, width, style="dim")]
+    head, *lines = Table(headings=header, rows=list(map(_metric_cells, report.shifts))).lines(width)
+    rows, found = dict(zip(report.shifts, lines, strict=True)), [head]
     for floor in report.floors:
         found.append(_metric_heading(floor, width))
         shifts = [shift for shift in report.shifts if shift.key == floor.key]
@@ -139,7 +135,7 @@ def _metric_lines(report: FloorReport, width: int) -> list[Text]:
             text = f"bit-identical: {names}"
             found += [Text(line) for line in wrap_text(text, width, first="  ", rest="    ")]
         else:
-            found += [row_text(rows[shift], widths, width) for shift in shifts]
+            found += [rows[shift] for shift in shifts]
     return [*found, *wrap_prose(_SIGMA_LEGEND, width, style="dim")]
 
 
@@ -210,9 +206,9 @@ def _kl_lines(report: FloorReport, width: int) -> list[Text]:
     if not report.distribution_floors:
         return []
     header = ["", f"KL [{format_percent(report.confidence)} interval]", "max", "top-1"]
-    rows = {shift: _kl_cells(shift) for shift in report.distribution_shifts}
-    widths = column_widths([header, *rows.values()], width)
-    lines = [row_text(header, widths, width, style="dim")]
+    cells = list(map(_kl_cells, report.distribution_shifts))
+    head, *of_shifts = Table(headings=header, rows=cells).lines(width)
+    rows, lines = dict(zip(report.distribution_shifts, of_shifts, strict=True)), [head]
     for floor in report.distribution_floors:
         lines.append(_kl_heading(floor, width))
         shifts = [shift for shift in rows if shift.task == floor.task]
@@ -221,7 +217,7 @@ def _kl_lines(report: FloorReport, width: int) -> list[Text]:
             text = f"bit-identical: {names}"
             lines += [Text(line) for line in wrap_text(text, width, first="  ", rest="    ")]
         else:
-            lines += [row_text(rows[shift], widths, width) for shift in shifts]
+            lines += [rows[shift] for shift in shifts]
     return lines
 
 

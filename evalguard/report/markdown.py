@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from evalguard.core.gate_state import GateState
 from evalguard.core.markdown_text import inline
+from evalguard.report.table import Table
 from evalguard.report.view.bisection import BisectionView
 from evalguard.report.view.generations import generation_table
 from evalguard.report.view.metric import MetricView
@@ -164,7 +165,7 @@ def _metric_table(view: ReportView, room: int) -> str:
     rows = [_metric_row(metric) for index, metric in enumerate(shown) if index in kept]
     missing = len(shown) - len(rows)
     return join_paragraphs(
-        markdown_table(_METRIC_HEADER, rows, left=2) if rows else "",
+        markdown_table(_METRIC_HEADER, rows, left=2),
         f"_This page may not be longer. Left out: {missing} metrics._" if missing else "",
         *map(inline, (*view.hidden, view.legend)),
     )
@@ -182,7 +183,7 @@ def _culprit_tables(found: BisectionView) -> str:
     for search in found.searches:
         parts += [f"**{inline(search.title)}**", inline(search.answer)]
         rows = [(c.setting, c.change, c.alone, c.beside, c.share) for c in search.culprits]
-        parts += [markdown_table(_CULPRIT_HEADER, rows, left=2)] if rows else []
+        parts.append(markdown_table(_CULPRIT_HEADER, rows, left=2))
     return join_paragraphs(*parts, inline(found.legend))
 
 
@@ -193,7 +194,7 @@ def _distribution_table(all_of_them: tuple[DistributionView, ...], legend: str) 
         if d.known
     ]
     sentences = [sentence for d in all_of_them for sentence in d.sentences]
-    measured = markdown_table(_DISTRIBUTION_HEADER, rows, left=1) if rows else ""
+    measured = markdown_table(_DISTRIBUTION_HEADER, rows, left=1)
     return join_paragraphs(measured, *map(inline, (legend, *sentences)))
 
 
@@ -203,11 +204,7 @@ def _provenance(view: ReportView) -> str:
     when = f"evalguard {view.version}, {view.created}"
     texts = (*sides, f"Gate: {view.gate}.", when, view.resources, saved)
     command = code_block([view.command], "console") if view.command else ""
-    values = (
-        markdown_table(("environment", "value"), view.environment, left=2)
-        if view.environment
-        else ""
-    )
+    values = markdown_table(("environment", "value"), view.environment, left=2)
     return join_paragraphs(*map(inline, texts), command, values)
 
 
@@ -221,11 +218,9 @@ def code_block(lines: Sequence[str], language: str = "") -> str:
     return "\n".join([f"{fence}{language}", *lines, fence])
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
-    """Return a table of texts; all columns but the first ``left`` are flush right."""
-    rules = ["---" if column < left else "---:" for column in range(len(header))]
-    cells = [header, rules, *([inline(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
+    right = range(left, len(headings))
+    return Table(headings=headings, rows=rows, right=right).markdown()
 
 
 def foldout(title: str, body: str) -> str:

@@ -1,11 +1,9 @@
-"""A page of text in a terminal: blocks of lines, plain or with ANSI styles, and columns side by
-side.
-"""
+"""A page of text in a terminal: blocks of lines, plain or with ANSI styles."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from io import StringIO
 
 from rich.cells import cell_len
@@ -13,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from evalguard.core.shell_words import shell_words
-from evalguard.report.words.plain_text import fit_text, is_wider, pad_text, wrap_text
+from evalguard.report.words.plain_text import is_wider, wrap_text
 
 NARROWEST = 20
 _WIDEST_PROSE = 100
@@ -128,26 +126,3 @@ def _styled(lines: list[Text], width: int) -> str:
         for line in lines:
             console.print(line, soft_wrap=True)
     return captured.get().rstrip("\n")
-
-
-# Columns side by side that leave the terminal from the right where it is too narrow.
-
-
-_COLUMN_GAP = "  "
-_FEWEST_COLUMNS = 2
-
-
-def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Widths of the columns that fit into ``width``; the first two always stay."""
-    widths = [max(cell_len(text) for text in column) for column in zip(*rows, strict=True)]
-    while (
-        len(widths) > _FEWEST_COLUMNS and sum(widths) + len(_COLUMN_GAP) * (len(widths) - 1) > width
-    ):
-        widths.pop()
-    return widths
-
-
-def row_text(cells: Sequence[str], widths: Sequence[int], width: int, *, style: str = "") -> Text:
-    """One line of cells in columns of these widths; cells beyond them are left out."""
-    shown = (pad_text(text, w) for text, w in zip(cells, widths, strict=False))
-    return Text(fit_text(_COLUMN_GAP.join(shown).rstrip(), width), style=style)

@@ -24,15 +24,15 @@ from evalguard.report.page import (
     wrap_prose,
 )
 from evalguard.report.progress import clock_time
+from evalguard.report.table import Table
 from evalguard.report.terminal import sides_lines
 from evalguard.report.view.side import side_view
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import format_percent, margin_text
-from evalguard.report.words.plain_text import fit_text, pad_text, printable, wrap_text
+from evalguard.report.words.plain_text import fit_text, printable, wrap_text
 from evalguard.stats.metric_plan import DocumentRange, MetricPlan
 
 _NARROWEST_LABEL = 14
-_GAP = "  "
 _MOST_ROWS = 10
 _LEGEND = (
     "drift seen: the smallest one that all these documents show, in standard errors of the base; "
@@ -96,11 +96,11 @@ def _metrics(plans: Sequence[MetricPlan], width: int) -> list[Text]:
     seen = "the margin" if several else "".join(margins)
     header = ["", "drift seen, sigma", f"to see {seen}", "to decide"]
     rows = [[f"  {_metric_name(plan)}", *_cells(plan, own=several)] for plan in planned]
+    table = Table(headings=header, rows=rows, leaving=(), giving_way=0)
     widest = max((cell_len(row[0]) for row in rows), default=0)
-    room = _widths([header, *rows], width)[0] if rows else -1
-    side_by_side = room >= min(widest, _NARROWEST_LABEL)
-    aligned = _aligned([header, *rows], width) if side_by_side else []
-    found = [Text(line, style="dim") for line in aligned[:1]]
+    side_by_side = bool(rows) and table.room(width) >= min(widest, _NARROWEST_LABEL)
+    aligned = table.lines(width) if side_by_side else []
+    found = aligned[:1]
     for task in dict.fromkeys(plan.pilot.task for plan in plans):
         of_task = [plan for plan in plans if plan.pilot.task == task]
         found.append(_heading(task, of_task, width))
@@ -109,7 +109,7 @@ def _metrics(plans: Sequence[MetricPlan], width: int) -> list[Text]:
                 text = f"{_metric_name(plan)}: no plan: {printable(plan.pilot.problem)}"
                 found += [Text(line) for line in wrap_text(text, width, first="  ", rest="    ")]
             elif side_by_side:
-                found.append(Text(aligned[1 + planned.index(plan)]))
+                found.append(aligned[1 + planned.index(plan)])
             else:
                 found += _stacked(header, rows[planned.index(plan)], width)
     return found if plans else []
@@ -140,21 +140,6 @@ def _cells(plan: MetricPlan, *, own: bool) -> list[str]:
     ]
 
 
-def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Widths of columns; the first one gives way to the others, and may come out negative."""
-    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    rest = sum(widths[1:]) + len(_GAP) * (len(widths) - 1)
-    return [min(widths[0], width - rest), *widths[1:]]
-
-
-def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Columns side by side; where they do not fit, the first one is cut, then the line."""
-    first, *rest = _widths(rows, width)
-    widths = [max(first, 1), *rest]
-    cells = ([pad_text(text, w) for text, w in zip(row, widths, strict=True)] for row in rows)
-    return [fit_text(_GAP.join(row).rstrip(), width) for row in cells]
-
-
 def _sigma(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-" if value is None or math.isnan(value) else "inf"
@@ -183,19 +168,15 @@ def _costs(report: PlanReport, width: int) -> list[Text]:
     """Expected time and tokens, task by task, loading apart."""
     if not report.costs:
         return []
-    rows = [["scoring all of it", "model", "time", "tokens"]]
-    rows += [_cost_row(cost) for cost in report.costs]
+    header = ["scoring all of it", "model", "time", "tokens"]
+    rows = [_cost_row(cost) for cost in report.costs]
     if len(report.costs) > 1:
         rows.append(_total_row(report.costs))
-    lines = _aligned(rows, width)
+    lines = Table(headings=header, rows=rows, leaving=(), giving_way=0).lines(width)
     loading = ", ".join(f"{role} {_time(s)}" for role, s in report.load_seconds.items())
     said = f"Loading apart: {loading}. " if loading else ""
     said += "Finished scores in the cache make it shorter."
-    return [
-        Text(lines[0], style="dim"),
-        *(Text(line) for line in lines[1:]),
-        *wrap_prose(said, width, style="dim"),
-    ]
+    return [*lines, *wrap_prose(said, width, style="dim")]
 
 
 def _cost_row(cost: TaskCost) -> list[str]:

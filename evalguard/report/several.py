@@ -29,8 +29,9 @@ from evalguard.report import ci
 from evalguard.report.ci import annotation_command
 from evalguard.report.ci import render_annotations as annotated
 from evalguard.report.contract.compare import compare_document as comparison_document
-from evalguard.report.markdown import join_paragraphs, markdown_table
+from evalguard.report.markdown import join_paragraphs
 from evalguard.report.page import NARROWEST, command_lines, render_page, wrap_prose
+from evalguard.report.table import Table
 from evalguard.report.terminal import render_terminal as render_one
 from evalguard.report.view.report import build_report_view
 from evalguard.report.view.screen import (
@@ -401,12 +402,14 @@ def _markdown(report: SeveralReport) -> str:
         parts.append(f"- **{inline(_name(one), 200)}**: {inline(said, 1200)}")
     header = ["metric", *(inline(_name(one), 200) for one in report.reports)]
     body = [[full_label(known[k]), *(_cell(one, k) for one in report.reports)] for k in rows]
-    parts.append(markdown_table(header, body, left=1) if body else "")
+    parts += (
+        [Table(headings=header, rows=body, right=range(1, len(header))).markdown()] if body else []
+    )
     if report.steps:
         pairs = _all_steps(report)
         header = ["step", *(inline(_step_name(pair), 200) for pair in pairs)]
         body = [[full_label(known[k]), *(_step_cell(report, p, k) for p in pairs)] for k in rows]
-        parts.append(markdown_table(header, body, left=1))
+        parts.append(Table(headings=header, rows=body, right=range(1, len(header))).markdown())
     parts += [inline(printable(note), 600) for note in report.notes]
     return join_paragraphs(*parts) + "\n"
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.gate_state import GateState
 from evalguard.report.page import prose_width, wrap_prose
+from evalguard.report.table import Table
 from evalguard.report.view.bisection import CulpritView, SearchView, group_by_metric
 from evalguard.report.view.metric import MetricView, TaskView
 from evalguard.report.view.report import DistributionView, ReportView
@@ -30,17 +30,6 @@ _GRAVEST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
 _TaskRows = tuple[TaskView, list[MetricView]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _MetricColumn:
-    header: str
-    cells: Sequence[str]
-    right: bool = True
-
-    @cached_property
-    def width(self) -> int:
-        return max(cell_len(text) for text in (self.header, *self.cells))
-
-
 def metric_table(view: ReportView, *, width: int) -> list[Text]:
     """Return the lines of the table of all metrics that a page shows, in the report's order.
 
@@ -53,12 +42,10 @@ def metric_table(view: ReportView, *, width: int) -> list[Text]:
     metrics = [metric for _, of_task in tasks for metric in of_task]
     if not metrics:
         return []
-    columns = _metric_columns(view, metrics)
-    if width >= _WIDE:
-        wide = _wide_columns(metrics, columns)
-        if _metric_label_width(wide, width) >= _widest_label(metrics):
-            return list(_metric_rows(tasks, wide, width))
-    return _narrow_table(tasks, columns, width)
+    wide = _wide_table(view, metrics)
+    if width >= _WIDE and wide.fits(width):
+        return list(_metric_rows(tasks, wide, width))
+    return list(_narrow_rows(view, tasks, width))
 
 
 def worst_metrics_table(view: ReportView, *, width: int, most: int, said: str = "") -> list[Text]:
@@ -72,14 +59,17 @@ def worst_metrics_table(view: ReportView, *, width: int, most: int, said: str = 
     worst = sorted(_shown_metrics(view), key=_severity_order)[:most]
     if not worst:
         return []
-    columns = _metric_columns(view, worst)
-    flat = [
-        _MetricColumn(header="task", cells=[metric.task for metric in worst], right=False),
-        _MetricColumn(header="metric", cells=[metric.label for metric in worst], right=False),
-        *columns,
-    ]
-    if sum(column.width + _GAP for column in flat) - _GAP <= width:
-        return list(_flat(worst, flat, width, said))
+    table = _narrow_table(view, worst)
+    flat = replace(
+        table,
+        headings=["task", "metric", *table.headings[1:]],
+        rows=[[m.task, m.label, *row[1:]] for m, row in zip(worst, table.rows, strict=True)],
+        right=(2, 3, 5),
+    )
+    if flat.fits(width):
+        head, *lines = flat.lines(width)
+        pairs = zip(worst, lines, strict=True)
+        return [head, *(text for m, line in pairs for text in (line, *_failure(m, width, said)))]
     chosen = set(map(id, worst))
     order = {metric.task: place for place, metric in reversed(list(enumerate(worst)))}
     tasks = [
@@ -87,8 +77,7 @@ def worst_metrics_table(view: ReportView, *, width: int, most: int, said: str = 
         for task in sorted(view.tasks, key=lambda task: order.get(task.name, len(order)))
     ]
     found = [(task, of_task) for task, of_task in tasks if of_task]
-    ordered = [metric for _, of_task in found for metric in of_task]
-    return _narrow_table(found, _metric_columns(view, ordered), width, said)
+    return list(_narrow_rows(view, found, width, said))
 
 
 def left_out_states(view: ReportView, *, most: int) -> list[GateState | None]:
@@ -114,44 +103,54 @@ def _severity_order(metric: MetricView) -> tuple[int, int, float]:
     return state, GRAVITY.index(metric.outcome), -size
 
 
-def _narrow_table(
-    tasks: Sequence[_TaskRows], columns: Sequence[_MetricColumn], width: int, said: str = ""
-) -> list[Text]:
-    metrics = [metric for _, of_task in tasks for metric in of_task]
-    wanted = min(_widest_label(metrics), _NARROWEST_LABEL)
-    if _metric_label_width(columns, width) >= wanted:
-        return list(_metric_rows(tasks, columns, width, said))
-    return list(_stacked_metrics(tasks, columns, width, said))
+def _narrow_rows(
+    view: ReportView, tasks: Sequence[_TaskRows], width: int, said: str = ""
+) -> Iterator[Text]:
+    table = _narrow_table(view, [metric for _, of_task in tasks for metric in of_task])
+    wanted = min(table.natural_widths()[0], _INDENT + _NARROWEST_LABEL)
+    if table.room(width) >= wanted:
+        return _metric_rows(tasks, table, width, said)
+    return _stacked_metrics(tasks, table, width, said)
 
 
-def _metric_columns(view: ReportView, metrics: Sequence[MetricView]) -> list[_MetricColumn]:
-    header = f"sigma [{view.interval_header}]"
-    return [
-        _MetricColumn(header="base", cells=[metric.base for metric in metrics]),
-        _MetricColumn(header="candidate", cells=[metric.candidate for metric in metrics]),
-        _MetricColumn(header=header, cells=_sigma_cells(metrics), right=False),
-        _MetricColumn(header="paired p", cells=[metric.p for metric in metrics]),
-        _MetricColumn(
-            header="outcome", cells=[_outcome(metric) for metric in metrics], right=False
-        ),
-    ]
+def _narrow_table(view: ReportView, metrics: Sequence[MetricView]) -> Table:
+    sigmas = _sigma_cells(metrics)
+    return Table(
+        headings=[
+            "", "base", "candidate", f"sigma [{view.interval_header}]", "paired p", "outcome"
+        ],
+        rows=[
+            [_label(m), m.base, m.candidate, sigma, m.p, _outcome(m)]
+            for m, sigma in zip(metrics, sigmas, strict=True)
+        ],
+        right=(1, 2, 4),
+        leaving=(),
+        giving_way=0,
+    )  # fmt: skip
 
 
-def _wide_columns(
-    metrics: Sequence[MetricView], columns: Sequence[_MetricColumn]
-) -> list[_MetricColumn]:
-    sigma, p, outcome = columns[2:]
-    return [
-        _MetricColumn(header="n", cells=[metric.n_used for metric in metrics]),
-        _MetricColumn(header="base", cells=[metric.base_with_stderr for metric in metrics]),
-        _MetricColumn(
-            header="candidate", cells=[metric.candidate_with_stderr for metric in metrics]
-        ),
-        sigma,
-        p,
-        _MetricColumn(header="false alarm", cells=[metric.false_alarm for metric in metrics]),
-        outcome,
-    ]
+def _wide_table(view: ReportView, metrics: Sequence[MetricView]) -> Table:
+    sigmas = _sigma_cells(metrics)
+    return Table(
+        headings=[
+            "", "n", "base", "candidate", f"sigma [{view.interval_header}]", "paired p",
+            "false alarm", "outcome",
+        ],
+        rows=[
+            [
+                _label(m), m.n_used, m.base_with_stderr, m.candidate_with_stderr, sigma, m.p,
+                m.false_alarm, _outcome(m),
+            ]
+            for m, sigma in zip(metrics, sigmas, strict=True)
+        ],
+        right=(1, 2, 3, 5, 6),
+        leaving=(),
+        giving_way=0,
+    )  # fmt: skip
+
+
+def _label(metric: MetricView) -> str:
+    return " " * _INDENT + metric.label
 
 
 def _sigma_cells(metrics: Sequence[MetricView]) -> list[str]:
@@ -159,58 +158,32 @@ def _sigma_cells(metrics: Sequence[MetricView]) -> list[str]:
     return [f"{metric.sigma:>{indent}} {metric.interval}".rstrip() for metric in metrics]
 
 
-def _metric_label_width(columns: Sequence[_MetricColumn], width: int) -> int:
-    return width - _INDENT - sum(column.width + _GAP for column in columns)
-
-
-def _widest_label(metrics: Sequence[MetricView]) -> int:
-    return max(cell_len(metric.label) for metric in metrics)
-
-
-def _flat(
-    metrics: Sequence[MetricView], columns: Sequence[_MetricColumn], width: int, said: str
-) -> Iterator[Text]:
-    gap = " " * _GAP
-    header = gap.join(pad_text(c.header, c.width, right=c.right) for c in columns)
-    yield Text(header.rstrip(), style="dim")
-    for number, metric in enumerate(metrics):
-        cells = [pad_text(c.cells[number], c.width, right=c.right) for c in columns[:-1]]
-        yield _with_outcome(gap.join(cells) + gap, metric)
-        yield from _failure(metric, width, said)
-
-
 def _metric_rows(
-    tasks: Sequence[_TaskRows], columns: Sequence[_MetricColumn], width: int, said: str = ""
+    tasks: Sequence[_TaskRows], table: Table, width: int, said: str = ""
 ) -> Iterator[Text]:
-    metrics = [metric for _, of_task in tasks for metric in of_task]
-    label = min(_metric_label_width(columns, width), _widest_label(metrics))
-    gap = " " * _GAP
-    header = [pad_text(c.header, c.width, right=c.right) for c in columns]
-    yield Text(gap.join([" " * (_INDENT + label), *header]).rstrip(), style="dim")
+    head, *lines = table.lines(width)
+    yield head
     for heading, numbered in _task_groups(tasks, width):
         yield heading
         for number, metric in numbered:
-            cells = [pad_text(c.cells[number], c.width, right=c.right) for c in columns[:-1]]
-            name = " " * _INDENT + pad_text(metric.label, label)
-            yield _with_outcome(gap.join([name, *cells]) + gap, metric)
+            yield lines[number]
             yield from _failure(metric, width, said)
 
 
 def _stacked_metrics(
-    tasks: Sequence[_TaskRows], columns: Sequence[_MetricColumn], width: int, said: str = ""
+    tasks: Sequence[_TaskRows], table: Table, width: int, said: str = ""
 ) -> Iterator[Text]:
-    base, candidate, sigma, p, outcome = columns
     indent = " " * _INDENT
-    for line in pack_lines(["base -> candidate,", f"{sigma.header},", "paired p"], width, gap=" "):
+    room = max(width - table.natural_widths()[-1] - _GAP - _INDENT, 0)
+    names = ["base -> candidate,", f"{table.headings[3]},", "paired p"]
+    for line in pack_lines(names, width, gap=" "):
         yield Text(line, style="dim")
     for heading, numbered in _task_groups(tasks, width):
         yield heading
         for number, metric in numbered:
-            room = max(width - outcome.width - _GAP - _INDENT, 0)
-            name = indent + pad_text(metric.label, room) + " " * _GAP
-            yield _with_outcome(name, metric)
-            values = f"{base.cells[number]} -> {candidate.cells[number]}"
-            cells = [values, sigma.cells[number].strip(), f"p {p.cells[number]}"]
+            _, base, candidate, sigma, p, outcome = table.rows[number]
+            yield Text.assemble(indent, pad_text(metric.label, room), " " * _GAP, outcome)
+            cells = [f"{base} -> {candidate}", str(sigma).strip(), f"p {p}"]
             for line in pack_lines(cells, width, gap="   ", indent=indent * 2):
                 yield Text(line)
             yield from _failure(metric, width, said)
@@ -228,17 +201,12 @@ def _task_groups(
         row += len(metrics)
 
 
-def _with_outcome(head: str, metric: MetricView) -> Text:
-    said = _outcome(metric)
-    style = "" if said == _NOT_GATED else OUTCOME_STYLE[metric.outcome]
-    return Text.assemble(head, (said, style))
-
-
-def _outcome(metric: MetricView) -> str:
+def _outcome(metric: MetricView) -> Text:
     """Its outcome; of one that the gate does not judge only that, for there is no room for both."""
-    if not metric.said_ungated:
-        return metric.said
-    return metric.outcome if metric.outcome == "failed" else _NOT_GATED
+    if not metric.said_ungated or metric.outcome == "failed":
+        said = metric.outcome if metric.said_ungated else metric.said
+        return Text(said, style=OUTCOME_STYLE[metric.outcome])
+    return Text(_NOT_GATED)
 
 
 def _failure(metric: MetricView, width: int, said: str = "") -> Iterator[Text]:
@@ -256,20 +224,7 @@ def _cut(text: Text, width: int) -> Text:
 # The table of distributions, laid out for the width there is.
 
 
-_DISTRIBUTIONS_TITLE = "Distributions"
-_DISTRIBUTION_GAP, _DISTRIBUTION_INDENT, _NARROWEST_TASK = 2, 2, 12
-# Least important first: what goes where the terminal is too narrow for all.
-_DROPPED_FIRST = ("positions", "max", "Δp rms", "99%", "top-1")
-
-
-@dataclass(frozen=True, slots=True)
-class _DistributionColumn:
-    header: str
-    cells: Sequence[str]
-
-    @property
-    def width(self) -> int:
-        return max(cell_len(text) for text in (self.header, *self.cells))
+_NARROWEST_TASK = 12
 
 
 def distribution_lines(view: ReportView, width: int, prose: int) -> list[str]:
@@ -283,40 +238,19 @@ def distribution_lines(view: ReportView, width: int, prose: int) -> list[str]:
 
 
 def _distribution_table(distributions: Sequence[DistributionView], width: int) -> list[str]:
-    columns = _distribution_columns(distributions)
-    for header in _DROPPED_FIRST:
-        if _distribution_label_width(columns, width) >= _NARROWEST_TASK:
-            break
-        columns = [column for column in columns if column.header != header]
-    longest = max(
-        *(cell_len(one.task) for one in distributions),
-        cell_len(_DISTRIBUTIONS_TITLE) - _DISTRIBUTION_INDENT,
-    )
-    label = min(max(_distribution_label_width(columns, width), 0), longest)
-    gap, indent = " " * _DISTRIBUTION_GAP, " " * _DISTRIBUTION_INDENT
-    headers = [pad_text(column.header, column.width, right=True) for column in columns]
-    lines = [gap.join([pad_text(_DISTRIBUTIONS_TITLE, _DISTRIBUTION_INDENT + label), *headers])]
-    for row, one in enumerate(distributions):
-        cells = [pad_text(column.cells[row], column.width, right=True) for column in columns]
-        lines.append(gap.join([indent + pad_text(one.task, label), *cells]))
-    return [fit_text(line.rstrip(), width) for line in lines]
-
-
-def _distribution_label_width(columns: Sequence[_DistributionColumn], width: int) -> int:
-    return (
-        width - _DISTRIBUTION_INDENT - sum(column.width + _DISTRIBUTION_GAP for column in columns)
-    )
-
-
-def _distribution_columns(distributions: Sequence[DistributionView]) -> list[_DistributionColumn]:
-    return [
-        _DistributionColumn("positions", [one.positions for one in distributions]),
-        _DistributionColumn("KL mean", [one.kl for one in distributions]),
-        _DistributionColumn("99%", [one.kl_p99 for one in distributions]),
-        _DistributionColumn("max", [one.kl_max for one in distributions]),
-        _DistributionColumn("Δp rms", [one.dp_rms for one in distributions]),
-        _DistributionColumn("top-1", [one.same_top1 for one in distributions]),
+    rows = [
+        [f"  {one.task}", one.positions, one.kl, one.kl_p99, one.kl_max, one.dp_rms, one.same_top1]
+        for one in distributions
     ]
+    table = Table(
+        headings=["Distributions", "positions", "KL mean", "99%", "max", "Δp rms", "top-1"],
+        rows=rows,
+        right=range(1, 7),
+        leaving=(1, 4, 5, 3, 6),  # least important first
+        giving_way=0,
+        least=_NARROWEST_TASK + 2,
+    )
+    return [line.plain for line in table.lines(width)]
 
 
 # The bisection in a terminal: a table of culprits, what is cleared, the cost, and the repair.

@@ -20,7 +20,8 @@ from evalguard.core.reports.history_report import (
     Trend,
     TrendReport,
 )
-from evalguard.report.page import column_widths, command_lines, row_text, wrap_prose
+from evalguard.report.page import command_lines, wrap_prose
+from evalguard.report.table import Table
 from evalguard.report.words.labels import GRAVITY, STATE_STYLE, format_percent
 from evalguard.report.words.plain_text import fit_text, pad_text, printable
 from evalguard.report.words.rounding import format_count, format_with_stderr, p_value_phrase
@@ -305,9 +306,8 @@ def listing_blocks(listing: HistoryListing, width: int) -> Iterator[list[Text]]:
         rows = [row[:-1] for row in rows]
     if width < _NARROWEST_WITH_TIME:
         rows = [(number, time[:10], *others) for number, time, *others in rows]
-    widths = column_widths(rows, width)
     styles = ["bold", *(STATE_STYLE[kept.run.state] for kept in listing.runs)]
-    yield [row_text(row, widths, width, style=s) for row, s in zip(rows, styles, strict=True)]
+    yield Table(headings=rows[0], rows=rows[1:]).lines(width, styles)
 
 
 def format_time(created: str) -> str:

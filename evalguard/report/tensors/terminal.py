@@ -11,12 +11,11 @@ from evalguard.core.tensors.noise import NoiseRange, NoiseTable
 from evalguard.core.tensors.tolerances import TOLERANCES
 from evalguard.report.page import (
     NARROWEST,
-    column_widths,
     prose_width,
     render_page,
-    row_text,
     wrap_prose,
 )
+from evalguard.report.table import Table
 from evalguard.report.tensors.words import (
     DeltaGroup,
     answer_text,
@@ -136,7 +135,6 @@ def render_noise(
         ]
         for one in table.classes
     ]
-    widths = column_widths([header, *rows], width)
     answer = ""
     if figure is not None:
         answer = (
@@ -151,7 +149,7 @@ def render_noise(
     blocks = [
         wrap_prose(answer, width, style="bold"),
         wrap_prose(printable(about), width),
-        [row_text(header, widths, width, style="dim"), *(row_text(r, widths, width) for r in rows)],
+        Table(headings=header, rows=rows).lines(width),
     ]
     return render_page(blocks, width, color=color)
 

@@ -12,14 +12,13 @@ from rich.text import Text
 from evalguard.core.reports.trace_report import TraceReport
 from evalguard.report.page import (
     NARROWEST,
-    column_widths,
     command_lines,
     more_lines,
     prose_width,
     render_page,
-    row_text,
     wrap_prose,
 )
+from evalguard.report.table import Table
 from evalguard.report.trace.view import (
     DepthPoint,
     SuspectView,
@@ -164,7 +163,7 @@ def _suspects(view: TraceView, width: int, of: _Shown) -> list[Text]:
     swap = any(one.swap for one in shown)
     header = ["", "local", *(["swap-in"] if swap else []), "what differs"]
     rows = [_suspect_row(one, swap=swap) for one in shown]
-    widths = column_widths([header, *rows], 10_000)
+    widths = Table(headings=header, rows=rows).natural_widths()
     figures = sum(widths[1:-1]) + 2 * (len(widths) - 1)
     widths[0] = max(_LEAST_MODULE, min(widths[0], 3 * (width - figures) // 5))
     widths[-1] = width - widths[0] - figures
@@ -278,10 +277,8 @@ def _details(view: TraceView, width: int) -> list[list[Text]]:
             heads = ", ".join(f"{head}: {error}" for head, error in one.heads)
             lines += wrap_prose(f"relative L2 by head: {heads}", width)
         if one.tokens:
-            rows = [["document", "token", "text", "relative L2"], *map(list, one.tokens)]
-            widths = column_widths(rows, width)
-            lines += [row_text(rows[0], widths, width, style="dim")]
-            lines += [row_text(row, widths, width) for row in rows[1:]]
+            header = ["document", "token", "text", "relative L2"]
+            lines += Table(headings=header, rows=list(map(list, one.tokens))).lines(width)
         blocks.append(lines)
     return blocks
 
@@ -304,10 +301,7 @@ def _hyperparameters(view: TraceView, width: int) -> list[Text]:
     rows = [[one.name, one.base, one.candidate, one.verdict, one.where] for one in told]
     if not rows:
         return wrap_prose(view.configuration, width)
-    widths = column_widths([header, *rows], 10_000)
-    widths[-1] = max(min(widths[-1], width - sum(widths[:-1]) - 2 * (len(widths) - 1)), 0)
-    lines = [row_text(header, widths, width, style="dim")]
-    lines += [row_text(row, widths, width) for row in rows]
+    lines = Table(headings=header, rows=rows, leaving=(), giving_way=4).lines(width)
     return [*lines, *wrap_prose(f"{view.equal} more are equal", width, style="dim")]
 
 
@@ -322,13 +316,11 @@ def _layers(view: TraceView, width: int) -> list[Text]:
     ]  # fmt: skip
     if not rows:
         return []
-    figures = sum(max(len(row[at]) for row in (header, *rows)) + 2 for at in range(1, 4))
-    room = max(width - figures, _LEAST_MODULE)
-    cut = [[fit_text(row[0], room), *row[1:]] for row in rows]
-    widths = column_widths([header, *cut], width)
-    lines = [row_text(header, widths, width, style="dim")]
-    for one, row in zip(view.layers, cut, strict=False):
-        lines.append(row_text(row, widths, width, style="red" if one.beyond else ""))
+    styles = ["dim", *("red" if one.beyond else "" for one in view.layers[: len(rows)])]
+    table = Table(
+        headings=header, rows=rows, leaving=range(7, 3, -1), giving_way=0, least=_LEAST_MODULE
+    )
+    lines = table.lines(width, styles)
     more = len(view.layers) - len(rows)
     return [*lines, *(wrap_prose(f"and {more} more: --json", width) if more else [])]
 
