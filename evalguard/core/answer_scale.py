@@ -49,7 +49,7 @@ class AnswerScale:
             of=table.metric,
             limit=limit,
             doc_ids=tuple(int(one) for one in table.doc_ids),
-            answers=table.answers,
+            answers=tuple(table.answers),
         )
 
     @property

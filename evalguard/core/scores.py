@@ -108,7 +108,7 @@ class ScoreTable:
     target_hashes: Sequence[str]
     asked_hashes: Sequence[str] = ()
     token_hashes: tuple[str, ...] = ()
-    answers: tuple[str, ...] = ()
+    answers: Sequence[str] = ()
     clusters: tuple[str, ...] = ()
     cluster_field: str = ""
     cut: tuple[bool, ...] = ()

@@ -11,6 +11,7 @@ from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
 from evalguard.core.repeat_command import as_comparison
 from evalguard.errors import UsageError
+from evalguard.harness.finished_runs.run import share_documents
 from evalguard.run.base import is_parquet, is_stored_base, read_baseline
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
@@ -35,6 +36,7 @@ from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
     ReferenceSource,
+    RunSource,
     SideSpec,
     Source,
     resolve_side,
@@ -204,6 +206,8 @@ def resolve_request(
         _side_of("base", base, options), guards, options, cwd=cwd
     )
     second = resolve_side(_side_of("cand", candidate, options), guards, options, cwd=cwd)
+    if isinstance(first, RunSource) and isinstance(second, RunSource):
+        share_documents(first.run, second.run)
     sources = with_distinct_names(first, with_base_settings(first, second))
     choices = resolve_choices(sources[0], sources[1], guards, options)
     choices = replace(choices, notes=(*choices.notes, *notes))

@@ -229,7 +229,7 @@ class ClusterChoice:
         Raises:
             UsageError: if the guard file names a field that the task's documents do not have.
         """
-        if self.of_all in fields.labels:
+        if self.of_all and self.of_all in fields.labels:
             return self.of_all
         name = self.by_task.get(task, "")
         if name and name not in fields.labels:
@@ -245,8 +245,10 @@ def check_clusters(choice: ClusterChoice, fields: FieldsByTask) -> None:
     """
     for task in fields:
         choice.field_of(task, fields[task])
+    if not choice.of_all or not fields:
+        return
     known = {name for of_task in fields.values() for name in of_task.labels}
-    if choice.of_all and fields and choice.of_all not in known:
+    if choice.of_all not in known:
         raise _unknown_field(choice.of_all, "the documents of any task", known)
 
 

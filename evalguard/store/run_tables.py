@@ -71,17 +71,24 @@ class SampleColumns(Mapping[str, Sequence[Any]]):
         StoreError: the file is damaged, when it is opened or when a column is asked for.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        with _open_table(file) as opened:
-            self._schema = opened.schema_arrow
+    def __init__(self, file: Path, picked: pa.Table | None = None) -> None:
+        self._file, self._picked = file, picked
+        if picked is None:
+            with _open_table(file) as opened:
+                self._schema = opened.schema_arrow
+        else:
+            self._schema = picked.schema
         self._made: dict[str, list[Any]] = {}
 
     def __getitem__(self, name: str) -> list[Any]:
         if name not in self._schema.names:
             raise KeyError(name)
         if name not in self._made:
-            self._made[name] = read_samples(self._file, [name])[name]
+            table = self._picked
+            if table is None:
+                table = _read_columns(self._file, [name])
+            with _damage_as_error(self._file):
+                self._made[name] = _column_values(table.column(name), table.schema.field(name))
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -91,7 +98,7 @@ class SampleColumns(Mapping[str, Sequence[Any]]):
     def __len__(self) -> int:
         return len(self._schema.names)
 
-    def pick(self, positions: Sequence[int]) -> dict[str, Sequence[Any]]:
+    def pick(self, positions: Sequence[int]) -> SampleColumns:
         """All columns of the documents at these positions, which ascend."""
         import pyarrow as pa
 
@@ -105,12 +112,9 @@ class SampleColumns(Mapping[str, Sequence[Any]]):
                 taken = pa.Array.from_buffers(pa.int64(), own.size, [None, pa.py_buffer(own)])
                 parts.append(group.take(taken))
                 first += group.num_rows
-        table = pa.concat_tables(parts)
-        with _damage_as_error(self._file):
-            return {
-                field.name: _column_values(table.column(field.name), field)
-                for field in table.schema
-            }
+                del group
+                pa.default_memory_pool().release_unused()
+        return SampleColumns(self._file, pa.concat_tables(parts))
 
 
 def read_sample_facts(file: Path) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def samples_to_parquet(
     sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(arrays, schema=schema)
     pq.write_table(table, sink, compression="zstd", row_group_size=_GROUP)
+    pa.default_memory_pool().release_unused()
     return memoryview(sink.getvalue())
 
 

@@ -145,6 +145,11 @@ class Texts(Column):
         known = None if self.known is None else self.known[begin:end]
         return Texts(data, bounds - bounds[0], known, self.is_utf8)
 
+    def share(self, other: Texts) -> None:
+        """Take the memory of other texts, if these are the same."""
+        if self == other:
+            self.data, self.bounds, self.known = other.data, other.bounds, other.known
+
     @property
     def is_filled(self) -> bool:
         """Whether no text is empty or None."""
@@ -337,6 +342,16 @@ class DocumentColumns(Sequence[Mapping[str, Value]]):
         if isinstance(place, slice):
             return [self[at] for at in range(*place.indices(len(self)))]
         return {name: column[place] for name, column in self.columns.items()}
+
+    def share(self, other: DocumentColumns) -> None:
+        """Take the memory of another run's texts where they are the same."""
+        for name, column in self.columns.items():
+            ours, theirs = (
+                one.items if isinstance(one, Lists) else one
+                for one in (column, other.columns.get(name))
+            )
+            if isinstance(ours, Texts) and isinstance(theirs, Texts):
+                ours.share(theirs)
 
     def __iter__(self) -> Iterator[Mapping[str, Value]]:
         for values in zip(*self.columns.values(), strict=True):

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from evalguard.core.document_fields import DocumentFields
-from evalguard.core.documents.columns import Rows
+from evalguard.core.documents.columns import DocumentColumns, Rows, Texts
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.core.task_group import GroupMetric, TaskGroup
@@ -103,6 +103,19 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> LmEvalRun:
         origin=RunOrigin.of(results),
         lost=dict(_lost(files, results, tasks or ())),
     )
+
+
+def share_documents(base: LmEvalRun, candidate: LmEvalRun) -> None:
+    """Keep in memory once what two runs' documents have in common, which is most of it."""
+    for task, theirs in candidate.documents.items():
+        ours = base.documents.get(task)
+        if isinstance(theirs, DocumentColumns) and isinstance(ours, DocumentColumns):
+            theirs.share(ours)
+    tables = {table.key: table for table in base.tables}
+    for table in candidate.tables:
+        one = tables[table.key].asked_hashes if table.key in tables else ()
+        if isinstance(table.asked_hashes, Texts) and isinstance(one, Texts):
+            table.asked_hashes.share(one)
 
 
 def _chosen(files: RunFiles, results: Results, names: Sequence[str]) -> tuple[str, ...]:

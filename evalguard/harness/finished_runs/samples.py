@@ -95,6 +95,6 @@ class TaskSamples:
     loglikelihoods: Lists | None
 
 
-def all_answers(given: Sequence[str | None]) -> tuple[str, ...]:
+def all_answers(given: Sequence[str | None]) -> Sequence[str]:
     """What the documents were answered; () where any is unknown."""
-    return () if None in given else tuple(one for one in given if one is not None)
+    return () if None in given else Texts.of(given)

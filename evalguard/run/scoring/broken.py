@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.core.documents.broken_documents import (
     AskedText,
@@ -75,21 +76,17 @@ class _ShownRows:
 
     base: Rows
     candidate: Rows
-    of_base: Mapping[int, int]
-    of_candidate: Mapping[int, int]
+    of_base: _Places
+    of_candidate: _Places
 
     @classmethod
     def of(cls, base: Rows, candidate: Rows) -> _ShownRows:
         """Find the rows of each document."""
-        places = (
-            {doc_id: at for at, doc_id in enumerate(map(_doc_id, column_of(side, "doc_id")))}
-            for side in (base, candidate)
-        )
-        return cls(base, candidate, *places)
+        return cls(base, candidate, _Places.of(base), _Places.of(candidate))
 
     def rows(self, doc_id: int) -> tuple[Row | None, Row | None]:
         """A document's rows, None where a side does not show it, or shows another one."""
-        ours, theirs = self.of_base.get(doc_id), self.of_candidate.get(doc_id)
+        ours, theirs = self.of_base.find(doc_id), self.of_candidate.find(doc_id)
         one = None if ours is None else self.base[ours]
         other = None if theirs is None else self.candidate[theirs]
         if one is None or other is None or one.get("doc_hash") == other.get("doc_hash"):
@@ -97,21 +94,40 @@ class _ShownRows:
         return None, None
 
     def suspects(self) -> Iterator[int]:
-        """Documents of which the candidate's log-likelihoods may be broken, in the base's order."""
+        """Documents of both of which the candidate's log-likelihoods may be broken."""
         column = column_of(self.candidate, "loglikelihood")
         if isinstance(column, Lists) and isinstance(column.items, Numbers):
             values, known = column.items.values, column.items.known
             odd = ~((values > _NOTHING_BROKEN) & (values < math.inf))
             places = np.flatnonzero(odd if known is None else odd & known)
             rows = np.searchsorted(column.bounds, places, side="right") - 1
-            suspect = set(np.unique(rows).tolist())
+            suspect = np.unique(rows).tolist()
         else:
-            suspect = {at for at, told in enumerate(column) if not _is_sound(told)}
-        yield from (one for one in self.of_base if self.of_candidate.get(one) in suspect)
+            suspect = [at for at, told in enumerate(column) if not _is_sound(told)]
+        for row in suspect:
+            doc_id = int(self.of_candidate.doc_ids[row])
+            if self.of_candidate.find(doc_id) == row and self.of_base.find(doc_id) is not None:
+                yield doc_id
 
 
-def _doc_id(found: Value) -> int:
-    return found if isinstance(found, int) else -1
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Rows by doc_id; of one that stands twice the last."""
+
+    doc_ids: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Rows) -> _Places:
+        told = (one if isinstance(one, int) else -1 for one in column_of(rows, "doc_id"))
+        doc_ids = np.fromiter(told, dtype=np.int64, count=len(rows))
+        return cls(doc_ids, np.argsort(doc_ids, kind="stable"))
+
+    def find(self, doc_id: int) -> int | None:
+        """The row of a document; None where there is none."""
+        at = int(np.searchsorted(self.doc_ids, doc_id, side="right", sorter=self.order)) - 1
+        row = int(self.order[at]) if at >= 0 else -1
+        return row if row >= 0 and self.doc_ids[row] == doc_id else None
 
 
 def _is_sound(told: Value) -> bool:
