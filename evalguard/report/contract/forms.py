@@ -129,17 +129,32 @@ def write_record(record: Any, unit: str = SIGMA) -> dict[str, Any]:
         unit: of the record that it is in.
     """
     kind: Any = type(record)
-    form, hints = form_of(kind), annotations_of(kind)
+    form = form_of(kind)
     unit = getattr(record, "unit", unit)
     fields: dict[str, Any] = {}
-    for name, key in written_fields(kind):
-        value = _write(getattr(record, name), unit, keyed=_names_metrics(hints[name]))
-        fields |= value if name in form.inline else {key: value}
+    for name, key, keyed in _written(kind):
+        value = getattr(record, name)
+        if type(value) not in _SIMPLE:
+            value = _write(value, unit, keyed=keyed)
+        if name in form.inline:
+            fields |= value
+        else:
+            fields[key] = value
     if not form.in_any_unit:
         return fields
     drifts = {name: fields[own] for name, own in SIGMA_NAMES.items() if own in fields}
     of_sigma = {SIGMA_NAMES[n]: value if unit == SIGMA else None for n, value in drifts.items()}
     return {**fields, "unit": unit, **drifts, **of_sigma}
+
+
+_SIMPLE = frozenset({bool, int, float, str, type(None)})
+
+
+@cache
+def _written(kind: Any) -> list[tuple[str, str, bool]]:
+    """As ``written_fields``, and whether keys of metrics stand there."""
+    hints = annotations_of(kind)
+    return [(name, key, _names_metrics(hints[name])) for name, key in written_fields(kind)]
 
 
 def written_fields(kind: type) -> list[tuple[str, str]]:
