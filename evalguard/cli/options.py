@@ -97,7 +97,7 @@ TASKS = (
     task_option(
         "--limit",
         type=LimitValue(),
-        help="First N documents per task, or a share of them (0.1).",
+        help="First N documents per task, or a share (0.1).",
     ),
     *PROMPTS,
     task_option(
@@ -161,8 +161,8 @@ DEBUG = output_option(
 BASE = model_option(
     "--base",
     metavar="MODEL",
-    help="Base: a name in the guard file, a folder, a hub id, a run of lm-eval or evalguard, "
-    "a history, a reference file.",
+    help="Base: a name in the guard file, a folder, a hub id, a finished run, a history, a "
+    "reference file.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",
