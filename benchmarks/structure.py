@@ -2,8 +2,9 @@
 
     python -m benchmarks.structure
 
-Counts files, lines, load-time imports and files with one importer; then runs one comparison of the
-demo's models on few documents and counts the files and functions of the package that were called.
+Counts files, lines, words of the docs, load-time imports and files with one importer; then runs one
+comparison of the demo's models on few documents and counts the files and functions of the package
+that were called, and the kinds of records (dataclasses) that were made.
 """
 
 from __future__ import annotations
@@ -52,20 +53,43 @@ def measure_files() -> dict[str, Any]:
     return {
         "files (without __init__)": len(lines),
         "lines": sum(lines.values()),
+        "lines of tests": count_lines("tests/**/*.py"),
+        "lines of JSON": count_lines("evalguard/**/*.json"),
+        "words of docs and README": count_words(),
         "largest": f"{largest}, {lines[largest]} lines",
         "median lines": statistics.median(lines.values()),
         "files with one importer": sum(1 for count in importers.values() if count == 1),
     }
 
 
+def count_lines(pattern: str) -> int:
+    """Lines of the checkout's files that match a pattern."""
+    files = PACKAGE.parent.glob(pattern)
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in files)
+
+
+def count_words() -> int:
+    """Words of the README and of what stands in docs, made pages of the reference excepted."""
+    pages = [PACKAGE.parent / "README.md", *(PACKAGE.parent / "docs").rglob("*.md")]
+    written = [page for page in pages if page.parent.name != "reference"]
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in written)
+
+
 def trace_comparison() -> dict[str, Any]:
     """One comparison of the demo's models, and the code of ours that it calls."""
     called: set[tuple[str, str, int]] = set()
+    records: set[type] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(str(PACKAGE)):
+        if event != "call":
+            return
+        if code.co_filename.startswith(str(PACKAGE)):
             called.add((code.co_filename, code.co_qualname, code.co_firstlineno))
+        elif code.co_name == "__init__" and code.co_filename == "<string>":
+            made = type(frame.f_locals[code.co_varnames[0]])  # a dataclass, as Python made it
+            if made.__module__.startswith("evalguard."):
+                records.add(made)
 
     from evalguard.cli.main import main
     from evalguard.run.meter import find_demo_guard
@@ -92,6 +116,7 @@ def trace_comparison() -> dict[str, Any]:
     return {
         "files of ours with a function called": len({file for file, _, _ in functions}),
         "functions of ours called": len(functions),
+        "kinds of records made": len(records),
         "modules of ours imported": sum(name.startswith("evalguard.") for name in sys.modules),
     }
 
