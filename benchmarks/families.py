@@ -14,7 +14,7 @@ from benchmarks.tables import scored
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
-from evalguard.run.judging import judge_comparisons
+from evalguard.run.gate_judgement import judge_comparisons
 from evalguard.stats.compare_scores import compare_documents, compare_scores
 from evalguard.stats.contributions import contributions
 from evalguard.stats.drift import estimate_drift

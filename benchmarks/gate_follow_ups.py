@@ -18,7 +18,7 @@ from benchmarks.tally import Share, seed_of
 from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.gate import Gate
 from evalguard.core.verdict import Margin
-from evalguard.run.judging import judge_comparisons
+from evalguard.run.gate_judgement import judge_comparisons
 from evalguard.stats.compare_scores import compare_documents
 
 SEED = 20261126

@@ -26,7 +26,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
 from evalguard.run.compare import resolve_request
-from evalguard.run.meter import find_demo_guard
+from evalguard.run.demo import find_demo_guard
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.stats.compare_scores import compare_scores

@@ -17,7 +17,8 @@ from evalguard.cli.parameters import PATH, Age, Size, add_options
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.run.listing import CacheResult, KeptEnvironment
+    from evalguard.run.cache_listing import CacheResult
+    from evalguard.run.environment_listing import KeptEnvironment
 
 
 _SHARED = (
@@ -49,7 +50,7 @@ def cache_ls_command(cache_dir: Path | None, as_json: bool) -> Job:
 
 
 def _listed(cache_dir: Path | None, as_json: bool) -> CommandResult:
-    from evalguard.run.listing import list_cache
+    from evalguard.run.cache_listing import list_cache
 
     return _cache_result(list_cache(cache_dir), as_json)
 
@@ -62,7 +63,7 @@ def cache_verify_command(cache_dir: Path | None, as_json: bool) -> Job:
 
 
 def _verified(cache_dir: Path | None, as_json: bool) -> CommandResult:
-    from evalguard.run.listing import verify_cache
+    from evalguard.run.cache_listing import verify_cache
 
     return _cache_result(verify_cache(cache_dir), as_json)
 
@@ -103,7 +104,7 @@ def cache_prune_command(cache_dir: Path | None, as_json: bool, dry_run: bool, **
 def _pruned(
     cache_dir: Path | None, as_json: bool, dry_run: bool, rules: dict[str, Any]
 ) -> CommandResult:
-    from evalguard.run.listing import prune_cache, prune_rules
+    from evalguard.run.cache_listing import prune_cache, prune_rules
 
     if rules["model"] == "":
         raise UsageError("--model is empty", hint="evalguard cache ls shows the names")
@@ -123,7 +124,7 @@ def envs_ls_command(cache_dir: Path | None, as_json: bool) -> Job:
 
 
 def _environments(cache_dir: Path | None, as_json: bool) -> CommandResult:
-    from evalguard.run.listing import find_environments
+    from evalguard.run.environment_listing import find_environments
 
     return _environments_result(find_environments(cache_dir), as_json)
 
@@ -151,13 +152,13 @@ def envs_rm_command(
 def _removed(
     names: tuple[str, ...], older_than: float | None, cache_dir: Path | None, as_json: bool
 ) -> CommandResult:
-    from evalguard.run.listing import drop_environments
+    from evalguard.run.environment_listing import drop_environments
 
     return _environments_result(drop_environments(cache_dir, names, older_than=older_than), as_json)
 
 
 def _environments_result(found: list[KeptEnvironment], as_json: bool) -> CommandResult:
-    from evalguard.run.listing import render_environments
+    from evalguard.run.environment_listing import render_environments
 
     if as_json:
         return CommandResult(lambda: json.dumps([asdict(one) for one in found], indent=2))

@@ -154,7 +154,7 @@ def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:
 
 
 def _demo(*, as_json: bool, **given: Any) -> CommandResult:
-    from evalguard.run.meter import find_demo_guard
+    from evalguard.run.demo import find_demo_guard
 
     return _compare("orig", "fla-port", as_json=as_json, config=find_demo_guard(), **given)
 

@@ -105,7 +105,7 @@ def _report(
     as_json: bool,
     width: int | None,
 ) -> CommandResult:
-    from evalguard.run.meter import write_files
+    from evalguard.run.report_files import write_files
     from evalguard.run.result import CompareResult
     from evalguard.run.stored_run import read_stored_run
     from evalguard.run.tracing.trace_result import read_trace_folder

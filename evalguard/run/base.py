@@ -31,9 +31,10 @@ from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError, nearest
 from evalguard.regular_file import open_regular
-from evalguard.run.record import MetricFacts
+from evalguard.run.baseline_scores import BaselineScores
+from evalguard.run.metric_facts import MetricFacts
 from evalguard.run.scoring.task_scores import describe_reading
-from evalguard.run.stored_run import BaselineScores, StoredRun, read_stored_run
+from evalguard.run.stored_run import StoredRun, read_stored_run
 from evalguard.stats.moments import exact_sum
 from evalguard.store.history.history_file import HistoryFile
 from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names

@@ -20,7 +20,7 @@ from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import GuardFileError, UsageError
 from evalguard.harness.task_options import TaskOptions
 from evalguard.run.bisection.model_differences import why_not_derivable
-from evalguard.run.groups import ClusterChoice
+from evalguard.run.clusters import ClusterChoice
 from evalguard.run.history.location import choose_history_file
 from evalguard.run.options import BisectOver, BisectUse, CompareOptions, MemoryUse, WorkerUse
 from evalguard.run.publishing.trackers import choose_sinks

@@ -16,15 +16,18 @@ from evalguard.run.base import is_parquet, is_stored_base, read_baseline
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.choices import Choices, resolve_choices, with_start_date, with_workers
+from evalguard.run.ending import DEFAULT_OUTPUT, finish_run
 from evalguard.run.executing.actors import with_execution
 from evalguard.run.floor.stored_floors import read_given_floor
 from evalguard.run.history.storage import prepare_history
+from evalguard.run.interrupts import interruptible
 from evalguard.run.judging import build_report
 from evalguard.run.loading.own_environment import shares_prefixes
-from evalguard.run.meter import Meter, check_files, interruptible, requested_files
+from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions, make_options, typed_comparison
 from evalguard.run.preflight import check_measurable, check_models, find_guards
-from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
+from evalguard.run.report_files import check_files, requested_files
+from evalguard.run.result import CompareResult
 from evalguard.run.sample_size.sequential import score_in_looks
 from evalguard.run.sample_size.sequential_checks import can_stop_early, check_sequential
 from evalguard.run.sample_size.stops import Stops
@@ -44,7 +47,7 @@ from evalguard.run.sources import (
     with_distinct_names,
 )
 from evalguard.store.run_folder import check_writable
-from evalguard.worker.model_server import keep_servers
+from evalguard.worker.server_pool import keep_servers
 
 
 def compare(

@@ -5,43 +5,28 @@ result.json is written last: it holds the digests of the others.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import evalguard
-from evalguard.core.comparison import Comparison
-from evalguard.core.document_scale import DocumentScale
 from evalguard.core.documents.columns import DocumentColumns, Numbers, column_of
-from evalguard.core.pairing import pair
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.run_documents import drift_column
-from evalguard.core.score_rows import finite_rows
-from evalguard.core.scores import Aggregation, ScoreTable, Uninformative
 from evalguard.core.settings import Value
 from evalguard.errors import (
     EvaluationError,
-    MisalignedRunsError,
     StoreError,
-    UsageError,
     error_text,
 )
 from evalguard.harness.score_tables import TaskScores
-from evalguard.models.arguments import HF_TYPES
-from evalguard.models.token_texts import token_texts
 from evalguard.report.contract.compare import compare_document
-from evalguard.report.contract.forms import write_record
-from evalguard.report.contract.json_values import read_record
+from evalguard.run.document_drifts import Drifts
+from evalguard.run.metric_facts import describe_metrics
 from evalguard.run.scoring.divergences import TaskDivergences
-from evalguard.run.scoring.scoring import ScoredSide
-from evalguard.run.sources import ModelSource, Source
 from evalguard.store.run_folder import RunFolder
 
 # Written once: both sides have the same documents, or the comparison was refused.
@@ -211,140 +196,3 @@ def write_run_folder(
     except StoreError as error:
         return report.with_unstored(f"no run folder was written: {error_text(error)}")
     return written
-
-
-# Drifts: what every document adds to the drift of every metric, for the files of a run.
-
-
-Drifts = Mapping[int, float]
-
-
-def compute_document_drifts(
-    report: CompareReport, scored: tuple[ScoredSide, ScoredSide], allow: frozenset[str]
-) -> dict[str, dict[str, Drifts]]:
-    """Return each document's part of sigma, by task and name of the column.
-
-    Left out are metrics that failed, that are no sum over documents, or that have no standard
-    error to be measured in.
-
-    Args:
-        allow: differences between the sides that were allowed when they were paired.
-    """
-    base, candidate = ({table.key: table for table in side.tables} for side in scored)
-    found: dict[str, dict[str, Drifts]] = {}
-    for comparison in report.comparisons:
-        key = comparison.key
-        if comparison.outcome == "failed" or key not in base or key not in candidate:
-            continue
-        drifts = _metric_drifts(comparison, base[key], candidate[key], allow)
-        if drifts is not None:
-            found.setdefault(key[0], {})[drift_column(key[1], key[2])] = drifts
-    return found
-
-
-def _metric_drifts(
-    comparison: Comparison, base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]
-) -> Drifts | None:
-    try:
-        pair(base, candidate, allow=allow)
-        base, candidate = finite_rows(base, candidate)
-        population = 0 if comparison.stopping is None else comparison.n
-        scale = DocumentScale.of(base, population=population)
-    except (MisalignedRunsError, UsageError):
-        return None
-    parts = (scale.values(base) - scale.values(candidate)) / base.n / scale.yardstick
-    return dict(zip(base.doc_ids.tolist(), parts.tolist(), strict=True))
-
-
-# The environment that a run's numbers belong to.
-
-
-_PACKAGES = (
-    "lm_eval", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "scipy",
-)  # fmt: skip
-
-
-def read_environment() -> dict[str, Value]:
-    """Return the versions and the platform of this process, without importing the packages."""
-    versions: dict[str, Value] = {"evalguard": evalguard.__version__}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "packages": versions,
-    }
-
-
-def read_environments(
-    base: Mapping[str, Value], candidate: Mapping[str, Value]
-) -> dict[str, Value]:
-    """Return this process's environment, and each model's own: they may have run elsewhere."""
-    return {**read_environment(), "base": dict(base), "candidate": dict(candidate)}
-
-
-# MetricFacts: what makes a task's samples score tables again, kept beside them.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricFacts:
-    """One metric of one side, without its documents; the fields are those of ``ScoreTable``."""
-
-    filter: str
-    metric: str
-    aggregation: Aggregation
-    higher_is_better: bool
-    directed: bool = True
-    n_total: int = 0
-    run: Mapping[str, Value]
-    uninformative: Uninformative | None = None
-    caveats: tuple[str, ...] = ()
-    provenance: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, told: Mapping[str, Any]) -> MetricFacts:
-        """Read back what ``describe_metrics`` wrote; an earlier version wrote less.
-
-        Raises:
-            StoreError: it is not that.
-        """
-        facts: MetricFacts = read_record(cls, told, "facts")
-        return facts
-
-
-def describe_metrics(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
-    """The facts of a task's tables as plain data."""
-    names = [field.name for field in fields(MetricFacts)]
-    facts = [MetricFacts(**{name: getattr(table, name) for name in names}) for table in tables]
-    return [write_record(one) for one in facts]
-
-
-# Named tokens: what the scored tokens of a run say, where a tokenizer is at hand.
-
-
-def name_tokens(
-    sources: Sequence[Source], divergences: Iterable[TaskDivergences]
-) -> Mapping[int, str]:
-    """Return the text of every scored token id; {} where no tokenizer is at hand.
-
-    Distributions are compared of models with one vocabulary, so that either side's will do.
-    """
-    found = [
-        one.token_ids
-        for task in divergences
-        for document in task.documents
-        for one in document.requests
-    ]
-    if not found:
-        return {}
-    ids = np.unique(np.concatenate(found)).tolist()
-    for source in sources:
-        if isinstance(source, ModelSource) and source.variant.model in HF_TYPES:
-            texts = token_texts(source.variant.model_args, ids)
-            if texts:
-                return texts
-    return {}

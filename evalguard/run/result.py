@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,7 @@ from evalguard.core.stopping import Stopping
 from evalguard.report.contract.compare import compare_document, distribution_row
 from evalguard.report.formats import render_report
 from evalguard.report.terminal import render_terminal
-from evalguard.run.bisection.bisection import attach_bisection
-from evalguard.run.bisection.stored_request import StoredRequest
-from evalguard.run.bisection.subject import FinishedComparison
-from evalguard.run.history.storage import store_in_history
-from evalguard.run.meter import interruptible, requested_files, write_files, write_report_files
-from evalguard.run.publishing.tracking import track_run
-from evalguard.run.record import compute_document_drifts, name_tokens, write_run_folder
+from evalguard.run.report_files import write_files
 from evalguard.run.stored_run import open_documents, read_run_trace
 
 if TYPE_CHECKING:
@@ -171,87 +165,3 @@ def _stopping_columns(stopping: Stopping | None) -> dict[str, object]:
         "stopping_method": None if stopping is None else stopping.method,
         "guarantee": None if stopping is None else stopping.guarantee,
     }
-
-
-# Ending: all that follows a verdict, in one order.
-#
-# 1. The run folder, whole or not at all. 2. The history: a row of the verdict, which nothing that
-# comes later can lose. 3. The bisection, where one is asked for, and with it result.json once
-# more. 4. The report in files: those of the run folder, then those that the user asked for. 5. The
-# experiment trackers, which get these files.
-#
-# None of it changes the verdict or the exit code. What could not be done is a note of the report,
-# and a problem of the result.
-
-
-DEFAULT_OUTPUT = Path("reports")
-
-
-def finish_run(finished: FinishedComparison, request: StoredRequest) -> CompareResult:
-    """Do all that follows the verdict of a comparison.
-
-    Raises:
-        Interrupted: on Ctrl-C before the run folder and the history are written.
-    """
-    return finish_resumed_run(store_run(finished), request, decided=finished.report)
-
-
-def store_run(finished: FinishedComparison) -> FinishedComparison:
-    """Write the run folder of a comparison, and put it into the history.
-
-    Raises:
-        Interrupted: on Ctrl-C.
-    """
-    if finished.options.write:
-        with interruptible("writing the result"):
-            finished = replace(finished, report=_write_run_folder(finished))
-    with interruptible("keeping the run in the history"):
-        return replace(finished, report=_store_run(finished))
-
-
-def finish_resumed_run(
-    finished: FinishedComparison, request: StoredRequest, *, decided: CompareReport | None = None
-) -> CompareResult:
-    """Do what follows the verdict of a comparison whose run folder is there already.
-
-    Args:
-        decided: its report before the folder was written; what could not be stored since is a
-            problem.
-    """
-    return _build_result(decided or finished.report, _publish(finished, request))
-
-
-def _publish(finished: FinishedComparison, request: StoredRequest) -> CompareReport:
-    asked = requested_files(finished.options, cwd=request.cwd)
-    report = write_report_files(attach_bisection(finished, request), asked)
-    choices = finished.choices
-    return track_run(
-        report,
-        choices.track,
-        documents=choices.track_documents,
-        quiet=finished.options.quiet,
-    )
-
-
-def _build_result(decided: CompareReport, report: CompareReport) -> CompareResult:
-    later = (one for one in report.findings if one not in decided.findings)
-    problems = tuple(one.text for one in later if one.kind == "not_stored")
-    return CompareResult(report, problems)
-
-
-def _write_run_folder(finished: FinishedComparison) -> CompareReport:
-    base, candidate = finished.scored
-    return write_run_folder(
-        finished.report,
-        base.samples,
-        candidate.samples,
-        finished.options.output_path or DEFAULT_OUTPUT,
-        divergences=candidate.divergences,
-        drifts=compute_document_drifts(finished.report, finished.scored, finished.choices.allow),
-        texts=name_tokens(finished.sources, candidate.divergences.values()),
-    )
-
-
-def _store_run(finished: FinishedComparison) -> CompareReport:
-    choices = finished.choices
-    return store_in_history(finished.report, finished.scored, choices.allow, choices.history)

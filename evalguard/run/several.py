@@ -26,13 +26,14 @@ from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unsearchable import names_off_reference
 from evalguard.run.choices import with_start_date, with_workers
 from evalguard.run.compare import RecurringBase, compare_sides, resolve_request
+from evalguard.run.ending import finish_resumed_run, store_run
+from evalguard.run.interrupts import interruptible
 from evalguard.run.judging import build_report
-from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.result import CompareResult, finish_resumed_run, store_run
+from evalguard.run.result import CompareResult
 from evalguard.run.sources import ModelSource, Source
 from evalguard.store.output_file import check_output, write_output
-from evalguard.worker.model_server import keep_servers
+from evalguard.worker.server_pool import keep_servers
 
 _LOG = logging.getLogger(__name__)
 _SINGLE_CANDIDATE_OPTIONS = ("cand_model_args", "cand_set", "save_reference", "floor")

@@ -27,8 +27,8 @@ from evalguard.harness.finished_runs.files import is_lmeval_run
 from evalguard.harness.finished_runs.run import LmEvalRun, read_run
 from evalguard.models.arguments import HF_TYPES
 from evalguard.regular_file import is_special
+from evalguard.run.baseline_scores import BaselineScores
 from evalguard.run.options import CompareOptions
-from evalguard.run.stored_run import BaselineScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evalguard.core import checksum
-from evalguard.core.document_fields import DocumentFields
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
+from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.core.reports.trace_report import TraceReport
-from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
 from evalguard.report.contract.compare import COMPARE_SCHEMA
@@ -188,9 +186,6 @@ def _with_location(report: CompareReport, folder: Path) -> CompareReport:
     return report if same else replace(report, run_folder=str(folder))
 
 
-# Where a stored base was scored otherwise than a model would be here and now.
-
-
 # Pairing compares what follows from these.
 _MODEL_DEFAULTS = ("rolling_bos", "add_bos_token", "prefix_token_id")
 
@@ -224,30 +219,3 @@ def _differing_values(then: Mapping[str, Value], now: Mapping[str, Value]) -> It
 
 def _value_text(value: Value) -> str:
     return "unknown" if value is None else str(value)
-
-
-# KeptRun: a base that is not at hand, with the scores that were kept of it.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineScores:
-    """What a run folder or a history kept of a model that was scored then.
-
-    Attributes:
-        path: of the run folder or the history.
-        created: when it was scored; UTC, ISO 8601.
-        fields: of the documents by task; {} where they were not kept.
-        rows: what was asked and answered, document by document, by task; {} where that was not
-            kept (see ``harness.samples.sample``).
-        environment: packages, machine and device that it was scored with.
-    """
-
-    path: Path
-    created: str
-    identity: RunIdentity
-    tables: tuple[ScoreTable, ...]
-    not_compared: tuple[NotCompared, ...] = ()
-    fields: Mapping[str, DocumentFields] = field(default_factory=dict)
-    rows: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    environment: Mapping[str, Value] = field(default_factory=dict)

@@ -15,8 +15,8 @@ from pathlib import Path
 from evalguard.core.scorer import Scorer
 from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
 from evalguard.worker.messages import Load
-from evalguard.worker.process import dump_stack_on_signal
 from evalguard.worker.server import OpenScorer, serve_scorer
+from evalguard.worker.stuck_function import dump_stack_on_signal
 
 
 def load_in_process(load: Load) -> Scorer:

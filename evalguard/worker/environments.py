@@ -295,9 +295,6 @@ def _link_package(cache_dir: Path) -> Path:
     return folder
 
 
-# What is kept, for ``evalguard envs``.
-
-
 def list_environments(cache_dir: Path) -> list[KeptEnvironment]:
     """Environments in a cache, the most recently used first."""
     found = []

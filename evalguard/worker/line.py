@@ -30,7 +30,8 @@ from evalguard.worker.messages import (
     frame_message,
     read_message,
 )
-from evalguard.worker.process import WorkerProcess, peak_memory, worker_command
+from evalguard.worker.peak_memory import peak_memory
+from evalguard.worker.process import WorkerProcess, worker_command
 
 # An interpreter on a slow disk may take this long to import numpy, before it can say anything.
 START_SILENCE = 60.0

@@ -48,7 +48,7 @@ from evalguard.worker.messages import (
     frame_message,
     read_message,
 )
-from evalguard.worker.process import end_process_group
+from evalguard.worker.process_family import end_process_group
 
 
 class CallHandler(Protocol):

@@ -20,7 +20,7 @@ import subprocess
 import sys
 from typing import Any
 
-from evalguard.worker.process import find_descendants, kill_descendants
+from evalguard.worker.process_family import find_descendants, kill_descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
 NOT_STARTED = 127  # what a shell says of a program that cannot be run

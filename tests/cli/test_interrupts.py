@@ -197,7 +197,7 @@ def test_handlers_are_put_back_and_those_of_others_are_left_alone() -> None:
             ("track", "RUN", "--track", "mlflow"),
         ),
         ("evalguard.run.history.queries.list_runs", ("history", "list", "--history", "RUN")),
-        ("evalguard.run.listing.list_cache", ("cache", "ls")),
+        ("evalguard.run.cache_listing.list_cache", ("cache", "ls")),
     ],
 )
 def test_commands_about_finished_runs_end_like_all_others(

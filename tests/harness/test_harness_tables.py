@@ -24,7 +24,7 @@ from evalguard.harness.score_tables import TaskScores, score_tables
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.task_rescoring import task_rescoring
 from evalguard.harness.tasks import load_tasks
-from evalguard.run.judging import compare_tables
+from evalguard.run.table_comparisons import compare_tables
 
 TASKS = ["eg_lastword", "eg_rolling", "eg_choice", "eg_generate", "eg_custom"]
 

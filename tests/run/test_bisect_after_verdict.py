@@ -100,7 +100,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", opened_scorer)
         monkeypatch.setattr("evalguard.run.compare.check_models", lambda sources: None)
         own = partial(attach_bisection, open_oracle=opened)
-        monkeypatch.setattr("evalguard.run.result.attach_bisection", own)
+        monkeypatch.setattr("evalguard.run.ending.attach_bisection", own)
         fields = {
             "config": guard,
             "output_path": tmp_path / "reports",

@@ -11,7 +11,7 @@ from test_stored_floor import document, keep
 
 from evalguard.conversion.build_digests import write_build_digest
 from evalguard.core.scorer import Response
-from evalguard.run.listing import check_cache
+from evalguard.run.cache_check import check_cache
 from evalguard.store.block_cache import ScoreCache
 from evalguard.store.cache_inventory import take_inventory
 from evalguard.store.fact_cache import open_facts

@@ -6,7 +6,7 @@ from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.gate import Gate
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.errors import EvaluationError
-from evalguard.run.judging import compare_by_document, drop_incomparable, split_comparable
+from evalguard.run.table_comparisons import compare_by_document, drop_incomparable, split_comparable
 
 N = 30
 ITEMS = [float(i % 7) for i in range(N)]

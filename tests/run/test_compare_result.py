@@ -14,8 +14,8 @@ from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.errors import UsageError
 from evalguard.report.contract.compare import compare_document
-from evalguard.run.judging import compare_tables
 from evalguard.run.result import CompareResult
+from evalguard.run.table_comparisons import compare_tables
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.core.scores import ScoreTable
-from evalguard.run.judging import compare_tables
-from evalguard.run.record import add_drift_columns, compute_document_drifts
+from evalguard.run.document_drifts import compute_document_drifts
+from evalguard.run.record import add_drift_columns
 from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.table_comparisons import compare_tables
 
 RNG = np.random.default_rng(7)
 N = 60

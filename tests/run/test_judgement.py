@@ -13,8 +13,9 @@ from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.gate import Gate
 from evalguard.core.scores import NotCompared
 from evalguard.core.task_group import GroupMetric, TaskGroup
+from evalguard.run.gate_judgement import GateJudgement, judge_comparisons
 from evalguard.run.groups import add_aggregates
-from evalguard.run.judging import GateJudgement, compare_by_document, judge_comparisons
+from evalguard.run.table_comparisons import compare_by_document
 
 RNG = np.random.default_rng(2)
 RIGHT = (RNG.random(40) < 0.6).astype(float)

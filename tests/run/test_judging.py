@@ -6,7 +6,7 @@ import numpy as np
 from fake_models import table
 
 from evalguard.core.gate import Gate
-from evalguard.run.judging import compare_tables
+from evalguard.run.table_comparisons import compare_tables
 
 GATE = Gate()
 RIGHT = [1.0] * 30 + [0.0] * 10

@@ -22,8 +22,8 @@ from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.contract.compare import compare_document
-from evalguard.run.judging import compare_tables
 from evalguard.run.stored_run import StoredRun, read_stored_run
+from evalguard.run.table_comparisons import compare_tables
 from evalguard.store.run_folder import RunFolder
 
 WHEN = datetime(2026, 11, 20, 11, 4, 5, tzinfo=timezone.utc)

@@ -20,8 +20,8 @@ from evalguard.errors import UsageError
 from evalguard.run.floor.floor_keys import floor_environment, floor_model_key, floor_task_keys
 from evalguard.run.floor.held_floors import FLOORS_FOLDER, compare_with_floors
 from evalguard.run.floor.stored_floors import read_floor, read_given_floor
-from evalguard.run.judging import compare_tables
 from evalguard.run.options import CompareOptions
+from evalguard.run.table_comparisons import compare_tables
 from evalguard.store.floor_store import FloorStore
 
 IDENTITY: dict[str, Value] = {

@@ -9,7 +9,8 @@ from fake_models import table
 from evalguard.core.gate import Gate
 from evalguard.core.scores import UNDIRECTED
 from evalguard.errors import UsageError
-from evalguard.run.judging import GateJudgement, compare_by_document, judge_comparisons
+from evalguard.run.gate_judgement import GateJudgement, judge_comparisons
+from evalguard.run.table_comparisons import compare_by_document
 
 RNG = np.random.default_rng(4)
 BASE = RNG.normal(1.0, 0.3, 300)

@@ -9,7 +9,7 @@ import pytest
 from paired_tables import paired
 
 from evalguard.core.gate import Gate
-from evalguard.run.judging import judge_comparisons
+from evalguard.run.gate_judgement import judge_comparisons
 from evalguard.stats.compare_scores import compare_documents
 
 N = 1_000

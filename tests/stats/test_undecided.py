@@ -14,7 +14,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.verdict import Margin
-from evalguard.run.judging import judge_comparisons
+from evalguard.run.gate_judgement import judge_comparisons
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.documents_needed import decidable_ratio, documents_to_decide
 from evalguard.stats.metric_plan import plan_metric

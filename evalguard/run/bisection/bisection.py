@@ -38,7 +38,7 @@ from evalguard.run.judging import build_report
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import write_document
-from evalguard.worker.model_server import keep_servers
+from evalguard.worker.server_pool import keep_servers
 
 # After the verdict: bisect where that was asked for, and write what was found beside it.
 #

@@ -19,11 +19,12 @@ from evalguard.run.bisection.unchanged import check_unchanged
 from evalguard.run.bisection.unsearchable import why_unsearchable
 from evalguard.run.choices import with_start_date
 from evalguard.run.compare import compare_sides
+from evalguard.run.ending import finish_resumed_run, finish_run
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.result import CompareResult, finish_resumed_run, finish_run
+from evalguard.run.result import CompareResult
 from evalguard.run.stored_run import read_stored_run
 from evalguard.store.result_file import read_result
-from evalguard.worker.model_server import keep_servers
+from evalguard.worker.server_pool import keep_servers
 
 # What may be another one when a bisection goes on: it changes no answer that is known.
 MAY_CHANGE = (

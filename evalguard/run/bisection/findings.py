@@ -25,7 +25,7 @@ from evalguard.run.bisection.subject import (
     choose_subject,
     unsearchable_failures,
 )
-from evalguard.run.judging import GateJudgement
+from evalguard.run.gate_judgement import GateJudgement
 from evalguard.run.modules.trace_prior import find_trace, weigh_settings
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource

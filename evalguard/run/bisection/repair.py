@@ -9,7 +9,8 @@ from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisect_report import Repaired, RepairedMetric
 from evalguard.core.settings import Assignment, Value
 from evalguard.run.bisection.subject import FinishedComparison
-from evalguard.run.judging import GateJudgement, judge_scores
+from evalguard.run.gate_judgement import GateJudgement
+from evalguard.run.judging import judge_scores
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
 from evalguard.run.scoring.scoring import ScoredSide, side_of_model

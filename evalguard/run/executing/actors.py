@@ -23,8 +23,8 @@ from evalguard.run.executing.reused_model import ReusedModel
 from evalguard.run.executing.work import FailedWork, ReferencesGoneError, Unit, Work
 from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.executing.worker_slot import SwitchableModel
+from evalguard.run.interrupts import BLOCKS_CACHED, interruptible
 from evalguard.run.loading.lazy_scorer import is_loaded
-from evalguard.run.meter import BLOCKS_CACHED, interruptible
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator, served_scorer
 from evalguard.run.sources import ModelSource

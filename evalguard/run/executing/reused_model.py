@@ -29,8 +29,8 @@ from evalguard.store.file_digests import FileDigests
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import WorkerConnection
 from evalguard.worker.messages import VARIANT
-from evalguard.worker.model_server import ServerLease
 from evalguard.worker.process import register_worker
+from evalguard.worker.server_pool import ServerLease
 
 # What is wrong with an assignment itself, in whatever process.
 _OWN_FAULT = (SettingError, BuildError, WorkerError)

@@ -26,9 +26,9 @@ from evalguard.run.executing.actors import with_execution
 from evalguard.run.floor.floor_keys import floor_environment, floor_model_key
 from evalguard.run.floor.floor_runs import FloorRun, score_variations
 from evalguard.run.floor.held_floors import FLOORS_FOLDER
-from evalguard.run.meter import interruptible
+from evalguard.run.interrupts import interruptible
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.record import read_environment
+from evalguard.run.run_environment import read_environment
 from evalguard.run.sources import ModelSource, Source, identify_model
 from evalguard.stats.compare_scores import tolerance_of
 from evalguard.stats.drift import estimate_drift

@@ -15,17 +15,18 @@ from evalguard.core.task_group import TaskGroup
 from evalguard.errors import EvaluationError, FallbackError, UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.run.choices import Choices
+from evalguard.run.clusters import cluster_documents
 from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.floor.distribution_shifts import measure_distribution_shifts
 from evalguard.run.floor.floor_keys import floor_group_keys, floor_task_keys
 from evalguard.run.floor.variations import apply_variation, plan_variations, why_not_taken
-from evalguard.run.groups import add_aggregates, cluster_documents
-from evalguard.run.judging import compare_by_document, split_comparable
+from evalguard.run.groups import add_aggregates
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.measuring import ScoringPlan
 from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.sources import ModelSource
+from evalguard.run.table_comparisons import compare_by_document, split_comparable
 from evalguard.stats.document_differences import document_differences
 
 

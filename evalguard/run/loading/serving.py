@@ -31,7 +31,8 @@ from evalguard.worker.environments import (
     prepare_interpreter,
     worker_variables,
 )
-from evalguard.worker.model_server import ServerCommand, ServerLease, lease_server
+from evalguard.worker.model_server import ServerCommand
+from evalguard.worker.server_pool import ServerLease, lease_server
 
 _LAST_WORDS = 5.0  # seconds that a server that no longer answers may take to have ended
 _PYTHON, _BUILD = "{python}", "{build}"

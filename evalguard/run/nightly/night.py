@@ -14,7 +14,7 @@ from typing import Any
 from evalguard.core.reports.night_report import PairNight
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError, error_text
 from evalguard.report.progress import ProgressLine
-from evalguard.run.meter import interruptible
+from evalguard.run.interrupts import interruptible
 from evalguard.run.nightly.night_history import NightHistory
 from evalguard.run.nightly.pair_night import build_failed_pair, build_pair_night
 from evalguard.run.nightly.pair_process import PairExecutor

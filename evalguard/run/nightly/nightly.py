@@ -17,9 +17,10 @@ from evalguard.core.reports.night_report import (
     PairNight,
 )
 from evalguard.core.settings import digest_of
+from evalguard.run.ending import DEFAULT_OUTPUT
 from evalguard.run.history.location import shared_history_file
 from evalguard.run.history.storage import prepare_history
-from evalguard.run.meter import interruptible
+from evalguard.run.interrupts import interruptible
 from evalguard.run.nightly.night import RunningNight
 from evalguard.run.nightly.night_changes import find_changes_tonight
 from evalguard.run.nightly.night_files import NightlyResult, check_night_files, write_night
@@ -39,7 +40,6 @@ from evalguard.run.nightly.pair_process import PairRunner
 from evalguard.run.nightly.pair_time import check_hours
 from evalguard.run.nightly.pairs import NightPair, guards_digest, list_pairs
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.result import DEFAULT_OUTPUT
 from evalguard.store.night_journal import NightJournal
 from evalguard.store.run_folder import check_writable
 from evalguard.store.safe_names import safe_name

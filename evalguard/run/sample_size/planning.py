@@ -15,9 +15,9 @@ from evalguard.core.scores import NotCompared
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
-from evalguard.run.meter import NOTHING_CACHED, interruptible
+from evalguard.run.interrupts import NOTHING_CACHED, interruptible
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.record import read_environment
+from evalguard.run.run_environment import read_environment
 from evalguard.run.sample_size.pace import ScorerStopwatch
 from evalguard.run.sample_size.pilot import PlanAim, plan_metrics
 from evalguard.run.sample_size.plan_result import PlanResult

@@ -10,9 +10,8 @@ from evalguard.core.stopping import SequentialRun
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.choices import Choices
+from evalguard.run.clusters import cluster_documents
 from evalguard.run.executing.batches import score_with_fallback
-from evalguard.run.groups import cluster_documents
-from evalguard.run.judging import drop_incomparable
 from evalguard.run.loading.lazy_scorer import ScorerOpener
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
@@ -39,6 +38,7 @@ from evalguard.run.scoring.scoring import (
 )
 from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import BaselineSource, ModelSource, Source, StoredSource
+from evalguard.run.table_comparisons import drop_incomparable
 from evalguard.stats.sequential.looks import FACTOR, document_order, planned_looks
 from evalguard.stats.sequential.stopping_rule import StoppingRule
 

@@ -27,13 +27,8 @@ from evalguard.run.executing.task_progress import (
     wait_for_others,
 )
 from evalguard.run.executing.work import Unit
-from evalguard.run.meter import (
-    ANSWERS_KEPT,
-    BLOCKS_CACHED,
-    NOTHING_CACHED,
-    Meter,
-    interruptible,
-)
+from evalguard.run.interrupts import ANSWERS_KEPT, BLOCKS_CACHED, NOTHING_CACHED, interruptible
+from evalguard.run.meter import Meter
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.single_model import SingleModelScoring
 from evalguard.run.scoring.task_scores import TaskScoring

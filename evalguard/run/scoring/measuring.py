@@ -12,11 +12,11 @@ from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import SERVED_TYPES
 from evalguard.run.executing.kept_blocks import LoadedModel
+from evalguard.run.interrupts import interruptible
 from evalguard.run.loading.foreign_code import brings_code, has_own_process
 from evalguard.run.loading.lazy_scorer import runs_here
 from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.own_environment import shows_distributions
-from evalguard.run.meter import interruptible
 from evalguard.run.scoring.by_reference import ReferenceScoring
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator

@@ -19,7 +19,7 @@ from evalguard.errors import (
 from evalguard.harness.answers import requested_documents
 from evalguard.harness.requests import TaskRequests
 from evalguard.run.choices import Choices
-from evalguard.run.meter import interruptible
+from evalguard.run.interrupts import interruptible
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.sources import (
     BaselineSource,

@@ -22,7 +22,7 @@ from evalguard.models.tracing.passes import ReportStep
 from evalguard.report.progress import ProgressLine
 from evalguard.run.loading.task_code import reaching_task_code
 from evalguard.run.options import CompareOptions
-from evalguard.run.record import read_environment
+from evalguard.run.run_environment import read_environment
 from evalguard.run.scoring.fairness import lead_to_tokenizer
 from evalguard.run.tracing.loaded_sides import LoadedSides, load_sides
 from evalguard.run.tracing.request import TraceRequest

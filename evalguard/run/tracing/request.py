@@ -11,9 +11,9 @@ from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
 from evalguard.errors import UsageError
 from evalguard.run.choices import Choices, resolve_choices
+from evalguard.run.ending import DEFAULT_OUTPUT
 from evalguard.run.options import CompareOptions
 from evalguard.run.preflight import check_models, find_guards
-from evalguard.run.result import DEFAULT_OUTPUT
 from evalguard.run.sources import (
     ModelSource,
     SideSpec,

@@ -16,7 +16,7 @@ from evalguard.core.reports.trace_report import TraceReport
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, Interrupted, WorkerError
 from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
-from evalguard.run.meter import interruptible
+from evalguard.run.interrupts import interruptible
 from evalguard.run.options import CompareOptions, describe_options, make_options
 from evalguard.run.own_process import OwnProcess, serve_work
 from evalguard.run.tracing.traced_documents import DocumentChoice

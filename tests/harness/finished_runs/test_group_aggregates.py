@@ -23,7 +23,7 @@ from evalguard.harness.score_tables import score_tables
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 from evalguard.run.groups import add_aggregates, list_missing_aggregates
-from evalguard.run.judging import compare_by_document
+from evalguard.run.table_comparisons import compare_by_document
 
 Side = tuple[Sequence[ScoreTable], Sequence[TaskGroup]]
 GATE = Gate()

@@ -18,7 +18,7 @@ from evalguard.core.gate import Gate
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.harness.finished_runs import files as json_file
 from evalguard.harness.finished_runs.run import read_run
-from evalguard.run.judging import compare_tables
+from evalguard.run.table_comparisons import compare_tables
 
 DATE = "2024-05-06T07-08-09.123"
 RESULTS: dict[str, Any] = {

@@ -14,7 +14,7 @@ from evalguard.core.pairing import pair
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
 from evalguard.harness.finished_runs.files import is_lmeval_run
 from evalguard.harness.finished_runs.run import environment_differences, read_run
-from evalguard.run.judging import compare_tables
+from evalguard.run.table_comparisons import compare_tables
 
 
 def samples(folder: Path, task: str = "eg_lastword") -> Path:

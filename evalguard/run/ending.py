@@ -1,0 +1,104 @@
+"""All that follows a verdict, in one order.
+
+1. The run folder, whole or not at all. 2. The history: a row of the verdict, which nothing that
+comes later can lose. 3. The bisection, where one is asked for, and with it result.json once more.
+4. The report in files: those of the run folder, then those that the user asked for. 5. The
+experiment trackers, which get these files.
+
+None of it changes the verdict or the exit code. What could not be done is a finding of the report,
+and a problem of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.run.bisection.bisection import attach_bisection
+from evalguard.run.bisection.stored_request import StoredRequest
+from evalguard.run.bisection.subject import FinishedComparison
+from evalguard.run.document_drifts import compute_document_drifts
+from evalguard.run.history.storage import store_in_history
+from evalguard.run.interrupts import interruptible
+from evalguard.run.named_tokens import name_tokens
+from evalguard.run.publishing.tracking import track_run
+from evalguard.run.record import write_run_folder
+from evalguard.run.report_files import requested_files, write_report_files
+
+if TYPE_CHECKING:
+    pass
+from evalguard.run.result import CompareResult
+
+DEFAULT_OUTPUT = Path("reports")
+
+
+def finish_run(finished: FinishedComparison, request: StoredRequest) -> CompareResult:
+    """Do all that follows the verdict of a comparison.
+
+    Raises:
+        Interrupted: on Ctrl-C before the run folder and the history are written.
+    """
+    return finish_resumed_run(store_run(finished), request, decided=finished.report)
+
+
+def store_run(finished: FinishedComparison) -> FinishedComparison:
+    """Write the run folder of a comparison, and put it into the history.
+
+    Raises:
+        Interrupted: on Ctrl-C.
+    """
+    if finished.options.write:
+        with interruptible("writing the result"):
+            finished = replace(finished, report=_write_run_folder(finished))
+    with interruptible("keeping the run in the history"):
+        return replace(finished, report=_store_run(finished))
+
+
+def finish_resumed_run(
+    finished: FinishedComparison, request: StoredRequest, *, decided: CompareReport | None = None
+) -> CompareResult:
+    """Do what follows the verdict of a comparison whose run folder is there already.
+
+    Args:
+        decided: its report before the folder was written; what could not be stored since is a
+            problem.
+    """
+    return _build_result(decided or finished.report, _publish(finished, request))
+
+
+def _publish(finished: FinishedComparison, request: StoredRequest) -> CompareReport:
+    asked = requested_files(finished.options, cwd=request.cwd)
+    report = write_report_files(attach_bisection(finished, request), asked)
+    choices = finished.choices
+    return track_run(
+        report,
+        choices.track,
+        documents=choices.track_documents,
+        quiet=finished.options.quiet,
+    )
+
+
+def _build_result(decided: CompareReport, report: CompareReport) -> CompareResult:
+    later = (one for one in report.findings if one not in decided.findings)
+    problems = tuple(one.text for one in later if one.kind == "not_stored")
+    return CompareResult(report, problems)
+
+
+def _write_run_folder(finished: FinishedComparison) -> CompareReport:
+    base, candidate = finished.scored
+    return write_run_folder(
+        finished.report,
+        base.samples,
+        candidate.samples,
+        finished.options.output_path or DEFAULT_OUTPUT,
+        divergences=candidate.divergences,
+        drifts=compute_document_drifts(finished.report, finished.scored, finished.choices.allow),
+        texts=name_tokens(finished.sources, candidate.divergences.values()),
+    )
+
+
+def _store_run(finished: FinishedComparison) -> CompareReport:
+    choices = finished.choices
+    return store_in_history(finished.report, finished.scored, choices.allow, choices.history)
