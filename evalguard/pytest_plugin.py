@@ -143,9 +143,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(line)
 
 
-# Comparisons: what a test does with the ``evalguard`` fixture.
-
-
 # A test neither adds to a history nor sends a run anywhere unless it asks for that.
 _TEST_DEFAULTS: Mapping[str, Any] = {"quiet": True, "use_history": False, "track": ("none",)}
 

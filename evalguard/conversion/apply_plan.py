@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from evalguard.conversion.planning import ConversionPlan, HookCall
 from evalguard.conversion.attributes import set_attribute
-from evalguard.conversion.generation_settings import set_generation
+from evalguard.conversion.generation_attributes import set_generation
 
 
 def apply(

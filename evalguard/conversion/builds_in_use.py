@@ -9,7 +9,8 @@ import secrets
 import shutil
 from pathlib import Path
 
-# Held until this process ends: a model may read its files at any time.
+# Held until this process ends: a model may read its files at any time. Several processes hold one
+# build: a shared lock, which filelock has in late versions only, as a database.
 _held: dict[Path, int] = {}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from evalguard.conversion.attributes import read_attribute
 from evalguard.conversion.code import load_function
 from evalguard.conversion.dtypes import read_dtype
-from evalguard.conversion.generation_settings import read_generation
+from evalguard.conversion.generation_attributes import read_generation
 from evalguard.errors import SettingError
 
 if TYPE_CHECKING:

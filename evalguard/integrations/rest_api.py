@@ -12,6 +12,9 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
+# By hand, with urllib: an answer is read up to a size, the token follows no redirect, a POST that
+# got no answer is never repeated, and the server says how long to wait. requests and tenacity would
+# need each of these rules beside them.
 _TIMEOUT = 20.0
 _TRIES = 3
 _LONGEST_WAIT = 20.0

@@ -14,15 +14,15 @@ from evalguard.run.choices import Choices
 from evalguard.run.loading.foreign_code import has_own_process
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, with_location
-from evalguard.run.tracing.encoded_texts import (
-    EncodedSequences,
-    check_same_inputs,
-    encode_sequences,
-)
 from evalguard.run.tracing.moved_documents import MovedDocuments
 from evalguard.run.tracing.open_apart import open_apart, record_side_apart
 from evalguard.run.tracing.request import TraceRequest, choose_documents
 from evalguard.run.tracing.sides import TracedSide, is_torch_here, open_torch_side
+from evalguard.run.tracing.traced_inputs import (
+    EncodedSequences,
+    check_same_inputs,
+    encode_sequences,
+)
 from evalguard.run.tracing.worker_sides import open_dumped_side, open_worker_side
 
 
