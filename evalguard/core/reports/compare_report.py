@@ -104,7 +104,7 @@ class CompareReport:
         files: SHA-256, in hexadecimal digits, of each file of the run folder that holds documents,
             by its path in there; None where that is not known: nothing was written, or an earlier
             version did. No part of a report's equality.
-        version: of evalguard.
+        version: version of evalguard that made it.
         across_tasks_reason: why across_tasks is None; "" where it is not.
         bisect_reason: why bisect is None where a bisection was to be expected; "" else.
     """
