@@ -76,16 +76,24 @@ class FallbackError(EvaluationError):
 class WorkerError(EvaluationError):
     """A worker process died, hung or spoke garbage. ``log`` is the path of its captured output.
 
+    ``what`` is the message without the end of that log; "" where it has none.
     ``cause`` tells these apart: "killed" (what the system does where memory runs out), "late" (no
     answer or no sign of life in time), "lost" (with its machine, or what held it there), "unplaced"
     (no machine of a cluster has room for it), "" for any other.
     """
 
     def __init__(
-        self, message: str, *, log: str = "", cause: WorkerEnd = "", hint: str = ""
+        self,
+        message: str,
+        *,
+        log: str = "",
+        cause: WorkerEnd = "",
+        hint: str = "",
+        what: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
         self.log = log
+        self.what = what
         self.cause: WorkerEnd = cause
 
 

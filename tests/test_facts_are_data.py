@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import evalguard
-from evalguard.core.scorer import UNSHARED
 from evalguard.run.loading.loaded_files import PATCH_PREFIX
 
 ROOT = Path(evalguard.__file__).parent
@@ -30,9 +29,7 @@ ALLOWED = {
     ("report/contract/json_values.py", NULL_OF_0_1): "documents before non_finite",
     ("report/contract/schema.py", " No part of a report's equality."): "a docstring",
     ("report/trace/words.py", " and "): "to be done: the modules of a difference as a list",
-    ("run/executing/batches.py", UNSHARED): "to be done: a field of what a model says of itself",
     ("run/loading/edited_model.py", PATCH_PREFIX): "a key of the digests of code",
-    ("run/executing/refusals.py", "; the end of its log "): "to be done: what a worker said apart",
 }
 
 

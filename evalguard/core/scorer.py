@@ -26,9 +26,6 @@ Ending = Literal["", "stop", "length"]
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
 
-# How the caveat begins of a model that is to share prefixes and cannot; its reason follows.
-UNSHARED = "shared prefixes are read again for every continuation"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -157,6 +154,7 @@ class ModelDescription:
     softmax_dtype; None for what it does not show; of a model behind a server concurrency, its
     requests in flight.
     ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
+    ``unshared`` says why it cannot share prefixes, though it was to; "" where it can.
     ``padding`` is what padding does to its answers; None where that was not measured.
     ``configuration`` is what it is configured with, by section: config, generation, tokenizer,
     code; {} where it does not show it.
@@ -177,6 +175,7 @@ class ModelDescription:
     gives_rows: bool = False
     environment: Mapping[str, Value] = field(default_factory=dict)
     computation: Mapping[str, Value] = field(default_factory=dict)
+    unshared: str = ""
     padding: PaddingEffect | None = None
     configuration: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()

@@ -61,6 +61,7 @@ def describe_model(
         gives_rows=shows_distributions(lm),
         environment=describe_environment(lm, model_args),
         computation=read_computation(lm),
+        unshared=getattr(lm, "unshared", ""),
         padding=lm.padding if hasattr(lm, "forget_padding") else None,
         configuration=read_configuration(lm),
         caveats=list_model_caveats(lm, model_args),

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scorer import UNSHARED
 from evalguard.models.hf.longrope import scales_with_length
 from evalguard.models.identity import (
     model_dtype,
@@ -36,7 +35,7 @@ def list_model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, .
     if model_args.get("mixed_precision_dtype"):
         found.append(f"computed under autocast ({model_args['mixed_precision_dtype']})")
     if getattr(lm, "unshared", ""):
-        found.append(f"{UNSHARED}: {lm.unshared}")
+        found.append(f"shared prefixes are read again for every continuation: {lm.unshared}")
     if _is_causal(lm):
         if lm.own_path and lm.rows_reason:
             found.append(

@@ -236,8 +236,10 @@ class WorkerConnection:
         hint, killed = error.hint, gone and "SIGKILL" in fate
         if killed:
             hint = "if memory ran out, try a smaller --batch_size"
+        what = f"the worker of model '{self.name}' {what} while {doing}"
         return WorkerError(
-            f"the worker of model '{self.name}' {what} while {doing}; {ending}",
+            f"{what}; {ending}",
+            what=what if tail else "",
             log=log,
             cause="killed" if killed else error.cause,
             hint=hint,

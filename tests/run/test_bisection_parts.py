@@ -60,8 +60,9 @@ def test_what_goes_wrong_has_a_type(error: EvalguardError, loaded: bool, kind: s
 
 
 def test_a_reason_is_one_line_that_says_where_the_log_is() -> None:
-    said = "the worker exited with code 1 while loading; the end of its log (w.log):\nTraceback"
-    refusal = refusal_of(WorkerError(said, log="w.log"), loaded=False)
+    what = "the worker exited with code 1 while loading"
+    said = f"{what}; the end of its log (w.log):\nTraceback"
+    refusal = refusal_of(WorkerError(said, log="w.log", what=what), loaded=False)
     assert refusal.reason == "the worker exited with code 1 while loading; its log is w.log"
 
 

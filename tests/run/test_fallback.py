@@ -14,7 +14,7 @@ from tiny_models import save_llama, save_mamba
 
 import evalguard
 from evalguard.config.guard import GuardSet
-from evalguard.core.scorer import UNSHARED, ModelDescription, ScoringPolicy
+from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import FallbackError, UsageError
 from evalguard.run.choices import resolve_choices
@@ -40,7 +40,7 @@ class Sharing(FakeScorer):
             super().describe(),
             identity={"weights": self.name, "shares": self.shares},
             computation={"shares_prefixes": self.shares},
-            caveats=(f"{UNSHARED}: {self.cannot}",) if self.cannot else (),
+            unshared=self.cannot,
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from evalguard.bisect.oracle import Untestable
-from evalguard.core.scorer import UNSHARED, ModelDescription, ScoringPolicy
+from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.errors import FallbackError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.run.loading.lazy_scorer import OtherModelError
@@ -78,10 +78,8 @@ def check_same_policy(
     if told.computation.get("shares_prefixes"):
         return
     if any(other.computation.get("shares_prefixes") for other in before):
-        why = [note.removeprefix(UNSHARED) for note in told.caveats if note.startswith(UNSHARED)]
-        raise FallbackError(
-            f"{name} cannot share prefixes{''.join(why[:1])}", giving_up="share_prefixes"
-        )
+        why = f": {told.unshared}" if told.unshared else ""
+        raise FallbackError(f"{name} cannot share prefixes{why}", giving_up="share_prefixes")
 
 
 def _plainer_policy(policy: ScoringPolicy, error: FallbackError) -> ScoringPolicy:

@@ -31,11 +31,9 @@ def refusal_of(error: EvalguardError, *, loaded: bool) -> Untestable:
 
 def _refusal_reason(error: EvalguardError) -> str:
     """The first line; of a worker's log, whose end comes behind it, the place."""
-    first = next(iter(str(error).splitlines()), "") or type(error).__name__
-    what, log, _ = first.partition("; the end of its log ")
-    if log and isinstance(error, WorkerError) and error.log:
-        return f"{what}; its log is {error.log}"
-    return first
+    if isinstance(error, WorkerError) and error.what:
+        return f"{error.what.splitlines()[0]}; its log is {error.log}"
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def was_killed(error: EvalguardError) -> bool:
