@@ -392,8 +392,9 @@ _EXIT_CODES = (
 def night_document(report: NightReport) -> dict[str, Any]:
     """Return a night as plain JSON values; a number that JSON cannot hold is null."""
     content = {"schema": SCHEMA, **write_record(report)}
-    for pair in content["pairs"]:
-        pair["report"] = report_link(report, pair["run_folder"])
+    for pair, fields in zip(report.pairs, content["pairs"], strict=True):
+        fields["report"] = report_link(report, pair.run_folder)
+        fields["problems"] = list(pair_problems(pair))
     written: dict[str, Any] = replace_non_finite(content, "", {})
     return written
 
