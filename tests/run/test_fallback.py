@@ -18,7 +18,7 @@ from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import FallbackError, UsageError
 from evalguard.run.choices import resolve_choices
-from evalguard.run.loading import edited_model as loading
+from evalguard.run.loading import load_scorer as loading
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.sequential import score_in_looks
 from evalguard.run.scoring.score_models import score_models
