@@ -197,7 +197,7 @@ def test_clustered_tasks_are_asked_in_full_and_say_why(run: Run) -> None:
         ({"gate_limits": {"kl_mean": 0.1}}, "need all of them"),
         ({"seed": -1}, "no order of documents has the seed -1"),
         ({"sequential_alpha": 0.7}, "between 0 and 0.5"),
-        ({"sequential": None, "sequential_alpha": 0.1}, "no effect without --sequential"),
+        ({"sequential": None, "sequential_alpha": 0.1}, "no effect without sequential"),
     ],
 )
 def test_what_cannot_be_promised_is_refused(
