@@ -199,12 +199,17 @@ class Evaluator:
         model = block_scorer.model
         units = (block_scorer.unit(block) for block in blocks)
         served = served_scorer(model.scorer)
-        if served is not None:
-            key, left = self.store.key(model.scorer), self._left(units, model)
-            reserved = (of for of in left if self.store.scores.reserve(key, of.block.digest))
-            served.ask_ahead(unit.block.requests for unit in reserved)
-        elif self.score_ahead is not None:
-            self.score_ahead(self, model, self._left(units, model))
+        try:
+            if served is not None:
+                key, left = self.store.key(model.scorer), self._left(units, model)
+                reserved = (of for of in left if self.store.scores.reserve(key, of.block.digest))
+                served.ask_ahead(unit.block.requests for unit in reserved)
+            elif self.score_ahead is not None:
+                self.score_ahead(self, model, self._left(units, model))
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted while {model.name} was asked", hint=self._resume_hint([model])
+            ) from None
 
     def kinds_to_ask(self, model: LoadedModel) -> frozenset[RequestKind]:
         """The kinds of requests that are in blocks which are not cached."""
