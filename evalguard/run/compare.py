@@ -34,7 +34,7 @@ from evalguard.run.sample_size.stops import Stops
 from evalguard.run.scoring.fairness import lead_to_tokenizer
 from evalguard.run.scoring.reference_scorer import read_reference
 from evalguard.run.scoring.score_models import score_sides
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,

@@ -15,7 +15,7 @@ from evalguard.errors import (
     MisalignedRunsError,
     UsageError,
 )
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 
 Drifts = Mapping[int, float]
 

@@ -37,7 +37,7 @@ from evalguard.run.scoring.generations import (
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
 from evalguard.run.scoring.nothing_known import fail_unknown
 from evalguard.run.scoring.padding_changes import find_padding_changes
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.run.scoring.spread_losses import find_spread_losses
 from evalguard.run.scoring.task_distributions import (

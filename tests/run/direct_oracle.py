@@ -16,7 +16,7 @@ from evalguard.errors import EvalguardError
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
-from evalguard.run.scoring.scoring import ScoredSide, side_of_model
+from evalguard.run.scoring.scored_side import ScoredSide, side_of_model
 from evalguard.run.sources import ModelSource
 
 

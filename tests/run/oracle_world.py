@@ -20,7 +20,7 @@ from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.scoring.score_models import score_sides
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource
 
 KEY = ("sw_long", "none", "perplexity")

@@ -16,7 +16,7 @@ from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.core.scores import ScoreTable
 from evalguard.run.document_drifts import compute_document_drifts
 from evalguard.run.record import add_drift_columns
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.table_comparisons import compare_tables
 
 RNG = np.random.default_rng(7)

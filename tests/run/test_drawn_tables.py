@@ -9,7 +9,7 @@ from evalguard.core.scores import ScoreTable
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.sample_size.drawn_tables import only_sampled
 from evalguard.run.sample_size.draws import TaskSample
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 
 ORDER = (4, 2, 0, 1, 3)
 

@@ -15,7 +15,7 @@ from evalguard.run.bisection.model_oracle import ModelOracle
 from evalguard.run.bisection.probe_context import ProbeContext
 from evalguard.run.bisection.probes import Probes
 from evalguard.run.executing.batches import uses_batches_of
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 
 
 def adopt_compared_ends(

@@ -27,7 +27,7 @@ from evalguard.run.bisection.subject import (
 )
 from evalguard.run.gate_judgement import GateJudgement
 from evalguard.run.modules.trace_prior import find_trace, weigh_settings
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource
 
 _LEAST_INSIDE = 1.0  # full evaluations, with which a search inside a culprit can begin

@@ -33,7 +33,7 @@ from evalguard.run.executing.work import WorkRunner
 from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.loading.own_environment import asks_server
 from evalguard.run.meter import Meter
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.worker.ray_actors import RayPlan, open_cluster
 
 

@@ -25,7 +25,7 @@ from evalguard.core.reports.bisect_report import Loads
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 
 

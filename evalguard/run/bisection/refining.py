@@ -10,7 +10,7 @@ from evalguard.core.settings import Setting
 from evalguard.run.bisection.subject import FinishedComparison, Subject
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
-from evalguard.run.scoring.scoring import ScoredSide, side_of_model
+from evalguard.run.scoring.scored_side import ScoredSide, side_of_model
 from evalguard.run.sources import ModelSource
 
 

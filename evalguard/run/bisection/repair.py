@@ -13,7 +13,7 @@ from evalguard.run.gate_judgement import GateJudgement
 from evalguard.run.judging import judge_scores
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
-from evalguard.run.scoring.scoring import ScoredSide, side_of_model
+from evalguard.run.scoring.scored_side import ScoredSide, side_of_model
 from evalguard.run.sources import ModelSource, ReferenceSource
 
 

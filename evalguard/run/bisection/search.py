@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from evalguard.core.settings import Setting
 from evalguard.run.bisection.subject import Subject
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource
 
 

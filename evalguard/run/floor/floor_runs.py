@@ -23,8 +23,8 @@ from evalguard.run.floor.variations import apply_variation, plan_variations, why
 from evalguard.run.groups import add_aggregates
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.measuring import ScoringPlan
 from evalguard.run.scoring.run_context import RunContext, open_run_context
+from evalguard.run.scoring.scoring_plan import ScoringPlan
 from evalguard.run.sources import ModelSource
 from evalguard.run.table_comparisons import compare_by_document, split_comparable
 from evalguard.stats.document_differences import document_differences

@@ -14,7 +14,7 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvalguardError, MisalignedRunsError, error_text
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 ScoreTables = Sequence[ScoreTable]

@@ -12,7 +12,7 @@ from evalguard.core.score_rows import pick_rows
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.sample_size.draws import TablesByKey, TaskSample
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import StoredSource
 
 SideTables = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str, DocumentFields]]

@@ -18,7 +18,7 @@ from evalguard.core.score_rows import order_rows, pick_rows
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.run.choices import Choices
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 from evalguard.stats.compare_scores import compare_scores, failed_comparison
 from evalguard.stats.metric_plan import MetricPlan, plan_metric

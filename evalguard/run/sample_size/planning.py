@@ -22,7 +22,7 @@ from evalguard.run.sample_size.pace import ScorerStopwatch
 from evalguard.run.sample_size.pilot import PlanAim, plan_metrics
 from evalguard.run.sample_size.plan_result import PlanResult
 from evalguard.run.scoring.score_models import score_sides
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 from evalguard.stats.metric_plan import MetricPlan
 

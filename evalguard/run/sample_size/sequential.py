@@ -30,7 +30,7 @@ from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.loaded_models import LoadedModels, load_together
 from evalguard.run.scoring.run_context import open_run_context
 from evalguard.run.scoring.score_models import check_scores, tokens_beside_server
-from evalguard.run.scoring.scoring import (
+from evalguard.run.scoring.scored_side import (
     ScoredSide,
     limit_to_candidate_tasks,
     side_of_model,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from evalguard.core.documents.columns import pair_columns
 from evalguard.core.settings import Value
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.stats.judgement import MetricComparison, judge_equal_answers
 
 # Log-likelihoods that differ by less are one model's: what rounding makes flips hardly any answer.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.harness.finished_runs.origin import share_one_model
-from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.judgement import MetricComparison
 

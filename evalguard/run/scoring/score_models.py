@@ -13,15 +13,15 @@ from evalguard.run.loading.lazy_scorer import ScorerOpener
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.measuring import ScoringPlan
 from evalguard.run.scoring.run_context import RunContext, open_run_context
-from evalguard.run.scoring.scorer_check import check_scorer
-from evalguard.run.scoring.scoring import (
+from evalguard.run.scoring.scored_side import (
     ScoredSide,
     limit_to_candidate_tasks,
     side_of_model,
     side_of_stored,
 )
+from evalguard.run.scoring.scorer_check import check_scorer
+from evalguard.run.scoring.scoring_plan import ScoringPlan
 from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import (
     BaselineSource,
