@@ -21,12 +21,12 @@ test: $(VENV)/.test lint types
 
 # Ray takes 260 MB on the disk, which only the tests of clusters need.
 test-slow: $(VENV)/.test $(VENV)/.ray browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not systems and not gpu" -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not systems and not gpu" -n 2 --dist worksteal --durations 25
 
 # Each system of docs/systems in an environment of its own, made once and kept under
 # EVALGUARD_SYSTEMS_CACHE.
 test-systems: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "systems and not nightly and not gpu" -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "systems and not nightly and not gpu" -n 2 --dist loadgroup --durations 25
 
 # Takes hours: full-size simulations, endurance runs, the lowest and newest dependencies.
 test-nightly: $(VENV)/.test browser
