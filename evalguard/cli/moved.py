@@ -15,7 +15,6 @@ _GUARD_KEYS: Mapping[str, str] = {
     "--no-bisect-thorough": "run: {bisect_thorough: false}",
     "--broken-documents": "gate: {broken_documents: N}",
     "--cache-max-size": "run: {cache_max_size: 20GB}",
-    "--cluster": "clusters: {TASK: FIELD}",
     "--fewshot-as-multiturn": "run: {fewshot_as_multiturn: true}",
     "--memory": "run: {memory: sequential}",
     "--no-share-prefixes": "run: {share_prefixes: false}",

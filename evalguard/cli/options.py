@@ -118,6 +118,12 @@ TASKS = (
         help="Accept that prompts or token ids of the two sides differ (tokens: the versions of "
         "lm-eval of finished runs, too). Repeatable.",
     ),
+    gate_option(
+        "--cluster",
+        default="",
+        metavar="FIELD",
+        help="Treat documents with the same value of FIELD (a passage, say) as dependent.",
+    ),
 )
 
 

@@ -16,9 +16,8 @@ FieldsByTask = Mapping[str, DocumentFields]
 class ClusterChoice:
     """Fields of documents that say which of them belong together.
 
-    ``of_all`` (``cluster`` in Python) counts for every task whose documents have that field and
-    wins over ``by_task`` (``clusters`` of a guard file) there. Nothing is clustered without being
-    told to.
+    ``of_all`` (``--cluster``) counts for every task whose documents have that field and wins over
+    ``by_task`` (``clusters`` of a guard file) there. Nothing is clustered without being told to.
     """
 
     of_all: str = ""
@@ -83,7 +82,7 @@ def note_uncompared(choice: ClusterChoice, tasks: Collection[str]) -> tuple[str,
 def _cluster_table(table: ScoreTable, fields: DocumentFields, choice: ClusterChoice) -> ScoreTable:
     name = choice.field_of(table.task, fields)
     if not name:
-        caveat = _suggest_field(table.task, fields)
+        caveat = _suggest_field(fields)
         if choice.of_all:
             caveat = f"no field '{choice.of_all}' in its documents: they count as independent"
         return replace(table, caveats=(*table.caveats, caveat)) if caveat else table
@@ -100,13 +99,13 @@ def _cluster_table(table: ScoreTable, fields: DocumentFields, choice: ClusterCho
     )
 
 
-def _suggest_field(task: str, fields: DocumentFields) -> str:
+def _suggest_field(fields: DocumentFields) -> str:
     name = fields.likely_cluster()
     if not name:
         return ""
     return (
         f"documents share {name}: {fields.count(name):,} distinct values in {fields.n:,}, and they "
-        f"count as independent here; clusters: {{{task}: {name}}} in the guard file counts that"
+        f"count as independent here; --cluster {name} takes that into account"
     )
 
 

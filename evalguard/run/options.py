@@ -349,7 +349,7 @@ _NOT_REPEATED = frozenset(
 )  # fmt: skip
 # What nobody can type: a key of the guard file, and a word of Python.
 _NOT_TYPED = (
-    "system_instruction", "fewshot_as_multiturn", "cluster", "broken_documents", "token_budget",
+    "system_instruction", "fewshot_as_multiturn", "broken_documents", "token_budget",
     "share_prefixes", "sequential_alpha", "rolling_bos", "reference_top_k",
 )  # fmt: skip
 _REPEATED = frozenset(

@@ -1,4 +1,4 @@
-"""Clusters, from the guard file through to every report."""
+"""Clusters, from the command line or the guard file, through to every report."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ def first(document: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_what_the_guard_file_says_counts(compare: Any, world: SmallWorld) -> None:
+def test_the_option_and_the_guard_file_say_the_same(compare: Any, world: SmallWorld) -> None:
     alone = first(compare("orig", "soft", "--json").document)
     guard = world.saying(more="clusters: {sw_word: last}")
     declared = first(compare("orig", "soft", "--config", guard, "--json").document)
+    assert first(compare("orig", "soft", "--cluster", "last", "--json").document) == declared
     assert (alone["clusters"], alone["cluster_field"]) == (None, "")
     assert declared["cluster_field"] == "last"
     assert 1 < declared["clusters"] < declared["n"]

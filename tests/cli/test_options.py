@@ -15,6 +15,7 @@ from evalguard.harness.task_options import TaskOptions
 from evalguard.run.options import CompareOptions, make_options
 
 SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
+    "cluster": (["--cluster", "passage"], "passage"),
     "tasks": (("--tasks", "a, b"), ("a", "b")),
     "include_path": (("--include-path", "x", "--include_path", "y"), (Path("x"), Path("y"))),
     "base_model_args": (("--base_model_args", "dtype=float32,n=1"), {"dtype": "float32", "n": 1}),
@@ -117,7 +118,7 @@ def test_every_option_of_the_python_api_can_be_typed_or_stands_in_the_guard_file
         ("--baseline", "--baseline is now `--base RUN`, or `--base RUN:NAME`"),
         ("--reference", "--reference is now `--save-reference FILE` to write it"),
         ("--no_history", "--no-history is now `--history none`"),
-        ("--cluster", "--cluster is now `clusters: {TASK: FIELD}` of the guard file"),
+        ("--broken_documents", "--broken-documents is now `gate: {broken_documents: N}`"),
     ],
 )
 def test_an_option_that_has_moved_says_where_it_is_now(

@@ -33,7 +33,7 @@ def test_nothing_is_clustered_unasked_and_what_looks_shared_is_said():
     assert (reading.clusters, sums.clusters) == ((), ())
     (caveat,) = reading.caveats
     assert "documents share passage: 4 distinct values in 12" in caveat
-    assert "clusters: {reading: passage} in the guard file" in caveat
+    assert "--cluster passage" in caveat
     assert sums.caveats == ()
 
 

@@ -54,7 +54,7 @@ def test_documents_of_one_passage_are_named_with_the_option() -> None:
     assert found.values["field"] == "passage"
     assert found.values["groups"] == N // GROUP
     assert found.values["effective_n"] == pytest.approx(N / GROUP, rel=0.1)
-    assert "passage} in the guard file counts that" in found.text
+    assert "--cluster passage takes it into account" in found.text
     assert "p and interval do not hold" in found.text
 
 
@@ -68,7 +68,7 @@ def test_without_a_field_that_fits_the_order_alone_is_said() -> None:
     (found,) = find_dependent_documents([compared(BASE - SHARED[IN_ORDER])], {})
     assert found.values["field"] == ""
     assert "no field accounts for it" in found.text
-    assert "clusters: {" not in found.text
+    assert "--cluster" not in found.text
 
 
 def test_what_is_clustered_already_is_not_said_again() -> None:

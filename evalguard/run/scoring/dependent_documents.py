@@ -145,7 +145,7 @@ def _finding(found: Sequence[_Found]) -> Finding:
     )
     if worst.field:
         text = f"documents with the same {worst.field} drift alike: {counts}; "
-        text += f"clusters: {{{comparison.task}: {worst.field}}} in the guard file counts that"
+        text += f"--cluster {worst.field} takes it into account"
     else:
         text = f"neighbouring {unit} drift alike: {counts}, and no field accounts for it"
     return Finding(
