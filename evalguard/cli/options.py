@@ -27,13 +27,14 @@ from evalguard.cli.parameters import (
     task_option,
 )
 from evalguard.core.reports.report_formats import FORMATS
-from evalguard.core.reports.tracked_run import SINKS
+from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS
 
 TRACKING = record_option(
     "--track",
-    type=click.Choice([*SINKS, "none"]),
+    metavar="NAME",
     multiple=True,
-    help="Send the finished run to a tracker. Repeatable. Default: W&B where it is configured.",
+    help=f"Send the finished run to a tracker: {', '.join(BUILT_IN_TRACKERS)}, one that another "
+    "package brings, or none. Repeatable. Default: W&B where it is configured.",
 )
 
 

@@ -28,8 +28,10 @@ from evalguard.config.schema import (
     setting_target,
 )
 from evalguard.config.yaml_nodes import Loc
+from evalguard.core.reports.tracked_run import NO_TRACKER
 from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
+from evalguard.plugins import TRACKERS, recipe_function
 
 _TRUST = "trust_remote_code"
 
@@ -155,16 +157,33 @@ def _check_build(loc: Loc, build: BuildEntry, document: Document) -> Iterator[Pr
             loc, f"{dotted_key(loc)} has {found}; a build recipe has one of them"
         )
     if build.call:
-        module, colon, function = build.call.rpartition(":")
-        if not (module and colon and function.isidentifier()):
-            yield document.problem(
-                (*loc, "call"),
-                f"call '{build.call}' names no function",
-                "write pkg.mod:function or path/to/file.py:function",
-            )
+        message = f"call '{build.call}' names no function"
+        hint = "write pkg.mod:function or path/to/file.py:function"
+        try:
+            module, _, function = recipe_function(build.call).rpartition(":")
+            named = bool(module) and function.isidentifier()
+        except UsageError as error:
+            named, message, hint = False, f"{message}: {error}", f"{hint}; {error.hint}"
+        if not named:
+            yield document.problem((*loc, "call"), message, hint)
     if build.output.startswith(("/", "~")) or ".." in build.output.split("/"):
         message = f"output '{build.output}' is not inside the build folder"
         yield document.problem((*loc, "output"), message, "write a relative path without '..'")
+
+
+def check_track(file: GuardFile, document: Document) -> Iterator[Problem]:
+    """Yield what is wrong with the trackers that a file names."""
+    names = file.run.track or ()
+    for name in names:
+        if name == NO_TRACKER:
+            if len(names) > 1:
+                message = "run.track: none stands beside another tracker"
+                yield document.problem(("run", "track"), message)
+            continue
+        try:
+            TRACKERS.find(name)
+        except UsageError as error:
+            yield document.problem(("run", "track"), f"run.track: {error}", error.hint)
 
 
 _URL = re.compile(r"https?://[^/\s]+(/\S*)?")

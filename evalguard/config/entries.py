@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from evalguard.core.amounts import parse_size
-from evalguard.core.reports.tracked_run import SINKS
+from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS, NO_TRACKER
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import StoreError, UsageError
 
@@ -314,10 +314,11 @@ Distributions = Annotated[
 
 def _track(value: Any) -> Any:
     names = [value] if isinstance(value, str) else value
-    several = isinstance(names, list) and names and all(name in SINKS for name in names)
-    if value is None or names == ["none"] or several:
-        return None if value is None else tuple(dict.fromkeys(names))
-    raise ValueError(f"none, or one or more of {', '.join(SINKS)}")
+    if value is None:
+        return None
+    if isinstance(names, list) and names and all(isinstance(n, str) and n for n in names):
+        return tuple(dict.fromkeys(names))  # checks.py knows which there are
+    raise ValueError(f"{NO_TRACKER}, or one or more of {', '.join(BUILT_IN_TRACKERS)}")
 
 
 Track = Annotated[
@@ -326,9 +327,9 @@ Track = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"enum": ["none", *SINKS]},
-                {"const": ["none"]},
-                {"type": "array", "items": {"enum": list(SINKS)}, "minItems": 1},
+                {"enum": [NO_TRACKER, *BUILT_IN_TRACKERS]},
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
                 _NULL,
             ]
         }
@@ -459,8 +460,9 @@ class RunEntry(GuardEntry):
     )
     track: Track = Field(
         default=None,
-        description="Experiment trackers that a finished run is sent to: wandb, trackio, mlflow, "
-        "or none; default: W&B where it is configured.",
+        description=f"Experiment trackers that a finished run is sent to: "
+        f"{', '.join(BUILT_IN_TRACKERS)}, those of other packages, or none; default: W&B where it "
+        "is configured.",
     )
     track_documents: bool | None = Field(
         default=None,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from evalguard.config.checks import check_entry, check_model, check_pairs, validate
+from evalguard.config.checks import check_entry, check_model, check_pairs, check_track, validate
 from evalguard.config.documents import (
     Document,
     Inherited,
@@ -48,6 +48,7 @@ from evalguard.core.settings import (
 from evalguard.core.verdict import Margin
 from evalguard.core.waivers import Waiver
 from evalguard.errors import EvalguardError, GuardFileError, nearest
+from evalguard.plugins import recipe_function
 
 _ENDINGS = (".yaml", ".yml")
 
@@ -303,6 +304,7 @@ def _checked(parsed: GuardFile, document: Document) -> dict[str, Inherited]:
     own = [p for name, entry in parsed.models.items() for p in check_entry(name, entry, document)]
     models, circles = inherit(parsed, document)
     problems: list[Problem] = [*own, *circles, *check_pairs(parsed, document)]
+    problems += check_track(parsed, document)
     if not own:
         problems += [p for model in models.values() for p in check_model(model, document)]
     raise_problems(problems)
@@ -408,7 +410,7 @@ def _resolve_module_source(value: dict[str, Value], folder: Path) -> Value:
 def _recipe(build: BuildEntry, folder: Path) -> BuildRecipe:
     return BuildRecipe(
         command=tuple(build.command),
-        call=build.call,
+        call=recipe_function(build.call) if build.call else "",
         output=build.output,
         inputs=dict(build.inputs),
         folder=str(folder),

@@ -214,7 +214,10 @@ class BuildEntry(GuardEntry):
         description="Program and arguments, run without a shell; {NAME} stands for an input, "
         "{output} for the output path.",
     )
-    call: Text = Field(default="", description="pkg.mod:function or path/to/file.py:function.")
+    call: Text = Field(
+        default="",
+        description="pkg.mod:function, path/to/file.py:function, or the name of a recipe.",
+    )
     output: Text = Field(
         default="output", description="Path, inside the build folder, of what was made."
     )

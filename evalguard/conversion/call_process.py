@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from evalguard.conversion.code import load_function
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError
-
-if TYPE_CHECKING:
-    pass
+from evalguard.plugins import recipe_origin
 
 
 class CallJob(TypedDict):
@@ -33,5 +31,6 @@ def run(job: CallJob) -> None:
     try:
         function = load_function(job["call"], folder=job["folder"], allowed=True)
     except EvalguardError as error:
-        sys.exit(f"{error}\n{error.hint}")
+        origin = recipe_origin(job["call"])
+        sys.exit(f"{error}\n{error.hint}" + (f"\nit is a recipe of {origin}" if origin else ""))
     function(**job["inputs"], output=Path(job["output"]))

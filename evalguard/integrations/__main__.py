@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.tracked_run import Sent, SinkName, TrackedRun
-from evalguard.integrations import mlflow_sink, trackio_sink, wandb_sink
+from evalguard.core.reports.tracked_run import Sent
 from evalguard.integrations.jobs import TrackingJob, write_answer
 from evalguard.integrations.wandb_report import save_night_report
+from evalguard.plugins import TRACKERS
 
 # Who started this process kills it in time; the alarm is for when nobody is left to do so.
 _ALARM_MARGIN = 15
 _LONGEST_REASON = 300
-_SINKS: Mapping[SinkName, Callable[[TrackingJob, TrackedRun], Sent]] = {
-    "wandb": wandb_sink.send_to_wandb,
-    "trackio": trackio_sink.send_to_trackio,
-    "mlflow": mlflow_sink.send_to_mlflow,
-}
 
 
 def main() -> None:
@@ -40,7 +35,11 @@ def _run_job(job: TrackingJob) -> Sent:
         return save_night_report(job.night)
     if job.run is None:
         raise ValueError("the job holds nothing to send")
-    return _SINKS[job.sink](job, job.run)
+    tracker = TRACKERS.find(job.sink)
+    sent = tracker.load()(job, job.run)
+    if not isinstance(sent, Sent):
+        raise TypeError(f"{tracker.origin} returned {type(sent).__name__}, not what became of it")
+    return replace(sent, sink=job.sink)
 
 
 def _error_line(error: Exception) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from evalguard.core.reports.tracked_night import TrackedNight
-from evalguard.core.reports.tracked_run import Sent, SinkName, TrackedRun
+from evalguard.core.reports.tracked_run import Sent, TrackedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class TrackingJob:
         offline: write to this machine only, for a later ``wandb sync``.
     """
 
-    sink: SinkName
+    sink: str
     bounds: SendingLimits
     folder: str
     run: TrackedRun | None = None

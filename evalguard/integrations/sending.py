@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evalguard.core.reports.tracked_night import TrackedNight
-from evalguard.core.reports.tracked_run import Sent, SinkName, TrackedRun
+from evalguard.core.reports.tracked_run import Sent, TrackedRun
 from evalguard.integrations.job_process import run_in_process
 from evalguard.integrations.jobs import SendingLimits, TrackingJob
 from evalguard.integrations.wandb_here import find_open_run
@@ -19,7 +19,7 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def send_run(
-    sink: SinkName,
+    sink: str,
     run: TrackedRun,
     *,
     folder: Path,

@@ -47,6 +47,7 @@ LEFT_OUT: Mapping[str, str] = {
     "models/tokenizer_files.py": "compares tokenizers, for a search",
     "models/tracing": "activations recorded and forced, which no score is read from",
     "models/weight_places.py": "names what tensors are for",
+    "plugins.py": "finds trackers and recipes by name",
     "regular_file.py": 'refuses to open what is no file: it reads as "open" does',
     "run/tracing": "loads models to be traced, which are not scored",
     "stats": "judges scores, and makes none",

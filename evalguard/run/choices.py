@@ -15,7 +15,6 @@ from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
 from evalguard.core.amounts import parse_size, size_text
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
-from evalguard.core.reports.tracked_run import SinkName
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import GuardFileError, UsageError
 from evalguard.harness.task_options import TaskOptions
@@ -133,7 +132,7 @@ class Choices:
     execution: str = ""
     cache_max_size: int | None = None
     history: Path | None = None
-    track: tuple[SinkName, ...] = ()
+    track: tuple[str, ...] = ()
     track_documents: bool = False
     notes: tuple[str, ...] = ()
 
@@ -191,7 +190,7 @@ def resolve_choices(
         execution=choose_execution(run, options),
         cache_max_size=cache_size_limit(options.cache_max_size, run.cache_max_size),
         history=choose_history_file(judging, options),
-        track=choose_sinks(options.track or run.track or (), unasked=not options.git_bisect),
+        track=choose_sinks(options.track, judging, unasked=not options.git_bisect),
         track_documents=options.track_documents or bool(run.track_documents),
         notes=_guard_notes(guards, guard, judging, base, candidate),
     )

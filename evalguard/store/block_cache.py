@@ -286,7 +286,8 @@ def default_cache_dir(
     variables = os.environ if environ is None else environ
     if variables.get("EVALGUARD_CACHE_DIR"):
         return Path(variables["EVALGUARD_CACHE_DIR"]).expanduser()
-    # The XDG specification: a relative path is to be ignored.
+    # By hand: of platformdirs late versions alone ignore a relative path, as XDG says one must, and
+    # tell that there is no home folder.
     xdg = Path(variables.get("XDG_CACHE_HOME", ""))
     if xdg.is_absolute():
         return xdg / "evalguard"

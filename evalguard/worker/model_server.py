@@ -166,6 +166,7 @@ class ModelServer:
             pipe.write(json.dumps(job).encode() + b"\n")
 
     def _wait_until_ready(self, closing: threading.Event) -> None:
+        # Not tenacity's: each look first asks whether the process lives, and closing wakes a pause.
         limit = self._wanted.start_limit
         until, pause = time.monotonic() + limit, _ASK_EVERY[0]
         problem = "it was not asked yet"

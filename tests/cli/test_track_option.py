@@ -77,6 +77,33 @@ def test_a_tracker_that_is_not_installed_changes_no_verdict(
     assert "no tracker is configured" in refused.err
 
 
+def test_a_broken_tracker_of_another_package_changes_no_verdict(
+    compare: Run, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "site" / "broken-1.5.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text(
+        "[evalguard.trackers]\nlines = broken:send\ntrackio = broken:send\n"
+    )
+    (info.parent / "trackio.py").write_text("raise ModuleNotFoundError('trackio')")
+    monkeypatch.syspath_prepend(info.parent)
+    monkeypatch.setenv("PYTHONPATH", str(info.parent), prepend=":")
+    found = compare("orig", "sharp", "--track", "lines")
+    assert found.code == 1
+    shown = " ".join(found.out.split())
+    assert "lines: not sent (broken:send of broken 1.5 cannot be imported: Module" in shown
+    (folder,) = (tmp_path / "reports").iterdir()
+    assert f"evalguard track reports/{folder.name} --track lines" in shown
+    kept = json.loads((folder / "result.json").read_text())
+    assert [one["sink"] for one in kept["tracked"]] in ([], ["lines"])
+    own = run("track", folder, "--track", "trackio")
+    assert "evalguard's own; broken:send of broken 1.5 is not used" in own.err
+    assert "pip install lm-evalguard[trackio]" in own.out
+    unknown = run("track", folder, "--track", "line")
+    assert (unknown.code, "did you mean 'lines'" in unknown.err) == (2, True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [False, True])
 def test_documents_travel_only_where_somebody_says_so(

@@ -6,14 +6,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SinkName = Literal["wandb", "trackio", "mlflow"]
-SINK_TITLES: Mapping[SinkName, str] = {"wandb": "W&B", "trackio": "trackio", "mlflow": "MLflow"}
-SINKS: tuple[SinkName, ...] = tuple(SINK_TITLES)
 JobType = Literal["compare", "bisect", "nightly"]
 # sent     it is where the sink keeps it
 # offline  it is on this machine, whole, and a command sends it
 # failed   it is nowhere but in the run folder
 SentState = Literal["sent", "offline", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltInTracker:
+    """A tracker that evalguard brings: how people write it, and ``package.module:function``."""
+
+    title: str
+    function: str
+
+
+# The one list of them; other packages add theirs by entry points (plugins.py).
+BUILT_IN_TRACKERS: Mapping[str, BuiltInTracker] = {
+    "wandb": BuiltInTracker(
+        title="W&B", function="evalguard.integrations.wandb_sink:send_to_wandb"
+    ),
+    "trackio": BuiltInTracker(
+        title="trackio", function="evalguard.integrations.trackio_sink:send_to_trackio"
+    ),
+    "mlflow": BuiltInTracker(
+        title="MLflow", function="evalguard.integrations.mlflow_sink:send_to_mlflow"
+    ),
+}
+NO_TRACKER = "none"
+
+
+def tracker_title(name: str) -> str:
+    """How people write a tracker's name; another package's is written as it is."""
+    return BUILT_IN_TRACKERS[name].title if name in BUILT_IN_TRACKERS else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +93,11 @@ class Sent:
         place: its address, or the folder where it lies; "" where it is nowhere.
         next_command: what sends it after all; "" where nothing has to be sent, or can be.
         reason: why it was not sent; "" where it was.
-        sink: tracker.
+        sink: the tracker's name.
         state: offline: on this machine, whole; ``next_command`` sends it.
     """
 
-    sink: SinkName
+    sink: str
     state: SentState
     place: str = ""
     next_command: str = ""

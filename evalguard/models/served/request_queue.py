@@ -393,7 +393,10 @@ class _Sender:
                 return exchange, answers
 
     async def _next_try(self, tries: int, error: Exception) -> int:
-        """Wait as lm-eval does before it tries again; ``max_retries`` counts all tries."""
+        """Wait as lm-eval does before it tries again; ``max_retries`` counts all tries.
+
+        Not tenacity's: a pause of one request holds up all others, and a failure of one ends them.
+        """
         tries += 1
         if tries >= self._lm.max_retries or self._failure is not None:
             raise error

@@ -20,7 +20,7 @@ from evalguard.core.gate import WhenUndecided
 from evalguard.core.gate_state import GateState
 from evalguard.core.limits import LimitState
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.tracked_run import SINK_TITLES, Sent
+from evalguard.core.reports.tracked_run import Sent, tracker_title
 from evalguard.report.view.bisection import BisectionView, bisection_view
 from evalguard.report.view.generations import (
     GENERATION_LEGEND,
@@ -441,7 +441,7 @@ def tracked_views(report: CompareReport) -> tuple[TrackedView, ...]:
 
 def tracked_view(sent: Sent, folder: str | None) -> TrackedView:
     """Return what became of a run at one tracker; ``folder`` is the run's, if it has one."""
-    title, command = SINK_TITLES[sent.sink], sent.next_command
+    title, command = tracker_title(sent.sink), sent.next_command
     if sent.state == "sent":
         return TrackedView(text=printable(f"{title}: {sent.place}"))
     where = "kept offline" if sent.state == "offline" else "not sent"

@@ -11,8 +11,8 @@ from evalguard.core.history import Night
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.night_report import NightReport, PairNight
 from evalguard.core.reports.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
-from evalguard.core.reports.tracked_run import Sent, SinkName
-from evalguard.errors import EvalguardError, Interrupted
+from evalguard.core.reports.tracked_run import Sent
+from evalguard.errors import EvalguardError, Interrupted, UsageError
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import save_night
 from evalguard.report.night import pair_name
@@ -94,17 +94,21 @@ def _sent_line(pair: PairNight, sent: Sent) -> str:
     return f"{printable(pair_name(pair))}: {tracked_view(told, pair.run_folder)}"
 
 
-def _pair_sinks(pair: NightPair, options: CompareOptions) -> tuple[SinkName, ...]:
-    return choose_sinks(options.track or pair.guard.run.track or ())
-
-
 def _send_pair(
     sending: NightSender, pair: PairNight, asked: NightPair, options: CompareOptions
 ) -> tuple[Sent, ...]:
-    sinks = _pair_sinks(asked, options)
-    documents = options.track_documents or bool(asked.guard.run.track_documents)
-    if pair.run_folder is None or not sinks:
+    if pair.run_folder is None:
         return ()
+    told = asked.guard.run
+    try:
+        sinks = choose_sinks(options.track, asked.guard)
+    except UsageError as error:
+        return tuple(
+            Sent(sink=name, state="failed", reason=str(error)) for name in told.track or ()
+        )
+    if not sinks:
+        return ()
+    documents = options.track_documents or bool(told.track_documents)
     try:
         stored = read_stored_run(Path(pair.run_folder))
         stored.check_files()  # its samples are sent, too

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.tracked_run import Sent, SinkName
+from evalguard.core.reports.tracked_run import Sent
 from evalguard.run.publishing.tracking import TRACKING_INTERRUPTED, track_run
 
 MOST_FAILURES = 2
@@ -30,16 +30,16 @@ class NightSender:
 
     group: str
     quiet: bool
-    failures: Counter[SinkName] = field(default_factory=Counter)
-    reasons: dict[SinkName, str] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def send(
-        self, run: CompareReport, sinks: Sequence[SinkName], *, documents: bool = False
+        self, run: CompareReport, sinks: Sequence[str], *, documents: bool = False
     ) -> tuple[Sent, ...]:
         """Send a run to each of the sinks; what became of it there."""
         return tuple(self._sent(run, sink, documents=documents) for sink in sinks)
 
-    def gone(self, sink: SinkName) -> str:
+    def gone(self, sink: str) -> str:
         """Why a tracker is not tried any more; "" while it is."""
         reason = self.reasons.get(sink, "")
         if reason == TRACKING_INTERRUPTED:
@@ -48,7 +48,7 @@ class NightSender:
             return ""
         return f"not tried: the {MOST_FAILURES} before it failed"
 
-    def _sent(self, run: CompareReport, sink: SinkName, *, documents: bool) -> Sent:
+    def _sent(self, run: CompareReport, sink: str, *, documents: bool) -> Sent:
         gone = self.gone(sink)
         if gone == TRACKING_INTERRUPTED:
             return Sent(sink=sink, state="failed", reason=gone)

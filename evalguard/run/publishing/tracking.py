@@ -12,15 +12,15 @@ from pathlib import Path
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.tracked_run import (
-    SINK_TITLES,
     JobType,
     Sent,
-    SinkName,
     TrackedRun,
+    tracker_title,
 )
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, Interrupted, UsageError
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
+from evalguard.plugins import TRACKERS
 from evalguard.report.progress import ProgressLine
 from evalguard.report.view.report import tracked_views
 from evalguard.run.publishing.build_tracked_run import build_tracked_run
@@ -62,12 +62,13 @@ def track_stored(
     if set(names) == {"none"}:
         raise UsageError(
             "--track none sends the run nowhere, and sending is all that evalguard track does",
-            hint="name a tracker: --track wandb, trackio or mlflow",
+            hint=f"name a tracker: {', '.join(TRACKERS.list_names())}",
         )
     sinks = choose_sinks(names)
     if not sinks:
         raise UsageError(
-            "no tracker is configured", hint="name one: --track wandb, trackio or mlflow"
+            "no tracker is configured",
+            hint=f"name one by --track: {', '.join(TRACKERS.list_names())}",
         )
     stored = read_stored_run(run)
     stored.check_files()  # its samples are sent, too
@@ -80,7 +81,7 @@ _LOG = logging.getLogger(__name__)
 
 def track_run(
     report: CompareReport,
-    sinks: Sequence[SinkName],
+    sinks: Sequence[str],
     *,
     documents: bool = False,
     job_type: JobType | None = None,
@@ -103,9 +104,13 @@ def track_run(
     with ProgressLine(quiet=quiet) as progress:
         try:
             for sink in sinks:
+                for other in TRACKERS.find_shadowed(sink):
+                    progress.note(f"--track {sink} is evalguard's own; {other.origin} is not used")
                 if not unreached:
                     what = "the run with its documents" if documents else "figures of the run"
-                    progress.note(f"sending {what} to {SINK_TITLES[sink]} (Ctrl-C leaves that out)")
+                    progress.note(
+                        f"sending {what} to {tracker_title(sink)} (Ctrl-C leaves that out)"
+                    )
                 run = partial(
                     build_tracked_run, report, documents=documents, job_type=job_type, group=group
                 )
@@ -130,7 +135,7 @@ def _retry_command(report: CompareReport, sent: Sent, documents: bool) -> str:
 
 def _send_to_sink(
     report: CompareReport,
-    sink: SinkName,
+    sink: str,
     run: Callable[[], TrackedRun],
     bounds: SendingLimits | None,
     unreached: str,
