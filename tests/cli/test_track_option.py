@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from small_world import Ran, SmallWorld
+from small_world import Ran, SmallWorld, write_tasks
 from wandb_server import KEY, Trouble, wandb_server
 
 from evalguard.integrations.jobs import SendingLimits
@@ -77,9 +77,9 @@ def test_a_tracker_that_is_not_installed_changes_no_verdict(
     assert "no tracker is configured" in refused.err
 
 
-def test_a_broken_tracker_of_another_package_changes_no_verdict(
-    compare: Run, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package without its module, which brings trackers ``lines`` and ``trackio``."""
     info = tmp_path / "site" / "broken-1.5.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.5\n")
@@ -89,6 +89,30 @@ def test_a_broken_tracker_of_another_package_changes_no_verdict(
     (info.parent / "trackio.py").write_text("raise ModuleNotFoundError('trackio')")
     monkeypatch.syspath_prepend(info.parent)
     monkeypatch.setenv("PYTHONPATH", str(info.parent), prepend=":")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("broken")
+def test_a_guard_file_that_was_only_found_sends_to_no_tracker_of_another_package(
+    run: Run, world: SmallWorld, tmp_path: Path
+) -> None:
+    write_tasks(tmp_path / "tasks")
+    text = world.guard.read_text().replace(str(world.tasks), "tasks")
+    (tmp_path / "evalguard.yaml").write_text(text.replace("run: {", "run: {track: lines, "))
+    why = "run.track names 'lines', which runs code of another package (broken:send of broken 1.5)"
+    found = run("compare", "--base", "orig", "--cand", "sharp")
+    assert (found.code, found.out) == (2, "")
+    assert why in " ".join(found.err.split())
+    assert not (tmp_path / "reports").exists()
+    night = run("nightly", "-v")
+    assert night.code == 1, "its verdicts stand"
+    assert f"lines: not sent (evalguard.yaml: {why}" in " ".join(night.out.split())
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_broken_tracker_of_another_package_changes_no_verdict(
+    compare: Run, run: Run, tmp_path: Path
+) -> None:
     found = compare("orig", "sharp", "--track", "lines")
     assert found.code == 1
     shown = " ".join(found.out.split())
