@@ -103,9 +103,9 @@ class SampleColumns(Mapping[str, Sequence[Any]]):
         import pyarrow as pa
 
         chosen, first = np.asarray(positions, dtype=np.int64), 0
-        parts = [self._schema.empty_table()]
         with _open_table(self._file) as opened:
             check_size(opened.metadata, range(opened.num_row_groups))
+            parts = [opened.read_row_groups([])]  # Schema.empty_table would load pandas
             for number in range(opened.num_row_groups):
                 group = opened.read_row_group(number, use_threads=False)
                 own = chosen[(chosen >= first) & (chosen < first + group.num_rows)] - first

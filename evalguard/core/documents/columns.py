@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,8 +174,12 @@ class TextsFiller:
         """Pack what has come in since."""
         if not self._waiting:
             return
-        self._known += bytes([one is not None for one in self._waiting])
-        texts = [one or "" for one in self._waiting]
+        if None in self._waiting:
+            self._known += bytes([one is not None for one in self._waiting])
+            texts = [one or "" for one in self._waiting]
+        else:
+            self._known += b"\1" * len(self._waiting)
+            texts = cast("list[str]", self._waiting.copy())
         self._waiting.clear()
         joined = "".join(texts)
         if joined.isascii():  # a byte is a character
@@ -267,8 +271,12 @@ class NumbersFiller:
         """Pack what has come in since."""
         if not self._waiting:
             return
-        self._known += bytes([one is not None for one in self._waiting])
-        values = [0 if one is None else one for one in self._waiting]
+        values = self._waiting
+        if None in values:
+            self._known += bytes([one is not None for one in values])
+            values = [0 if one is None else one for one in values]
+        else:
+            self._known += b"\1" * len(values)
         self._data += np.array(values, dtype=self._dtype).tobytes()
         self._waiting.clear()
 

@@ -228,9 +228,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
         raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
 
 
-# Runs of digits from which on whole numbers are read in another way (see ``_number``), and more
-# brackets than a sample has.
-_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
+# A line with one digit and one bracket: runs of digits from which on whole numbers are read in
+# another way (see ``_number``), and more brackets than a sample has.
+_SHAPE = bytes.maketrans(b"123456789{", b"000000000[")
 _LONG_NUMBER = b"0" * _MOST_DIGITS
 _MANY_BRACKETS = 500
 
@@ -241,10 +241,8 @@ def _parsed_line(line: bytes, path: Path, *, above: int) -> Any:
     NaN, infinities and halves of characters are no JSON, and lm-eval writes them: what the fast
     reader refuses is read by Python's own, which has the last word on what is damaged, too.
     """
-    if (
-        _LONG_NUMBER not in line.translate(_ONE_DIGIT)
-        and line.count(b"[") + line.count(b"{") < _MANY_BRACKETS
-    ):
+    shape = line.translate(_SHAPE)
+    if _LONG_NUMBER not in shape and shape.count(b"[") < _MANY_BRACKETS:
         try:
             return orjson.loads(line)
         except orjson.JSONDecodeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,8 +79,9 @@ def read_lmeval_samples(
                 hint="two runs were written into one file: make the run once more",
             )
         try:
-            earlier = [*found.values()][: reader.rank] if reader.rank else ()
-            is_first = not any(doc_id in one.lines for one in earlier)
+            is_first = not reader.rank or not any(
+                doc_id in earlier.lines for earlier in islice(found.values(), reader.rank)
+            )
             reader.add(doc_id, row, documents if is_first else None)
         except RecursionError as error:
             where = f"{path}:{number}"
