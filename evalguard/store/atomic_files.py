@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,9 +22,18 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
     Raises:
         OSError: nothing is left behind.
     """
+    fill_atomically(path, lambda file: file.write(data))
+
+
+def fill_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write to ``path`` what ``write`` puts into a file, likewise.
+
+    Raises:
+        OSError: nothing is left behind.
+    """
     half = HalfFile(path)
     try:
-        half.open().write(data)
+        write(half.open())
         half.commit()
     except BaseException:
         half.discard()

@@ -32,7 +32,10 @@ def check_run_file(folder: Path, file: Path, digests: Mapping[str, str] | None) 
         raise StoreError(
             f"{file} is not of this run: its result.json names no such file", hint=_DIGEST_HINT
         )
-    found = _digest(file)
+    try:
+        found = digest_file(file)
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {error.strerror}", hint=_DIGEST_HINT) from error
     if found != told:
         raise StoreError(
             f"{file} is not as evalguard wrote it: its SHA-256 is '{found[:16]}'..., and "
@@ -41,12 +44,14 @@ def check_run_file(folder: Path, file: Path, digests: Mapping[str, str] | None) 
         )
 
 
-def _digest(file: Path) -> str:
+def digest_file(file: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     digest = hashlib.sha256()
-    try:
-        with open_regular(file) as opened:
-            while chunk := opened.read(_CHUNK):
-                digest.update(chunk)
-    except OSError as error:
-        raise StoreError(f"{file} cannot be read: {error.strerror}", hint=_DIGEST_HINT) from error
+    with open_regular(file) as opened:
+        while chunk := opened.read(_CHUNK):
+            digest.update(chunk)
     return digest.hexdigest()

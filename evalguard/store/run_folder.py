@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from evalguard.store.atomic_files import disk_error, make_folder, write_atomically
+from evalguard.store.atomic_files import (
+    disk_error,
+    fill_atomically,
+    make_folder,
+    write_atomically,
+)
 from evalguard.store.leftovers import remove_unfinished_runs
+from evalguard.store.run_digests import digest_file
 from evalguard.store.safe_names import number_names, safe_name
-from evalguard.store.sample_table import samples_to_parquet
+from evalguard.store.sample_table import write_sample_table
 from evalguard.store.token_table import tokens_to_parquet
 
 _HINT = "--output-path FOLDER writes the results elsewhere"
@@ -86,7 +92,9 @@ class RunFolder:
             ValueError: the document holds NaN or an infinity, which JSON has not.
         """
         text = json.dumps(document, allow_nan=False, indent=2) + "\n"
-        self._write(self.partial / "result.json", text.encode())
+        path = self.partial / "result.json"
+        with self._discarded_where_it_fails(path):
+            write_atomically(path, text.encode())
 
     def write_samples(
         self,
@@ -105,7 +113,9 @@ class RunFolder:
         """
         name = next(n for n in number_names(safe_name(task)) if n.casefold() not in self._samples)
         self._samples.add(name.casefold())
-        self._write_table(f"samples/{name}.parquet", samples_to_parquet(task, columns, facts))
+        self._write_table(
+            f"samples/{name}.parquet", lambda file: write_sample_table(file, task, columns, facts)
+        )
 
     def write_tokens(self, task: str, columns: Mapping[str, NDArray[Any]]) -> None:
         """Write tokens-<task>.parquet: one row per scored token, ``columns`` of equal length.
@@ -117,7 +127,9 @@ class RunFolder:
         stem = f"tokens-{safe_name(task)}"
         name = next(n for n in number_names(stem) if n.casefold() not in self._tokens)
         self._tokens.add(name.casefold())
-        self._write_table(f"{name}.parquet", tokens_to_parquet(task, columns))
+        self._write_table(
+            f"{name}.parquet", lambda file: file.write(tokens_to_parquet(task, columns))
+        )
 
     def commit(self) -> Path:
         """Make the finished folder appear under its name, and return its path.
@@ -149,14 +161,18 @@ class RunFolder:
     ) -> None:
         self.discard()
 
-    def _write_table(self, name: str, data: memoryview) -> None:
-        self._write(self.partial / name, data)
-        self.digests[name] = hashlib.sha256(data).hexdigest()
+    def _write_table(self, name: str, write: Callable[[BinaryIO], object]) -> None:
+        """Write a table into the file as it is made: a whole one beside it takes much memory."""
+        path = self.partial / name
+        with self._discarded_where_it_fails(path):
+            fill_atomically(path, write)
+            self.digests[name] = digest_file(path)
 
-    def _write(self, path: Path, data: bytes | memoryview) -> None:
+    @contextmanager
+    def _discarded_where_it_fails(self, path: Path) -> Iterator[None]:
         try:
             make_folder(path.parent)
-            write_atomically(path, data)
+            yield
         except OSError as error:
             self.discard()
             raise disk_error("write", self.path / path.name, error, hint=_HINT) from error

@@ -103,18 +103,23 @@ class SampleColumns(Mapping[str, Sequence[Any]]):
         import pyarrow as pa
 
         chosen, first = np.asarray(positions, dtype=np.int64), 0
+        columns: dict[str, list[pa.Array]] = {name: [] for name in self._schema.names}
         with _open_table(self._file) as opened:
             check_size(opened.metadata, range(opened.num_row_groups))
-            parts = [opened.read_row_groups([])]  # Schema.empty_table would load pandas
             for number in range(opened.num_row_groups):
-                group = opened.read_row_group(number, use_threads=False)
-                own = chosen[(chosen >= first) & (chosen < first + group.num_rows)] - first
+                rows = opened.metadata.row_group(number).num_rows
+                own = chosen[(chosen >= first) & (chosen < first + rows)] - first
                 taken = pa.Array.from_buffers(pa.int64(), own.size, [None, pa.py_buffer(own)])
-                parts.append(group.take(taken))
-                first += group.num_rows
-                del group
-                pa.default_memory_pool().release_unused()
-        return SampleColumns(self._file, pa.concat_tables(parts))
+                for name, parts in columns.items():  # one at a time, which takes least memory
+                    group = opened.read_row_group(number, columns=[name], use_threads=False)
+                    parts += group.take(taken).column(name).chunks
+                first += rows
+        pa.default_memory_pool().release_unused()
+        arrays = [
+            pa.chunked_array(parts, field.type)
+            for field, parts in zip(self._schema, columns.values(), strict=True)
+        ]
+        return SampleColumns(self._file, pa.Table.from_arrays(arrays, schema=self._schema))
 
 
 def read_sample_facts(file: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 SAMPLES_FORMAT = "evalguard.samples/1"
 
 
-def samples_to_parquet(
-    task: str, columns: Mapping[str, Sequence[Any]], facts: Mapping[str, Any] | None = None
-) -> memoryview:
-    """Return ``columns`` (name to one value per document) as a zstd-compressed parquet file.
+def write_sample_table(
+    file: BinaryIO,
+    task: str,
+    columns: Mapping[str, Sequence[Any]],
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``columns`` (name to one value per document) as a zstd-compressed parquet file.
 
     ``facts``, what is true of all documents, are in the file's metadata, as JSON.
 
@@ -47,11 +50,9 @@ def samples_to_parquet(
     if facts is not None:
         metadata["facts"] = json.dumps(_plain(facts))
     schema = pa.schema(fields, metadata=metadata)
-    sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(arrays, schema=schema)
-    pq.write_table(table, sink, compression="zstd", row_group_size=_GROUP)
+    pq.write_table(table, file, compression="zstd", row_group_size=_GROUP)
     pa.default_memory_pool().release_unused()
-    return memoryview(sink.getvalue())
 
 
 _GROUP = 16_384  # documents that are packed, and read, together

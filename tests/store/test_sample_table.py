@@ -14,11 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.store.sample_table import samples_to_parquet
+from evalguard.store.sample_table import write_sample_table
 
 
 def table(columns: dict[str, Any], task: str = "t") -> pa.Table:
-    return pq.read_table(io.BytesIO(samples_to_parquet(task, columns)))
+    return pq.read_table(written(columns, task))
+
+
+def written(columns: dict[str, Any], task: str = "t") -> io.BytesIO:
+    file = io.BytesIO()
+    write_sample_table(file, task, columns)
+    return file
 
 
 @pytest.mark.parametrize(
@@ -69,14 +75,14 @@ def test_text_that_utf_8_cannot_hold_is_escaped() -> None:
 
 
 def test_the_file_names_its_task_and_is_compressed() -> None:
-    data = samples_to_parquet("a/\ud800b", {"c": ["word " * 1000] * 100})
-    assert len(data) < 5000
-    assert pq.read_schema(io.BytesIO(data)).metadata[b"task"] == b"a/\\ud800b"
+    file = written({"c": ["word " * 1000] * 100}, "a/\ud800b")
+    assert len(file.getvalue()) < 5000
+    assert pq.read_schema(file).metadata[b"task"] == b"a/\\ud800b"
 
 
 def test_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in length"):
-        samples_to_parquet("t", {"a": [1], "b": [1, 2]})
+        written({"a": [1], "b": [1, 2]})
 
 
 texts = st.text(st.characters(exclude_categories=()))

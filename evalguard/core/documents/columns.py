@@ -170,6 +170,9 @@ class TextsFiller:
         self._waiting: list[str | None] = []
         self.append, self.extend = self._waiting.append, self._waiting.extend
 
+    def __len__(self) -> int:
+        return len(self._lengths) + len(self._waiting)
+
     def pack_waiting(self) -> None:
         """Pack what has come in since."""
         if not self._waiting:

@@ -45,7 +45,7 @@ class Samples:
     items: Mapping[str, Sequence[Any]]
     sound: NDArray[np.bool_]
     several: NDArray[np.bool_]
-    given: Mapping[str, Sequence[str | None]]
+    given: Mapping[str, Texts]
     texts: Texts
     unfound: Sequence[bool | None] = ()
     without: Sequence[bool] = ()
@@ -72,7 +72,7 @@ class Samples:
             items={name: own(items) for name, items in self.items.items()},
             sound=self.sound[chosen],
             several=self.several[chosen],
-            given={name: own(given) for name, given in self.given.items()},
+            given={name: given.pick(chosen) for name, given in self.given.items()},
             texts=self.texts.pick(chosen) if len(self.texts) else self.texts,
             unfound=own(self.unfound),
             without=own(self.without),
@@ -93,8 +93,3 @@ class TaskSamples:
     by_filter: Mapping[str, Samples]
     documents: DocumentColumns
     loglikelihoods: Lists | None
-
-
-def all_answers(given: Sequence[str | None]) -> Sequence[str]:
-    """What the documents were answered; () where any is unknown."""
-    return () if None in given else Texts.of(given)

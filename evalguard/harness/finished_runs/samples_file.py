@@ -157,7 +157,7 @@ class _FilterReader:
         self._hashes = tuple(TextsFiller() for _ in (*HASHES, "asked"))
         self._items: dict[str, list[Any]] = {}
         self._sound, self._several = bytearray(), bytearray()
-        self._given: dict[str, list[Any]] = {}
+        self._given: dict[str, TextsFiller] = {}
         self._texts = TextsFiller()
         self._unfound: list[bool | None] = []
         self._without: list[bool] = []
@@ -183,7 +183,7 @@ class _FilterReader:
         if documents is not None:
             documents.add(doc_id, row, requests, prompt, answered)
         if len(self._sound) % PIECE == 0:
-            for filled in (*self._hashes, self._texts):
+            for filled in (*self._hashes, self._texts, *self._given.values()):
                 filled.pack_waiting()
 
     def _take_items(
@@ -203,17 +203,17 @@ class _FilterReader:
                 if (type(item) is not float or item <= NO_PROBABILITY) and _is_low(item):
                     self._scored_texts[doc_id] = only_scored_text(requests, prompt)
         for name, item in found.items():
-            _put(self._items, name, place, item, ABSENT)
+            _put(self._items.setdefault(name, []), place, item, ABSENT)
         if not self._generates and self._choosing.shows_options:
             target = str(row.get("target", ""))
             chosen = Chosen.of(requests, filtered, target, self._choosing)
             for name, item in found.items():
-                _put(self._given, name, place, chosen.answer(name, item), None)
+                self._give(name, chosen.answer(name, item))
 
     def _take_text(self, text: str | None, filtered: Sequence[Any]) -> None:
         self._texts.append(text)
         given = filtered[0] if filtered else None
-        _put(self._given, "", len(self._sound) - 1, given if isinstance(given, str) else None, None)
+        self._give("", given if isinstance(given, str) else None)
         unfound = None
         if text is not None and filtered and self._name in self._fallbacks:
             unfound = found_nothing(text, given, self._fallbacks[self._name])
@@ -222,12 +222,16 @@ class _FilterReader:
             bool(filtered) and gives_nothing(given) if unfound is None else unfound
         )
 
+    def _give(self, metric: str, answer: str | None) -> None:
+        _put(self._given.setdefault(metric, TextsFiller()), len(self._sound) - 1, answer, None)
+
     def finish(self) -> Samples:
         """All that came in."""
         n = len(self._sound)
-        for columns, blank in ((self._items, ABSENT), (self._given, None)):
-            for values in columns.values():
-                values.extend(repeat(blank, n - len(values)))
+        for items in self._items.values():
+            items.extend(repeat(ABSENT, n - len(items)))
+        for answers in self._given.values():
+            answers.extend(repeat(None, n - len(answers)))
         hashes = [filled.pack() for filled in self._hashes]
         found = Samples(
             doc_ids=np.fromiter(self.lines, dtype=np.int64, count=n),
@@ -238,7 +242,7 @@ class _FilterReader:
             items=self._items,
             sound=np.frombuffer(self._sound, dtype=np.bool_),
             several=np.frombuffer(self._several, dtype=np.bool_),
-            given=self._given,
+            given={metric: answers.pack() for metric, answers in self._given.items()},
             texts=self._texts.pack(),
             unfound=self._unfound,
             without=self._without,
@@ -249,11 +253,8 @@ class _FilterReader:
         return replace(found, items=_in_order(found.items))
 
 
-def _put(columns: dict[str, list[Any]], name: str, place: int, value: Any, blank: object) -> None:
+def _put(column: list[Any] | TextsFiller, place: int, value: Any, blank: Any) -> None:
     """Set a value of a column that may have begun, or left off, above."""
-    column = columns.get(name)
-    if column is None:
-        column = columns[name] = []
     if len(column) < place:
         column.extend(repeat(blank, place - len(column)))
     column.append(value)

@@ -34,7 +34,6 @@ from evalguard.harness.finished_runs.samples import (
     ABSENT,
     Samples,
     TaskSamples,
-    all_answers,
 )
 from evalguard.harness.finished_runs.samples_file import read_lmeval_samples
 from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
@@ -167,7 +166,7 @@ def _table(of: _Metric, samples: Samples, *, source: str, caveats: tuple[str, ..
         _gaps(samples),
         _repeated(of, scored),
     )
-    given = scored.given.get("", scored.given.get(of.name, (None,)))
+    given = scored.given.get("", scored.given.get(of.name))
     table = ScoreTable(
         task=of.task,
         filter=of.filter,
@@ -183,7 +182,7 @@ def _table(of: _Metric, samples: Samples, *, source: str, caveats: tuple[str, ..
         prompt_hashes=scored.prompt_hashes,
         target_hashes=scored.target_hashes,
         asked_hashes=scored.asked_hashes if scored.asked_hashes.is_filled else (),
-        answers=all_answers(given),
+        answers=() if given is None or given.known is not None else given,
         n_total=of.results.n_total(of.task),
         source=source,
         run=of.results.run(of.task, n),
