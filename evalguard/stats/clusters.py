@@ -8,15 +8,17 @@ Zeger, Biometrika 73, 1986, 13-22; E. Miller, "Adding error bars to evals", 2024
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.estimate import SIGN_FLIP, Estimate
-from evalguard.stats.moments import Array, exact_sum, moments, ratio_moments
+from evalguard.stats.moments import Array, moments, ratio_moments
 from evalguard.stats.sign_flip import sign_flip
 from evalguard.stats.typical_interval import typical_interval
 
@@ -93,4 +95,6 @@ def sign_flip_estimate(
 
 
 def _sums(ordered: Array, cuts: NDArray[np.int64]) -> Array:
-    return np.array([exact_sum(part) for part in np.split(ordered, cuts)])
+    values = ordered.tolist()
+    spans = pairwise([0, *cuts.tolist(), len(values)])
+    return np.array([math.fsum(values[begin:end]) for begin, end in spans])
