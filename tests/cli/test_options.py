@@ -15,7 +15,7 @@ from evalguard.harness.task_options import TaskOptions
 from evalguard.run.options import CompareOptions, make_options
 
 SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
-    "cluster": (["--cluster", "passage"], "passage"),
+    "cluster": (("--cluster", "passage"), "passage"),
     "tasks": (("--tasks", "a, b"), ("a", "b")),
     "include_path": (("--include-path", "x", "--include_path", "y"), (Path("x"), Path("y"))),
     "base_model_args": (("--base_model_args", "dtype=float32,n=1"), {"dtype": "float32", "n": 1}),
