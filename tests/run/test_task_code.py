@@ -83,7 +83,7 @@ def test_what_code_of_a_task_changes_in_a_library_reaches_no_model(
         code = f"import sys\nsys.path.append({str(tmp_path / 'tasks')!r})\n"
         reading = READING.replace("    return", "    import beside\n    beside.spoil()\n    return")
     with_code(tmp_path, f"{code}{reading}")
-    blind = "import evalguard.run.loading.foreign_code as f; f.reaching_task_code = lambda: ''"
+    blind = "import evalguard.run.loading.library_patches as f; f.reaching_task_code = lambda: ''"
     spoilt = compare(
         tmp_path, "plain", "twin", first=blind, EVALGUARD_CACHE_DIR=str(tmp_path / "spoilt")
     )

@@ -530,7 +530,7 @@ def _bisection_next_step(found: BisectReport, said: Meaning) -> tuple[str, str]:
         )
     if found.status == "unexplained":
         return (
-            "search longer (evalguard bisect --thorough), or on more documents (a higher --limit)",
+            "search longer (bisect with --thorough), or on more documents (a higher --limit)",
             "",
         )
     if found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0:
