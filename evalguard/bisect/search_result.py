@@ -43,7 +43,7 @@ class Part:
 
     Attributes:
         settings: their names.
-        sigma: drift that they make, with its standard error ``error_sigma``.
+        sigma: drift that they make.
         error_sigma: its standard error.
     """
 

@@ -12,8 +12,9 @@ import pytest
 from changed_worlds import Answers, answer_afresh, write_world
 from fake_models import FakeScorer, evaluator, scores_of
 
-from evalguard.core.scorer import Request, Response
+from evalguard.core.scorer import Request, Response, Scorer
 from evalguard.errors import EvaluationError
+from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
 from evalguard.run.executing import task_progress as passage
@@ -235,6 +236,24 @@ def test_a_server_is_asked_once_for_what_two_processes_want(tasks: TaskSet, tmp_
     assert len(one.scored) == BLOCKS
     assert other.scored == []
     assert other.ahead == []
+
+
+def test_a_server_begins_with_a_task_before_the_next_ones_requests_are_built(
+    tasks: TaskSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer, asked_before = AskedAhead(), dict[str, int]()
+    build = Evaluator.requests
+
+    def noted(self: Evaluator, task: str, of: Scorer) -> TaskRequests:
+        asked_before.setdefault(task, len(scorer.ahead))
+        return build(self, task, of)
+
+    monkeypatch.setattr(Evaluator, "requests", noted)
+    one = evaluator(tasks, tmp_path)
+    one.begin(one.scoring_of(called_m(scorer)))
+    first, second = tasks.names
+    assert asked_before[first] == 0
+    assert asked_before[second] == len(one.blocks(one.requests(first, scorer)))
 
 
 def test_what_a_process_gives_up_of_a_server_another_one_asks(

@@ -193,10 +193,9 @@ class Measured:
 
     Attributes:
         settings: those at their candidate value, all others at reference.
-        documents: how many were scored now, ``documents_so_far`` in all under this assignment.
-        drift_sigma: of those, positive is worse, with its standard error ``error_sigma`` as an
-            estimate for all documents; None if they were not scored.
-        outcome: scored, or why not in one of a few words; ``reason`` says why, "" if scored.
+        documents: how many were scored now.
+        drift_sigma: of all scored so far, positive is worse; None if they were not scored.
+        outcome: scored, or why not in one of a few words.
         cost: in full evaluations.
         documents_so_far: scored in all under this assignment.
         error_sigma: its standard error, as an estimate for all documents.

@@ -1,8 +1,4 @@
-"""The oracle over a real model.
-
-What its probes share, which ends of the search the comparison has scored, and which settings
-have no effect once loaded.
-"""
+"""The oracle over a real model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The interface of a search to a model.
-
-Scores under any assignment of its settings, how an oracle is opened, and how an error ends a
-search with what is known.
-"""
+"""The interface of a search to a model: scores under any assignment of its settings."""
 
 from __future__ import annotations
 

@@ -53,8 +53,7 @@ class ProbeRecords:
         if asked.beside is not None:
             compared = self.store.find_compared(asked, assigned.key)
             return None if compared is None else answers_of((), compared)
-        found = self.store.scores.get(assigned.key, asked.block.digest)
-        return found if found is not None and len(found) == len(asked.block.requests) else None
+        return self.store.responses(asked.block, assigned.key)
 
     def keep(self, assigned: AssignedCandidate, done: FinishedUnit) -> None:
         """Keep an answer, as compare does.

@@ -59,8 +59,8 @@ class BlockStore:
             top_k: tokens kept at every position.
             folder: another one than that of the caches.
         """
-        place = folder if folder is not None or self.folder is None else self.folder / "references"
-        cache = None if place is None else ReferenceCache(place)
+        place = folder or (self.folder and self.folder / "references")
+        cache = ReferenceCache(place) if place else None
         kept = SafeBlockCache(cache, self.note, self.find_unstored)
         return BaseReferences(top_k=top_k, kept=kept, key=key)
 
@@ -104,10 +104,15 @@ class BlockStore:
         self.keep(answer, self.key(scorer))
         return replace(found, responses=answer.responses)
 
+    def responses(self, block: RequestBlock, key: str | None) -> Sequence[Response] | None:
+        """Return the responses to a block that are kept under a model's key, one per request."""
+        found = self.scores.get(key, block.digest)
+        return found if found is not None and len(found) == len(block.requests) else None
+
     def find_responses(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None:
         """Return a model's responses to a block where they are kept, with all that is wanted."""
-        found = self.scores.get(self.key(scorer), block.digest)
-        if found is None or len(found) != len(block.requests):
+        found = self.responses(block, self.key(scorer))
+        if found is None:
             return None
         if self.show_tokens and runs_here(scorer) and scorer.describe().gives_rows:
             # Kept by a run without such a server beside it: scored once more, and kept with them.

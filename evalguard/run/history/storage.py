@@ -1,4 +1,4 @@
-"""Changes a history: a finished comparison or run folder is added, old runs are removed."""
+"""A comparison as a history keeps it, put there as soon as its verdict is known."""
 
 from __future__ import annotations
 

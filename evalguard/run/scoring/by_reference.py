@@ -171,12 +171,12 @@ class _FileOfAnswers:
 
     def add(self, answer: UnitAnswer) -> None:
         """Write an answer; the scores do not depend on a file that others may want."""
+        if self.given_up:
+            return
         block = answer.unit.block
         task = block.requests[0].task
         references = answer.references or [None] * len(block.requests)
         place = (self.evaluator.tasks.names.index(task), block.index)
-        if self.given_up:
-            return
         try:
             self.writer.add(task, block.digest, answer.responses, references, place=place)
         except StoreError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -182,18 +182,21 @@ class Evaluator:
         Raises:
             EvaluationError, Interrupted: as ``evaluate``.
         """
-        (model, *_) = models = block_scorer.models
-        if self.score_ahead is None and served_scorer(model.scorer) is None:
-            return
-        blocks = []
-        for task in self.tasks.names:
-            hint = self._resume_hint(models)
-            with interruptible(f"building the requests of {task}", hint=hint):
-                blocks += self._all_blocks(task, model)
-        self._begin(block_scorer, blocks)
+        self._begin(block_scorer, self._blocks_of_tasks(block_scorer.models[0]))
 
-    def _begin(self, block_scorer: BlockScorer, blocks: Sequence[RequestBlock]) -> None:
-        """Begin with blocks that are not kept, but for those that another process is at."""
+    def _blocks_of_tasks(self, model: LoadedModel) -> Iterator[RequestBlock]:
+        """Yield a task's blocks before the next one's requests are built."""
+        for task in self.tasks.names:
+            hint = self._resume_hint([model])
+            with interruptible(f"building the requests of {task}", hint=hint):
+                blocks = self._all_blocks(task, model)
+            yield from blocks
+
+    def _begin(self, block_scorer: BlockScorer, blocks: Iterable[RequestBlock]) -> None:
+        """Begin with blocks that are not kept, but for those that another process is at.
+
+        A server is asked for the first of them before the last are there.
+        """
         if not isinstance(block_scorer, SingleModelScoring):
             return  # two models of this process, or a file
         model = block_scorer.model
@@ -205,7 +208,7 @@ class Evaluator:
                 reserved = (of for of in left if self.store.scores.reserve(key, of.block.digest))
                 served.ask_ahead(unit.block.requests for unit in reserved)
             elif self.score_ahead is not None:
-                self.score_ahead(self, model, self._left(units, model))
+                self.score_ahead(self, model, list(self._left(units, model)))
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted while {model.name} was asked", hint=self._resume_hint([model])
@@ -220,10 +223,10 @@ class Evaluator:
     def _all_blocks(self, task: str, model: LoadedModel) -> list[RequestBlock]:
         return self.blocks(self.requests(task, model.scorer))
 
-    def _left(self, units: Iterable[Unit], model: LoadedModel) -> list[Unit]:
+    def _left(self, units: Iterable[Unit], model: LoadedModel) -> Iterator[Unit]:
         """Those of which not all is kept."""
         there = self.store.entries
-        return [one for one in units if not all(of.is_there for of in there(one, model))]
+        return (one for one in units if not all(of.is_there for of in there(one, model)))
 
     def _release(self, models: Sequence[LoadedModel]) -> None:
         for _, scorer in models:

@@ -1,4 +1,4 @@
-"""Measuring: which way the models of a comparison are scored, so that their distributions meet."""
+"""Which way the models of a comparison are scored, so that their distributions meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the process of the trace."""
+"""A side of a trace that runs in a process of its own, as the trace sees it."""
 
 from __future__ import annotations
 
