@@ -11,6 +11,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.reports.bisect_report import BisectReport
+from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.findings import Finding, unstored
 from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.reports.resources import Resources
@@ -61,6 +62,7 @@ class RunIdentity:
         effective: setting name to the value read back from the model; {} for a base without
             settings.
         folder: of the model's files on this machine; "" where it has none, or was built.
+        size: what is stored of the model; None of finished runs, and where nobody looked.
     """
 
     name: str
@@ -70,6 +72,7 @@ class RunIdentity:
     effective: Mapping[str, Value] = field(default_factory=dict)
     settings: tuple[SettingState, ...] = ()
     folder: str = ""
+    size: CheckpointSize | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

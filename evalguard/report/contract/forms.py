@@ -19,6 +19,7 @@ from evalguard.core.reports.bisect_report import (
     MetricSearch,
     Recommended,
 )
+from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.floor_report import FloorReport
 from evalguard.core.reports.generations import DriftPart
@@ -60,6 +61,7 @@ PEAKS = {
 _VERSION = {"version": "evalguard"}
 FORMS: Mapping[type, Form] = {
     CompareReport: Form(names=_VERSION),
+    CheckpointSize: Form(add=_added("bits_per_weight")),
     GateResult: Form(
         leave_out=("gated", "holm_p_values", "regressed", "undecided", "failed"),
         add={"gated": "judged"},
