@@ -1,9 +1,10 @@
-"""How fast evalguard scores on a GPU beside lm-eval's HFLM, and what exact KL adds.
+"""How fast evalguard is on a GPU beside lm-eval, what exact KL adds, and whether it is right there.
 
     python -m benchmarks.gpu_speed --output benchmarks/results/gpu.md
 
-Wall-clock seconds, both sides by turns in one run, medians. The model is a random Llama: nothing is
-downloaded. Candidates have the same shape and other weights.
+One call, less than nine minutes on an H100; ``--small --device cpu`` tries it without a GPU. The
+table is written anew after every row. Wall-clock seconds, both sides by turns in one run, medians.
+The model is a random Llama: nothing is downloaded. Candidates have its shape and other weights.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu_checks import agree_with_fla, compare_quantised, compare_whole, run_marked_tests
 from benchmarks.output import deliver
 from benchmarks.speed import documents
 from benchmarks.speed.process import OFFLINE, ONE_THREAD
@@ -54,9 +56,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the table there")
     options = parser.parse_args()
     os.environ.update({**ONE_THREAD, **OFFLINE})
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="evalguard-gpu-") as made:
-        rows = list(_measure(Path(made), options))
-    deliver(_page(rows, options), options.output)
+        for row in _measure(Path(made), options):
+            rows.append(row)
+            if options.output:
+                deliver(_page(rows, options), options.output)
+    if not options.output:
+        deliver(_page(rows, options), None)
 
 
 def _measure(folder: Path, options: argparse.Namespace) -> Iterator[Row]:
@@ -74,13 +81,20 @@ def _measure(folder: Path, options: argparse.Namespace) -> Iterator[Row]:
     ]
     documents.write_choice(tasks, "gpu_choice", chosen)
     documents.write_lastword(tasks, "gpu_lastword", last)
+    best: dict[str, int] = {}
     for task, what in (
         ("gpu_lastword", "last words after about 200 tokens"),
         ("gpu_choice", "four continuations of 200 shared tokens"),
     ):
-        yield _beside_harness(base, tasks, task, what, options)
+        row, best[task] = _beside_harness(base, tasks, task, what, options)
+        yield row
     yield _exact_kl((base, candidate), tasks, options)
     yield _divergences(shape["vocab_size"], options)
+    yield run_marked_tests()
+    yield agree_with_fla(options.device)
+    small = _save_model(folder / "small", {**_COMMON, **_SMALL}, 2, options.device)
+    yield compare_quantised(small, tasks, options)
+    yield from compare_whole((base, candidate), tasks, best["gpu_lastword"], options)
 
 
 def _save_model(folder: Path, shape: dict[str, Any], seed: int, device: str) -> Path:
@@ -97,7 +111,7 @@ def _save_model(folder: Path, shape: dict[str, Any], seed: int, device: str) -> 
 
 def _beside_harness(
     model: Path, tasks: Path, task: str, what: str, options: argparse.Namespace
-) -> Row:
+) -> tuple[Row, int]:
     requests, ours = _side(model, tasks, task, options)
     harness = Harness(model, dtype="bfloat16", device=options.device)
     best = _best_batch(harness, requests)
@@ -111,7 +125,7 @@ def _beside_harness(
             for mine, theirs in zip(ours.score(requests), harness.score(requests), strict=True)
         ]
     )
-    return Row(
+    row = Row(
         benchmark=f"scoring alone, {what}",
         measured=f"{spent['HFLM'].wall / spent['evalguard'].wall:.2f}x",
         sides=f"HFLM {spent['HFLM'].wall:.2f}, evalguard {spent['evalguard'].wall:.2f}",
@@ -119,6 +133,7 @@ def _beside_harness(
         f"{ours.token_budget} tokens a pass; scores differ by {np.abs(off).max():.2g} nats at "
         f"most, {off.mean():+.2g} in the mean (bfloat16)",
     )
+    return row, best
 
 
 def _best_batch(harness: Harness, requests: TaskRequests) -> int:
