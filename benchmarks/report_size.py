@@ -26,9 +26,9 @@ from benchmarks.output import deliver
 from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.run_documents import RunDocuments, drift_column
-from evalguard.report.html.document_texts import TEXT_BUDGET, TOKEN_BUDGET
-from evalguard.report.html.report import render_html
-from evalguard.report.view.report import build_report_view
+from evalguard.report.html.compare_page import render_html
+from evalguard.report.html.text_budget import TEXT_BUDGET, TOKEN_BUDGET
+from evalguard.report.view.report_view import build_report_view
 
 ROOT = Path(__file__).parent.parent
 COMMAND = "python -m benchmarks.report_size --output benchmarks/results/report_size.md"

@@ -12,12 +12,13 @@ from evalguard.core.reports.report_formats import Format
 from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.core.reports.trace_report import TraceReport
 from evalguard.errors import UsageError, nearest
-from evalguard.report import ci, markdown
-from evalguard.report.ci import render_annotations as annotated
-from evalguard.report.contract.compare import compare_document
-from evalguard.report.terminal import render_terminal
-from evalguard.report.trace.view import build_trace_view
-from evalguard.report.view.report import build_report_view
+from evalguard.report.compare_markdown import render_markdown
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.github_annotations import render_annotations as annotated
+from evalguard.report.junit import render_junit
+from evalguard.report.trace.trace_view import build_trace_view
+from evalguard.report.view.report_view import build_report_view
 
 # What was asked and answered in a task; None where that is not there.
 DocumentSource = Callable[[str], RunDocuments | None]
@@ -105,11 +106,11 @@ def _json(report: CompareReport, _documents: DocumentSource) -> str:
 
 
 def _markdown(report: CompareReport, _documents: DocumentSource) -> str:
-    return markdown.render_markdown(build_report_view(report))
+    return render_markdown(build_report_view(report))
 
 
 def _junit(report: CompareReport, _documents: DocumentSource) -> str:
-    return ci.render_junit(build_report_view(report))
+    return render_junit(build_report_view(report))
 
 
 def _annotations(report: CompareReport, _documents: DocumentSource) -> str:
@@ -119,7 +120,7 @@ def _annotations(report: CompareReport, _documents: DocumentSource) -> str:
 def _html(
     report: CompareReport, documents: DocumentSource, trace: TraceReport | None = None
 ) -> str:
-    from evalguard.report.html.report import render_html as page
+    from evalguard.report.html.compare_page import render_html as page
 
     tasks = dict.fromkeys(
         [*(one.task for one in report.comparisons), *(one.task for one in report.distributions)]

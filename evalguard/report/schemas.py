@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evalguard.report.contract.compare import compare_schema
-from evalguard.report.floor import floor_schema
-from evalguard.report.night import night_schema
+from evalguard.report.contract.compare_document import compare_schema
+from evalguard.report.contract.floor_document import floor_schema
+from evalguard.report.contract.night_document import night_schema
+from evalguard.report.contract.trace_document import trace_schema
 from evalguard.report.tensors.contract import noise_schema, tensors_schema
-from evalguard.report.trace.document import trace_schema
 
 SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "compare": compare_schema,

@@ -25,15 +25,15 @@ from evalguard.core.reports.several_report import (
     StepDrift,
     state_of,
 )
-from evalguard.report import ci
-from evalguard.report.ci import annotation_command
-from evalguard.report.ci import render_annotations as annotated
-from evalguard.report.contract.compare import compare_document as comparison_document
-from evalguard.report.markdown import join_paragraphs
-from evalguard.report.page import NARROWEST, command_lines, render_page, wrap_prose
+from evalguard.report.compare_terminal import render_terminal as render_one
+from evalguard.report.contract.compare_document import compare_document as comparison_document
+from evalguard.report.github_annotations import annotation_command
+from evalguard.report.github_annotations import render_annotations as annotated
+from evalguard.report.junit import render_junit
+from evalguard.report.markdown_blocks import join_paragraphs
 from evalguard.report.table import Table
-from evalguard.report.terminal import render_terminal as render_one
-from evalguard.report.view.report import build_report_view
+from evalguard.report.terminal_page import NARROWEST, command_lines, render_page, wrap_prose
+from evalguard.report.view.report_view import build_report_view
 from evalguard.report.view.screen import (
     cause_line,
     finding_lines,
@@ -42,7 +42,7 @@ from evalguard.report.view.screen import (
     verdict_text,
 )
 from evalguard.report.words import rounding
-from evalguard.report.words.labels import (
+from evalguard.report.words.metric_labels import (
     STATE_STYLE,
     full_label,
     metric_label,
@@ -427,7 +427,7 @@ def _junit(report: SeveralReport) -> str:
             )
             ElementTree.SubElement(case, "error", message=printable(one.reason), type="failed")
             continue
-        for suite in ElementTree.fromstring(ci.render_junit(build_report_view(one))):
+        for suite in ElementTree.fromstring(render_junit(build_report_view(one))):
             suite.set("name", f"{_name(one)}: {suite.get('name')}")
             root.append(suite)
     for count in ("tests", "failures", "errors"):

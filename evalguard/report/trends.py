@@ -1,28 +1,22 @@
-"""Trends of a history in a terminal: sigma over nights in words and characters, and the table of
-runs.
-"""
+"""Trends of a history in a terminal: what changed, and when, in words."""
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from evalguard.core.history import NightMetric
 from evalguard.core.reports.history_report import (
     Change,
-    HistoryListing,
-    HistoryRun,
     Trend,
     TrendReport,
 )
-from evalguard.report.page import command_lines, wrap_prose
-from evalguard.report.table import Table
-from evalguard.report.words.labels import GRAVITY, STATE_STYLE, format_percent
+from evalguard.report.history_runs import format_time, key_label
+from evalguard.report.terminal_page import command_lines, wrap_prose
+from evalguard.report.text_plot import draw_sparkline, plot_trend
+from evalguard.report.words.metric_labels import format_percent
 from evalguard.report.words.plain_text import fit_text, pad_text, printable
 from evalguard.report.words.rounding import format_count, format_with_stderr, p_value_phrase
 from evalguard.stats.series.levels import ChangePoint
@@ -181,169 +175,4 @@ def _alike_text(report: TrendReport) -> str:
     return (
         f"; nights in a row are alike, correlation {correlation:.2f}, which is counted: by "
         "simulation up to twice that chance"
-    )
-
-
-# Sigma over nights, drawn with characters.
-
-
-_HEIGHT = 11
-_SPARKS = "▁▂▃▄▅▆▇█"
-_AXIS = 8
-_POINT, _LEVEL, _MARGIN, _ZERO, _CHANGE, _GAP = "●", "─", "┄", "·", "│", " "
-
-
-def plot_trend(trend: Trend, width: int) -> list[Text]:
-    """A plot of ``width`` cells: nights from left to right, levels, the margin, change points.
-
-    Where there are more nights than columns, a column is the mean of several.
-    """
-    sigmas = finite_sigmas(trend)
-    if not sigmas:
-        return []
-    columns = _night_columns(len(sigmas), width - _AXIS - 1)
-    margin = trend.nights[-1].margin
-    levels = [_level_mean(trend, place) for place in range(len(sigmas))]
-    low, high = _sigma_range([*sigmas, *levels, 0.0, margin])
-    grid = [[_GAP] * len(columns) for _ in range(_HEIGHT)]
-    starts = {point.position for point in trend.scan.points}
-    for column, nights in enumerate(columns):
-        if starts & set(nights):
-            for row in grid:
-                row[column] = _CHANGE
-        grid[_plot_row(0.0, low, high)][column] = _ZERO
-        grid[_plot_row(margin, low, high)][column] = _MARGIN
-        grid[_plot_row(_mean_at(levels, nights), low, high)][column] = _LEVEL
-        grid[_plot_row(_mean_at(sigmas, nights), low, high)][column] = _POINT
-    lines = [
-        Text(f"{_axis_label(number, low, high, margin):>{_AXIS}} {''.join(row)}".rstrip())
-        for number, row in enumerate(grid)
-    ]
-    return [*lines, _time_axis(trend, len(columns))]
-
-
-def draw_sparkline(trend: Trend, width: int) -> str:
-    """The same in one line, from the smallest to the largest of the series."""
-    sigmas = finite_sigmas(trend)
-    if not sigmas:
-        return ""
-    columns = _night_columns(len(sigmas), width)
-    means = [_mean_at(sigmas, nights) for nights in columns]
-    low, high = min(means), max(means)
-    if high - low <= 0.0:
-        return _SPARKS[0] * len(means)
-    steps = len(_SPARKS) - 1
-    return "".join(_SPARKS[round(steps * (mean - low) / (high - low))] for mean in means)
-
-
-def finite_sigmas(trend: Trend) -> list[float]:
-    """Sigma of the nights that have one."""
-    return [trend.nights[place].metric.sigma or 0.0 for place in trend.used]
-
-
-def _night_columns(nights: int, room: int) -> list[range]:
-    count = min(nights, max(room, 1))
-    edges = [nights * column // count for column in range(count + 1)]
-    return [range(start, stop) for start, stop in pairwise(edges)]
-
-
-def _level_mean(trend: Trend, place: int) -> float:
-    return next(level.mean for level in trend.scan.levels if level.start <= place < level.stop)
-
-
-def _mean_at(values: Sequence[float], places: range) -> float:
-    return math.fsum(values[place] for place in places) / len(places)
-
-
-def _sigma_range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 1.0, high + 1.0)
-
-
-def _plot_row(value: float, low: float, high: float) -> int:
-    return round((_HEIGHT - 1) * (high - value) / (high - low))
-
-
-def _axis_label(row: int, low: float, high: float, margin: float) -> str:
-    if row == _plot_row(margin, low, high):
-        return f"{margin:.2f}"
-    if row == _plot_row(0.0, low, high):
-        return "0"
-    ends = {0: high, _HEIGHT - 1: low}
-    return f"{ends[row]:.2f}" if row in ends else ""
-
-
-def _time_axis(trend: Trend, width: int) -> Text:
-    first, last = (format_time(trend.nights[trend.used[end]].run.created)[:10] for end in (0, -1))
-    gap = width - len(first) - len(last)
-    line = f"{first}{' ' * gap}{last}" if gap > 0 else f"{first} to {last}"
-    return Text(" " * (_AXIS + 1) + line, style="dim")
-
-
-# The runs of a history as a table.
-
-
-_RUN_HEADER = ("run", "time (UTC)", "gate", "sigma", "worst metric", "base vs candidate")
-_WIDEST_NAME = 28
-# Narrower than this, the day alone is shown, so that gate and sigma have room.
-_NARROWEST_WITH_TIME = 60
-
-
-def listing_blocks(listing: HistoryListing, width: int) -> Iterator[list[Text]]:
-    """The table, under a line that says how many runs there are."""
-    shown = len(listing.runs)
-    part = "" if shown == listing.total else f", the last {format_count(shown)} of them"
-    runs = "run" if listing.total == 1 else "runs"
-    pairs = {kept.run.pair for kept in listing.runs}
-    of = "" if len(pairs) != 1 else printable(" of {} vs {}".format(*next(iter(pairs))))
-    yield wrap_prose(
-        f"{printable(listing.file)}: {format_count(listing.total)} {runs}{of}{part}", width
-    )
-    if not listing.runs:
-        return
-    rows = [_RUN_HEADER, *(_run_cells(kept) for kept in listing.runs)]
-    if len(pairs) == 1:
-        rows = [row[:-1] for row in rows]
-    if width < _NARROWEST_WITH_TIME:
-        rows = [(number, time[:10], *others) for number, time, *others in rows]
-    styles = ["bold", *(STATE_STYLE[kept.run.state] for kept in listing.runs)]
-    yield Table(headings=rows[0], rows=rows[1:]).lines(width, styles)
-
-
-def format_time(created: str) -> str:
-    """Return a time to the minute: "2026-11-20 03:00"."""
-    return printable(created[:16].replace("T", " "))
-
-
-def key_label(task: str, filter_name: str, metric: str) -> str:
-    """Return "lastword perplexity", with the filter where it has a name."""
-    named = "" if filter_name in ("", "none") else f" ({filter_name})"
-    return printable(f"{task} {metric}{named}")
-
-
-def _run_cells(kept: HistoryRun) -> tuple[str, ...]:
-    run, worst = kept.run, _worst_metric(kept)
-    label = "-" if worst is None else key_label(*worst.key)
-    return (
-        str(run.number),
-        format_time(run.created),
-        _run_state(kept),
-        "-" if worst is None else format_with_stderr(worst.sigma, worst.stderr),
-        fit_text(label, _WIDEST_NAME),
-        fit_text(printable(f"{run.base} vs {run.candidate}"), _WIDEST_NAME),
-    )
-
-
-def _run_state(kept: HistoryRun) -> str:
-    accepted = sum(bool(metric.accepted) for metric in kept.metrics)
-    return f"{kept.run.state}, {accepted} accepted" if accepted else kept.run.state
-
-
-def _worst_metric(kept: HistoryRun) -> NightMetric | None:
-    """The gated metric with the gravest outcome, and of those the largest sigma."""
-    gated = [metric for metric in kept.metrics if metric.gated] or list(kept.metrics)
-    return min(
-        gated,
-        key=lambda m: (GRAVITY.index(m.outcome), -(m.sigma if m.sigma is not None else 0.0)),
-        default=None,
     )

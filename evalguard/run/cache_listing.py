@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evalguard.core.reports.cache_listings import CacheCheck, CacheListing, CachePruning
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError
-from evalguard.report.cache import cache_document, cache_text
+from evalguard.report.cache_terminal import cache_document, cache_text
 from evalguard.run.cache_check import check_cache
 from evalguard.store.block_cache import (
     default_cache_dir,

@@ -23,7 +23,7 @@ from evalguard.errors import (
     error_text,
 )
 from evalguard.harness.score_tables import TaskScores
-from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.compare_document import compare_document
 from evalguard.run.document_drifts import Drifts
 from evalguard.run.metric_facts import describe_metrics
 from evalguard.run.scoring.divergences import TaskDivergences

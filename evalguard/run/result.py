@@ -17,9 +17,9 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.report_formats import Format
 from evalguard.core.settings import Value
 from evalguard.core.stopping import Stopping
-from evalguard.report.contract.compare import compare_document, distribution_row
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document, distribution_row
 from evalguard.report.formats import render_report
-from evalguard.report.terminal import render_terminal
 from evalguard.run.report_files import write_files
 from evalguard.run.stored_run import open_documents, read_run_trace
 

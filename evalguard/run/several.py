@@ -20,7 +20,7 @@ from evalguard.errors import EXIT_FAILED, EvalguardError, Interrupted, UsageErro
 from evalguard.report.formats import choose_format
 from evalguard.report.progress import ProgressLine
 from evalguard.report.several import SEVERAL_FORMATS, render_several, several_document
-from evalguard.report.words.labels import decisive_comparison
+from evalguard.report.words.metric_labels import decisive_comparison
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unsearchable import names_off_reference

@@ -13,10 +13,10 @@ from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.core.reports.trace_report import TraceReport
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
-from evalguard.report.contract.compare import COMPARE_SCHEMA
-from evalguard.report.contract.reading import read_report
+from evalguard.report.contract.compare_document import COMPARE_SCHEMA
+from evalguard.report.contract.compare_reading import read_report
+from evalguard.report.contract.trace_document import TRACE_SCHEMA, read_trace
 from evalguard.report.formats import DocumentSource
-from evalguard.report.trace.document import TRACE_SCHEMA, read_trace
 from evalguard.store.result_file import read_document, read_result
 from evalguard.store.run_digests import check_run_file
 from evalguard.store.run_tables import SampleColumns, read_tokens, sample_files, token_files

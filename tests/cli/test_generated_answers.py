@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from small_world import SmallWorld, run_here
 
-from evalguard.report.contract.compare import compare_schema
+from evalguard.report.contract.compare_document import compare_schema
 
 DOCUMENTS = 20
 _TASK = """

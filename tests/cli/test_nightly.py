@@ -13,7 +13,7 @@ import pytest
 from pairs_here import PairsHere
 from small_world import Ran, SmallWorld
 
-from evalguard.report.night import night_schema
+from evalguard.report.contract.night_document import night_schema
 from evalguard.store.file_lock import FileLock
 from evalguard.store.history.history_file import HistoryFile
 

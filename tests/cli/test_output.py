@@ -16,7 +16,7 @@ import pytest
 from small_world import N, SmallWorld
 
 import evalguard
-from evalguard.report.contract.compare import compare_schema
+from evalguard.report.contract.compare_document import compare_schema
 from evalguard.run.scoring import run_context as bench
 
 ALL_TASKS = "sw_word,sw_text,sw_choice"

@@ -14,7 +14,7 @@ import torch
 from small_world import SmallWorld
 from tiny_models import save_gemma2
 
-from evalguard.report.trace.document import trace_schema
+from evalguard.report.contract.trace_document import trace_schema
 
 TEXT = "Mara carried the lantern down to the harbour because the fog had come in early."
 

@@ -24,7 +24,7 @@ def result(tmp_path: Path) -> Path:
     from evalguard.core.comparison import Comparison
     from evalguard.core.gate import Gate
     from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-    from evalguard.report.contract.compare import compare_document
+    from evalguard.report.contract.compare_document import compare_document
 
     one = Comparison(
         task="lambada", filter="none", metric="perplexity", higher_is_better=False, n=500,

@@ -174,8 +174,9 @@ def test_an_edit_of_any_file_that_scoring_imports_changes_the_digest(copy: Path)
     "__init__.py", "bisect/culprit_search.py", "cli/compare.py", "config/schema.py",
     "core/comparison.py", "core/gate.py", "core/history.py", "core/reports/compare_report.py",
     "core/reports/findings.py", "harness/finished_runs/run.py", "integrations/wandb_sink.py",
-    "models/tracing/trace.py", "pytest_plugin.py", "recipes/gguf.py", "report/contract/schema.py",
-    "report/html/report.py", "report/terminal.py", "report/words/advice.py",
+    "models/tracing/trace.py", "pytest_plugin.py", "recipes/gguf.py",
+    "report/contract/record_schema.py",
+    "report/html/compare_page.py", "report/compare_terminal.py", "report/words/advice.py",
     "run/bisection/search.py", "run/compare.py", "run/judging.py", "run/nightly/night.py",
     "run/publishing/tracking.py", "stats/drift.py", "store/history/database.py",
 ])  # fmt: skip

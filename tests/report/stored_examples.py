@@ -29,11 +29,11 @@ from evalguard.core.reports.tensors_report import (
 )
 from evalguard.core.tensors.noise import NoiseClass, NoiseRange, NoiseTable
 from evalguard.core.tensors.tolerances import find_tolerance
-from evalguard.report.contract.compare import compare_document
-from evalguard.report.floor import floor_document
-from evalguard.report.night import night_document
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.contract.floor_document import floor_document
+from evalguard.report.contract.night_document import night_document
+from evalguard.report.contract.trace_document import trace_document
 from evalguard.report.tensors.contract import noise_document, tensors_document
-from evalguard.report.trace.document import trace_document
 
 STORED = Path(__file__).parent / "stored"
 

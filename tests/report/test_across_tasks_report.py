@@ -10,8 +10,8 @@ import pytest
 from example_reports import DEMO, comparison, report
 
 from evalguard.core.across_tasks import AcrossTasks
-from evalguard.report.contract.compare import compare_document, compare_schema
-from evalguard.report.terminal import render_terminal
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document, compare_schema
 
 ACROSS = AcrossTasks(
     metrics=(("lastword", "none", "acc"), ("choice", "none", "acc")),

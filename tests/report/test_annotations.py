@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 
 from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.report.ci import annotation_command, neutralize_commands, render_annotations
-from evalguard.report.view.report import build_report_view
+from evalguard.report.github_annotations import (
+    annotation_command,
+    neutralize_commands,
+    render_annotations,
+)
+from evalguard.report.view.report_view import build_report_view
 
 BISECTED = report(
     comparison(),

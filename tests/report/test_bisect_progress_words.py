@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evalguard.bisect.events import Accepted, Cleared
-from evalguard.report.progress import BisectionProgress, ProgressLine
+from evalguard.report.bisection_progress import BisectionProgress
+from evalguard.report.progress import ProgressLine
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from evalguard.core.reports.bisect_report import BisectReport
-from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document, compare_schema
 from evalguard.report.formats import render_report
-from evalguard.report.terminal import render_terminal
-from evalguard.report.words.meaning import meaning_with_bisection
+from evalguard.report.words.bisection_meaning import meaning_with_bisection
 
 VALIDATOR = jsonschema.Draft202012Validator(compare_schema())
 

@@ -16,7 +16,7 @@ from whole_report import WHOLE
 
 from evalguard.core.comparison import Companion
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
-from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.contract.compare_document import compare_document, compare_schema
 
 VALIDATOR = jsonschema.Draft202012Validator(compare_schema())
 

@@ -12,8 +12,8 @@ from example_reports import DEMO, comparison, report
 
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.report.contract.compare import compare_document, compare_schema
-from evalguard.report.terminal import render_terminal
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document, compare_schema
 from evalguard.run.result import CompareResult
 
 STILL = report(

@@ -11,10 +11,10 @@ from example_reports import comparison, report
 
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
-from evalguard.report.contract.compare import compare_document
-from evalguard.report.contract.reading import parse_report
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.contract.compare_reading import parse_report
 from evalguard.report.formats import render_report
-from evalguard.report.terminal import render_terminal
 
 FOUND = Finding(
     kind="padding_changes",

@@ -26,15 +26,15 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.core.waivers import Waiver
 from evalguard.harness.finished_runs.run import caveats_of
-from evalguard.report.contract.reading import read_report
-from evalguard.report.floor import render_floor
+from evalguard.report.compare_markdown import render_markdown as markdown
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_reading import read_report
+from evalguard.report.floor_terminal import render_floor
 from evalguard.report.formats import render_report
-from evalguard.report.history import history_text
-from evalguard.report.markdown import render_markdown as markdown
-from evalguard.report.night import night_text
-from evalguard.report.plan import render_plan
-from evalguard.report.terminal import render_terminal
-from evalguard.report.view.report import build_report_view
+from evalguard.report.history_terminal import history_text
+from evalguard.report.night_terminal import night_text
+from evalguard.report.plan_terminal import render_plan
+from evalguard.report.view.report_view import build_report_view
 
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
 PASSING = report(

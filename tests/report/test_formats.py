@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.report_formats import FORMATS
 from evalguard.errors import UsageError
-from evalguard.report.contract.compare import compare_document
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.formats import RENDERINGS, check_format, choose_format, render_report
-from evalguard.report.terminal import render_terminal
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from evalguard.core.reports.generations import (
     GenerationComparison,
     PairedFigure,
 )
+from evalguard.report.compare_terminal import render_terminal
 from evalguard.report.formats import render_report
-from evalguard.report.terminal import render_terminal
-from evalguard.report.view.report import build_report_view
+from evalguard.report.view.report_view import build_report_view
 
 
 def figure(base: float, candidate: float, half: float) -> PairedFigure:

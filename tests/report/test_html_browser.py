@@ -18,9 +18,9 @@ from playwright.sync_api import expect
 
 from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.core.reports.run_documents import RunDocuments
-from evalguard.report.html.documents import MOST_DOCUMENTS
-from evalguard.report.html.report import render_html
-from evalguard.report.view.report import build_report_view
+from evalguard.report.html.compare_page import render_html
+from evalguard.report.html.document_blocks import MOST_DOCUMENTS
+from evalguard.report.view.report_view import build_report_view
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., Any]

@@ -11,13 +11,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evalguard.report.html.charts import LETTER_WIDTH, AxisScale, tick_text
-from evalguard.report.html.document_texts import limit_texts, select_token_documents, share_budget
-from evalguard.report.html.drift import draw_histogram, draw_quantile_plot, draw_share_plot
-from evalguard.report.html.history import TrendLevel, TrendNight, draw_trend
-from evalguard.report.html.metrics import ForestBar, ForestPlot
-from evalguard.report.html.page import make_tag
-from evalguard.report.html.report import build_probe_tree, draw_settings_strip
+from evalguard.report.html.axis_scale import AxisScale, tick_text
+from evalguard.report.html.chart_frame import LETTER_WIDTH
+from evalguard.report.html.difference_charts import (
+    draw_histogram,
+    draw_quantile_plot,
+    draw_share_plot,
+)
+from evalguard.report.html.forest_plot import ForestBar, ForestPlot
+from evalguard.report.html.markup import make_tag
+from evalguard.report.html.probe_tree import build_probe_tree
+from evalguard.report.html.settings_strip import draw_settings_strip
+from evalguard.report.html.text_budget import limit_texts, select_token_documents, share_budget
+from evalguard.report.html.trend_plot import TrendLevel, TrendNight, draw_trend
 from evalguard.stats.difference_shape import difference_shape
 
 sizes = st.floats(allow_nan=False, allow_infinity=False)

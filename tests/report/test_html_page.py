@@ -23,11 +23,11 @@ from whole_report import WHOLE
 
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.run_documents import drift_column
-from evalguard.report.html.document_texts import cut_middle, cut_to_tail, make_visible
-from evalguard.report.html.documents import compress_json
-from evalguard.report.html.page import html_page
-from evalguard.report.html.report import render_html
-from evalguard.report.view.report import build_report_view
+from evalguard.report.html.compare_page import render_html
+from evalguard.report.html.compressed_json import compress_json
+from evalguard.report.html.html_page import html_page
+from evalguard.report.html.visible_text import cut_middle, cut_to_tail, make_visible
+from evalguard.report.view.report_view import build_report_view
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 
@@ -135,7 +135,7 @@ def test_the_numbers_of_a_document_are_those_of_its_run() -> None:
 def test_a_page_of_very_many_documents_has_those_that_moved_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("evalguard.report.html.documents.MOST_DOCUMENTS", 60)
+    monkeypatch.setattr("evalguard.report.html.document_blocks.MOST_DOCUMENTS", 60)
     documents = loglikelihoods([f"text {i}" for i in range(200)], tokens=3)
     page = page_of(DEMO, documents)
     (of_task,) = blocks_of(page)["rows"]

@@ -9,8 +9,8 @@ import pytest
 from example_reports import comparison, report
 
 from evalguard.core.influential_documents import Influence, InfluentialDocument
-from evalguard.report.contract.compare import compare_document, compare_schema
-from evalguard.report.terminal import render_terminal
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document, compare_schema
 from evalguard.run.result import CompareResult
 
 

@@ -10,8 +10,8 @@ from example_reports import UNCHANGED, UNDECIDED, comparison, failed, report
 from lxml import etree
 
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.report.ci import render_junit
-from evalguard.report.view.report import build_report_view
+from evalguard.report.junit import render_junit
+from evalguard.report.view.report_view import build_report_view
 
 HOSTILE = {
     "every control character": "".join(map(chr, [*range(32), *range(127, 160)])),

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.report.ci import render_junit
-from evalguard.report.view.report import build_report_view
+from evalguard.report.junit import render_junit
+from evalguard.report.view.report_view import build_report_view
 
 # The facts of junit-10.xsd, the schema of Jenkins' xunit plugin, about what is written here:
 # (attributes that must be there, further ones, children in any order).

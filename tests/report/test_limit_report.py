@@ -14,8 +14,8 @@ from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.limits import Limit
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.report.contract.compare import compare_document, compare_schema
-from evalguard.report.terminal import render_terminal
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document, compare_schema
 from evalguard.report.words.meaning import derive_meaning
 
 FINE = comparison(

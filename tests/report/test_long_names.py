@@ -9,7 +9,7 @@ import pytest
 from example_reports import DEMO
 from rich.cells import cell_len
 
-from evalguard.report import terminal
+from evalguard.report import compare_terminal
 from evalguard.report.words import plain_text
 from evalguard.report.words.plain_text import wrap_text
 
@@ -31,7 +31,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         found, count = count, 0
         return found
 
-    for module in (plain_text, terminal):
+    for module in (plain_text, compare_terminal):
         monkeypatch.setattr(module, "cell_len", counting)
     return since
 
@@ -52,7 +52,7 @@ def test_so_does_the_whole_report(kind: str, measured: Callable[[], int]) -> Non
         name = NAMES[kind] * times
         candidate = replace(DEMO.candidate, name=name)
         command = f"evalguard compare --base orig --cand '{name}'"
-        terminal.render_terminal(
+        compare_terminal.render_terminal(
             replace(DEMO, candidate=candidate, command=command), width=80, color=False
         )
         return measured()

@@ -15,17 +15,15 @@ from markdown_it.token import Token
 
 from evalguard.core.markdown_text import inline
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.report.markdown import (
+from evalguard.report.compare_markdown import (
     COMMENT_BYTES,
     SUMMARY_BYTES,
-    code_block,
     comment_marker,
     failure_markdown,
-    foldout,
-    markdown_table,
     render_markdown,
 )
-from evalguard.report.view.report import build_report_view
+from evalguard.report.markdown_blocks import code_block, foldout, markdown_table
+from evalguard.report.view.report_view import build_report_view
 from evalguard.report.words.plain_text import printable
 
 OURS = {"<details>", "</details>", "<summary>", "</summary>", "<span>", "</span>"}

@@ -12,8 +12,8 @@ from history_examples import keep_nights
 from rich.cells import cell_len
 from whole_report import WHOLE
 
-from evalguard.report.terminal import render_terminal
-from evalguard.report.view.report import build_report_view
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.view.report_view import build_report_view
 from evalguard.report.words.plain_text import pack_lines
 from evalguard.run.history.history_result import HistoryResult
 from evalguard.run.history.queries import HistorySelection, list_runs

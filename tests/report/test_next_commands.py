@@ -14,7 +14,8 @@ from evalguard.core.reports.compare_report import CompareReport, RunIdentity, Se
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.report.view.screen import cause_line
 from evalguard.report.words.advice import margin_below
-from evalguard.report.words.meaning import Meaning, derive_meaning, meaning_with_bisection
+from evalguard.report.words.bisection_meaning import meaning_with_bisection
+from evalguard.report.words.meaning import Meaning, derive_meaning
 
 HF = "hf, 1.2M parameters, float32, on cpu"
 COMMAND = "evalguard compare --base ./orig --cand ./port --tasks t --limit 9"

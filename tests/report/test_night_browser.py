@@ -13,8 +13,8 @@ from example_nights import a_history, a_night, a_trend
 
 from evalguard.core.reports.history_report import TrendReport
 from evalguard.core.reports.night_report import NightReport
-from evalguard.report.html.history import render_history_page
-from evalguard.report.html.night import render_night_page
+from evalguard.report.html.history_page import render_history_page
+from evalguard.report.html.night_page import render_night_page
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., Any]

@@ -10,9 +10,11 @@ import pytest
 from example_nights import a_history, a_night, a_trend
 
 from evalguard.core.reports.night_report import GonePair
-from evalguard.report.html.history import render_history_page
-from evalguard.report.html.night import render_night_page
-from evalguard.report.night import night_document, night_mail, night_markdown, night_schema
+from evalguard.report.contract.night_document import night_document, night_schema
+from evalguard.report.html.history_page import render_history_page
+from evalguard.report.html.night_page import render_night_page
+from evalguard.report.night_markdown import night_markdown
+from evalguard.report.night_terminal import night_mail
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e@team"
 

@@ -28,10 +28,10 @@ from evalguard.core.reports.bisect_report import (
 )
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.errors import StoreError
-from evalguard.report.contract.compare import compare_document
-from evalguard.report.contract.reading import read_report
-from evalguard.report.terminal import render_terminal
-from evalguard.report.view.report import build_report_view
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.contract.compare_reading import read_report
+from evalguard.report.view.report_view import build_report_view
 
 HARMFUL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 HOSTILE = [

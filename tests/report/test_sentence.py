@@ -13,10 +13,10 @@ from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.verdict import Margin
-from evalguard.report.view.report import build_report_view
+from evalguard.report.view.report_view import build_report_view
 from evalguard.report.view.screen import verdict_line
-from evalguard.report.words.labels import drift_in_unit, margin_lines, tally_report
 from evalguard.report.words.meaning import derive_meaning
+from evalguard.report.words.metric_labels import drift_in_unit, margin_lines, tally_report
 
 
 def quiet(**changes: Any) -> Any:

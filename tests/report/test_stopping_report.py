@@ -10,8 +10,8 @@ from example_reports import comparison, report
 
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.stopping import SequentialRun, SequentialTask, Stopping
-from evalguard.report.contract.compare import compare_document, compare_schema
-from evalguard.report.terminal import render_terminal
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document, compare_schema
 from evalguard.run.result import CompareResult
 
 LOOKS = (65, 129, 515, 5153)

@@ -11,11 +11,11 @@ from contract_keys import KEYS, contract_keys
 from example_floors import DIVERGENT, SHIFTS, floor_report
 from stored_examples import STORED, documents, noise_table
 
-from evalguard.report.contract.compare import compare_document
-from evalguard.report.contract.reading import read_report
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.contract.compare_reading import read_report
+from evalguard.report.contract.trace_document import read_trace, trace_document
 from evalguard.report.schemas import SCHEMAS
 from evalguard.report.tensors.contract import parse_noise
-from evalguard.report.trace.document import read_trace, trace_document
 from evalguard.run.floor.stored_floors import read_floor
 
 VERSIONS = ("0.1.0", "0.2.0")

@@ -20,8 +20,8 @@ from whole_report import WHOLE
 from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.errors import StoreError
-from evalguard.report.contract.compare import compare_document
-from evalguard.report.contract.reading import parse_report, read_report
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.contract.compare_reading import parse_report, read_report
 
 EXAMPLES = {
     "everything": WHOLE,

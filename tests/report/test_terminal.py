@@ -19,8 +19,8 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.scores import NotCompared
-from evalguard.report import terminal_tables as table
-from evalguard.report.terminal import render_terminal
+from evalguard.report import metric_table as table
+from evalguard.report.compare_terminal import render_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 FAILED = report(failed(), comparison(metric="acc", higher_is_better=True), notes=("a note",))

@@ -27,18 +27,18 @@ from rich.cells import cell_len
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.reports.trace_report import TraceReport
 from evalguard.errors import StoreError
-from evalguard.report.formats import render_report
-from evalguard.report.html.trace import render_trace_page
-from evalguard.report.terminal import render_terminal
-from evalguard.report.trace.document import (
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.trace_document import (
     read_trace,
     render_trace_json,
     trace_document,
     trace_schema,
 )
-from evalguard.report.trace.terminal import render_trace
-from evalguard.report.trace.view import build_trace_view
-from evalguard.report.view.report import build_report_view
+from evalguard.report.formats import render_report
+from evalguard.report.html.trace_page import render_trace_page
+from evalguard.report.trace.trace_terminal import render_trace
+from evalguard.report.trace.trace_view import build_trace_view
+from evalguard.report.view.report_view import build_report_view
 
 VALIDATOR = jsonschema.Draft202012Validator(trace_schema())
 

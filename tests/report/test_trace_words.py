@@ -17,9 +17,10 @@ from evalguard.core.reports.trace_report import (
     TraceReport,
     TwinFacts,
 )
-from evalguard.report.html.trace import render_trace_page
-from evalguard.report.trace.terminal import render_trace
-from evalguard.report.trace.words import difference_text, next_step
+from evalguard.report.html.trace_page import render_trace_page
+from evalguard.report.trace.hyperparameter_words import difference_text
+from evalguard.report.trace.trace_next_step import next_step
+from evalguard.report.trace.trace_terminal import render_trace
 
 SIDES = tuple(
     RunIdentity(name=name, digest="d" * 16, description="hf", folder=f"/models/{name} 1")

@@ -9,10 +9,10 @@ import pytest
 from example_reports import DEMO
 
 from evalguard.core.reports.tracked_run import Sent
-from evalguard.report.contract.compare import compare_document
-from evalguard.report.contract.reading import read_report
-from evalguard.report.terminal import render_terminal
-from evalguard.report.view.report import tracked_views
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.contract.compare_reading import read_report
+from evalguard.report.view.tracked_view import tracked_views
 from evalguard.run.publishing.tracking import track_run
 
 SENT = Sent(sink="wandb", state="sent", place="https://wandb.example/a-team/evalguard/runs/x1")

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.tracked_run import TrackedRun
-from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.compare_document import compare_document
 from evalguard.run.publishing.build_tracked_run import build_tracked_run
 from evalguard.run.publishing.ci_origin import CiOrigin, read_origin
 

@@ -20,7 +20,7 @@ from evalguard.config.files import load_guards
 from evalguard.core.scorer import Request, Response
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError
-from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.compare_document import compare_document
 from evalguard.run.bisection.bisection import attach_bisection
 from evalguard.run.bisection.command import resume_bisection
 from evalguard.run.bisection.derived_settings import SearchableCandidate

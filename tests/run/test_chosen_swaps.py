@@ -9,7 +9,7 @@ import pytest
 from sample_run import SAMPLE
 
 from evalguard.core.reports.resources import AnswerCounts, Phase, Resources
-from evalguard.report.contract.reading import read_report
+from evalguard.report.contract.compare_reading import read_report
 from evalguard.run.stored_run import StoredRun
 from evalguard.run.tracing.swapping import choose_swaps
 from evalguard.store.result_file import read_result

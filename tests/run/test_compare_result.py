@@ -13,7 +13,7 @@ import evalguard
 from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.errors import UsageError
-from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.compare_document import compare_document
 from evalguard.run.result import CompareResult
 from evalguard.run.table_comparisons import compare_tables
 

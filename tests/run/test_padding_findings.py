@@ -13,9 +13,9 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.trace_report import TraceReport
 from evalguard.core.scorer import ModelDescription, PaddingEffect
-from evalguard.report.terminal import render_terminal
-from evalguard.report.trace.document import read_trace, trace_document
-from evalguard.report.trace.terminal import render_trace
+from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.trace_document import read_trace, trace_document
+from evalguard.report.trace.trace_terminal import render_trace
 from evalguard.run.scoring.padding_changes import find_padding_changes
 
 NAMES = ("base", "port")

@@ -21,7 +21,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.errors import StoreError, UsageError
-from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.compare_document import compare_document
 from evalguard.run.stored_run import StoredRun, read_stored_run
 from evalguard.run.table_comparisons import compare_tables
 from evalguard.store.run_folder import RunFolder

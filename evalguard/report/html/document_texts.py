@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reports.run_documents import RunDocuments, Side
+from evalguard.report.html.text_budget import LONGEST_ANSWER, LONGEST_TEXT
+from evalguard.report.html.visible_text import cut_middle, cut_to_tail, make_visible
 
 _SIDES: tuple[Side, Side] = ("base", "candidate")
 _LONGEST_TOKEN = 60
@@ -209,106 +210,3 @@ def _continuation(arguments: Any) -> str:
 
 def _item_at(values: Sequence[Any], position: int) -> Any:
     return values[position] if position < len(values) else None
-
-
-# Text budget: how much text of each document a page holds, so that it stays small.
-
-
-TEXT_BUDGET = 1_200_000  # characters of all documents' texts in one page
-TOKEN_BUDGET = 100_000  # scored tokens of all documents in one page
-LONGEST_TEXT = 20_000  # characters of one text, however few there are
-LONGEST_ANSWER = 4_000  # scored tokens of one document
-_SHORTEST_TEXT = 40
-
-TaskLimit = TypeVar("TaskLimit")
-
-
-def limit_texts(lengths: Sequence[int], order: Sequence[int], budget: int) -> list[int | None]:
-    """How many characters of each document's texts are kept; None: all of them.
-
-    Args:
-        lengths: characters of each document.
-        order: positions, those that matter most first: they are kept whole for one half of the
-            budget, and the other half is shared alike by all others.
-    """
-    if sum(lengths) <= budget:
-        return [None] * len(lengths)
-    shared = max(budget // 2 // max(len(lengths), 1), _SHORTEST_TEXT)
-    limits: list[int | None] = [shared] * len(lengths)
-    left = budget // 2
-    for position in order:
-        left -= max(lengths[position] - shared, 0)
-        if left < 0:
-            break
-        limits[position] = None
-    return limits
-
-
-def select_token_documents(counts: Sequence[int], order: Sequence[int], budget: int) -> list[bool]:
-    """Which documents' tokens are kept: those that matter most, as long as there is room."""
-    kept = [False] * len(counts)
-    for position in order:
-        budget -= min(counts[position], LONGEST_ANSWER)
-        if budget < 0:
-            break
-        kept[position] = True
-    return kept
-
-
-def share_budget(
-    policy: Callable[[Sequence[int], Sequence[int], int], list[TaskLimit]],
-    sizes: Sequence[Sequence[int]],
-    orders: Sequence[Sequence[int]],
-    budget: int,
-) -> list[list[TaskLimit]]:
-    """Apply a policy to every task, with a budget in proportion to its size."""
-    totals = [sum(of_task) for of_task in sizes]
-    whole = max(sum(totals), 1)
-    return [
-        policy(of_task, order, budget if whole <= budget else budget * total // whole)
-        for of_task, order, total in zip(sizes, orders, totals, strict=True)
-    ]
-
-
-# Visible: text of models and data with what cannot be seen written out, and not too long.
-
-
-# Control characters but tab and line feed; directions and isolates; what has no width; tags; halves
-# of characters. The joiners that scripts and emoji need (200C, 200D) stay.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
-    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff"
-    "\U000e0000-\U000e0fff]"
-)
-_PICTURES = 0x2400  # Unicode has a picture of every control character
-_DELETE = 0x7F
-
-
-def make_visible(text: str) -> str:
-    """Write out what has no shape of its own, or would change the direction of what follows.
-
-    >>> make_visible("a\\x1b[31mb\\u202ec")
-    'a␛[31mb‹U+202E›c'
-    """
-    return _HIDDEN.sub(_visible_form, text)
-
-
-def _visible_form(found: re.Match[str]) -> str:
-    code = ord(found.group())
-    if code < 0x20:
-        return chr(_PICTURES + code)
-    return "␡" if code == _DELETE else f"‹U+{code:04X}›"
-
-
-def cut_middle(text: str, most: int) -> str:
-    """Cut a text in its middle to about ``most`` characters, and say how many are left out."""
-    if len(text) <= most:
-        return text
-    tail = most * 2 // 3  # what a model answers to stands at the end of its prompt
-    left_out = len(text) - most
-    return f"{text[: most - tail]} ‹{left_out:,} characters left out› {text[-tail:]}"
-
-
-def cut_to_tail(text: str, most: int) -> str:
-    """Keep the end of a text."""
-    return text if len(text) <= most else f"…{text[len(text) - most :]}"

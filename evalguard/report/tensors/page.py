@@ -14,7 +14,7 @@ from evalguard.core.reports.tensors_report import (
     TensorsReport,
     TensorState,
 )
-from evalguard.report.html.page import html_page
+from evalguard.report.html.html_page import html_page
 from evalguard.report.tensors.words import (
     STATE_WORDS,
     answer_text,

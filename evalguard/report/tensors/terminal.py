@@ -9,12 +9,6 @@ from rich.text import Text
 from evalguard.core.reports.tensors_report import TensorsReport
 from evalguard.core.tensors.noise import NoiseRange, NoiseTable
 from evalguard.core.tensors.tolerances import TOLERANCES
-from evalguard.report.page import (
-    NARROWEST,
-    prose_width,
-    render_page,
-    wrap_prose,
-)
 from evalguard.report.table import Table
 from evalguard.report.tensors.words import (
     DeltaGroup,
@@ -26,6 +20,12 @@ from evalguard.report.tensors.words import (
     list_repairs,
     missing_lines,
     source_text,
+)
+from evalguard.report.terminal_page import (
+    NARROWEST,
+    prose_width,
+    render_page,
+    wrap_prose,
 )
 from evalguard.report.words.plain_text import fit_text, printable, wrap_text
 from evalguard.report.words.rounding import format_count

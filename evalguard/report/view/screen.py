@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate_state import GateState
 from evalguard.core.reports.bisect_report import SIGMA, BisectReport, MetricSearch
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.report.view.numbered_caveats import Caveat
 from evalguard.report.words import rounding
 from evalguard.report.words.advice import other_classes, undecided_text
-from evalguard.report.words.bisection import (
-    search_answer,
-    search_drift_phrase,
-    search_subject,
-    shares_text,
-)
-from evalguard.report.words.drift import share_text
-from evalguard.report.words.gate import decisive_limit, limit_found
-from evalguard.report.words.labels import (
+from evalguard.report.words.bisection_drifts import search_drift_phrase
+from evalguard.report.words.bisection_texts import search_answer, search_subject
+from evalguard.report.words.culprit_shares import shares_text
+from evalguard.report.words.distribution_texts import share_text
+from evalguard.report.words.limit_texts import decisive_limit, limit_found
+from evalguard.report.words.meaning import WHOLE_MODEL
+from evalguard.report.words.metric_labels import (
     decisive_comparison,
     drift_in_unit,
     full_label,
-    judged_comparisons,
-    metric_label,
     metric_margin,
     shown_interval,
     ungated_regression_text,
 )
-from evalguard.report.words.meaning import WHOLE_MODEL
 from evalguard.report.words.plain_text import printable
+from evalguard.report.words.shown_subtasks import judged_comparisons
 
 
 def worst_drift(report: CompareReport) -> Comparison | None:
@@ -241,54 +238,3 @@ def others_text(hidden: Sequence[GateState | None], *, accepted: bool) -> str:
 def _sigma_order(comparison: Comparison) -> float:
     sigma = comparison.sigma
     return float("-inf") if sigma is None or sigma != sigma else sigma
-
-
-# Caveats: every one once, numbered, with the metrics that it belongs to.
-
-
-_MOST_LABELS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caveat:
-    """A caveat of metrics, or a note about the whole run.
-
-    ``where`` names the metrics ("lastword perplexity, acc; choice acc"), "" for all of several or
-    for the whole run; ``line`` is both together.
-    """
-
-    number: int
-    where: str
-    text: str
-
-    @property
-    def line(self) -> str:
-        """The text, after the metrics that it belongs to."""
-        return f"{self.where}: {self.text}" if self.where else self.text
-
-
-def number_caveats(visible: Sequence[Comparison], notes: Sequence[str]) -> tuple[Caveat, ...]:
-    """Number every caveat of the comparisons that are shown, then every note."""
-    places: dict[str, list[Comparison]] = {}
-    for comparison in visible:
-        for caveat in dict.fromkeys((*comparison.caveats, *comparison.provenance)):
-            places.setdefault(printable(caveat).strip(), []).append(comparison)
-    whole = len(visible)
-    found = [
-        ("" if len(at) == whole > 1 else _metric_names(at), text) for text, at in places.items()
-    ]
-    found += [("", note) for note in dict.fromkeys(map(printable, notes)) if note not in places]
-    return tuple(
-        Caveat(number=number, where=where, text=text)
-        for number, (where, text) in enumerate(found, start=1)
-    )
-
-
-def _metric_names(comparisons: Sequence[Comparison]) -> str:
-    """Return "lastword perplexity, acc; choice acc": each task once, and not too many metrics."""
-    tasks: dict[str, list[str]] = {}
-    for comparison in comparisons[:_MOST_LABELS]:
-        tasks.setdefault(printable(comparison.task), []).append(metric_label(comparison))
-    shown = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in tasks.items())
-    more = len(comparisons) - _MOST_LABELS
-    return shown + (f" and {more} more" if more > 0 else "")

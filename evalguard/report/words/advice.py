@@ -11,7 +11,7 @@ from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.findings import FindingValue
 from evalguard.core.verdict import Margin
 from evalguard.report.words import rounding
-from evalguard.report.words.labels import margin_text
+from evalguard.report.words.metric_labels import margin_text
 from evalguard.report.words.plain_text import printable
 
 SCORE_MORE = "score more documents: a higher --limit, or a larger task"

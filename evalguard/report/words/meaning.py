@@ -19,7 +19,6 @@ from evalguard.core.repeat_command import (
     as_trace,
     without_options,
 )
-from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.shell_words import shell_words
 from evalguard.report.words import rounding
@@ -33,31 +32,23 @@ from evalguard.report.words.advice import (
     tensors_command,
     undecided_text,
 )
-from evalguard.report.words.bisection import list_names, search_answer
-from evalguard.report.words.drift import distributions_moved_clause
-from evalguard.report.words.gate import accepted_clause, decisive_limit, limit_statement
-from evalguard.report.words.labels import (
+from evalguard.report.words.bisection_texts import list_names
+from evalguard.report.words.distribution_texts import distributions_moved_clause
+from evalguard.report.words.limit_texts import decisive_limit, limit_statement
+from evalguard.report.words.metric_labels import (
     decisive_comparison,
     format_percent,
     full_label,
-    judged_comparisons,
     margin_words,
     metric_margin,
     shown_interval,
     ungated_regression_text,
-    ungated_subtasks,
 )
 from evalguard.report.words.plain_text import printable
+from evalguard.report.words.shown_subtasks import judged_comparisons, ungated_subtasks
+from evalguard.report.words.waiver_texts import accepted_clause
 
-# One sentence that says what a comparison means, and the step to take next.
-#
-# How large a drift is (sigma) and how sure it is (paired interval, p) are two questions: every
-# sentence answers both and never lets one stand for the other.
-
-
-# Targets that are a place in the model: more than one module may be at fault there.
 WHOLE_MODEL = "model_args.pretrained"
-_INSIDE = ("attr:", "dtype:", "module:", "weights:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +90,11 @@ def derive_meaning(report: CompareReport) -> Meaning:
 def _with_steps(report: CompareReport, sentence: str, step: tuple[str, str]) -> Meaning:
     """A sentence with what to do next: of scores that are no numbers the weights and a trace."""
     if not gives_no_number(report):
-        inside = _trace(report) if other_classes(report) and _is_lost(report) else ""
+        inside = trace_command(report) if other_classes(report) and _is_lost(report) else ""
         trace = "" if inside == step[1] else inside
         return Meaning(lead=sentence, next_step=step[0], command=step[1], trace=trace)
     weights = tensors_command(report.base, report.candidate, "--invariant finite")
-    inside = _trace(report)
+    inside = trace_command(report)
     if weights:
         said = "to see whether the weights hold nan or infinite values"
         return Meaning(lead=sentence, next_step=said, command=weights, trace=inside)
@@ -273,7 +264,7 @@ def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
 def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
     """What to do where nothing fell and something was found all the same; None: nothing was."""
     kinds = {one.kind for one in report.findings}
-    inside = _trace(report)
+    inside = trace_command(report)
     if "padding_changes" in kinds:
         if inside:
             return "to see where in the model padding enters", inside
@@ -316,13 +307,13 @@ def _undo(report: CompareReport) -> tuple[str, str]:
         if command:
             return "to see what the tokenizer costs", command
     classes = other_classes(report)
-    if classes is not None and _trace(report):
+    if classes is not None and trace_command(report):
         command = _over_layers(report)
         if command:
             named = f"{classes[1]} where the base is {classes[0]}"
             return f"to see which layers another class costs ({named})", command
-        return _read_as(classes), ""
-    inside = _trace(report)
+        return read_as_step(classes), ""
+    inside = trace_command(report)
     if inside:
         return "to see where in the model it comes from", inside
     if report.run_folder:
@@ -390,7 +381,7 @@ _TRACED_BASE = ("hf", "hf-auto", "huggingface")
 _TRACED = (*_TRACED_BASE, "transformers", "transformer_lens", "llama_cpp", "fla", "onnx")
 
 
-def _trace(report: CompareReport) -> str:
+def trace_command(report: CompareReport) -> str:
     """Return the command that traces the two models, likewise; "" where one cannot be traced."""
     sides = (report.base, _TRACED_BASE), (report.candidate, _TRACED)
     if reads_other_tokens(report):  # it would be refused
@@ -453,92 +444,9 @@ def _clause(reason: str) -> str:
     return printable(reason).strip().rstrip(".")
 
 
-# The last sentence of a report with a bisection: the culprits, and what to do next.
-
-
-def meaning_with_bisection(report: CompareReport) -> Meaning:
-    """Say what a comparison means, together with its bisection where there was one."""
-    said = derive_meaning(report)
-    if report.bisect is None:
-        return said
-    told = tuple(f"{search_answer(search)}." for search in report.bisect.answers)
-    step, command = _bisection_next_step(report.bisect, said)
-    classes = other_classes(report)
-    if classes is not None and not report.bisect.resume and _comes_from_class(report.bisect):
-        step, command = _read_as(classes), ""
-        inside = _trace(report)
-    else:
-        inside = _trace(report) if _is_inside(report.bisect) else ""
-    return Meaning(
-        lead=said.lead,
-        answers=told,
-        next_step=step,
-        command=command,
-        trace="" if inside == command else inside,
-    )
-
-
-def _read_as(classes: tuple[str, str]) -> str:
+def read_as_step(classes: tuple[str, str]) -> str:
+    """Return the step where the candidate is read as another class than the base."""
     return (
         f"read the candidate as {classes[0]} (architectures and model_type in its config.json), or "
         f"port what {classes[1]} computes otherwise"
     )
-
-
-def _comes_from_class(found: BisectReport) -> bool:
-    """Whether the answer is the whole model, or lies outside of what was searched."""
-    if found.culprits:
-        return all(one.target == WHOLE_MODEL for one in found.culprits)
-    return found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0
-
-
-def _is_inside(found: BisectReport) -> bool:
-    """Whether a culprit has a place in the model, or what makes the drift was not found."""
-    placed = any(one.target.startswith(_INSIDE) for one in found.culprits)
-    return placed or found.status in ("unexplained", "diffuse", "not_reproduced")
-
-
-def culprits_text(report: CompareReport) -> str:
-    """Return "; culprits: a and b" for the line with the exit code, "" where none is named."""
-    culprits = () if report.bisect is None else report.bisect.culprits
-    named = "culprit" if len(culprits) == 1 else "culprits"
-    return f"; {named}: {list_names([c.setting for c in culprits])}" if culprits else ""
-
-
-def _bisection_next_step(found: BisectReport, said: Meaning) -> tuple[str, str]:
-    if found.resume:
-        return "to go on where it stopped", printable(found.resume)
-    if found.repaired is not None and found.proof:
-        them = list_names(found.repaired.reset)
-        step = (
-            "to prove the repair"
-            if found.repaired.passed
-            else f"to see what is left without {them}"
-        )
-        return step, printable(found.proof)
-    if found.status == "diffuse":
-        return (
-            "repair the group that does most, or look for what its settings have in common; no "
-            "single one will do",
-            "",
-        )
-    if found.status == "unexplained" and _mostly_untestable(found):
-        return (
-            "see why assignments could not run; which settings need each other can be declared as "
-            "constraints",
-            "",
-        )
-    if found.status == "unexplained":
-        return (
-            "search longer (bisect with --thorough), or on more documents (a higher --limit)",
-            "",
-        )
-    if found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0:
-        return "declare what else differs between the two models as settings", ""
-    return said.next_step, said.command
-
-
-def _mostly_untestable(found: BisectReport) -> bool:
-    """Whether more than half of what was asked could not be built or run."""
-    refused = sum(len(search.untestable) for search in found.searches)
-    return 2 * refused > sum(search.probes for search in found.searches)

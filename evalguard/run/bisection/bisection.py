@@ -17,8 +17,8 @@ from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.score_rows import finite_rows
 from evalguard.errors import EvalguardError, Interrupted, error_text
-from evalguard.report.contract.compare import COMPARE_SCHEMA, compare_document
-from evalguard.report.contract.json_values import NON_FINITE, null_texts
+from evalguard.report.contract.compare_document import COMPARE_SCHEMA, compare_document
+from evalguard.report.contract.non_finite import NON_FINITE, null_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.bisection.derived_settings import SearchableCandidate
 from evalguard.run.bisection.findings import BisectFindings

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.errors import UsageError
-from evalguard.report.contract.compare import COMPARE_SCHEMA
+from evalguard.report.contract.compare_document import COMPARE_SCHEMA
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unchanged import check_unchanged

@@ -13,7 +13,7 @@ from evalguard.core.reports.bisect_report import (
     MetricSearch,
 )
 from evalguard.errors import EvaluationError, Interrupted, error_text
-from evalguard.report.progress import BisectionProgress
+from evalguard.report.bisection_progress import BisectionProgress
 from evalguard.run.bisection.oracle import (
     SettingsOracle,
 )

@@ -9,8 +9,9 @@ from dataclasses import replace
 from evalguard.bisect.find import expected_evaluations
 from evalguard.core.settings import Setting
 from evalguard.errors import EvaluationError
-from evalguard.report.progress import BisectionProgress, ProgressLine
-from evalguard.report.words.bisection import search_metric_text
+from evalguard.report.bisection_progress import BisectionProgress
+from evalguard.report.progress import ProgressLine
+from evalguard.report.words.bisection_texts import search_metric_text
 from evalguard.run.bisection.metric_search import SearchedMetric, search_metric
 from evalguard.run.bisection.oracle import (
     OpenOracle,

@@ -9,7 +9,7 @@ from evalguard.core.gate_state import Key
 from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.errors import Interrupted, error_text
 from evalguard.report.progress import ProgressLine
-from evalguard.report.words.bisection import search_metric_text
+from evalguard.report.words.bisection_texts import search_metric_text
 from evalguard.run.bisection.bisect_report import build_bisect_report
 from evalguard.run.bisection.findings import BisectFindings
 from evalguard.run.bisection.metric_search import SearchedMetric

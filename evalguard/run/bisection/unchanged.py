@@ -9,7 +9,7 @@ from typing import Any
 from evalguard.core.gate_state import Key
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.errors import MisalignedRunsError
-from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.compare_document import compare_document
 
 _THEN = "when this bisection began"
 _START_ANEW = (

@@ -19,7 +19,7 @@ from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EvaluationError, StoreError, UsageError
 from evalguard.errors import nearest as nearest_name
-from evalguard.report.floor import floor_document
+from evalguard.report.contract.floor_document import floor_document
 from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
 from evalguard.run.executing.actors import with_execution

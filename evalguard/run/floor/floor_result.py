@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from evalguard.core.noise_floor import MetricFloor, Shift
 from evalguard.core.reports.floor_report import FloorReport
 from evalguard.core.settings import Value
-from evalguard.report.floor import floor_document, render_floor
+from evalguard.report.contract.floor_document import floor_document
+from evalguard.report.floor_terminal import render_floor
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ from evalguard.core.distribution_floor import TaskDistributionFloor
 from evalguard.core.noise_floor import MetricFloor
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError
+from evalguard.report.contract.floor_document import FLOOR_SCHEMA
 from evalguard.report.contract.json_values import read_record
-from evalguard.report.floor import FLOOR_SCHEMA
 from evalguard.run.options import CompareOptions
 from evalguard.store.result_file import read_result
 

@@ -10,7 +10,8 @@ from evalguard.core.reports.history_report import (
     HistoryCheck,
 )
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED
-from evalguard.report.history import history_document, history_text
+from evalguard.report.contract.history_document import history_document
+from evalguard.report.history_terminal import history_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def write_trends(report: TrendReport, paths: Sequence[Path]) -> None:
 
 def _render_trends(report: TrendReport, suffix: str) -> str:
     if suffix in (".html", ".htm"):
-        from evalguard.report.html.history import render_history_page
+        from evalguard.report.html.history_page import render_history_page
 
         return render_history_page(report)
     result = HistoryResult(report)

@@ -16,8 +16,10 @@ from typing import Any
 from evalguard.core.reports.night_report import NightReport, PairNight
 from evalguard.core.reports.report_formats import Format
 from evalguard.errors import UsageError, error_text
+from evalguard.report.contract.night_document import night_document
 from evalguard.report.formats import choose_format
-from evalguard.report.night import night_document, night_mail, night_markdown, night_text
+from evalguard.report.night_markdown import night_markdown
+from evalguard.report.night_terminal import night_mail, night_text
 from evalguard.run.nightly.night_folders import NIGHT_RESULT
 from evalguard.run.nightly.night_trends import render_night_index
 from evalguard.run.options import CompareOptions

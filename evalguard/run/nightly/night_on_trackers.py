@@ -15,9 +15,9 @@ from evalguard.core.reports.tracked_run import Sent
 from evalguard.errors import EvalguardError, Interrupted, UsageError
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import save_night
-from evalguard.report.night import pair_name
 from evalguard.report.progress import ProgressLine
-from evalguard.report.view.report import tracked_view
+from evalguard.report.view.tracked_view import tracked_view
+from evalguard.report.words.night_news import pair_name
 from evalguard.report.words.plain_text import printable
 from evalguard.run.nightly.pairs import NightPair
 from evalguard.run.nightly.tracked_night import NightSender, sync_command

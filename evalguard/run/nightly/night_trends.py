@@ -24,7 +24,7 @@ def read_night_trends(history: Path, wanted: HistorySelection) -> TrendReport:
 
 def render_night_index(report: NightReport) -> str:
     """Return the page; a history that cannot be read costs only the trends."""
-    from evalguard.report.html.night import render_night_page
+    from evalguard.report.html.night_page import render_night_page
 
     return render_night_page(report, tuple(_pair_trends(report)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from evalguard.core.reports.night_report import NightlyMetric, PairNight
 from evalguard.core.settings import Value
-from evalguard.report.contract.json_values import replace_non_finite
+from evalguard.report.contract.non_finite import replace_non_finite
 
 
 def dump_pair(pair: PairNight) -> dict[str, Value]:

@@ -9,8 +9,8 @@ from typing import Any, cast
 from evalguard.core.redaction import redact_value, redacted_text
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.tracked_run import Alert, JobType, TrackedRun
-from evalguard.report.contract.compare import compare_document
-from evalguard.report.html.metrics import render_forest_page
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.html.forest_page import render_forest_page
 from evalguard.report.words.meaning import derive_meaning
 from evalguard.report.words.plain_text import printable
 from evalguard.run.publishing.ci_origin import read_origin

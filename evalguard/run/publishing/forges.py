@@ -10,8 +10,8 @@ from pathlib import Path
 from evalguard.errors import StoreError
 from evalguard.integrations.github import put_comment, read_github_job
 from evalguard.integrations.gitlab import put_note, read_gitlab_job
-from evalguard.report.ci import annotation_command, neutralize_commands
-from evalguard.report.markdown import comment_marker
+from evalguard.report.compare_markdown import comment_marker
+from evalguard.report.github_annotations import annotation_command, neutralize_commands
 from evalguard.report.words.plain_text import printable
 from evalguard.run.publishing.forge_comment import CommentMode, post_comment
 from evalguard.run.publishing.shown_result import show_result

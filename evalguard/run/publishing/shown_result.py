@@ -9,12 +9,12 @@ from typing import Any
 
 from evalguard.core.redaction import redacted_text
 from evalguard.errors import EvalguardError
-from evalguard.report.ci import annotation_command
-from evalguard.report.ci import render_annotations as annotated
-from evalguard.report.markdown import COMMENT_BYTES, failure_markdown
-from evalguard.report.markdown import render_markdown as markdown
-from evalguard.report.terminal import render_terminal as page
-from evalguard.report.view.report import build_report_view
+from evalguard.report.compare_markdown import COMMENT_BYTES, failure_markdown
+from evalguard.report.compare_markdown import render_markdown as markdown
+from evalguard.report.compare_terminal import render_terminal as page
+from evalguard.report.github_annotations import annotation_command
+from evalguard.report.github_annotations import render_annotations as annotated
+from evalguard.report.view.report_view import build_report_view
 from evalguard.report.words.plain_text import printable
 from evalguard.run.stored_run import read_stored_run, rebuild_report
 from evalguard.store.result_file import read_document

@@ -22,7 +22,7 @@ from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 from evalguard.plugins import TRACKERS
 from evalguard.report.progress import ProgressLine
-from evalguard.report.view.report import tracked_views
+from evalguard.report.view.tracked_view import tracked_views
 from evalguard.run.publishing.build_tracked_run import build_tracked_run
 from evalguard.run.publishing.trackers import choose_sinks
 from evalguard.run.stored_run import read_stored_run

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from evalguard.core.reports.plan_report import PlanReport, TaskCost
 from evalguard.core.settings import Value
-from evalguard.report.plan import plan_document, render_plan
+from evalguard.report.contract.plan_document import plan_document
+from evalguard.report.plan_terminal import render_plan
 from evalguard.stats.metric_plan import MetricPlan
 
 

@@ -14,7 +14,7 @@ from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.reports.plan_report import PilotFacts, PlanReport
 from evalguard.core.verdict import Margin
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
-from evalguard.report.contract.compare import COMPARE_SCHEMA
+from evalguard.report.contract.compare_document import COMPARE_SCHEMA
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.sample_size.pilot import PlanAim
 from evalguard.run.sample_size.plan_result import PlanResult

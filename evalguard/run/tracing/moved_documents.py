@@ -13,7 +13,7 @@ import numpy as np
 
 from evalguard.core.reports.run_documents import RunDocuments, Side
 from evalguard.errors import EvalguardError, StoreError, UsageError
-from evalguard.report.words.labels import decisive_comparison
+from evalguard.report.words.metric_labels import decisive_comparison
 from evalguard.run.stored_run import StoredRun, read_stored_run
 from evalguard.run.tracing.traced_documents import (
     DocumentChoice,

@@ -9,7 +9,7 @@ from typing import Any
 
 from evalguard.core.reports.trace_report import SuspectModule, TraceReport
 from evalguard.errors import EvalguardError, error_text
-from evalguard.report.words.labels import decisive_comparison
+from evalguard.report.words.metric_labels import decisive_comparison
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.compare import compare_sides
 from evalguard.run.modules.module_settings import note_mixed_code

@@ -11,8 +11,8 @@ from pathlib import Path
 from evalguard.core.reports.trace_report import SuspectModule, TraceReport
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError, error_text
-from evalguard.report.trace.document import render_trace_json, trace_document
-from evalguard.report.trace.terminal import render_trace
+from evalguard.report.contract.trace_document import render_trace_json, trace_document
+from evalguard.report.trace.trace_terminal import render_trace
 from evalguard.run.ending import DEFAULT_OUTPUT
 from evalguard.run.options import CompareOptions
 from evalguard.run.report_files import write_run_page
@@ -59,7 +59,7 @@ class TraceResult:
 
     def to_html(self) -> str:
         """Return the trace as one self-contained page."""
-        from evalguard.report.html.trace import render_trace_page
+        from evalguard.report.html.trace_page import render_trace_page
 
         return render_trace_page(self.report)
 

@@ -1,0 +1,114 @@
+"""The bisection in a terminal: a table of culprits, what is cleared, the cost, and the repair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from evalguard.report.terminal_page import prose_width, wrap_prose
+from evalguard.report.view.bisection_view import CulpritView, SearchView, group_by_metric
+from evalguard.report.view.report_view import ReportView
+from evalguard.report.words.plain_text import fit_text, pack_lines, pad_text, wrap_text
+
+_WIDEST_SETTING, _ROLE_WIDTH, _CULPRIT_GAP = 20, 9, "  "
+_NUMBER_WIDTH, _WIDEST_NUMBER = 8, 11
+_NARROWEST_VALUES = 9
+
+
+def bisection_lines(view: ReportView, width: int) -> list[Text]:
+    """Return the block of a bisection, none where there was none.
+
+    Searches of one metric share one table.
+    """
+    found = view.bisection
+    if found is None:
+        return []
+    told = group_by_metric(found.searches)
+    with_table = [story for story in told if _culprits_of_story(story)]
+    lines: list[Text] = []
+    for story in told:
+        lines += [Text()] if lines else []
+        last = story is with_table[-1] if with_table else False
+        lines += _story_lines(story, width, legend=found.legend if last else "")
+    for text in found.sentences:
+        lines += wrap_prose(text, width)
+    return lines
+
+
+def fix_lines(view: ReportView, width: int) -> list[Text]:
+    """Return the lines of a guard file that put the culprits right."""
+    fix = None if view.bisection is None else view.bisection.fix
+    if fix is None:
+        return []
+    body = [Text(f"  {line}", style="cyan") for line in fix.lines]
+    return [*wrap_prose(fix.head, width), *body]
+
+
+def _culprits_of_story(story: Sequence[SearchView]) -> list[CulpritView]:
+    return [culprit for search in story for culprit in search.culprits]
+
+
+def _story_lines(story: Sequence[SearchView], width: int, *, legend: str) -> list[Text]:
+    lines = wrap_prose(story[0].title, width, style="bold")
+    for number, search in enumerate(story, start=1):
+        head = f"Search {number}: " if len(story) > 1 else ""
+        lines += wrap_prose(f"{head}{search.facts}", width, style="dim")
+    culprits = _culprits_of_story(story)
+    if culprits:
+        lines += _culprit_table(culprits, width, roles=any(search.roles for search in story))
+    lines += wrap_prose(legend, width, style="dim")
+    for search in story:
+        for text in (search.cleared, search.beside):
+            lines += wrap_prose(text, prose_width(width))
+    return lines
+
+
+def _culprit_table(culprits: Sequence[CulpritView], width: int, *, roles: bool) -> list[Text]:
+    header = ["setting", "base -> candidate", "alone", "beside", "share", "role"]
+    names = [header[0], *(culprit.setting for culprit in culprits)]
+    name = min(max(map(cell_len, names)), _WIDEST_SETTING)
+    of_roles = len(_CULPRIT_GAP) + _ROLE_WIDTH if roles else 0
+    drifts = [text for c in culprits for text in (c.alone, c.beside, c.share)]
+    number = min(max(_NUMBER_WIDTH, *map(cell_len, drifts)), _WIDEST_NUMBER)
+    taken = 2 + name + len(_CULPRIT_GAP) * 4 + number * 3 + of_roles
+    if width - taken < _NARROWEST_VALUES:
+        return _stacked_culprits(culprits, width)
+    natural = max(cell_len(text) for text in (header[1], *(c.change for c in culprits)))
+    values = min(natural, width - taken)
+    widths = [name, values, number, number, number, _ROLE_WIDTH]
+    used = slice(0, 6 if roles else 5)
+    rows = [header, *map(_culprit_row, culprits)]
+    lines = []
+    for place, row in enumerate(rows):
+        cells = [
+            pad_text(cell, cells, right=2 <= at <= 4)
+            for at, (cell, cells) in enumerate(zip(row[used], widths[used], strict=True))
+        ]
+        style = "dim" if place == 0 else ""
+        lines.append(Text(fit_text("  " + _CULPRIT_GAP.join(cells).rstrip(), width), style=style))
+    return lines
+
+
+def _stacked_culprits(culprits: Sequence[CulpritView], width: int) -> list[Text]:
+    """The same in a few short rows for each, where the terminal is narrow: no number is cut."""
+    lines: list[str] = []
+    for culprit in culprits:
+        figures = (("alone", culprit.alone), ("beside", culprit.beside), ("share", culprit.share))
+        cells = [f"{name} {value}" for name, value in figures]
+        lines += wrap_text(f"{culprit.setting}: {culprit.change}", width, first="  ", rest="    ")
+        cells += [culprit.role] if culprit.role else []
+        lines += pack_lines(cells, width, gap=_CULPRIT_GAP, indent="    ")
+    return [Text(line) for line in lines]
+
+
+def _culprit_row(culprit: CulpritView) -> list[str]:
+    return [
+        culprit.setting,
+        culprit.change,
+        culprit.alone,
+        culprit.beside,
+        culprit.share,
+        culprit.role,
+    ]

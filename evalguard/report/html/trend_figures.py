@@ -1,0 +1,65 @@
+"""Trends of a history as pictures with their words, for HTML pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from evalguard.core.history import Night
+from evalguard.core.reports.history_report import Trend
+from evalguard.report.html.trend_plot import TrendLevel, TrendNight, draw_trend
+from evalguard.report.trends import change_sentences
+from evalguard.report.words.glossary import outcome_name
+from evalguard.report.words.night_news import metric_key_text
+from evalguard.report.words.plain_text import printable
+from evalguard.report.words.rounding import format_with_stderr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendFigure:
+    """A metric over nights: a picture, and what it shows in words."""
+
+    title: str
+    plot: Markup
+    said: tuple[str, ...]
+
+
+def trend_figure(trend: Trend) -> TrendFigure | None:
+    """The figure of a metric; None where no night has a number."""
+    if not trend.used:
+        return None
+    nights = [trend.nights[place] for place in trend.used]
+    title = printable(metric_key_text(trend.key))
+    said = tuple(map(format_sentence, change_sentences(trend))) or ("No change point.",)
+    return TrendFigure(
+        title=title,
+        plot=draw_trend(
+            [_plotted_night(night) for night in nights],
+            [
+                TrendLevel(start=level.start, stop=level.stop, mean=level.mean)
+                for level in trend.scan.levels
+            ],
+            margin=nights[-1].margin,
+            ends=(nights[0].run.created[:10], nights[-1].run.created[:10]),
+            said=f"{title}: sigma of {len(nights)} nights. {' '.join(said)}",
+        ),
+        said=said,
+    )
+
+
+def format_sentence(words: str) -> str:
+    """With a capital and a full stop."""
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _plotted_night(night: Night) -> TrendNight:
+    metric = night.metric
+    value = format_with_stderr(metric.sigma, metric.stderr)
+    return TrendNight(
+        sigma=metric.sigma,
+        low=metric.sigma_low,
+        high=metric.sigma_high,
+        kind=metric.outcome if metric.gated else "",
+        said=printable(f"{night.run.created}: {value} sigma, {outcome_name(metric.outcome)}"),
+    )

@@ -1,0 +1,62 @@
+"""A night in Markdown: the summary of a scheduled job, a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evalguard.core.gate_state import GateState
+from evalguard.core.markdown_text import inline
+from evalguard.core.reports.night_report import (
+    NightReport,
+    PairNight,
+)
+from evalguard.report.words.night_news import (
+    change_point_error_text,
+    metric_key_text,
+    night_news,
+    night_sigma_texts,
+    night_subject,
+    pair_name,
+    report_link,
+)
+from evalguard.report.words.plain_text import printable
+
+_ICON: dict[GateState, str] = {"passed": "✅", "regressed": "❌", "failed": "💥", "undecided": "⚠️"}
+_MOST_ROWS = 500
+
+
+def night_markdown(report: NightReport) -> str:
+    """Return the page; names and texts of models stay text."""
+    parts = [f"### {inline(night_subject(report), 300)}"]
+    parts.append("\n".join(f"- {inline(line, 500)}" for line in night_news(report)))
+    parts.append("\n".join(_table_lines(report)))
+    if report.notes:
+        parts.append("\n".join(f"- {inline(printable(note), 500)}" for note in report.notes))
+    if change_point_error_text(report):
+        parts.append(inline(change_point_error_text(report), 500))
+    parts.append(f"Exit code {report.exit_code}; {inline(printable(report.guard), 200)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table_lines(report: NightReport) -> Iterator[str]:
+    yield "| | pair | gate | worst metric | sigma | culprits | run |"
+    yield "|---|---|---|---|---|---|---|"
+    for pair in report.pairs[:_MOST_ROWS]:
+        yield f"| {' | '.join(_pair_cells(report, pair))} |"
+    if len(report.pairs) > _MOST_ROWS:
+        yield f"| | _{len(report.pairs) - _MOST_ROWS} more pairs_ | | | | | |"
+
+
+def _pair_cells(report: NightReport, pair: PairNight) -> Iterator[str]:
+    yield _ICON[pair.state]
+    yield inline(printable(pair_name(pair)))
+    yield inline(printable(pair.reason), 300)
+    worst = pair.worst
+    if worst is None:
+        yield from ("", "")
+    else:
+        sigma, low, high = night_sigma_texts(worst, pair.margin)
+        yield inline(printable(metric_key_text(worst.key)))
+        yield sigma if worst.low is None else f"{sigma} [{low}, {high}]"
+    yield inline(printable(", ".join(pair.culprits) or pair.bisection), 300)
+    yield inline(printable(report_link(report, pair.run_folder)), 200)

@@ -1,0 +1,176 @@
+"""A trace in words: what it found, and by which numbers."""
+
+from __future__ import annotations
+
+from math import isinf
+from typing import Literal
+
+from evalguard.core.reports.trace_report import (
+    Check,
+    LayerDelta,
+    PaddedTwin,
+    TraceReport,
+)
+from evalguard.core.tracing.points import ROOT
+from evalguard.report.words.bisection_texts import list_names
+from evalguard.report.words.plain_text import printable
+
+TraceState = Literal["located", "clear", "unknown"]
+
+CHECKS: dict[Check, str] = {
+    "as it runs": "as both run",
+    "what it computes": "with both computed in float32",
+    "weights": "in its weights",
+}
+
+
+def trace_state(report: TraceReport) -> TraceState:
+    """Whether a location is named, nothing is beyond the floor, or nothing is known."""
+    if report.trace.suspects or report.padded is not None:
+        return "located"
+    return "clear" if report.exit_code == 0 else "unknown"
+
+
+def module_text(module: str) -> str:
+    """A module in a sentence."""
+    return "the outermost module" if module == ROOT else printable(module)
+
+
+def format_ratio(ratio: float | None) -> str:
+    """Return a multiple of the floor: "1.3x", "340x", "1e+06x"; "-" where there is none."""
+    if ratio is None or ratio != ratio:
+        return "-"
+    if isinf(ratio):
+        return "infx"
+    return f"{ratio:.0f}x" if 99.5 <= ratio < 1e5 else f"{ratio:.2g}x"
+
+
+def format_error(value: float | None) -> str:
+    """Return an error with two digits; "-" where there is none."""
+    return "-" if value is None or value != value else f"{value:.2g}"
+
+
+def lead_text(report: TraceReport) -> str:
+    """Say where the error comes from, that there is none, or why that is not known."""
+    trace = report.trace
+    first = trace.first
+    if first is not None:
+        where = module_text(first.module)
+        beyond = "is the first module beyond the floor"
+        if not trace.localised:
+            beyond = "is the first module at which the error grows beyond the floor"
+        return (
+            f"{where} {beyond}: {printable(first.operation)}; {format_ratio(first.local_ratio)} "
+            f"what rounding makes there {CHECKS[first.check]}"
+        )
+    if report.padded is not None:
+        alone = "" if not measured_modules(report) else "; no module adds error to a text alone"
+        return f"{padded_text(report.padded)}{alone}"
+    if report.exit_code == 0:
+        worst = max(
+            (one for one in trace.layers if one.local_ratio is not None),
+            key=lambda one: one.local_ratio or 0.0,
+            default=None,
+        )
+        largest = ""
+        if worst is not None:
+            ratio = format_ratio(worst.local_ratio)
+            largest = f"; the largest local error is {ratio} the floor, at {printable(worst.point)}"
+        return f"no module introduces more error than rounding does{largest}"
+    why = next(iter((*report.notes, *trace.caveats)), "nothing could be measured")
+    return f"where the error comes from is not known: {printable(why)}"
+
+
+def measured_modules(report: TraceReport) -> bool:
+    """Whether any module's error was measured."""
+    return any(one.local or one.accumulated for one in report.trace.layers)
+
+
+def padded_text(padded: PaddedTwin) -> str:
+    """Say what padding changes in the candidate alone, and where it enters."""
+    beside = "" if padded.base_nats is None else ", and not the base's"
+    text = (
+        f"padding changes the candidate's answers by up to {padded.nats:.2g} nats a token{beside}"
+    )
+    if not padded.module:
+        return text
+    return f"{text}; it enters at {module_text(padded.module)}"
+
+
+def numbers_text(report: TraceReport) -> str:
+    """The first suspect's errors, as porters report them."""
+    first = report.trace.first
+    point = None if first is None else _find_layer(report, first.point)
+    error = None if point is None else point.local
+    if first is None or point is None or error is None:
+        return ""
+    text = (
+        f"At {printable(first.point)}: relative L2 {format_error(error.relative_l2)}, cosine "
+        f"{error.cosine:.6f}, largest difference {format_error(error.max_abs)}; sums "
+        f"{error.sum_candidate:.8g} for {error.sum_base:.8g}"
+    )
+    others = len(report.trace.suspects) - 1
+    if others > 0:
+        text += f". {others} more module{'s' if others > 1 else ''} beyond the floor"
+    largest = report.trace.suspects[0]
+    if largest.module != first.module:
+        text += f", the largest {printable(largest.module)} ({format_ratio(largest.local_ratio)})"
+    return f"{text}."
+
+
+def weights_text(report: TraceReport) -> str:
+    """Say which class the candidate's weights look to be of, and why that is the floor."""
+    twin = report.trace.twin
+    if twin is None or not twin.seen or twin.undeclared:
+        return ""
+    total = sum(twin.votes.values())
+    number = twin.votes.get(twin.seen, 0)
+    many = f" ({number} of {total} matrices)" if 0 < number < total else ""
+    if twin.declared:
+        seen = "rounded by another rule" if twin.seen == "other" else printable(twin.seen)
+        return f"Weights: {seen}{many}, taken as the floor: {printable(twin.declared)}."
+    if twin.weights == twin.seen and not twin.votes:
+        return f"Weights: {printable(twin.seen)}, as the recorded activations show."
+    if twin.seen == "other" and twin.votes:
+        return "Weights: none is the base's to the last bit; judged by what they compute."
+    if twin.weights != twin.seen:
+        seen = "another class" if twin.seen == "other" else printable(twin.seen)
+        where = "" if twin.votes else " (precision: in a config.yaml beside the activations)"
+        return f"Weights: {seen}{many}, which nothing declares{where}: it is no floor."
+    dtype = " as stored" if twin.seen != "float32" else " as the base's"
+    return f"Weights: {printable(twin.seen)}{many},{dtype}."
+
+
+def undeclared_text(report: TraceReport) -> str:
+    """Say how many matrices are rounded as nobody says; "" where none is."""
+    twin = report.trace.twin
+    if twin is None or not twin.undeclared:
+        return ""
+    total = sum(twin.votes.values())
+    kinds = sorted(twin.undeclared.items(), key=lambda one: -one[1])
+    shown = f"{kinds[0][1]} of {total} weight matrices look rounded to {printable(kinds[0][0])}"
+    rest = sum(number for _, number in kinds[1:])
+    more = f" and {rest} to other grids" if rest else ""
+    return f"{shown}{more}; no setting, quantization_config or dtype says so"
+
+
+def nonfinite_text(report: TraceReport) -> str:
+    """Say where the first nan or infinite value is, and whether weights hold it; "" for none."""
+    told = []
+    for one in report.trace.nonfinite:
+        documents = report.documents
+        name = documents[one.sequence].name if one.sequence < len(documents) else "a document"
+        at = "" if one.position is None else f", position {one.position}"
+        held = "its weights hold none: it is computed"
+        if one.weights:
+            names = list_names([printable(name) for name in one.weights], most=2)
+            held = f"{names} hold{'s' if len(one.weights) == 1 else ''} such values"
+        told.append(
+            f"The {one.side}'s first nan or infinite value is at {printable(one.point)} "
+            f"({printable(name)}{at}); {held}."
+        )
+    return " ".join(told)
+
+
+def _find_layer(report: TraceReport, point: str) -> LayerDelta | None:
+    return next((one for one in report.trace.layers if one.point == point), None)

@@ -1,0 +1,132 @@
+"""GenerationView: the generated answers of both models to a task, as a table of texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evalguard.core.distribution_comparison import Figure
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.generations import GenerationComparison, PairedFigure
+from evalguard.report.words import rounding
+from evalguard.report.words.plain_text import printable
+
+GENERATION_LEGEND = (
+    "difference: candidate - base, paired over documents; no answer: the filter gave its fallback, "
+    "or the text is empty; mean@k, pass@k: from all answers to a document. None of this is gated."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRow:
+    """One figure of a task's answers: "-" where there is no number."""
+
+    label: str
+    base: str
+    candidate: str
+    difference: str
+
+    def __str__(self) -> str:
+        change = f" to {self.candidate}" if self.candidate else ""
+        by = f", {self.difference}" if self.difference else ""
+        return f"{self.label} {self.base}{change}{by}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationView:
+    """One task: ``size`` is "1,319 documents, 4 answers each"."""
+
+    task: str
+    size: str
+    rows: tuple[GenerationRow, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """All of it as one paragraph."""
+        said = "; ".join(str(row) for row in self.rows)
+        return f"Generated answers, {self.task} ({self.size}): {said}."
+
+
+def generation_views(report: CompareReport) -> tuple[GenerationView, ...]:
+    """Return every task's generated answers as texts."""
+    return tuple(map(_view, report.generations))
+
+
+def _view(one: GenerationComparison) -> GenerationView:
+    documents = f"{rounding.format_count(one.n)} document{'' if one.n == 1 else 's'}"
+    each = f", {one.repeats} answers each" if one.repeats > 1 else ""
+    clusters = f", {one.clusters:,} clusters" if one.clusters is not None else ""
+    return GenerationView(
+        task=printable(one.task),
+        size=f"{documents}{clusters}{each}",
+        rows=tuple(_rows(one)),
+        remarks=tuple(map(printable, one.caveats)),
+    )
+
+
+def _rows(one: GenerationComparison) -> Iterator[GenerationRow]:
+    yield _row("length in characters", one.length, percent=False)
+    if one.cut is not None:
+        yield _row("cut at the token limit", one.cut, percent=True)
+    for found in one.filters:
+        yield _row(f"no answer{_named(found.filter)}", found.missing, percent=True)
+    for score in one.repeated:
+        label = f"{printable(score.metric)} {score.name}{_named(score.filter)}"
+        yield _row(label, score.score, percent=False)
+    same = figure_text(one.same_text, percent=True)
+    yield GenerationRow(label="same text", base=same, candidate="", difference="")
+    if one.base_equal is not None and one.candidate_equal is not None:
+        base, candidate = (f"{100.0 * v:.3g}%" for v in (one.base_equal, one.candidate_equal))
+        yield GenerationRow(
+            label="all answers to a document equal", base=base, candidate=candidate, difference=""
+        )
+
+
+def _row(label: str, figure: PairedFigure, *, percent: bool) -> GenerationRow:
+    difference = _signed(figure.difference, percent=percent)
+    interval = figure.difference.interval
+    if interval is not None and difference not in ("0", "-"):
+        low, high = (_signed(Figure(value=end), figure, percent=percent) for end in interval)
+        difference = f"{difference} [{low}, {high}]{' points' if percent else ''}"
+    return GenerationRow(
+        label=label,
+        base=figure_text(figure.base, percent=percent),
+        candidate=figure_text(figure.candidate, percent=percent),
+        difference=difference,
+    )
+
+
+def _named(filter_: str) -> str:
+    return "" if filter_ in ("", "none") else f" ({printable(filter_)})"
+
+
+def figure_text(figure: Figure, *, percent: bool) -> str:
+    """Return a figure with the digits that its standard error supports; "-" where there is none."""
+    if figure.value is None:
+        return "-"
+    scale = 100.0 if percent else 1.0
+    stderr = None if figure.stderr is None else scale * figure.stderr
+    return rounding.round_to_error(scale * figure.value, stderr) + ("%" if percent else "")
+
+
+def _signed(figure: Figure, of: PairedFigure | None = None, *, percent: bool) -> str:
+    """A difference with its sign: of shares in points, rounded by the paired error."""
+    value, stderr = figure.value, (of.difference if of is not None else figure).stderr
+    if value is None or math.isnan(value):
+        return "-"
+    if value == 0.0:
+        return "0"
+    scale = 100.0 if percent else 1.0
+    text = rounding.round_to_error(scale * value, None if stderr is None else scale * stderr)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def generation_table(views: Sequence[GenerationView]) -> list[tuple[str, ...]]:
+    """Rows of one table over all tasks: task, figure, base, candidate, difference."""
+    return [
+        (view.task, row.label, row.base, row.candidate, row.difference)
+        for view in views
+        for row in view.rows
+    ]

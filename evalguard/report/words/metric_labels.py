@@ -1,0 +1,198 @@
+"""The words that all reports share: labels, outcomes in order of gravity, colours, margins."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from evalguard.core.comparison import Comparison, Outcome
+from evalguard.core.gate_state import GateState
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.verdict import Margin
+from evalguard.report.words import rounding
+from evalguard.report.words.glossary import outcome_name
+from evalguard.report.words.plain_text import printable
+from evalguard.report.words.shown_subtasks import judged_comparisons, ungated_subtasks
+
+_MOST_MARGINS = 8
+# Gravest first.
+GRAVITY: tuple[Outcome, ...] = (
+    "failed",
+    "regressed",
+    "undecided",
+    "degraded",
+    "improved",
+    "unchanged",
+)
+OUTCOME_STYLE: dict[Outcome, str] = {
+    "failed": "bold magenta",
+    "regressed": "bold red",
+    "undecided": "yellow",
+    "degraded": "green",
+    "improved": "green",
+    "unchanged": "green",
+}
+STATE_STYLE: dict[GateState, str] = {
+    "failed": OUTCOME_STYLE["failed"],
+    "regressed": OUTCOME_STYLE["regressed"],
+    "undecided": "bold yellow",
+    "passed": "bold green",
+}
+
+
+def metric_label(comparison: Comparison) -> str:
+    """Return "perplexity", or "exact_match (flexible-extract)" where a filter has a name."""
+    if comparison.filter in ("", "none"):
+        return printable(comparison.metric)
+    return printable(f"{comparison.metric} ({comparison.filter})")
+
+
+def full_label(comparison: Comparison) -> str:
+    """Return task and metric: "lastword perplexity"."""
+    return f"{printable(comparison.task)} {metric_label(comparison)}"
+
+
+def decisive_comparison(report: CompareReport) -> Comparison | None:
+    """Return the comparison that the report is about.
+
+    One of those that brought about the gate's state (where it passed: any), and among them the
+    gravest outcome, then the largest sigma. None if nothing was compared.
+    """
+    gate = report.gate
+    decisive = {"regressed": gate.regressed, "failed": gate.failed, "undecided": gate.undecided}
+    keys = decisive.get(gate.state, ())
+    chosen = [c for c in report.comparisons if c.key in keys]
+    return min(
+        chosen or judged_comparisons(report),
+        key=lambda c: (GRAVITY.index(c.outcome), -_sigma_order(c)),
+        default=None,
+    )
+
+
+def _tally_outcomes(report: CompareReport, comparisons: Sequence[Comparison]) -> str:
+    """Return "1 regressed, 2 unchanged", gravest first."""
+    gravest = sorted(comparisons, key=lambda c: GRAVITY.index(c.outcome))
+    counts = Counter(_outcome_name(report, c) for c in gravest)
+    return ", ".join(f"{number} {name}" for name, number in counts.items())
+
+
+def tally_report(report: CompareReport) -> str:
+    """Count outcomes, those that the gate does not judge apart."""
+    about = judged_comparisons(report)
+    text = _tally_outcomes(report, about) or "no metrics"
+    told = {id(comparison) for comparison in about}
+    others = [c for c in report.comparisons if id(c) not in told]
+    below = ungated_subtasks(report)
+    of = "of subtasks, not gated" if all(c.task in below for c in others) else "not gated"
+    return f"{text}; {of}: {_tally_outcomes(report, others)}" if others else text
+
+
+def ungated_regression_text(report: CompareReport) -> str:
+    """Say what is worse and not judged: "not gated: acc +2.70 sigma, and 3 more"; else ""."""
+    below, gated = ungated_subtasks(report), report.gate.gated
+    worse = [
+        c for c in report.comparisons
+        if c.outcome == "regressed" and c.key not in gated and c.task not in below
+    ]  # fmt: skip
+    if not worse or not gated:
+        return ""
+    first = max(worse, key=_sigma_order)
+    size, _, _ = rounding.format_sigma_interval(
+        first.sigma, first.sigma_interval, margin=metric_margin(report, first)
+    )
+    more = f", and {len(worse) - 1} more" if len(worse) > 1 else ""
+    return f"not gated: {full_label(first)} {size} sigma{more}"
+
+
+def outcome_words(report: CompareReport, comparison: Comparison) -> str:
+    """Return the outcome, with "not gated" where it decides nothing and no note says so."""
+    name = _outcome_name(report, comparison)
+    return f"{name}, not gated" if is_said_ungated(report, comparison) else name
+
+
+def is_said_ungated(report: CompareReport, comparison: Comparison) -> bool:
+    """Whether a metric decides nothing among others that do, and no note says so."""
+    gated = report.gate.gated
+    decides = comparison.key in gated or not gated
+    return not decides and comparison.task not in ungated_subtasks(report)
+
+
+def _outcome_name(report: CompareReport, comparison: Comparison) -> str:
+    return outcome_name(comparison.outcome, fails=comparison.key in report.gate.regressed)
+
+
+def format_percent(confidence: float) -> str:
+    """Return a confidence as "95%" or "99.9%"."""
+    return f"{100 * confidence:.6g}%"
+
+
+def metric_margin(report: CompareReport, comparison: Comparison) -> float:
+    """Return the margin of a metric in sigma; the gate's where a stored result has none."""
+    return report.gate.margin if comparison.margin is None else comparison.margin
+
+
+def is_in_sigma(margin: str) -> bool:
+    """Whether a margin, as it was given, is in standard errors; one that nobody gave is."""
+    return not margin or Margin.parse(margin).unit == "sigma"
+
+
+def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "") -> str:
+    """Return a metric's margin: "1.0", "1pp (0.93 sigma)"; ``unit`` follows a number of sigmas."""
+    given = comparison.margin_text
+    if is_in_sigma(given):
+        return f"{margin_text(metric_margin(report, comparison))}{unit}"
+    if comparison.margin is None and comparison.tolerated is not None:
+        return printable(given)
+    return f"{printable(given)} ({metric_margin(report, comparison):.3g} sigma)"
+
+
+def drift_in_unit(comparison: Comparison) -> str:
+    """Return the drift in points or percent where the margin is: "+4.6% [4.3, 5.0]"; else ""."""
+    given, size, ends = comparison.margin_text, comparison.drift, comparison.drift_interval
+    if is_in_sigma(given) or comparison.bit_identical:
+        return ""
+    margin = Margin.parse(given)
+    allowed, points = 100.0 * margin.value, margin.unit == "points"
+    scale = 100.0 if points else 100.0 / abs(comparison.base or math.nan)
+    if comparison.tolerated is None:  # a log scale, or a result of an earlier version
+        if comparison.sigma is None or not comparison.margin:
+            return ""
+        size, ends = comparison.sigma, comparison.sigma_interval
+        scale = allowed / comparison.margin
+    if size is None or ends is None or not all(map(math.isfinite, (scale, *ends))):
+        return ""
+    told, low, high = rounding.format_sigma_interval(
+        size * scale, (ends[0] * scale, ends[1] * scale), margin=allowed
+    )
+    return f"{told}{'pp' if points else '%'} [{low}, {high}]"
+
+
+def shown_interval(comparison: Comparison) -> tuple[float, float] | None:
+    """Return the interval of sigma that the verdict rests on: Holm-adjusted where that matters."""
+    return comparison.adjusted_interval or comparison.sigma_interval
+
+
+def margin_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a paragraph with the drifts whose margins are in points or percent, in these."""
+    held = [c for c in comparisons if drift_in_unit(c)]
+    if not held:
+        return []
+    told = "; ".join(
+        f"{full_label(c)} {drift_in_unit(c)}, margin {printable(c.margin_text)}"
+        + ("" if c.margin is None else f" ({c.margin:.3g} sigma)")
+        for c in held[:_MOST_MARGINS]
+    )
+    more = len(held) - _MOST_MARGINS
+    return [f"In the margin's unit: {told}{f'; and {more} more' if more > 0 else ''}."]
+
+
+def margin_text(margin: float) -> str:
+    """Return the gate's margin with at least one decimal: "1.0", "0.25"."""
+    text = f"{margin:.6g}"
+    return text if "." in text or "e" in text or "n" in text else f"{text}.0"
+
+
+def _sigma_order(comparison: Comparison) -> float:
+    sigma = comparison.sigma
+    return float("-inf") if sigma is None or sigma != sigma else sigma

@@ -1,0 +1,150 @@
+"""The sentences of a plan of sample sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalguard.core.repeat_command import planned_as_comparison
+from evalguard.core.reports.plan_report import PlanReport
+from evalguard.report.words import rounding
+from evalguard.report.words.metric_labels import format_percent, margin_text
+from evalguard.report.words.plain_text import printable
+from evalguard.stats.metric_plan import MetricPlan
+
+
+def plan_metric_name(plan: MetricPlan) -> str:
+    """Return "perplexity", or "exact_match (flexible-extract)" where a filter has a name."""
+    pilot = plan.pilot
+    named = pilot.filter not in ("", "none")
+    return printable(f"{pilot.metric} ({pilot.filter})" if named else pilot.metric)
+
+
+def list_metrics_by_task(plans: Sequence[MetricPlan]) -> str:
+    """Return "lastword perplexity, acc; choice acc": each task once."""
+    tasks: dict[str, list[str]] = {}
+    for plan in plans:
+        tasks.setdefault(printable(plan.pilot.task), []).append(plan_metric_name(plan))
+    return "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in tasks.items())
+
+
+def plan_margin_text(plan: MetricPlan) -> str:
+    """Return "1.0 sigma", or "1pp" where the margin is in another unit."""
+    if plan.given is None or plan.given.unit == "sigma":
+        return f"{margin_text(plan.margin or 0.0)} sigma"
+    return plan.given.text
+
+
+def pilot_sentence(report: PlanReport) -> str:
+    """Say where the numbers come from."""
+    pilot = report.pilot
+    if pilot.kind == "sample":
+        return (
+            f"Pilot: {rounding.format_count(pilot.documents or 0)} documents of each task, "
+            "drawn at "
+            f"random (seed {pilot.seed})."
+        )
+    if pilot.kind == "evalguard run":
+        return f"Pilot: the stored run {printable(pilot.folder or '')}."
+    return "Pilot: all documents of the two lm-eval runs."
+
+
+def aim_sentence(report: PlanReport) -> str:
+    """Say what "seen" means, by which approximation."""
+    aim = report.aim
+    return (
+        f"seen: with a chance of {format_percent(aim.power)} by the paired test, one-sided at "
+        "alpha = "
+        f"{aim.alpha:.4g}; ranges at {format_percent(aim.confidence)}. t approximation for "
+        "means, normal approximation of McNemar's test for 0/1 metrics. decided: whatever the true "
+        "drift is, all gated metrics together"
+    )
+
+
+def plan_conclusion(report: PlanReport) -> str:
+    """Say in one sentence whether the planned documents are enough."""
+    plans = [plan for plan in report.metrics if not plan.pilot.problem]
+    if not plans:
+        return "Nothing can be planned from this pilot."
+    worst = max(plans, key=_shortage)
+    margin = plan_margin_text(worst)
+    if worst.given is not None and worst.given.unit != "sigma":
+        margin += f" ({worst.margin:.2g} sigma)"
+    where = f"{printable(worst.pilot.task)} {plan_metric_name(worst)}"
+    sure = _most_documents(worst)
+    documents = f"{rounding.format_count(worst.n)} documents"
+    if sure is not None and sure <= worst.n:
+        several = len(plans) > 1
+        return (
+            f"Enough documents{' for every metric' if several else ''}: at most "
+            f"{rounding.format_count(sure)} of {documents} (--limit) decide at a margin of "
+            f"{margin}, on {where}{', the hardest' if several else ''}."
+        )
+    needed = _needed(worst)
+    if needed is not None and needed <= worst.n:
+        return (
+            f"Probably enough documents: {where} needs about {rounding.format_estimate(needed)} of "
+            f"{documents} for {margin}, but the pilot does not exclude that it needs more."
+        )
+    need = (
+        "more than can be said" if needed is None else f"about {rounding.format_estimate(needed)}"
+    )
+    return (
+        f"Too few documents: {_shortfall_text(plans)}{where} needs {need} for {margin}, and the "
+        f"planned run has {documents}."
+    )
+
+
+def plan_next_step(report: PlanReport) -> tuple[str, str]:
+    """Say what to do now, without a full stop; and the command for it, "" for none."""
+    plans = [plan for plan in report.metrics if not plan.pilot.problem]
+    if not plans:
+        return "plan with more documents (--pilot), or name other tasks", ""
+    needs = [_most_documents(plan) for plan in plans]
+    if all(need is not None and need <= plan.n for need, plan in zip(needs, plans, strict=True)):
+        return _comparison_step(report, "to compare")
+    short = [plan for plan in plans if (need := _needed(plan)) is None or need > plan.n]
+    if not short:
+        return _comparison_step(report, "to compare (a larger --pilot would be surer)")
+    return "a higher --limit or a larger task, a wider --margin, or gate other metrics", ""
+
+
+def _comparison_step(report: PlanReport, step: str) -> tuple[str, str]:
+    command = printable(planned_as_comparison(report.command))
+    return (step, command) if command else (f"{step} with the same options", "")
+
+
+def sort_hardest_first(plans: Sequence[MetricPlan]) -> list[MetricPlan]:
+    """The metrics in the order of what they lack, those without a plan first."""
+    return sorted(plans, key=lambda plan: (not plan.pilot.problem, *_shortage_order(plan)))
+
+
+def _shortage_order(plan: MetricPlan) -> tuple[float, float]:
+    if plan.pilot.problem:
+        return 0.0, 0.0
+    most, needed = _shortage(plan)
+    return -most, -needed
+
+
+def _shortfall_text(plans: Sequence[MetricPlan]) -> str:
+    """Say how many metrics need more documents than are planned, where it is not one alone."""
+    short = sum((needed := _needed(plan)) is None or needed > plan.n for plan in plans)
+    if short < 2:
+        return ""
+    which = f"{short} of {len(plans)}"
+    if short == len(plans):
+        which = "both" if short == 2 else f"all {short}"
+    return f"{which} metrics fall short, and most of all "
+
+
+def _shortage(plan: MetricPlan) -> tuple[float, float]:
+    """How many times too many documents a metric needs, by its upper end, then by its estimate."""
+    most, needed = _most_documents(plan), _needed(plan)
+    return tuple(float("inf") if x is None else x / plan.n for x in (most, needed))  # type: ignore[return-value]
+
+
+def _most_documents(plan: MetricPlan) -> int | None:
+    return plan.needed_to_decide_range[1]
+
+
+def _needed(plan: MetricPlan) -> int | None:
+    return plan.needed_to_decide
