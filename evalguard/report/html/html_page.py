@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _PACKAGE = "evalguard.report.html"
-_STYLES = ("page.css", "charts.css", "documents.css", "print.css")
+_STYLES = ("page.css", "charts.css", "size_plot.css", "documents.css", "print.css")
 _THEME = "theme.js"
 
 
