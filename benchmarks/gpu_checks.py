@@ -30,8 +30,7 @@ def run_marked_tests() -> Row:
     """Run the tests marked ``gpu`` that need no environment of their own."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", *_MARKED],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, **_paths()}, check=False,
     )  # fmt: skip
     print(done.stdout[-6000:], file=sys.stderr, flush=True)
     counts = re.findall(r"(\d+) (passed|failed|skipped|errors?)", done.stdout[-400:])
@@ -50,10 +49,7 @@ def agree_with_fla(device: str) -> Row:
     if find_spec("fla") is None:
         return Row(benchmark=benchmark, measured="not run", how="fla is not installed")
     script = ROOT / "tests" / "systems" / "fla_agreement.py"
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
+    env = {**os.environ, **_paths()}
     kind = "cuda" if device.startswith("cuda") else "cpu"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), kind],
@@ -162,8 +158,10 @@ def _mean_kl(document: dict[str, Any]) -> float:
 
 
 def _environment(tasks: Path) -> dict[str, str]:
+    return {"HF_DATASETS_CACHE": str(tasks / "datasets"), **_paths()}
+
+
+def _paths() -> dict[str, str]:
+    """This checkout, then what the caller's own path holds."""
     known = os.environ.get("PYTHONPATH", "")
-    return {
-        "HF_DATASETS_CACHE": str(tasks / "datasets"),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *([known] if known else [])]),
-    }
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *([known] if known else [])])}
