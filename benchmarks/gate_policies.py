@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.output import deliver
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair

@@ -16,7 +16,7 @@ from documentation.markdown_text import cell
 from documentation.schema_tables import schema_tables
 from evalguard.cli.exit_codes import EXIT_CODES
 from evalguard.cli.main import cli
-from evalguard.config.schema import build_guard_schema
+from evalguard.config.guard_schema import build_guard_schema
 from evalguard.run.listing import read_named_schema
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"

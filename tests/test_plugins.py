@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tracked_examples import example
 
-from evalguard.config.documents import require_code_allowed
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
+from evalguard.config.trust import require_code_allowed
 from evalguard.conversion.building import build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.errors import BuildError, GuardFileError, UsageError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 from evalguard.errors import EvalguardError
 from evalguard.harness.finished_runs.files import find_run, read_file, read_lines
 from evalguard.harness.task_index import TaskIndex

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.options import DEBUG, JSON
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
-from evalguard.cli.parameters import PATH, Age, Size, add_options
+from evalguard.cli.parameters import PATH, add_options
+from evalguard.cli.shared_options import DEBUG, JSON
+from evalguard.cli.value_types import Age, Size
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,50 +1,47 @@
-"""The ``evalguard`` command.
-
-Its sub-commands, its exit codes, signals, and the log under ``--debug``.
-"""
+"""The ``evalguard`` command: its sub-commands, and its exit codes."""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 import evalguard
+from evalguard.cli.bisect import bisect_command
 from evalguard.cli.cache import cache_command, envs_command
-from evalguard.cli.compare import bisect_command, compare_command, demo_command
-from evalguard.cli.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
-from evalguard.cli.guard import (
+from evalguard.cli.compare import compare_command, demo_command
+from evalguard.cli.error_output import FailureStyle, report_error, warn_problems
+from evalguard.cli.floor import floor_command
+from evalguard.cli.forges import github_command, gitlab_command
+from evalguard.cli.guard_commands import (
     check_command,
     init_command,
     models_command,
     schema_command,
     tasks_command,
 )
-from evalguard.cli.nightly import history_command, nightly_command
+from evalguard.cli.history import history_command
+from evalguard.cli.library_log import SAID_ONCE, show_log
+from evalguard.cli.nightly import nightly_command
 from evalguard.cli.output import (
     NOT_ARRIVED,
-    FailureStyle,
     flush_streams,
     prepare_streams,
-    report_error,
     reserve_stdout,
-    warn_problems,
     write_result,
 )
 from evalguard.cli.parameters import HELP_OPTIONS, Group
-from evalguard.cli.plan import floor_command, plan_command
-from evalguard.cli.report import github_command, gitlab_command, report_command, track_command
+from evalguard.cli.plan import plan_command
+from evalguard.cli.report import report_command
+from evalguard.cli.signals import Interrupts
 from evalguard.cli.tensors import tensors_command
 from evalguard.cli.trace import trace_command
-from evalguard.core.redaction import redacted_command, redacted_text
+from evalguard.cli.track import track_command
+from evalguard.core.redaction import redacted_command
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 
 # The commands as --help shows them.
@@ -127,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     if style.debug:
         show_log()
     elif logging.lastResort is not None:
-        logging.lastResort.addFilter(_SAID_ONCE)
+        logging.lastResort.addFilter(SAID_ONCE)
     with Interrupts() as interrupts:
         try:
             code = _run_command(words)
@@ -171,96 +168,3 @@ def _run_command(words: Sequence[str]) -> int:
         warn_problems(answer.problems)
     code: int = answer.code
     return code
-
-
-# Ctrl-C and SIGTERM: both stop a run in the same orderly way.
-
-
-# `timeout` and some terminals send a signal twice; the second must not cut off the first's answer.
-_ONE_SIGNAL = 1.0
-
-
-class Interrupts:
-    """Raises KeyboardInterrupt for SIGINT and for SIGTERM, with which CI cancels a job.
-
-    Only handlers that are Python's own are replaced, and they are put back on leaving: who ignores
-    a signal (``nohup``) or handles it keeps that.
-
-    Attributes:
-        terminated: whether the last signal was SIGTERM.
-    """
-
-    def __init__(self) -> None:
-        self.terminated = False
-        self._last = float("-inf")
-        self._before: dict[signal.Signals, Any] = {}
-
-    @property
-    def exit_code(self) -> int:
-        """128 + the number of the signal, as a shell has it: 130 or 143."""
-        return EXIT_TERMINATED if self.terminated else EXIT_INTERRUPTED
-
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            replaceable = {
-                signal.SIGINT: signal.default_int_handler,
-                signal.SIGTERM: signal.SIG_DFL,
-            }
-            for number, default in replaceable.items():
-                if signal.getsignal(number) is default:
-                    self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        now = time.monotonic()
-        repeated, self._last = now - self._last < _ONE_SIGNAL, now
-        if repeated:
-            return
-        self.terminated = number == signal.SIGTERM
-        raise KeyboardInterrupt
-
-
-# What libraries log, on stderr under ``--debug``.
-
-
-def show_log() -> None:
-    """Show what is logged from now on.
-
-    Without it, warnings of lm-eval are left out: what matters of them is in the report.
-    """
-    handler = logging.StreamHandler()
-    handler.setFormatter(_RedactingFormatter("%(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-class _SaidOnce(logging.Filter):
-    """Lets a message through the first time: some libraries warn at every call of a layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[tuple[str, str]] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        key = (record.name, record.getMessage())
-        new = key not in self._seen
-        self._seen.add(key)
-        return new
-
-
-_SAID_ONCE = _SaidOnce()
-
-
-class _RedactingFormatter(logging.Formatter):
-    """Libraries log addresses and headers, and tracebacks quote what was called."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return redacted_text(super().format(record))

@@ -1,25 +1,16 @@
-"""How options are declared, typed and read.
-
-Groups and two lengths of help, value types, and what click collected as fields of
-CompareOptions.
-"""
+"""How options are declared: groups of them, and two lengths of help."""
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from evalguard.cli.moved import explain_move
-from evalguard.core.amounts import parse_age, parse_size
-from evalguard.core.settings import Value
-from evalguard.core.verdict import Margin
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +20,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 HELP_OPTIONS = ["-h", "--help"]
+PATH = click.Path(path_type=Path)
 _OUTPUT = "Output"
 _NAMES_WIDTH = 25  # cells for names of options; longer ones get a line of their own
 _SHOWS_ALL = "evalguard.help_all"
@@ -192,193 +184,3 @@ def _print_full_help(ctx: click.Context, _: click.Parameter, asked: bool) -> Non
         ctx.meta[_SHOWS_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
-
-
-# Values typed on the command line.
-
-
-if TYPE_CHECKING:
-    _Type = click.ParamType[Any]
-else:  # click before 8.4 has no generic ParamType
-    _Type = click.ParamType
-
-
-PATH = click.Path(path_type=Path)
-NO_HISTORY = Path("none")
-
-
-class Pairs(_Type):
-    """``NAME=VALUE``: VALUE is JSON where it reads as JSON, else text."""
-
-    name = "NAME=VALUE"
-
-    def __init__(self, example: str = "attn_scale=reference") -> None:
-        self._example = example
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Value]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = str(value).partition("=")
-        if not (equals and name):
-            self.fail(f"'{value}' is not NAME=VALUE, e.g. {self._example}", param, ctx)
-        return name, parse_typed(text)
-
-
-class ChatTemplate(_Type):
-    """Given without a value, or with a template's name, as lm-eval has it."""
-
-    name = ""
-
-    def convert(
-        self,
-        value: object,
-        param: click.Parameter | None,  # noqa: ARG002 - a ParamType's
-        ctx: click.Context | None,  # noqa: ARG002
-    ) -> bool | str:
-        return value if isinstance(value, bool) else str(value)
-
-
-class BatchSize(_Type):
-    """A positive number, or "auto"."""
-
-    name = "N|auto"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        if value == "auto":
-            return "auto"
-        try:
-            number = int(str(value))
-        except ValueError:
-            number = 0
-        if number < 1:
-            self.fail(f"'{value}' is neither a positive number nor auto", param, ctx)
-        return number
-
-
-class LimitValue(_Type):
-    """A number of documents (whole, at least 1) or a share of them (between 0 and 1)."""
-
-    name = "N|SHARE"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = 0.0
-        if not (0 < number < 1 or (number >= 1 and number.is_integer())):
-            self.fail(f"'{value}' is neither a number of documents nor a share below 1", param, ctx)
-        return number
-
-
-class MarginValue(_Type):
-    """A margin in sigma (a number), points (1pp) or relative to the base (2%)."""
-
-    name = "MARGIN"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | str:
-        try:
-            margin = Margin.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if margin.value == 0.0:
-            self.fail("a margin must be above 0", param, ctx)
-        return margin.value if margin.unit == "sigma" else margin.text
-
-
-class Size(_Type):
-    """Bytes, as people write them."""
-
-    name = "SIZE"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        try:
-            return value if isinstance(value, int) else parse_size(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Age(_Type):
-    """Seconds, as people write them."""
-
-    name = "AGE"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            return value if isinstance(value, float) else parse_age(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-def parse_typed(text: str) -> Value:
-    """Return ``text`` as JSON where it reads as JSON (true, 0.5, null, [1]), else as it is."""
-    aliases: Mapping[str, Value] = {"True": True, "False": False, "None": None}
-    if text in aliases:
-        return aliases[text]
-    try:
-        parsed: Value = json.loads(text)
-    except json.JSONDecodeError:
-        return text
-    return parsed
-
-
-# What click collected, as fields of CompareOptions; and what was given without effect.
-
-
-def read_compare_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Turn click's values into fields of CompareOptions."""
-    from evalguard.run.options import parse_arguments
-
-    options = dict(given)
-    _check_limits_once(options.get("gate_limits", ()))
-    for name in ("base_model_args", "cand_model_args", "gen_kwargs"):
-        if name in options:
-            options[name] = parse_arguments(options[name], where=f"--{name.replace('_', '-')}")
-    for name in ("base_set", "cand_set", "gate_limits"):
-        if name in options:
-            options[name] = dict(options[name])
-    if "tasks" in options:
-        options["tasks"] = tuple(t for t in (p.strip() for p in options["tasks"].split(",")) if t)
-    if "allow_differing" in options:
-        options["allow_differing"] = frozenset(options["allow_differing"])
-    options["use_cache"] = not options.pop("no_cache", False)
-    if options.get("history") == NO_HISTORY:
-        options |= {"history": None, "use_history": False}
-    return options
-
-
-def _check_limits_once(limits: Iterable[tuple[str, Any]]) -> None:
-    """Refuse two limits on one figure: the gate would silently hold to one of them."""
-    found: dict[str, Any] = {}
-    for name, value in limits:
-        if found.setdefault(name, value) != value:
-            raise UsageError(
-                f"--gate-metric {name} is given twice: {found[name]} and {value}",
-                hint="one limit a figure",
-            )
-
-
-def list_ignored_options(context: click.Context, counting: Collection[str]) -> list[str]:
-    """Return the options that were typed and that count for nothing, as they are written.
-
-    Args:
-        counting: names of the parameters that count.
-    """
-    return [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in counting
-        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        and parameter.expose_value
-    ]

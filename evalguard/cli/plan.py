@@ -1,7 +1,4 @@
-"""``evalguard plan`` and ``evalguard floor``.
-
-What a comparison would show, and what noise shows.
-"""
+"""``evalguard plan``."""
 
 from __future__ import annotations
 
@@ -12,34 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.options import (
+from evalguard.cli.given_options import list_ignored_options, read_compare_options
+from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.parameters import PATH, Command, add_options, model_option, option_factory
+from evalguard.cli.shared_options import (
     BASE,
     CONFIDENCE,
-    DISTRIBUTIONS,
-    EXECUTION,
     MARGIN,
     MODELS,
-    NO_CACHE,
-    ONE_MODEL,
     SCORING,
     SHOWING,
-    TASKS,
-    VARY,
 )
-from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
-from evalguard.cli.parameters import (
-    PATH,
-    Command,
-    add_options,
-    list_ignored_options,
-    model_option,
-    option_factory,
-    read_compare_options,
-)
+from evalguard.cli.task_options import TASKS
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.run.floor.floor_result import FloorResult
     from evalguard.run.sample_size.plan_result import PlanResult
 
 
@@ -158,79 +142,5 @@ def _plan_result(result: PlanResult, as_json: bool, verbose: bool) -> CommandRes
 
 
 def _render_plan(result: PlanResult, verbose: bool) -> str:
-    width, color = terminal_width(), wants_color(sys.stdout)
-    return result.render(width=width, color=color, verbose=verbose)
-
-
-# ``evalguard floor``.
-
-
-_FIRST_OF_FLOOR = (
-    "base",
-    "vary",
-    "tasks",
-    "limit",
-    "config",
-    "base_set",
-    "margin",
-    "confidence",
-    "batch_size",
-    "device",
-    "no_cache",
-    "as_json",
-)
-
-
-@click.command(
-    "floor",
-    cls=Command,
-    moves=True,
-    first=_FIRST_OF_FLOOR,
-    short_help="Measure what an unchanged model shows: the noise floor.",
-)
-@model_option(
-    "--base",
-    required=True,
-    metavar="MODEL",
-    help="Model: a name in the guard file, a folder or a hub id.",
-)
-@add_options(
-    VARY,
-    *ONE_MODEL,
-    *TASKS,
-    *SCORING,
-    EXECUTION,
-    DISTRIBUTIONS,
-    NO_CACHE,
-    MARGIN,
-    CONFIDENCE,
-    *SHOWING,
-)
-@click.pass_obj
-def floor_command(command: str, /, base: str, as_json: bool, **given: Any) -> Job:
-    """Measure what one unchanged model shows when what should not matter is varied.
-
-    The model is scored as usual, then under another batch size, thread count, device, attention
-    implementation and softmax dtype, and once more the same way; each is paired with the usual
-    run. Comparisons with this base in this environment then say how far above that floor a drift
-    is. Nothing is judged: the exit code is 0, or 3 where a metric has no floor.
-    """
-    return partial(_floor, base, as_json=as_json, command=command, **given)
-
-
-def _floor(base: str, *, as_json: bool, **given: Any) -> CommandResult:
-    from evalguard.run.floor.floor import floor
-
-    vary, verbose = given.pop("vary", ()), given.pop("verbose")
-    options = read_compare_options(given)
-    if vary:
-        options["vary"] = tuple(name.replace("-", "_") for name in vary)
-    result = floor(base, **options)
-    return CommandResult(
-        result.to_json if as_json else partial(_render_floor, result, verbose), result.exit_code
-    )
-
-
-def _render_floor(result: FloorResult, verbose: bool) -> str:
     width, color = terminal_width(), wants_color(sys.stdout)
     return result.render(width=width, color=color, verbose=verbose)

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from evalguard.cli.options import DEBUG, JSON, QUIET, VERBOSE
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.cli.parameters import (
     PATH,
@@ -21,6 +20,7 @@ from evalguard.cli.parameters import (
     option_factory,
     speed_option,
 )
+from evalguard.cli.shared_options import DEBUG, JSON, QUIET, VERBOSE
 from evalguard.core.tensors.invariants import INVARIANTS
 from evalguard.core.tensors.tolerances import OPERATIONS, PLATFORMS
 from evalguard.errors import UsageError

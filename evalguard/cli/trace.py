@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.options import (
-    BASE,
-    CACHE_DIR,
-    DEVICE,
-    MODELS,
-    OUTPUT_PATH,
-    PROMPTS,
-    SHOWING,
-    TASK_NAMES,
-    THREADS,
-)
+from evalguard.cli.given_options import read_compare_options
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.cli.parameters import (
     PATH,
@@ -29,9 +19,18 @@ from evalguard.cli.parameters import (
     model_option,
     option_factory,
     output_option,
-    read_compare_options,
     task_option,
 )
+from evalguard.cli.shared_options import (
+    BASE,
+    CACHE_DIR,
+    DEVICE,
+    MODELS,
+    OUTPUT_PATH,
+    SHOWING,
+    THREADS,
+)
+from evalguard.cli.task_options import PROMPTS, TASK_NAMES
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
+from evalguard.config.problems import Problem
 from evalguard.core.gate import FailOn, WhenUndecided
 from evalguard.core.limits import Limit
 from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Variant
 from evalguard.core.verdict import Margin
 from evalguard.core.waivers import Waiver
-from evalguard.errors import GuardFileError, UsageError, nearest
+from evalguard.errors import UsageError, nearest
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
 
@@ -193,53 +194,3 @@ class GuardSet:
             f"no model '{name}' in {self.where}{nearest(name, self.names)}",
             hint=f"models: {', '.join(self.names)}; a folder or a hub id can be given too",
         )
-
-
-# Problem: one thing that is wrong in a guard file, and the error that lists them.
-
-
-SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Problem:
-    """One fault of a guard file. ``line`` counts from 1; 0 means the file as a whole."""
-
-    label: str
-    line: int
-    message: str
-    hint: str = ""
-
-    @property
-    def where(self) -> str:
-        """``FILE:LINE``, or ``FILE`` for the file as a whole."""
-        return f"{self.label}:{self.line}" if self.line else self.label
-
-
-def raise_problems(problems: Iterable[Problem]) -> None:
-    """Raise one error that lists the problems in reading order, one a line.
-
-    At most ``SHOWN`` are listed; the rest is counted. Nothing happens when there is none.
-
-    Raises:
-        GuardFileError: if there is any problem; ``where`` is the first one's place.
-    """
-    ordered = sorted(set(problems))
-    if not ordered:
-        return
-    first, *others = ordered[:SHOWN]
-    lines = [first.message, *(f"{problem.where}: {problem.message}" for problem in others)]
-    if len(ordered) > SHOWN:
-        lines.append(f"and {len(ordered) - SHOWN} more")
-    hints = dict.fromkeys(problem.hint for problem in ordered[:SHOWN] if problem.hint)
-    raise GuardFileError("\n".join(lines), where=first.where, hint="\n".join(hints))
-
-
-def refuse(label: str, line: int, message: str, hint: str = "") -> NoReturn:
-    """Raise the error of one problem after which nothing more of the file can be read.
-
-    Raises:
-        GuardFileError: always.
-    """
-    raise_problems([Problem(label=label, line=line, message=message, hint=hint)])
-    raise AssertionError("one problem is always raised")

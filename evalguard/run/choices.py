@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
 
-from evalguard.config.files import embedded_tasks
+from evalguard.config.embedded import embedded_tasks
 from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
 from evalguard.core.amounts import parse_size, size_text
 from evalguard.core.gate import Gate

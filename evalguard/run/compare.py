@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
+from evalguard.config.local_paths import resolve_path
 from evalguard.core.repeat_command import as_comparison
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.run import share_documents

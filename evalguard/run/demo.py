@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evalguard.config.files import embedded_folder
+from evalguard.config.embedded import embedded_folder
 
 
 def find_demo_guard() -> Path:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from evalguard.config.entries import write_template
-from evalguard.config.files import embedded_tasks, load_guards
-from evalguard.config.schema import build_guard_schema
+from evalguard.config.embedded import embedded_tasks
+from evalguard.config.guard_schema import build_guard_schema
+from evalguard.config.guard_search import load_guards
+from evalguard.config.guard_template import write_template
 from evalguard.core.redaction import redact_value, shown_value
 from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest

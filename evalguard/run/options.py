@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from evalguard.config.entries import parse_model_args
+from evalguard.config.inline_models import parse_model_args
 from evalguard.core.redaction import redacted_command
 from evalguard.core.reports.report_formats import Format
 from evalguard.core.scorer import RollingBos, ScorerName

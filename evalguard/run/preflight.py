@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from evalguard.config.entries import resolve_path
-from evalguard.config.files import load_guards
-from evalguard.config.guard import Guard, GuardSet, raise_problems
+from evalguard.config.guard import Guard, GuardSet
+from evalguard.config.guard_search import load_guards
+from evalguard.config.local_paths import resolve_path
+from evalguard.config.problems import raise_problems
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.gate import Gate
 from evalguard.core.limits import OF_ANSWERS

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evalguard.config.documents import require_code_allowed
-from evalguard.config.entries import inline_variant, resolve_model_args, resolve_path
 from evalguard.config.guard import Guard, GuardSet
+from evalguard.config.inline_models import inline_variant
+from evalguard.config.local_paths import resolve_model_args, resolve_path
+from evalguard.config.trust import require_code_allowed
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.scorer import ModelDescription, ScoringPolicy

@@ -12,7 +12,7 @@ import pytest
 from small_world import N_LONG, make_world, run_here
 
 from evalguard.cli.compare import compare_command
-from evalguard.cli.parameters import NO_HISTORY
+from evalguard.cli.value_types import NO_HISTORY
 
 SCRIPT = Path(__file__).parent.parent.parent / "ci" / "slurm" / "compare.sbatch"
 WORDS = ["--base", "orig", "--cand", "a model", "--bisect", "always"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.cli.output import FailureStyle, as_known_error, report_error
+from evalguard.cli.error_output import FailureStyle, as_known_error, report_error
 from evalguard.errors import EvalguardError
 
 STYLE = FailureStyle(as_json=False, debug=False, git_bisect=False)

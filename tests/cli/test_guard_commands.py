@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from evalguard.config.entries import TEMPLATE
+from evalguard.config.guard_template import TEMPLATE
 
 
 def test_init_then_models_works_in_an_empty_folder(run: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 from small_world import N_LONG, SmallWorld
 
 import evalguard
-from evalguard.cli.main import Interrupts
+from evalguard.cli.signals import Interrupts
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.scoring.evaluate import BLOCK_CUT
 

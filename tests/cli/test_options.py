@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evalguard.cli.moved import MOVED, explain_move
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 from evalguard.errors import EvalguardError, UsageError
 from evalguard.harness.task_options import TaskOptions
 from evalguard.run.options import CompareOptions, make_options

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.cli.output import FailureStyle, as_known_error
+from evalguard.cli.error_output import FailureStyle, as_known_error
 from evalguard.errors import EvaluationError, Interrupted
 
 

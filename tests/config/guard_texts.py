@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evalguard.config.files import load_guards
 from evalguard.config.guard import Guard
+from evalguard.config.guard_search import load_guards
 
 # The guard file of the design page, and every kind of target.
 FULL = """\

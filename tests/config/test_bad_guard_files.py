@@ -9,7 +9,7 @@ from guard_texts import FULL, load
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 from evalguard.errors import EXIT_USAGE, GuardFileError
 
 

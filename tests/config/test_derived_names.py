@@ -6,7 +6,7 @@ from pathlib import Path
 
 from guard_texts import load
 
-from evalguard.config.yaml_nodes import guard_text
+from evalguard.config.guard_writing import guard_text
 from evalguard.core.settings import Setting, Target, Variant
 
 NAMES = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from guard_texts import load
 
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 
 
 def argument(folder: Path, name: str, text: str) -> object:

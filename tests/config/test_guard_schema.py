@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from evalguard.config.entries import TEMPLATE
-from evalguard.config.files import embedded_folder
-from evalguard.config.schema import TARGET_PATTERN, GuardFile, LimitsEntry, build_guard_schema
+from evalguard.config.embedded import embedded_folder
+from evalguard.config.gate_entry import LimitsEntry
+from evalguard.config.guard_schema import build_guard_schema
+from evalguard.config.guard_shape import TARGET_PATTERN, GuardFile
+from evalguard.config.guard_template import TEMPLATE
 from evalguard.core.limits import KINDS as LIMITS
 from evalguard.core.settings import Target
 from evalguard.errors import UsageError

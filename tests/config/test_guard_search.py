@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config.files import embedded_folder, load_guards
+from evalguard.config.embedded import embedded_folder
+from evalguard.config.guard_search import load_guards
 from evalguard.errors import GuardFileError
 
 

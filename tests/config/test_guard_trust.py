@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config.documents import env_danger, require_code_allowed
-from evalguard.config.files import embedded_folder, load_guards
-from evalguard.config.task_code import find_task_code
+from evalguard.config.embedded import embedded_folder
+from evalguard.config.guard_search import load_guards
+from evalguard.config.harmless_parts import env_danger
+from evalguard.config.task_file_code import find_task_code
+from evalguard.config.trust import require_code_allowed
 from evalguard.errors import EXIT_USAGE, GuardFileError, UsageError
 
 NEEDS_CODE = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config.task_code import find_task_code
+from evalguard.config.task_file_code import find_task_code
 
 INSIDE = [
     "dataset_path: EleutherAI/lambada_openai\ndataset_name: default",

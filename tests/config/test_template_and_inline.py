@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config.entries import TEMPLATE, inline_variant, parse_model_args, write_template
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
+from evalguard.config.guard_template import TEMPLATE, write_template
+from evalguard.config.inline_models import inline_variant, parse_model_args
 from evalguard.core.settings import TARGET_KINDS
 from evalguard.errors import StoreError, UsageError
 

@@ -7,7 +7,8 @@ import shlex
 import click
 import pytest
 
-from evalguard.cli.compare import bisect_command, compare_command
+from evalguard.cli.bisect import bisect_command
+from evalguard.cli.compare import compare_command
 from evalguard.cli.trace import trace_command
 from evalguard.core.repeat_command import (
     as_bisection,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config.files import load_guards
 from evalguard.config.guard import Guard
+from evalguard.config.guard_search import load_guards
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

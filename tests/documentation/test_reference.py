@@ -12,7 +12,7 @@ import click
 import pytest
 
 from evalguard.cli.main import cli
-from evalguard.config.schema import build_guard_schema
+from evalguard.config.guard_schema import build_guard_schema
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))  # documentation/ is a folder of scripts, not a part of the package

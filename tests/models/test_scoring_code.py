@@ -171,7 +171,7 @@ def test_an_edit_of_any_file_that_scoring_imports_changes_the_digest(copy: Path)
 
 
 @pytest.mark.parametrize("file", [
-    "__init__.py", "bisect/culprit_search.py", "cli/compare.py", "config/schema.py",
+    "__init__.py", "bisect/culprit_search.py", "cli/compare.py", "config/guard_shape.py",
     "core/comparison.py", "core/gate.py", "core/history.py", "core/reports/compare_report.py",
     "core/reports/findings.py", "harness/finished_runs/run.py", "integrations/wandb_sink.py",
     "models/tracing/trace.py", "pytest_plugin.py", "recipes/gguf.py",

@@ -16,7 +16,7 @@ from direct_oracle import Opened
 from fake_models import FakeScorer
 
 import evalguard
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 from evalguard.core.scorer import Request, Response
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from evalguard.cli.compare import compare_command
-from evalguard.cli.parameters import Pairs, read_compare_options
-from evalguard.config.files import load_guards
+from evalguard.cli.given_options import read_compare_options
+from evalguard.cli.value_types import Pairs
 from evalguard.config.guard import GuardSet
+from evalguard.config.guard_search import load_guards
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.core.scorer import ScoringPolicy

@@ -13,7 +13,7 @@ from architectures import save_architecture
 from changed_models import POLICY, REQUESTS, at_reference, changed, edit_json, model
 from tiny_models import save_gemma2, save_llama, save_mamba, save_t5
 
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.run.loading.load_scorer import load_scorer

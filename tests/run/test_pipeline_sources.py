@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from evalguard.config.files import load_guards
 from evalguard.config.guard import GuardSet
+from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import Value
 from evalguard.errors import GuardFileError, UsageError
 from evalguard.run.options import CompareOptions

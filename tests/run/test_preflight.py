@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import errors
 from safetensors.numpy import save_file
 
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import BuildRecipe, OwnEnvironment, Variant
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.run.preflight import check_models

@@ -85,7 +85,7 @@ def test_a_guard_file_that_contradicts_the_task_is_refused() -> None:
 
 
 def test_a_guard_file_reads_margin_and_direction_of_a_metric() -> None:
-    from evalguard.config.schema import MetricGateEntry
+    from evalguard.config.gate_entry import MetricGateEntry
 
     assert MetricGateEntry(higher_is_better=False).margin is None
     assert MetricGateEntry(margin="1pp").higher_is_better is None

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from evalguard.config.yaml_nodes import as_yaml, settings_excerpt
+from evalguard.config.guard_writing import as_yaml, settings_excerpt
 from evalguard.core.redaction import redacted_text, shown_value
 from evalguard.core.repeat_command import as_comparison
 from evalguard.core.settings import Setting, Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from evalguard.config.yaml_nodes import guard_text
+from evalguard.config.guard_writing import guard_text
 from evalguard.core.gate import Gate
 from evalguard.core.redaction import redacted_command
 from evalguard.core.settings import Value

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.config.files import load_guards
+from evalguard.config.guard_search import load_guards
 from evalguard.core.history import MetricKey, NightRun
 from evalguard.core.reports.broken_on_nights import broken_documents
 from evalguard.core.reports.document_flips import flips

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.config.files import load_guards
 from evalguard.config.guard import Guard, GuardSet
+from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import digest_of
 from evalguard.errors import UsageError
 from evalguard.run.nightly.pair_time import pair_seconds

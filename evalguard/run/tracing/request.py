@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
+from evalguard.config.local_paths import resolve_path
 from evalguard.errors import UsageError
 from evalguard.run.choices import Choices, resolve_choices
 from evalguard.run.ending import DEFAULT_OUTPUT

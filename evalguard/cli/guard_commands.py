@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from evalguard.cli.options import CONFIG, DEBUG
 from evalguard.cli.output import CommandResult, Job
 from evalguard.cli.parameters import PATH
+from evalguard.cli.shared_options import CONFIG, DEBUG
 
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."

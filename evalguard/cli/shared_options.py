@@ -9,11 +9,6 @@ import click
 
 from evalguard.cli.parameters import (
     PATH,
-    BatchSize,
-    ChatTemplate,
-    LimitValue,
-    MarginValue,
-    Pairs,
     cache_option,
     distribution_option,
     files_option,
@@ -24,8 +19,9 @@ from evalguard.cli.parameters import (
     record_option,
     scoring_option,
     speed_option,
-    task_option,
 )
+from evalguard.cli.task_options import MODEL_ARGS
+from evalguard.cli.value_types import BatchSize, MarginValue, Pairs
 from evalguard.core.reports.report_formats import FORMATS
 from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS
 
@@ -49,103 +45,6 @@ def _history_option(otherwise: str) -> Callable[[Any], Any]:
 
 HISTORY = _history_option("none")
 NIGHT_HISTORY = _history_option("history.sqlite beside the nights")
-
-
-# Options of which tasks are asked, and how.
-
-
-MODEL_ARGS = "NAME=VALUE,...|JSON"
-
-TASK_NAMES = (
-    task_option(
-        "--tasks",
-        default="",
-        metavar="TASK,...",
-        help="lm-eval tasks, tags or groups. Default: the guard file's.",
-    ),
-    task_option(
-        "--include-path",
-        type=PATH,
-        multiple=True,
-        metavar="FOLDER",
-        help="Folder with more task files. Repeatable.",
-    ),
-)
-PROMPTS = (
-    task_option(
-        "--num-fewshot",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Number of few-shot examples in the prompt. Default: the task's.",
-    ),
-    task_option(
-        "--seed",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Seed of few-shot examples, sampling and the order of documents.",
-    ),
-    task_option(
-        "--apply-chat-template",
-        is_flag=False,
-        flag_value=True,
-        type=ChatTemplate(),
-        default=None,
-        help="Use the chat template of each model.",
-    ),
-)
-TASKS = (
-    *TASK_NAMES,
-    task_option(
-        "--limit",
-        type=LimitValue(),
-        help="First N documents per task, or a share (0.1).",
-    ),
-    *PROMPTS,
-    task_option(
-        "--gen-kwargs",
-        default="",
-        metavar=MODEL_ARGS,
-        help="Generation arguments, in addition to the task's.",
-    ),
-    task_option(
-        "--confirm-run-unsafe-code",
-        is_flag=True,
-        help="Allow tasks that execute what the model writes.",
-    ),
-    task_option(
-        "--allow-differing",
-        type=click.Choice(["prompt", "tokens"]),
-        multiple=True,
-        help="Accept that prompts or token ids of the two sides differ (tokens: the versions of "
-        "lm-eval of finished runs, too). Repeatable.",
-    ),
-    gate_option(
-        "--cluster",
-        default="",
-        metavar="FIELD",
-        help="Treat documents with the same value of FIELD (a passage, say) as dependent.",
-    ),
-)
-
-
-# Options of how the two models' distributions are compared.
-
-
-DISTRIBUTIONS = distribution_option(
-    "--distributions",
-    type=click.Choice(["auto", "lockstep", "reference", "off"]),
-    help="Compare the models' token distributions: with both models loaded (lockstep), or one "
-    "after the other (reference). Default auto: lockstep where both fit.",
-)
-REFERENCE_FILE = distribution_option(
-    "--save-reference",
-    type=PATH,
-    metavar="FILE",
-    help="Write the base's answers and distributions to FILE: --base FILE then needs no model.",
-)
-
-
-# Options of ``evalguard compare``, ``demo`` and ``plan``, in groups.
 
 
 EPILOG = """\b
@@ -253,6 +152,18 @@ CACHE_DIR = cache_option(
     type=PATH,
     metavar="FOLDER",
     help="Folder of the score cache. Default: in the user's cache.",
+)
+DISTRIBUTIONS = distribution_option(
+    "--distributions",
+    type=click.Choice(["auto", "lockstep", "reference", "off"]),
+    help="Compare the models' token distributions: with both models loaded (lockstep), or one "
+    "after the other (reference). Default auto: lockstep where both fit.",
+)
+REFERENCE_FILE = distribution_option(
+    "--save-reference",
+    type=PATH,
+    metavar="FILE",
+    help="Write the base's answers and distributions to FILE: --base FILE then needs no model.",
 )
 SCORING = (
     speed_option(

@@ -1,0 +1,152 @@
+"""Values typed on the command line, as click reads and checks them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalguard.core.amounts import parse_age, parse_size
+from evalguard.core.settings import Value
+from evalguard.core.verdict import Margin
+
+if TYPE_CHECKING:
+    pass
+
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:  # click before 8.4 has no generic ParamType
+    _Type = click.ParamType
+
+
+NO_HISTORY = Path("none")
+
+
+class Pairs(_Type):
+    """``NAME=VALUE``: VALUE is JSON where it reads as JSON, else text."""
+
+    name = "NAME=VALUE"
+
+    def __init__(self, example: str = "attn_scale=reference") -> None:
+        self._example = example
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Value]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not (equals and name):
+            self.fail(f"'{value}' is not NAME=VALUE, e.g. {self._example}", param, ctx)
+        return name, parse_typed(text)
+
+
+class ChatTemplate(_Type):
+    """Given without a value, or with a template's name, as lm-eval has it."""
+
+    name = ""
+
+    def convert(
+        self,
+        value: object,
+        param: click.Parameter | None,  # noqa: ARG002 - a ParamType's
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> bool | str:
+        return value if isinstance(value, bool) else str(value)
+
+
+class BatchSize(_Type):
+    """A positive number, or "auto"."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == "auto":
+            return "auto"
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"'{value}' is neither a positive number nor auto", param, ctx)
+        return number
+
+
+class LimitValue(_Type):
+    """A number of documents (whole, at least 1) or a share of them (between 0 and 1)."""
+
+    name = "N|SHARE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = 0.0
+        if not (0 < number < 1 or (number >= 1 and number.is_integer())):
+            self.fail(f"'{value}' is neither a number of documents nor a share below 1", param, ctx)
+        return number
+
+
+class MarginValue(_Type):
+    """A margin in sigma (a number), points (1pp) or relative to the base (2%)."""
+
+    name = "MARGIN"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        try:
+            margin = Margin.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if margin.value == 0.0:
+            self.fail("a margin must be above 0", param, ctx)
+        return margin.value if margin.unit == "sigma" else margin.text
+
+
+class Size(_Type):
+    """Bytes, as people write them."""
+
+    name = "SIZE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        try:
+            return value if isinstance(value, int) else parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Age(_Type):
+    """Seconds, as people write them."""
+
+    name = "AGE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return value if isinstance(value, float) else parse_age(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_typed(text: str) -> Value:
+    """Return ``text`` as JSON where it reads as JSON (true, 0.5, null, [1]), else as it is."""
+    aliases: Mapping[str, Value] = {"True": True, "False": False, "None": None}
+    if text in aliases:
+        return aliases[text]
+    try:
+        parsed: Value = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return parsed

@@ -1,0 +1,78 @@
+"""What a guard file names on this machine and what is not there.
+
+No error of loading: a guard file may be read where only some of its models are. ``evalguard
+check`` tells of it. ``os.path`` is asked, not ``Path``, which raises where a text can be no path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from evalguard.config.guard_document import Document
+from evalguard.config.guard_shape import GuardFile, setting_target
+from evalguard.config.inheritance import Inherited
+from evalguard.config.local_paths import PATH_ARGS, is_written_as_path, resolve_path
+from evalguard.config.problems import Problem
+from evalguard.config.yaml_nodes import Loc
+from evalguard.core.settings import Value
+
+_HINT = "a relative path starts at the guard file; a hub id is NAME or OWNER/NAME"
+
+
+def absent_paths(
+    parsed: GuardFile, models: Iterable[Inherited], document: Document
+) -> Iterator[Problem]:
+    """Yield every folder of tasks, and every local model, that is not there.
+
+    A path that models share by ``extends`` is named once, where it is written.
+    """
+    for number, folder in enumerate(parsed.include_path):
+        if not os.path.isdir(resolve_path(folder, document.folder)):
+            yield document.problem(
+                ("include_path", number),
+                f"include_path: there is no folder {folder}",
+                "the folder that holds the tasks' YAML files; a relative path starts at the guard "
+                "file",
+            )
+    told: dict[tuple[Loc, str], Problem] = {}
+    for model in models:
+        for loc, what, value in _named(model):
+            if isinstance(value, str) and _is_absent(value, document.folder):
+                found = document.problem(loc, f"{what}: there is nothing at {value}", _HINT)
+                told.setdefault((loc, value), found)
+    yield from told.values()
+
+
+def _named(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:
+    """Where a model may name a path: place in the file, what it is of, and the value."""
+    entry = model.entry
+    for name, value in entry.model_args.items():
+        # What is built takes the place of pretrained.
+        if name in PATH_ARGS and not (name == "pretrained" and entry.build is not None):
+            yield model.place("model_args", name), f"{name} of '{model.name}'", value
+    for key, setting in entry.settings.items():
+        target = setting_target(key, setting)
+        of_path = target.kind == "model_args" and target.path in PATH_ARGS
+        if of_path or target.kind in ("weights", "module"):
+            loc = model.place("settings", key)
+            for value in (setting.reference, setting.candidate, *setting.alternatives):
+                if target.kind == "module" and isinstance(value, dict):
+                    arguments = value.get("model_args")
+                    value = arguments.get("pretrained") if isinstance(arguments, dict) else None
+                yield loc, f"setting '{key}' of '{model.name}'", value
+
+
+def _is_absent(text: str, folder: Path) -> bool:
+    """Whether a text can be no hub id, and leads nowhere.
+
+    OWNER/NAME may be one, whatever lies beside the file; with another slash it is none, but maybe
+    some address that a model type reads, unless its folder is there.
+    """
+    if "{build}" in text or "://" in text or not text.strip():
+        return False
+    path = resolve_path(text, folder)
+    if os.path.exists(path):
+        return False
+    return is_written_as_path(text) or (text.count("/") > 1 and os.path.isdir(path.parent))

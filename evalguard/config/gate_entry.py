@@ -1,0 +1,141 @@
+"""GateEntry: when a comparison fails, as a guard file says it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from evalguard.config.guard_entry import GuardEntry, Text
+from evalguard.core.verdict import MARGIN_PATTERN, Margin
+
+
+def _margin(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(_MARGIN_WORDS)
+    try:
+        margin = Margin.parse(value)
+    except ValueError as error:
+        raise ValueError(_MARGIN_WORDS) from error
+    if margin.value == 0.0:
+        raise ValueError(f"{_MARGIN_WORDS} above 0")
+    return margin
+
+
+_MARGIN_WORDS = "a number of sigmas (1.0), points (1pp) or a relative drop (2%)"
+MarginField = Annotated[
+    Any,
+    BeforeValidator(_margin),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": MARGIN_PATTERN},
+            ]
+        }
+    ),
+]
+
+
+def _distance(what: str, **more: Any) -> Any:
+    return Field(default=None, ge=0, allow_inf_nan=False, description=f"At most: {what}", **more)
+
+
+def _share(what: str) -> Any:
+    return Field(default=None, ge=0, le=1, description=f"At least: {what}")
+
+
+class MetricGateEntry(GuardEntry):
+    """What the gate asks of one metric, or of one task's."""
+
+    margin: MarginField = Field(
+        default=None, description="Tolerated drift of this metric: 1.0, 1pp, 2%."
+    )
+    higher_is_better: bool | None = Field(
+        default=None,
+        description="Which way is better, of a metric whose task does not say: without it such a "
+        "metric is shown and not gated.",
+    )
+
+
+class LimitsEntry(GuardEntry):
+    """Limits on how far distributions and answers differ, and margins of single metrics.
+
+    The names of limits hold a number; any other is a metric, or TASK/METRIC, with its margin.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    __pydantic_extra__: dict[str, MetricGateEntry] = Field(init=False)
+
+    kl_mean: float | None = _distance("mean KL divergence from the base, in nats a token.")
+    kl_median: float | None = _distance("median KL.")
+    kl_p90: float | None = _distance("the KL that 90% of the tokens do not exceed.")
+    kl_p95: float | None = _distance("the KL that 95% of the tokens do not exceed.")
+    kl_p99: float | None = _distance("the KL that 99% of the tokens do not exceed.")
+    kl_p99_9: float | None = _distance(
+        "the KL that 99.9% of the tokens do not exceed.", alias="kl_p99.9"
+    )
+    kl_max: float | None = _distance("the largest KL.")
+    dp_mean: float | None = _distance(
+        "size of the mean change in the scored token's probability.", le=1
+    )
+    dp_rms: float | None = _distance(
+        "root mean square change in the scored token's probability.", le=1
+    )
+    same_top1: float | None = _share("share of tokens with the same most probable token.")
+    same_topk: float | None = _share("mean share of the most probable tokens that both have.")
+    same_answer: float | None = _share("share of documents with the same answer.")
+
+
+class GateEntry(GuardEntry):
+    """When a comparison fails."""
+
+    margin: MarginField = Field(
+        default=1.0,
+        description="Tolerated drift: in standard errors of the base model (1.0), points (1pp) or "
+        "relative to the base's value (2%).",
+    )
+    fail_on: Literal["real", "margin", "significant", "certain", "any-degradation"] = Field(
+        default="real",
+        description="What fails: real (above the margin, and its interval, Holm-adjusted over all "
+        "gated metrics, above 0), margin (above the margin), significant (its own interval above "
+        "0), certain (the whole interval above the margin), any-degradation (real ones within it "
+        "too).",
+    )
+    confidence: float = Field(
+        default=0.95,
+        gt=0,
+        lt=1,
+        description="Of the interval of the drift, and so of what is real: at 0.90 more is found, "
+        "and an unchanged candidate fails in 5% of cases, not 2.5%.",
+    )
+    undecided: Literal["warn", "fail", "pass"] = Field(
+        default="warn",
+        description="What becomes of a run whose documents cannot tell: warn (exit code 0, with a "
+        "warning of CI), fail (exit code 4, as --strict), pass.",
+    )
+    broken_documents: int = Field(
+        default=0,
+        ge=0,
+        description="How many documents may be broken: the candidate gives what it is asked far "
+        "less than chance, or no finite score, and the base does not.",
+    )
+    subtasks: bool = Field(
+        default=False,
+        description="Whether the subtasks of a group with an aggregate are gated too.",
+    )
+    metrics: LimitsEntry = Field(
+        default_factory=LimitsEntry,
+        description="Absolute limits, beside the margin; margins of single metrics.",
+    )
+    only: list[Text] = Field(
+        default_factory=list,
+        description="Metrics (acc) or tasks' metrics (gsm8k/exact_match) that are gated, of one "
+        "filter after a comma (gsm8k/exact_match,strict-match); one that is not in the run fails. "
+        "Default: all.",
+    )
+    advisory: list[Text] = Field(
+        default_factory=list,
+        description="Metrics, tasks' metrics, or those of one filter, that are shown and never "
+        "fail.",
+    )

@@ -1,0 +1,139 @@
+"""Loading one guard file: text to a Guard, or every problem that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from evalguard.config.absent_paths import absent_paths
+from evalguard.config.checks import check_entry, check_model, check_pairs, check_track
+from evalguard.config.gate_entry import GateEntry
+from evalguard.config.guard import GateOptions, Guard, Origin, Pair, RunOptions
+from evalguard.config.guard_document import Document, read_guard_document
+from evalguard.config.guard_shape import (
+    GuardFile,
+    PairEntry,
+)
+from evalguard.config.guard_variants import variant_of
+from evalguard.config.inheritance import Inherited, inherit
+from evalguard.config.local_paths import (
+    resolve_path,
+)
+from evalguard.config.problems import Problem, raise_problems
+from evalguard.config.trust import code_uses
+from evalguard.config.validation import validate
+from evalguard.core.limits import Limit
+from evalguard.core.verdict import Margin
+from evalguard.core.waivers import Waiver
+
+
+def load_guard(
+    file: Path, label: str, origin: Origin, *, code_allowed: bool
+) -> tuple[Guard, Document]:
+    """Load one guard file; the document says where things stand in it.
+
+    Raises:
+        GuardFileError: listing what is wrong, each with its line.
+    """
+    document = read_guard_document(file, label)
+    parsed, problems = validate(document)
+    raise_problems([*document.problems, *problems])
+    assert parsed is not None
+    models = _checked(parsed, document)
+    folder = document.folder
+    guard = Guard(
+        file=file.absolute(),
+        label=label,
+        origin=origin,
+        variants={
+            name: variant_of(model, folder=folder, code_allowed=code_allowed)
+            for name, model in models.items()
+        },
+        pairs=tuple(
+            _pair(pair, name, place, document, parsed.gate)
+            for place, pair in enumerate(parsed.pairs)
+            for name in pair.cand
+        ),
+        tasks=tuple(parsed.tasks),
+        include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
+        include_where=document.where(("include_path",)),
+        clusters=dict(parsed.clusters),
+        gate=_gate(parsed.gate),
+        run=RunOptions(**parsed.run.model_dump()),
+        descriptions={name: model.entry.description for name, model in models.items()},
+        parents={name: model.entry.extends for name, model in models.items()},
+        code_allowed=code_allowed,
+        code_uses={name: code_uses(model, document) for name, model in models.items()},
+        places=_places(models.values(), document),
+        absent=tuple(absent_paths(parsed, models.values(), document)),
+    )
+    return guard, document
+
+
+def _places(models: Iterable[Inherited], document: Document) -> dict[tuple[str, ...], str]:
+    places: dict[tuple[str, ...], str] = {}
+    for model in models:
+        places[model.name,] = document.where(("models", model.name))
+        for setting in model.entry.settings:
+            places[model.name, setting] = document.where(model.place("settings", setting))
+    return places
+
+
+def _gate(entry: GateEntry) -> GateOptions:
+    margin = Margin.parse(entry.margin)
+    margins = entry.metrics.__pydantic_extra__ or {}
+    limits = entry.metrics.model_dump(by_alias=True, exclude_none=True, exclude=set(margins))
+    return GateOptions(
+        margin=margin.value if margin.unit == "sigma" else margin,
+        margins=tuple((name, one.margin) for name, one in margins.items() if one.margin),
+        directions=tuple(
+            (name, one.higher_is_better)
+            for name, one in margins.items()
+            if one.higher_is_better is not None
+        ),
+        fail_on=entry.fail_on,
+        confidence=entry.confidence,
+        undecided=entry.undecided,
+        broken_documents=entry.broken_documents,
+        subtasks=entry.subtasks,
+        gate_metrics=tuple(entry.only),
+        advisory=tuple(entry.advisory),
+        limits=tuple(Limit(metric=metric, value=value) for metric, value in limits.items()),
+    )
+
+
+def _gate_of_pair(entry: GateEntry, of_file: GateEntry) -> GateOptions:
+    """A pair's gate: what it says itself, and the file's gate for the rest."""
+    said = {name: getattr(entry, name) for name in entry.model_fields_set}
+    return _gate(of_file.model_copy(update=said))
+
+
+def _pair(
+    entry: PairEntry, candidate: str, place: int, document: Document, of_file: GateEntry
+) -> Pair:
+    return Pair(
+        gate=None if entry.gate is None else _gate_of_pair(entry.gate, of_file),
+        base=entry.base,
+        candidate=candidate,
+        differs=frozenset(entry.differs),
+        tasks=tuple(entry.tasks),
+        accept=tuple(
+            Waiver(
+                **{**waiver.model_dump(), "filter": waiver.filter or ""},
+                where=document.where(("pairs", place, "accept", number)),
+            )
+            for number, waiver in enumerate(entry.accept)
+        ),
+    )
+
+
+def _checked(parsed: GuardFile, document: Document) -> dict[str, Inherited]:
+    """Return every model with what it inherits, once all of them hold together."""
+    own = [p for name, entry in parsed.models.items() for p in check_entry(name, entry, document)]
+    models, circles = inherit(parsed, document)
+    problems: list[Problem] = [*own, *circles, *check_pairs(parsed, document)]
+    problems += check_track(parsed, document)
+    if not own:
+        problems += [p for model in models.values() for p in check_model(model, document)]
+    raise_problems(problems)
+    return models

@@ -1,0 +1,111 @@
+"""Which guard files count here: the one named, those that are found, or the built-in one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from evalguard.config.embedded import BUILT_IN, DEMO, embedded_folder, is_embedded
+from evalguard.config.guard import Guard, GuardSet, Origin
+from evalguard.config.guard_document import Document
+from evalguard.config.guard_loading import load_guard
+from evalguard.config.problems import raise_problems
+from evalguard.errors import GuardFileError, nearest
+
+_ENDINGS = (".yaml", ".yml")
+
+
+def load_guards(config: Path | None, *, cwd: Path, allow_code: bool) -> GuardSet:
+    """Load the guard file that was named, else those that are found, else the embedded one.
+
+    Looked for, in this order: ``config``, of which "demo" is the embedded one; ``evalguard.yaml``
+    in ``cwd``; every YAML file of ``configs/`` in ``cwd``; the embedded demo. A file that was only
+    found may not run code unless ``allow_code``; see ``require_code_allowed``.
+
+    Raises:
+        GuardFileError: if a file is missing, unreadable or wrong, or two define one name.
+    """
+    origin, files = _find(config, cwd)
+    loaded: list[tuple[Guard, Document]] = []
+    errors: list[GuardFileError] = []
+    for file in files:
+        label = _label(file, config, cwd)
+        embedded = is_embedded(file)
+        trusted = allow_code or origin in ("named", "embedded") or embedded
+        # A link to the embedded file is that file: relative paths must not start at the link.
+        read = file.resolve() if embedded else file
+        try:
+            loaded.append(load_guard(read, label, origin, code_allowed=trusted))
+        except GuardFileError as error:
+            if origin != "configs/":
+                raise
+            errors.append(error)
+    if errors:
+        raise _joined(errors)
+    _refuse_doubles(loaded)
+    return GuardSet(guards=tuple(guard for guard, _ in loaded))
+
+
+def _find(config: Path | None, cwd: Path) -> tuple[Origin, list[Path]]:
+    if config is not None:
+        file = cwd / os.path.expanduser(config)
+        if str(config) == BUILT_IN and not file.is_file():
+            return "named", [embedded_folder() / DEMO]
+        if not os.path.exists(file):
+            raise _no_such_file(file, str(config))
+        return "named", [file]
+    found_here = cwd / "evalguard.yaml"
+    if found_here.exists():
+        if not (found_here.is_file() or found_here.is_dir()):
+            # Opening a pipe would wait for its other end; one that was named may be one.
+            raise GuardFileError("is not a regular file", where=found_here.name)
+        return "evalguard.yaml", [found_here]
+    folder = cwd / "configs"
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    files = [file for file in found if file.suffix in _ENDINGS and file.is_file()]
+    if files:
+        return "configs/", files
+    return "embedded", [embedded_folder() / DEMO]
+
+
+def _no_such_file(file: Path, label: str) -> GuardFileError:
+    folder = file.parent
+    if not folder.is_dir():
+        return GuardFileError(f"no such guard file: no folder {folder}", where=label)
+    near = [path.name for path in folder.iterdir() if path.suffix in _ENDINGS]
+    return GuardFileError(
+        f"no such guard file{nearest(file.name, near)}",
+        where=label,
+        hint="`evalguard init` writes one to start from",
+    )
+
+
+def _label(file: Path, config: Path | None, cwd: Path) -> str:
+    if config is not None:
+        return str(config)
+    try:
+        return os.fspath(file.relative_to(cwd))
+    except ValueError:
+        return str(file)
+
+
+def _refuse_doubles(loaded: list[tuple[Guard, Document]]) -> None:
+    places: dict[str, str] = {}
+    problems = []
+    for guard, document in loaded:
+        for name in guard.variants:
+            loc = ("models", name)
+            first = places.setdefault(name, document.where(loc))
+            if first != document.where(loc):
+                problems.append(document.problem(loc, f"model '{name}' is already at {first}"))
+    raise_problems(problems)
+
+
+def _joined(errors: list[GuardFileError]) -> GuardFileError:
+    """Return one error for the faults of several files."""
+    first, *others = errors
+    hints = dict.fromkeys(error.hint for error in errors if error.hint)
+    hints["every YAML file of configs/ is read as a guard file; --config FILE reads one"] = None
+    return GuardFileError(
+        "\n".join([first.what, *map(str, others)]), where=first.where, hint="\n".join(hints)
+    )

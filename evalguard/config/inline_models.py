@@ -1,0 +1,135 @@
+"""Models given on the command line: a path or hub id, and lm-eval's ``key=value`` arguments."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from evalguard.config.local_paths import is_written_as_path, resolve_model_args, resolve_path
+from evalguard.core.settings import Value, Variant
+from evalguard.errors import UsageError
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HINT = 'write dtype=float32,revision=main or {"dtype": "float32", "revision": "main"}'
+_INT = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS: Mapping[str, Value] = {"true": True, "false": False, "none": None, "null": None}
+
+
+def inline_variant(
+    spec: str,
+    *,
+    model: str,
+    model_args: Mapping[str, Value],
+    cwd: Path,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> Variant:
+    """Return the variant of a path or hub id; its name is the path's last part or the hub id.
+
+    The user typed it, so ``trust_remote_code`` may stand among ``model_args``, as in lm-eval.
+
+    Raises:
+        UsageError: if the spec is neither a path nor a hub id, or the arguments contradict it.
+    """
+    args = dict(model_args)
+    trusted = args.pop("trust_remote_code", trust_remote_code)
+    if not isinstance(trusted, bool):
+        raise UsageError(f"trust_remote_code is true or false, not '{trusted}'")
+    if "pretrained" in args:
+        raise UsageError(
+            f"'{spec}' and pretrained={args['pretrained']} name the model twice",
+            hint="leave pretrained out of the model args",
+        )
+    name, pretrained = _resolve_spec(spec, cwd)
+    return Variant(
+        name=name,
+        model=model,
+        model_args={"pretrained": pretrained, **resolve_model_args(args, cwd)},
+        trust_remote_code=trusted or trust_remote_code,
+        allow_pickle=allow_pickle,
+        allow_code=True,
+    )
+
+
+def _resolve_spec(spec: str, cwd: Path) -> tuple[str, str]:
+    if not spec.strip():
+        raise UsageError("the name of a model is empty")
+    path = resolve_path(spec, cwd)
+    if os.path.exists(path):
+        return path.name or spec, str(path)
+    if is_written_as_path(spec):
+        raise UsageError(f"no model folder at {path}")
+    if not _HUB_ID.fullmatch(spec):
+        raise UsageError(f"'{spec}' is neither a model folder (nothing at {path}) nor a hub id")
+    return spec, spec
+
+
+def parse_model_args(text: str, *, where: str = "model arguments") -> dict[str, Value]:
+    """Return model_args from lm-eval's ``a=1,b=true`` or a JSON object, with typed values.
+
+    ``where`` is the option that errors name. true, false, none, whole numbers and numbers are
+    recognised; quotes keep text as text. A value that holds a comma needs the JSON form.
+
+    Raises:
+        UsageError: for an argument without "=", without a name or value, or given twice, and for
+            JSON that is not an object of finite values.
+    """
+    stripped = text.strip()
+    return _from_json(stripped, where) if stripped.startswith("{") else _from_pairs(stripped, where)
+
+
+def _unique(pairs: list[tuple[str, Value]], where: str) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for name, value in pairs:
+        if name in found:
+            raise UsageError(f"{where}: '{name}' is given twice")
+        found[name] = value
+    return found
+
+
+def _from_pairs(text: str, where: str) -> dict[str, Value]:
+    found: list[tuple[str, Value]] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = (side.strip() for side in part.partition("="))
+        if not (name and equals and value):
+            raise UsageError(f"{where}: '{part}' is not NAME=VALUE", hint=_HINT)
+        found.append((name, _typed(value, where)))
+    return _unique(found, where)
+
+
+def _typed(text: str, where: str) -> Value:
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INT.fullmatch(text) and len(text) < 100:
+        return int(text)
+    return _finite(text, where) if _FLOAT.fullmatch(text) else text
+
+
+def _finite(text: str, where: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise UsageError(f"{where}: {text} is not a finite number")
+    return number
+
+
+def _from_json(text: str, where: str) -> dict[str, Value]:
+    def number(digits: str) -> float:
+        return _finite(digits, where)
+
+    def unique(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+        return _unique(pairs, where)
+
+    try:
+        value: dict[str, Value] = json.loads(
+            text, object_pairs_hook=unique, parse_float=number, parse_constant=number
+        )
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON: {error}", hint=_HINT) from error
+    return value

@@ -1,0 +1,148 @@
+"""Validation: pydantic's findings as problems with line, finding and the nearest right name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from evalguard.config.gate_entry import GateEntry, LimitsEntry
+from evalguard.config.guard_document import Document
+from evalguard.config.guard_shape import (
+    SAYING_SOMETHING,
+    AcceptEntry,
+    BuildEntry,
+    ConstraintEntry,
+    GuardFile,
+    ModelEntry,
+    PairEntry,
+    ServeEntry,
+    SettingEntry,
+)
+from evalguard.config.problems import Problem
+from evalguard.config.run_entry import RunEntry
+from evalguard.config.yaml_nodes import Loc
+from evalguard.errors import nearest
+
+# Which model stands where; "*" is any key or position.
+_PLACES: Mapping[tuple[str, ...], type[BaseModel]] = {
+    (): GuardFile,
+    ("models", "*"): ModelEntry,
+    ("models", "*", "settings", "*"): SettingEntry,
+    ("models", "*", "constraints", "*"): ConstraintEntry,
+    ("models", "*", "build"): BuildEntry,
+    ("models", "*", "serve"): ServeEntry,
+    ("pairs", "*"): PairEntry,
+    ("pairs", "*", "accept", "*"): AcceptEntry,
+    ("run",): RunEntry,
+    ("gate",): GateEntry,
+    ("gate", "metrics"): LimitsEntry,
+    ("pairs", "*", "gate"): GateEntry,
+    ("pairs", "*", "gate", "metrics"): LimitsEntry,
+}
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping (name: value)",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_attributes_type": "a mapping (name: value)",
+    "model_type": "a mapping (name: value)",
+    "string_type": "text",
+}
+
+
+_NOTHING_SAID = (
+    "name the models in it; a file for folders and hub ids needs none: it has run, gate or clusters"
+)
+
+
+def validate(document: Document) -> tuple[GuardFile | None, list[Problem]]:
+    """Return the validated guard file, or None and what is wrong with it."""
+    try:
+        file = GuardFile.model_validate(document.data)
+    except ValidationError as error:
+        return None, [_problem(found, document) for found in error.errors()]
+    if file.model_fields_set.isdisjoint(SAYING_SOMETHING):
+        return None, [document.problem((), "the guard file has no 'models'", _NOTHING_SAID)]
+    return file, []
+
+
+def dotted_key(loc: Loc) -> str:
+    """Return a location as people write it: ``models.orig.settings``, ``pairs[0].base``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return text.lstrip(".") or "the guard file"
+
+
+def shown_location(value: object) -> str:
+    """Return a value and its type in words, cut to a line."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return f"{str(value).lower()} (a truth value)"
+    if isinstance(value, int):
+        return f"{value} (a whole number)"
+    if isinstance(value, float):
+        return f"{value} (a number)"
+    if isinstance(value, str):
+        return f"'{value[:60]}' (text)"
+    kind = "mapping" if isinstance(value, Mapping) else "list"
+    return f"a {kind} of {len(value)}" if isinstance(value, (Mapping, list)) else repr(value)
+
+
+def _problem(found: Any, document: Document) -> Problem:
+    loc: Loc = tuple(found["loc"])
+    kind = found["type"]
+    if kind == "extra_forbidden":
+        parent, key = loc[:-1], str(loc[-1])
+        known = _keys_at(parent)
+        message = f"unknown key '{key}' in {dotted_key(parent)}{nearest(key, known)}"
+        return document.problem(loc, message, f"keys of {dotted_key(parent)}: {', '.join(known)}")
+    if kind == "missing":
+        return document.problem(loc, f"{dotted_key(loc[:-1])} has no '{loc[-1]}'")
+    if loc and loc[-1] == "[key]":
+        return document.problem(
+            loc[:-1],
+            f"'{loc[-2]}' is not a name",
+            "names hold letters, digits, and _ . + - (not first: . + -)",
+        )
+    expected = _expected(kind, found)
+    suffix = ""
+    if kind == "literal_error" and isinstance(found["input"], str):
+        suffix = nearest(found["input"], _choices(found))
+    said = f"{dotted_key(loc)}: found {shown_location(found['input'])}, expected {expected}{suffix}"
+    return document.problem(loc, said)
+
+
+def _expected(kind: str, found: Any) -> str:
+    """Return in words what would have been right."""
+    context = found.get("ctx", {})
+    words = {
+        **_EXPECTED,
+        "greater_than": f"a number above {context.get('gt', 0):g}",
+        "greater_than_equal": f"{context.get('ge')} or more",
+        "less_than_equal": f"{context.get('le')} or less",
+        "finite_number": "a finite number",
+        "less_than": f"a number below {context.get('lt', 0):g}",
+        "literal_error": f"one of {', '.join(_choices(found))}",
+        "string_pattern_mismatch": "a name (letters, digits, and _ . + -)",
+        "string_too_short": "text that is not empty",
+        "too_short": "at least one entry",
+        "value_error": str(context.get("error")),
+    }
+    return words.get(kind, str(found["msg"]))
+
+
+def _choices(found: Any) -> list[str]:
+    text = str(found.get("ctx", {}).get("expected", "")).replace(" or ", ", ")
+    return [choice.strip().strip("'") for choice in text.split(",")]
+
+
+def _keys_at(loc: Loc) -> list[str]:
+    for pattern, model in _PLACES.items():
+        same = len(pattern) == len(loc)
+        if same and all(p in ("*", str(part)) for p, part in zip(pattern, loc, strict=True)):
+            return [field.alias or name for name, field in model.model_fields.items()]
+    return []
