@@ -90,6 +90,8 @@ class ScoreTable:
             nobody looked.
         run: what both runs must share besides documents (num_fewshot, fewshot seed, limit, task
             version ...), compared key by key where both sides know it.
+        dataset: where the documents come from: dataset (an id of the hub), config, split, revision;
+            what is not known is absent. It is not compared: the documents' hashes are.
         caveats: what may mislead about the scores; ``provenance``: how they were made, which may
             not.
     """
@@ -118,6 +120,7 @@ class ScoreTable:
     source: str = ""
     uninformative: Uninformative | None = None
     run: Mapping[str, Value] = field(default_factory=dict)
+    dataset: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
 

@@ -16,6 +16,7 @@ from evalguard.errors import EvaluationError
 from evalguard.harness.asked_document import AskedDocument
 from evalguard.harness.blocks import BlockCut, RequestBlock, cut_blocks, text_lengths
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
+from evalguard.harness.task_data import read_task_data
 from evalguard.harness.task_options import TaskOptions
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class TaskRequests:
         doc_ids: lm-eval's own, ascending.
         n_total: documents the task has, scored or not.
         run: what both sides of a comparison must share beside the documents.
+        dataset: where the documents come from, as ``ScoreTable.dataset``.
         notes: what was asked for and could not be applied.
         average_repeats: whether repeated answers to a document are averaged (see ``repeats``).
         drawn_from: documents that these were drawn from; 0: they are no part of others.
@@ -58,6 +60,7 @@ class TaskRequests:
     average_repeats: bool = True
     drawn_from: int = 0
     lengths: Mapping[int, int] = field(default_factory=dict, repr=False)
+    dataset: Mapping[str, Value] = field(default_factory=dict)
     lm_eval_task: Task = field(repr=False, compare=False)
     instances: tuple[Instance, ...] = field(repr=False, compare=False)
     documents: Mapping[int, Any] = field(repr=False, compare=False)
@@ -128,6 +131,7 @@ def build_requests(
         notes=(*notes, *_unapplied(requests, options)),
         average_repeats=options.average_repeats,
         lengths=_own_lengths(documents) if options.apply_chat_template else {},
+        dataset=read_task_data(task),
         lm_eval_task=task,
         instances=tuple(task.instances),
         documents=documents,

@@ -156,6 +156,7 @@ def _table(
         n_total=task_requests.n_total,
         source=source,
         run=task_requests.run,
+        dataset=task_requests.dataset,
         caveats=tuple(caveat for caveat in caveats if caveat),
     )
     return with_uninformative(table, _uninformative(table, answers, documents))

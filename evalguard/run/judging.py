@@ -12,6 +12,7 @@ from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_verdict import broken_findings
 from evalguard.core.gate import GateResult, exit_code
 from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.asked_task import list_asked_tasks
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scores import NotCompared
@@ -85,6 +86,7 @@ def build_report(
         kl_estimates=judgement.kl_estimates,
         exit_code=exit_code(gate, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        tasks=list_asked_tasks(base.tables, candidate.tables),
         environment=read_environments(base.environment, candidate.environment),
         not_compared=_uncompared(base, candidate, judgement),
         findings=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from evalguard.errors import (
 from evalguard.harness.finished_runs.files import is_lmeval_run
 from evalguard.harness.finished_runs.run import LmEvalRun, read_run
 from evalguard.models.arguments import HF_TYPES
+from evalguard.models.model_folders import hub_commit
 from evalguard.regular_file import is_special
 from evalguard.run.baseline_scores import BaselineScores
 from evalguard.run.options import CompareOptions
@@ -253,10 +255,14 @@ def _short_path(path: Path) -> str:
 # RunIdentity: which model or run stands on each side of a report.
 
 
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+
 def identify_model(source: ModelSource, description: ModelDescription) -> RunIdentity:
     """Identity of a model that was scored; its digest covers all that can change a score."""
     variant = source.variant
     identity = description.identity
+    model, revision = _hub_model(variant)
     settings = tuple(
         SettingState(
             name=setting.name,
@@ -275,7 +281,22 @@ def identify_model(source: ModelSource, description: ModelDescription) -> RunIde
         effective={setting.name: setting.effective for setting in settings},
         description=_redact_description(description),
         folder=_model_folder(variant),
+        model=model,
+        revision=revision,
+        computation=dict(description.computation),
     )
+
+
+def _hub_model(variant: Variant) -> tuple[str, str]:
+    """A model's id on the hub, and the commit that is here; "" where it is none, or is built."""
+    name = variant.model_args.get("pretrained")
+    if variant.build is not None or variant.serve is not None or not isinstance(name, str):
+        return "", ""
+    if not _HUB_ID.fullmatch(name) or Path(name).exists():
+        return "", ""
+    revision = str(variant.model_args.get("revision") or "main")
+    subfolder = str(variant.model_args.get("subfolder") or "")
+    return name, hub_commit(name, revision, subfolder) or ""
 
 
 def _model_folder(variant: Variant) -> str:
@@ -305,6 +326,7 @@ def identify_reference(source: ReferenceSource) -> RunIdentity:
 def identify_run(source: RunSource) -> RunIdentity:
     """Identity of a finished lm-eval run; its digest covers documents and scores."""
     run = source.run
+    model, revision = _recorded_model(run)
     content = [
         [list(table.key), list(table.doc_hashes), table.values.tolist()] for table in run.tables
     ]
@@ -313,7 +335,17 @@ def identify_run(source: RunSource) -> RunIdentity:
         digest=digest_of(content),
         kind="lm-eval run",
         description=f"{run.model_name}, lm-eval run of {run.date}",
+        model=model,
+        revision=revision,
     )
+
+
+def _recorded_model(run: LmEvalRun) -> tuple[str, str]:
+    """The same of a finished run, which looked up the commit of a model of the hub alone."""
+    commit = None if run.origin is None else run.origin.model.get("model_sha")
+    name = run.model_args.get("pretrained")
+    named = isinstance(name, str) and _HUB_ID.fullmatch(name)
+    return (str(name), str(commit)) if commit and named else ("", "")
 
 
 def _redact_description(description: ModelDescription) -> str:

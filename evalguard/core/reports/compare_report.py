@@ -10,6 +10,7 @@ from evalguard.core.across_tasks import AcrossTasks
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
+from evalguard.core.reports.asked_task import AskedTask
 from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.findings import Finding, unstored
@@ -63,6 +64,10 @@ class RunIdentity:
             settings.
         folder: of the model's files on this machine; "" where it has none, or was built.
         size: what is stored of the model; None of finished runs, and where nobody looked.
+        model: id of the hub that the model has; "" where it has none, or is not known.
+        revision: its commit there; "" where that is not known.
+        computation: how it computed, read back from it: batch_size, token_budget, scorer, device
+            ...; {} of finished runs.
     """
 
     name: str
@@ -73,6 +78,9 @@ class RunIdentity:
     settings: tuple[SettingState, ...] = ()
     folder: str = ""
     size: CheckpointSize | None = None
+    model: str = ""
+    revision: str = ""
+    computation: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +92,7 @@ class CompareReport:
         gate: the policy's answer over all of them.
         exit_code: what the command ends with (0, 1, 3, 4, or 125 under ``--git-bisect``).
         created: UTC time as ISO 8601 text.
+        tasks: how each task was asked; () in results of earlier versions.
         command: the command line that made this report, "" for a call from Python.
         not_compared: metrics that were left out, each with the reason.
         findings: what every reader must see beside the verdict.
@@ -121,6 +130,7 @@ class CompareReport:
     gate: GateResult
     exit_code: int
     environment: Mapping[str, Value] = field(default_factory=dict)
+    tasks: tuple[AskedTask, ...] = ()
     not_compared: tuple[NotCompared, ...] = ()
     findings: tuple[Finding, ...] = ()
     broken_documents: tuple[BrokenDocument, ...] = ()

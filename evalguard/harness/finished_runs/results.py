@@ -16,6 +16,7 @@ from evalguard.core.score_items import DocumentStatistics
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.harness.finished_runs.files import read_file
+from evalguard.harness.task_data import describe_data
 
 # Aggregations and directions of lm-eval's registry, for results files that do not name them.
 _USUAL_AGGREGATION = {
@@ -229,6 +230,10 @@ class Results:
         if config.get("output_type") == "generate_until" and config.get("generation_kwargs"):
             run["generation_kwargs"] = config["generation_kwargs"]
         return run
+
+    def dataset(self, task: str) -> dict[str, Value]:
+        """Where a task's documents come from, as its config says."""
+        return describe_data(self._task_config(task))
 
     def fallbacks(self, task: str) -> dict[str, str | None]:
         """What each filter of a task gives where it finds nothing; None: it takes what there is.

@@ -186,6 +186,7 @@ def _table(of: _Metric, samples: Samples, *, source: str, caveats: tuple[str, ..
         n_total=of.results.n_total(of.task),
         source=source,
         run=of.results.run(of.task, n),
+        dataset=of.results.dataset(of.task),
         caveats=(*caveats, *(text for text in own if text)),
     )
     return with_uninformative(table, _uninformative(of, table, scored))
