@@ -19,7 +19,7 @@ _BUILDERS = frozenset(
         "text", "videofolder", "webdataset", "xml",
     }
 )  # fmt: skip
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 # As the datasets library writes down what it downloaded.
 _DOWNLOADED = re.compile(r"hf://datasets/([^@]+)@([0-9a-f]{40})/")
 

@@ -255,7 +255,7 @@ def _short_path(path: Path) -> str:
 # RunIdentity: which model or run stands on each side of a report.
 
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 def identify_model(source: ModelSource, description: ModelDescription) -> RunIdentity:
