@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.report.terminal_page import prose_width, wrap_prose
-from evalguard.report.view.bisection_view import CulpritView, SearchView, group_by_metric
+from evalguard.report.view.bisection_view import (
+    CulpritView,
+    SearchView,
+    culprit_table,
+    group_by_metric,
+)
 from evalguard.report.view.report_view import ReportView
-from evalguard.report.words.plain_text import fit_text, pack_lines, pad_text, wrap_text
+from evalguard.report.words.plain_text import fit_text, pack_lines, wrap_text
 
-_WIDEST_SETTING, _ROLE_WIDTH, _CULPRIT_GAP = 20, 9, "  "
+_WIDEST_SETTING = 20
 _NUMBER_WIDTH, _WIDEST_NUMBER = 8, 11
 _NARROWEST_VALUES = 9
 
@@ -57,7 +62,7 @@ def _story_lines(story: Sequence[SearchView], width: int, *, legend: str) -> lis
         lines += wrap_prose(f"{head}{search.facts}", width, style="dim")
     culprits = _culprits_of_story(story)
     if culprits:
-        lines += _culprit_table(culprits, width, roles=any(search.roles for search in story))
+        lines += _culprit_lines(culprits, width)
     lines += wrap_prose(legend, width, style="dim")
     for search in story:
         for text in (search.cleared, search.beside):
@@ -65,30 +70,25 @@ def _story_lines(story: Sequence[SearchView], width: int, *, legend: str) -> lis
     return lines
 
 
-def _culprit_table(culprits: Sequence[CulpritView], width: int, *, roles: bool) -> list[Text]:
-    header = ["setting", "base -> candidate", "alone", "beside", "share", "role"]
-    names = [header[0], *(culprit.setting for culprit in culprits)]
-    name = min(max(map(cell_len, names)), _WIDEST_SETTING)
-    of_roles = len(_CULPRIT_GAP) + _ROLE_WIDTH if roles else 0
-    drifts = [text for c in culprits for text in (c.alone, c.beside, c.share)]
-    number = min(max(_NUMBER_WIDTH, *map(cell_len, drifts)), _WIDEST_NUMBER)
-    taken = 2 + name + len(_CULPRIT_GAP) * 4 + number * 3 + of_roles
-    if width - taken < _NARROWEST_VALUES:
+def _culprit_lines(culprits: Sequence[CulpritView], width: int) -> list[Text]:
+    table = culprit_table(culprits)
+    table = replace(
+        table,
+        headings=[
+            f"{name:>{_NUMBER_WIDTH}}" if place in table.right else name
+            for place, name in enumerate(["  setting", *table.headings[1:]])
+        ],
+        rows=[
+            [
+                f"  {fit_text(str(row[0]), _WIDEST_SETTING)}", row[1],
+                *(fit_text(str(text), _WIDEST_NUMBER) for text in row[2:]),
+            ]
+            for row in table.rows
+        ],
+    )  # fmt: skip
+    if table.room(width) < _NARROWEST_VALUES:
         return _stacked_culprits(culprits, width)
-    natural = max(cell_len(text) for text in (header[1], *(c.change for c in culprits)))
-    values = min(natural, width - taken)
-    widths = [name, values, number, number, number, _ROLE_WIDTH]
-    used = slice(0, 6 if roles else 5)
-    rows = [header, *map(_culprit_row, culprits)]
-    lines = []
-    for place, row in enumerate(rows):
-        cells = [
-            pad_text(cell, cells, right=2 <= at <= 4)
-            for at, (cell, cells) in enumerate(zip(row[used], widths[used], strict=True))
-        ]
-        style = "dim" if place == 0 else ""
-        lines.append(Text(fit_text("  " + _CULPRIT_GAP.join(cells).rstrip(), width), style=style))
-    return lines
+    return table.lines(width)
 
 
 def _stacked_culprits(culprits: Sequence[CulpritView], width: int) -> list[Text]:
@@ -99,16 +99,5 @@ def _stacked_culprits(culprits: Sequence[CulpritView], width: int) -> list[Text]
         cells = [f"{name} {value}" for name, value in figures]
         lines += wrap_text(f"{culprit.setting}: {culprit.change}", width, first="  ", rest="    ")
         cells += [culprit.role] if culprit.role else []
-        lines += pack_lines(cells, width, gap=_CULPRIT_GAP, indent="    ")
+        lines += pack_lines(cells, width, gap="  ", indent="    ")
     return [Text(line) for line in lines]
-
-
-def _culprit_row(culprit: CulpritView) -> list[str]:
-    return [
-        culprit.setting,
-        culprit.change,
-        culprit.alone,
-        culprit.beside,
-        culprit.share,
-        culprit.role,
-    ]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from evalguard.core.amounts import size_text
@@ -55,12 +53,14 @@ def _listing_document(listing: CacheListing) -> dict[str, Any]:
 
 def _listing_blocks(listing: CacheListing, width: int) -> list[list[Text]]:
     title = f"{listing.folder}: {size_text(listing.size)}"
-    rows = _with_tasks([_HEADER, *(_row(entry) for entry in listing.entries)], width)
-    styles = ["bold", *[""] * len(listing.entries)]
-    table = Table(headings=rows[0], rows=rows[1:]).lines(width, styles)
+    rows = [_row(entry) for entry in listing.entries]
+    tasks = len(_HEADER) - 1
+    table = Table(headings=_HEADER, rows=rows, giving_way=tasks, least=len(_HEADER[tasks]))
     blocks = [
         wrap_prose(title, width),
-        table if listing.entries else wrap_prose("It is empty.", width),
+        table.lines(width, ["bold", *[""] * len(rows)])
+        if rows
+        else wrap_prose("It is empty.", width),
     ]
     odd = _leftover_text(listing)
     return [*blocks, *([wrap_prose(odd, width)] if odd else [])]
@@ -102,17 +102,6 @@ def _row(entry: KeptFolder) -> tuple[str, ...]:
         entry.key[:_SHORT_KEY],
         printable(", ".join(entry.tasks)),
     )
-
-
-def _with_tasks(rows: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """Rows whose last column, the tasks, is cut to the room beside the others."""
-    others = [row[:-1] for row in rows]
-    used = sum(max(cell_len(text) for text in column) + 2 for column in zip(*others, strict=True))
-    room = max(len(_HEADER[-1]), width - used)
-    return [
-        (*row, tasks if cell_len(tasks) <= room else set_cell_size(tasks, room - 1) + "…")
-        for *row, tasks in rows
-    ]
 
 
 def _leftover_text(listing: CacheListing) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from evalguard.core.markdown_text import inline
-from evalguard.report.table import Table
 
 
 def code_block(lines: Sequence[str], language: str = "") -> str:
@@ -14,12 +13,6 @@ def code_block(lines: Sequence[str], language: str = "") -> str:
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
-    """Return a table in Markdown; its first ``left`` columns are flush left."""
-    right = range(left, len(headings))
-    return Table(headings=headings, rows=rows, right=right).markdown()
 
 
 def foldout(title: str, body: str) -> str:

@@ -10,11 +10,11 @@ from evalguard.report.markdown_blocks import (
     code_block,
     foldout,
     join_paragraphs,
-    markdown_table,
     paragraph_bytes,
 )
-from evalguard.report.view.bisection_view import BisectionView
-from evalguard.report.view.distribution_view import DistributionView
+from evalguard.report.table import Table
+from evalguard.report.view.bisection_view import BisectionView, culprit_table
+from evalguard.report.view.distribution_view import DistributionView, distribution_table
 from evalguard.report.view.generation_view import generation_table
 from evalguard.report.view.metric_view import MetricView
 from evalguard.report.view.report_view import ReportView
@@ -23,9 +23,6 @@ MarkdownSection = tuple[str, str]
 
 _GRAVITY: dict[GateState | None, int] = {"regressed": 0, "failed": 1, "undecided": 2}
 _METRIC_HEADER = ("task", "metric", "base", "candidate", "sigma", "paired p", "outcome")
-_CULPRIT_HEADER = ("setting", "base → candidate", "alone", "beside", "share")
-_GENERATION_HEADER = ("task", "answers", "base", "candidate", "difference")
-_DISTRIBUTION_HEADER = ("task", "positions", "KL mean", "99%", "max", "Δp rms", "top-1")
 
 
 def open_sections(view: ReportView, room: int) -> Iterator[MarkdownSection]:
@@ -71,7 +68,7 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
         yield (
             "generated answers",
             join_paragraphs(
-                markdown_table(_GENERATION_HEADER, generation_table(view.generations), left=2),
+                generation_table(view.generations).markdown(),
                 inline(view.generations_legend),
             ),
         )
@@ -98,7 +95,7 @@ def _metric_table(view: ReportView, room: int) -> str:
     rows = [_metric_row(metric) for index, metric in enumerate(shown) if index in kept]
     missing = len(shown) - len(rows)
     return join_paragraphs(
-        markdown_table(_METRIC_HEADER, rows, left=2),
+        Table(headings=_METRIC_HEADER, rows=rows, right=range(2, 7)).markdown(),
         f"_This page may not be longer. Left out: {missing} metrics._" if missing else "",
         *map(inline, (*view.hidden, view.legend)),
     )
@@ -115,19 +112,13 @@ def _culprit_tables(found: BisectionView) -> str:
     parts = []
     for search in found.searches:
         parts += [f"**{inline(search.title)}**", inline(search.answer)]
-        rows = [(c.setting, c.change, c.alone, c.beside, c.share) for c in search.culprits]
-        parts.append(markdown_table(_CULPRIT_HEADER, rows, left=2))
+        parts.append(culprit_table(search.culprits).markdown())
     return join_paragraphs(*parts, inline(found.legend))
 
 
 def _distribution_table(all_of_them: tuple[DistributionView, ...], legend: str) -> str:
-    rows = [
-        (d.task, d.positions, d.kl, d.kl_p99, d.kl_max, d.dp_rms, d.same_top1)
-        for d in all_of_them
-        if d.known
-    ]
     sentences = [sentence for d in all_of_them for sentence in d.sentences]
-    measured = markdown_table(_DISTRIBUTION_HEADER, rows, left=1)
+    measured = distribution_table(all_of_them).markdown()
     return join_paragraphs(measured, *map(inline, (legend, *sentences)))
 
 
@@ -137,5 +128,5 @@ def _provenance(view: ReportView) -> str:
     when = f"evalguard {view.version}, {view.created}"
     texts = (*sides, f"Gate: {view.gate}.", when, view.resources, saved)
     command = code_block([view.command], "console") if view.command else ""
-    values = markdown_table(("environment", "value"), view.environment, left=2)
+    values = Table(headings=("environment", "value"), rows=view.environment).markdown()
     return join_paragraphs(*map(inline, texts), command, values)

@@ -10,6 +10,7 @@ from evalguard.core.reports.night_report import (
     NightReport,
     PairNight,
 )
+from evalguard.report.table import Table
 from evalguard.report.words.night_news import (
     change_point_error_text,
     metric_key_text,
@@ -29,7 +30,7 @@ def night_markdown(report: NightReport) -> str:
     """Return the page; names and texts of models stay text."""
     parts = [f"### {inline(night_subject(report), 300)}"]
     parts.append("\n".join(f"- {inline(line, 500)}" for line in night_news(report)))
-    parts.append("\n".join(_table_lines(report)))
+    parts.append(_pair_table(report))
     if report.notes:
         parts.append("\n".join(f"- {inline(printable(note), 500)}" for note in report.notes))
     if change_point_error_text(report):
@@ -38,25 +39,24 @@ def night_markdown(report: NightReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table_lines(report: NightReport) -> Iterator[str]:
-    yield "| | pair | gate | worst metric | sigma | culprits | run |"
-    yield "|---|---|---|---|---|---|---|"
-    for pair in report.pairs[:_MOST_ROWS]:
-        yield f"| {' | '.join(_pair_cells(report, pair))} |"
-    if len(report.pairs) > _MOST_ROWS:
-        yield f"| | _{len(report.pairs) - _MOST_ROWS} more pairs_ | | | | | |"
+def _pair_table(report: NightReport) -> str:
+    headings = ["", "pair", "gate", "worst metric", "sigma", "culprits", "run"]
+    shown = report.pairs[:_MOST_ROWS]
+    table = Table(headings=headings, rows=[list(_pair_cells(report, pair)) for pair in shown])
+    more = len(report.pairs) - len(shown)
+    return table.markdown() + (f"\n\n_{more} more pairs_" if more else "")
 
 
 def _pair_cells(report: NightReport, pair: PairNight) -> Iterator[str]:
     yield _ICON[pair.state]
-    yield inline(printable(pair_name(pair)))
-    yield inline(printable(pair.reason), 300)
+    yield printable(pair_name(pair))
+    yield printable(pair.reason)
     worst = pair.worst
     if worst is None:
         yield from ("", "")
     else:
         sigma, low, high = night_sigma_texts(worst, pair.margin)
-        yield inline(printable(metric_key_text(worst.key)))
+        yield printable(metric_key_text(worst.key))
         yield sigma if worst.low is None else f"{sigma} [{low}, {high}]"
-    yield inline(printable(", ".join(pair.culprits) or pair.bisection), 300)
-    yield inline(printable(report_link(report, pair.run_folder)), 200)
+    yield printable(", ".join(pair.culprits) or pair.bisection)
+    yield printable(report_link(report, pair.run_folder))

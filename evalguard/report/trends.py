@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.reports.history_report import (
@@ -14,10 +13,11 @@ from evalguard.core.reports.history_report import (
     TrendReport,
 )
 from evalguard.report.history_runs import format_time, key_label
+from evalguard.report.table import Table
 from evalguard.report.terminal_page import command_lines, wrap_prose
 from evalguard.report.text_plot import draw_sparkline, plot_trend
 from evalguard.report.words.metric_labels import format_percent
-from evalguard.report.words.plain_text import fit_text, pad_text, printable
+from evalguard.report.words.plain_text import fit_text, printable
 from evalguard.report.words.rounding import format_count, format_with_stderr, p_value_phrase
 from evalguard.stats.series.levels import ChangePoint
 
@@ -79,11 +79,11 @@ def _news_order(trend: Trend) -> tuple[int, float]:
 
 def _trend_lines(trends: Sequence[Trend], width: int) -> Iterator[Text]:
     room = max(width - _SPARK_WIDTH - _SIGMA_WIDTH - 4, 12)
-    labels = [key_label(*trend.key) for trend in trends]
-    room = min(room, max(map(cell_len, labels)))
-    for label, trend in zip(labels, trends, strict=True):
-        spark = pad_text(draw_sparkline(trend, _SPARK_WIDTH), _SPARK_WIDTH)
-        yield Text(fit_text(f"{pad_text(label, room)}  {spark}  {_latest(trend)}", width))
+    rows = [
+        [fit_text(key_label(*trend.key), room), draw_sparkline(trend, _SPARK_WIDTH), _latest(trend)]
+        for trend in trends
+    ]
+    yield from Table(headings=["", " " * _SPARK_WIDTH, ""], rows=rows, leaving=()).lines(width)[1:]
 
 
 def _title(trend: Trend) -> str:

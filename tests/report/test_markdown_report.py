@@ -22,7 +22,8 @@ from evalguard.report.compare_markdown import (
     failure_markdown,
     render_markdown,
 )
-from evalguard.report.markdown_blocks import code_block, foldout, markdown_table
+from evalguard.report.markdown_blocks import code_block, foldout
+from evalguard.report.table import Table
 from evalguard.report.view.report_view import build_report_view
 from evalguard.report.words.plain_text import printable
 
@@ -91,7 +92,9 @@ def assert_harmless(text: str) -> None:
 def test_text_of_a_model_stays_text_wherever_it_stands(text: str) -> None:
     for shown in (inline(text), f"- {inline(text)}", foldout(text, inline(text))):
         assert_harmless(shown)
-    (cell,) = [t for t in tokens(markdown_table(("a",), [(text,)], left=1)) if t.type == "td_open"]
+    (cell,) = [
+        t for t in tokens(Table(headings=["a"], rows=[[text]]).markdown()) if t.type == "td_open"
+    ]
     assert cell
     assert seen(tokens(inline(text))) == text.split()
 

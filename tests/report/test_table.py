@@ -57,6 +57,29 @@ def test_a_cell_keeps_its_style() -> None:
     ]
 
 
+SAID = Table(
+    headings=["", "local", "what differs"],
+    rows=[["> layers.1.attn", "340x", "computes something else before o_proj"]],
+    leaving=[2],
+    giving_way=0,
+    least=6,
+    wrapping=True,
+)
+
+
+def test_the_last_text_goes_on_on_further_lines_in_what_room_there_is() -> None:
+    assert plain(SAID, 45) == [
+        "                 local  what differs",
+        "> layers.1.attn  340x   computes something",
+        "                        else before o_proj",
+    ]
+    assert len(plain(SAID, 80)) == 2
+
+
+def test_a_text_without_room_for_words_leaves() -> None:
+    assert plain(SAID, 26) == ["                 local", "> layers.1.attn  340x"]
+
+
 def test_markdown_has_the_same_columns_and_harmless_cells() -> None:
     table = Table(headings=["metric", "n"], rows=[["a|b", "1"]], right=(1,))
     assert table.markdown() == "| metric | n |\n| --- | ---: |\n| a\\|b | 1 |"

@@ -9,11 +9,12 @@ from markupsafe import Markup
 
 from evalguard.report.html.probe_tree import build_probe_tree
 from evalguard.report.html.settings_strip import draw_settings_strip
+from evalguard.report.table import Table
 from evalguard.report.view.bisection_view import (
     BisectionView,
-    CulpritView,
     ProbeView,
     SearchView,
+    culprit_table,
     group_by_metric,
 )
 
@@ -49,8 +50,7 @@ class StorySection:
     """Searches of one metric, one after another, with one table of ``culprits``."""
 
     searches: tuple[SearchSection, ...]
-    culprits: tuple[CulpritView, ...]
-    roles: bool
+    culprits: Table
 
 
 def bisection_section(found: BisectionView | None) -> tuple[StorySection, ...]:
@@ -61,8 +61,7 @@ def bisection_section(found: BisectionView | None) -> tuple[StorySection, ...]:
 def _story_section(searches: Sequence[SearchView]) -> StorySection:
     return StorySection(
         searches=tuple(map(_search_section, searches)),
-        culprits=tuple(one for search in searches for one in search.culprits),
-        roles=any(search.roles for search in searches),
+        culprits=culprit_table([one for search in searches for one in search.culprits]),
     )
 
 

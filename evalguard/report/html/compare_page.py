@@ -12,6 +12,7 @@ from evalguard.report.html.html_page import html_page
 from evalguard.report.html.metric_rows import metric_rows
 from evalguard.report.html.trace_page import TRACE_SCRIPTS, draw_growth
 from evalguard.report.trace.trace_view import TraceView
+from evalguard.report.view.distribution_view import distribution_table
 from evalguard.report.view.report_view import ReportView
 
 _SCRIPTS = ("blocks.js", "rows.js", "grid.js", "tokens.js", "drilldown.js", "report.js")
@@ -39,6 +40,7 @@ def render_html(
         trace=trace,
         growth=None if trace is None else draw_growth(trace),
         forest=metric_rows(view),
+        distributions=distribution_table(view.distributions),
         influence=drift.influence,
         shapes=drift.shapes,
         stories=bisection_section(view.bisection),

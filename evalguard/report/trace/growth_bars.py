@@ -7,13 +7,12 @@ from math import isinf, log10
 
 from rich.text import Text
 
-from evalguard.report.terminal_page import (
-    wrap_prose,
-)
+from evalguard.report.table import Table
+from evalguard.report.terminal_page import wrap_prose
 from evalguard.report.trace.depth_growth import DepthPoint
 from evalguard.report.trace.trace_view import TraceView
 from evalguard.report.trace.trace_words import format_ratio
-from evalguard.report.words.plain_text import fit_text, pad_text
+from evalguard.report.words.plain_text import fit_text
 
 
 def growth_lines(view: TraceView, width: int, most: int) -> list[Text]:
@@ -27,17 +26,14 @@ def growth_lines(view: TraceView, width: int, most: int) -> list[Text]:
     scale = room / top if top > 0 else 0.0
     title = "Growth over depth: error over the floor, bars in powers of ten"
     lines = wrap_prose(title, width, style="dim")
-    header = [pad_text("", label), pad_text("local", 8), pad_text("accumulated", 11)]
-    lines.append(Text(fit_text("  ".join(header).rstrip(), width), style="dim"))
+    rows = []
     for one in points:
         bar = "#" * round(_power(one.accumulated) * scale)
-        name = pad_text(f"{'> ' if one.first else '  '}{one.label}", label)
-        figures = (
-            f"{pad_text(format_ratio(one.local), 8)}  {pad_text(format_ratio(one.accumulated), 9)}"
-        )
-        text = f"{name}  {figures}{bar}"
-        lines.append(Text(fit_text(text.rstrip(), width), style="bold" if one.first else ""))
-    return lines
+        name = fit_text(f"{'> ' if one.first else '  '}{one.label}", label)
+        rows.append([name, format_ratio(one.local), f"{format_ratio(one.accumulated):<9}{bar}"])
+    styles = ["dim", *("bold" if one.first else "" for one in points)]
+    table = Table(headings=["", f"{'local':<8}", "accumulated"], rows=rows, leaving=())
+    return [*lines, *table.lines(width, styles)]
 
 
 def _power(ratio: float | None) -> float:

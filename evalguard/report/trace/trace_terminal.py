@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -22,7 +21,7 @@ from evalguard.report.trace.growth_bars import growth_lines
 from evalguard.report.trace.trace_details import everything_blocks
 from evalguard.report.trace.trace_view import SuspectView, TraceView, build_trace_view
 from evalguard.report.trace.trace_words import TraceState
-from evalguard.report.words.plain_text import fit_text, pad_text, wrap_text
+from evalguard.report.words.plain_text import fit_text, wrap_text
 
 STATE_STYLES: dict[TraceState, str] = {
     "located": "bold red",
@@ -32,7 +31,7 @@ STATE_STYLES: dict[TraceState, str] = {
 _SCREEN = 24  # lines
 _USUAL_WIDTH = 80  # where it is narrower, rows need more lines
 _MOST_SUSPECTS, _MOST_DEPTHS = 6, 10
-_LEAST_MODULE, _LEAST_WORDS = 16, 14
+_LEAST_MODULE = 20  # cells; of a wide terminal a name may take more
 _CLASS = re.compile(r"^[A-Z]\w*[:,] ")  # the module's, before what it does otherwise
 
 
@@ -157,23 +156,12 @@ def _suspects(view: TraceView, width: int, of: _Shown) -> list[Text]:
         return []
     swap = any(one.swap for one in shown)
     header = ["", "local", *(["swap-in"] if swap else []), "what differs"]
-    rows = [_suspect_row(one, swap=swap) for one in shown]
-    widths = Table(headings=header, rows=rows).natural_widths()
-    figures = sum(widths[1:-1]) + 2 * (len(widths) - 1)
-    widths[0] = max(_LEAST_MODULE, min(widths[0], 3 * (width - figures) // 5))
-    widths[-1] = width - widths[0] - figures
-    if widths[-1] < _LEAST_WORDS:  # too narrow for words: the names alone
-        widths[0] = max(width - sum(widths[1:-1]) - 2 * (len(widths) - 2), 1)
-        header[-1], widths[-1], rows = "", 0, [[*row[:-1], ""] for row in rows]
-    lines = [Text(fit_text(_row(header, widths).rstrip(), width), style="dim")]
-    for one, row in zip(shown, rows, strict=True):
-        style = "bold" if one.is_first else ""
-        said, *more = wrap_text(row[-1], widths[-1])
-        texts = [
-            _row([*row[:-1], said], widths),
-            *(_row([""] * (len(row) - 1) + [text], widths) for text in more),
-        ]
-        lines += [Text(fit_text(text.rstrip(), width), style=style) for text in texts]
+    styles = ["dim", *("bold" if one.is_first else "" for one in shown)]
+    table = Table(
+        headings=header, rows=[_suspect_row(one, width, swap=swap) for one in shown],
+        leaving=[len(header) - 1], giving_way=0, least=_LEAST_MODULE, wrapping=True,
+    )  # fmt: skip
+    lines = table.lines(width, styles)
     rest = len(view.suspects) - len(shown)
     if rest:
         lines += wrap_prose(f"and {rest} more", width, style="dim")
@@ -187,14 +175,12 @@ def _suspects(view: TraceView, width: int, of: _Shown) -> list[Text]:
     return [*lines, *wrap_prose(legend, width, style="dim")]
 
 
-def _suspect_row(one: SuspectView, *, swap: bool) -> list[str]:
-    name = f"{'> ' if one.is_first else '  '}{one.module}"
+def _suspect_row(one: SuspectView, width: int, *, swap: bool) -> list[str]:
+    name = fit_text(
+        f"{'> ' if one.is_first else '  '}{one.module}", max(_LEAST_MODULE, 3 * width // 5)
+    )
     sigma = [one.swap or "-"] if swap else []
     return [name, one.local, *sigma, _CLASS.sub("", one.operation)]
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(pad_text(text, room) for text, room in zip(cells, widths, strict=True))
 
 
 def _details(view: TraceView, width: int) -> list[list[Text]]:

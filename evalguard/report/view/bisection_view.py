@@ -14,6 +14,7 @@ from evalguard.core.reports.bisect_report import (
     MetricSearch,
 )
 from evalguard.core.settings import Value
+from evalguard.report.table import Table
 from evalguard.report.view.side_view import value_text
 from evalguard.report.words import rounding
 from evalguard.report.words.bisection_drifts import search_drift_text
@@ -26,7 +27,7 @@ from evalguard.report.words.bisection_texts import (
     search_answer,
     search_subject,
 )
-from evalguard.report.words.culprit_shares import has_interacting_roles, search_facts, sums_text
+from evalguard.report.words.culprit_shares import search_facts, sums_text
 from evalguard.report.words.plain_text import printable
 
 # Targets whose null is what comes with the checkpoint itself.
@@ -83,8 +84,7 @@ class SearchView:
 
     ``unit``: of its drifts, "sigma" or that of a limit's figure.
     ``answer`` is its result as a sentence; ``drift``, of all its settings at their candidate value,
-    is what it explains, on so many ``documents``; ``roles``: whether the culprits' roles tell
-    anything.
+    is what it explains, on so many ``documents``.
     ``cleared`` and ``beside`` are sentences, "" where there is nothing to say.
     """
 
@@ -98,7 +98,6 @@ class SearchView:
     unit: str
     settings: tuple[str, ...]
     culprits: tuple[CulpritView, ...]
-    roles: bool
     cleared: str
     beside: str
     probes: tuple[ProbeView, ...]
@@ -152,6 +151,21 @@ def group_by_metric(searches: Sequence[SearchView]) -> list[list[SearchView]]:
         else:
             found.append([search])
     return found
+
+
+def culprit_table(culprits: Sequence[CulpritView]) -> Table:
+    """Return a table of them, with their roles where these tell anything."""
+    roles = any(one.role != "additive" for one in culprits)
+    return Table(
+        headings=["setting", "base -> candidate", "alone", "beside", "share", *["role"] * roles],
+        rows=[
+            [one.setting, one.change, one.alone, one.beside, one.share, *[one.role] * roles]
+            for one in culprits
+        ],
+        right=(2, 3, 4),
+        leaving=(),
+        giving_way=1,
+    )
 
 
 def bisection_view(found: BisectReport | None) -> BisectionView | None:
@@ -210,7 +224,6 @@ def _search_view(found: BisectReport, search: MetricSearch) -> SearchView:
         unit=printable(search.unit),
         settings=tuple(map(printable, search.settings)),
         culprits=tuple(_culprit_view(culprit, search) for culprit in search.culprits),
-        roles=has_interacting_roles(search.culprits),
         cleared=cleared_text(search),
         beside=" ".join(filter(None, (sums_text(found, search), beside_text(search)))),
         probes=tuple(_probe_view(n, probe, search) for n, probe in enumerate(search.measured, 1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalguard.core.distribution_comparison import (
@@ -12,6 +13,7 @@ from evalguard.core.distribution_comparison import (
     TokenPosition,
 )
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.report.table import Table
 from evalguard.report.words import rounding
 from evalguard.report.words.distribution_texts import (
     distribution_failure_text,
@@ -78,6 +80,22 @@ def distribution_view(report: CompareReport, one: DistributionComparison) -> Dis
         figures=_figures(one),
         sentences=tuple(sentence for sentence in sentences if sentence),
         remarks=tuple(map(printable, one.caveats)),
+    )
+
+
+def distribution_table(views: Sequence[DistributionView]) -> Table:
+    """Return the table of all tasks that have numbers."""
+    return Table(
+        headings=["task", "positions", "KL mean", "99%", "max", "Δp rms", "top-1"],
+        rows=[
+            [one.task, one.positions, one.kl, one.kl_p99, one.kl_max, one.dp_rms, one.same_top1]
+            for one in views
+            if one.known
+        ],
+        right=range(1, 7),
+        leaving=(1, 4, 5, 3, 6),  # least important first
+        giving_way=0,
+        least=14,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.generations import GenerationComparison, PairedFigure
+from evalguard.report.table import Table
 from evalguard.report.words import rounding
 from evalguard.report.words.plain_text import printable
 
@@ -123,10 +124,14 @@ def _signed(figure: Figure, of: PairedFigure | None = None, *, percent: bool) ->
     return text if text.startswith("-") else f"+{text}"
 
 
-def generation_table(views: Sequence[GenerationView]) -> list[tuple[str, ...]]:
-    """Rows of one table over all tasks: task, figure, base, candidate, difference."""
-    return [
-        (view.task, row.label, row.base, row.candidate, row.difference)
-        for view in views
-        for row in view.rows
-    ]
+def generation_table(views: Sequence[GenerationView]) -> Table:
+    """Return one table over all tasks."""
+    return Table(
+        headings=["task", "answers", "base", "candidate", "difference"],
+        rows=[
+            [view.task, row.label, row.base, row.candidate, row.difference]
+            for view in views
+            for row in view.rows
+        ],
+        right=(2, 3, 4),
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.settings import Value
+from evalguard.report.table import Table
 from evalguard.report.words.plain_text import printable
 
 _SHOWN_DIGEST = 8
@@ -39,6 +40,17 @@ class SideView:
     digest: str
     about: str
     settings: tuple[SettingView, ...]
+
+    @property
+    def table(self) -> Table:
+        """Its settings."""
+        return Table(
+            headings=["setting", "value", "read back", "reference", "candidate", "target"],
+            rows=[
+                [one.name, one.value, one.effective, one.reference, one.candidate, one.target]
+                for one in self.settings
+            ],
+        )
 
 
 def side_view(side: RunIdentity) -> SideView:

@@ -157,8 +157,3 @@ def search_facts(search: MetricSearch) -> str:
         f"{settings}, {rounding.format_count(search.n)} documents, {margin}, "
         f"seed {search.seed}{before}{more}"
     )
-
-
-def has_interacting_roles(culprits: Sequence[GuiltySetting]) -> bool:
-    """Whether the culprits' roles tell anything."""
-    return any(culprit.role != "additive" for culprit in culprits)
