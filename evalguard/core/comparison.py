@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -188,3 +189,18 @@ class Comparison:
     def key(self) -> tuple[str, str, str]:
         """(task, filter, metric)."""
         return self.task, self.filter, self.metric
+
+    @property
+    def recovery(self) -> float | None:
+        """What the candidate keeps of the base's value, in per cent; above 100 it is better.
+
+        candidate / base where more is better, base / candidate where less is. None where nobody
+        says which way is better, and for values that are not above 0: their ratio says nothing.
+        """
+        if self.base is None or self.candidate is None or not self.directed:
+            return None
+        if not (0.0 < self.base < math.inf and 0.0 <= self.candidate < math.inf):
+            return None
+        if self.higher_is_better:
+            return 100.0 * self.candidate / self.base
+        return 100.0 * self.base / self.candidate if self.candidate > 0.0 else None
