@@ -26,9 +26,9 @@ ALLOWED = {
     ("core/tensors/rows.py", "rows "): "a name of a fault",
     ("core/tensors/rows.py", "blocks "): "a name of a fault",
     ("core/tensors/rows.py", "heads "): "a name of a fault",
-    ("report/contract/json_values.py", NULL_OF_0_1): "documents before non_finite",
-    ("report/contract/record_schema.py", " No part of a report's equality."): "a docstring",
-    ("report/trace/trace_words.py", " and "): "to be done: the modules of a difference as a list",
+    ("report/contract/non_finite.py", NULL_OF_0_1): "documents before non_finite",
+    ("report/contract/field_descriptions.py", " No part of a report's equality."): "a docstring",
+    ("report/trace/hyperparameter_words.py", " and "): "to be done: modules as a list",
     ("run/loading/edited_model.py", PATCH_PREFIX): "a key of the digests of code",
 }
 

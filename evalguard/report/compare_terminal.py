@@ -15,6 +15,7 @@ from evalguard.report.terminal_page import (
     NARROWEST,
     command_lines,
     more_lines,
+    next_lines,
     prose_width,
     render_page,
     wrap_prose,
@@ -238,9 +239,7 @@ def _next_lines(
         saved: the folder on a line of its own.
         caveats: that bear on the verdict, at most so many; None: all.
     """
-    command = view.next_command
-    step = f"Next, {view.next_step}:" if command else f"Next: {view.next_step}."
-    lines = [*wrap_prose(step, width, style="bold"), *command_lines(command, width)]
+    lines = next_lines(view.next_step, view.next_command, width)
     lines += trace_lines(view.trace_command, width)
     if view.run_folder and saved:
         page = "" if everything else ", with report.html"

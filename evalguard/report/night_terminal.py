@@ -13,7 +13,7 @@ from evalguard.core.reports.night_report import (
     PairNight,
     gravity,
 )
-from evalguard.report.terminal_page import command_lines, render_page
+from evalguard.report.terminal_page import next_lines, render_page
 from evalguard.report.words.night_news import (
     change_point_error_text,
     night_metric_line,
@@ -68,13 +68,11 @@ def _first_screen(report: NightReport, width: int) -> Iterator[list[Text]]:
         rest.append(f"{len(report.notes)} note{'' if len(report.notes) == 1 else 's'}")
     ends = [*_item_lines(f"{'; '.join(rest)}.", width)] if rest else []
     shown = next((pair.run_folder for pair in grave if pair.run_folder), "")
-    step = command_lines(shlex.join(["evalguard", "report", shown]), width) if shown else []
-    if step:
-        step = [Text("Next, to see the gravest in full:", style="bold"), *step]
+    command = shlex.join(["evalguard", "report", shown])
     yield [
         *ends,
         *_foot_lines(report, width),
-        *step,
+        *(next_lines("to see the gravest in full", command, width) if shown else ()),
         *_item_lines("More: summary.txt there, or the same command with -v", width),
     ]
 

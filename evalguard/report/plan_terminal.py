@@ -14,8 +14,8 @@ from evalguard.report.progress import clock_time
 from evalguard.report.table import Table
 from evalguard.report.terminal_page import (
     NARROWEST,
-    command_lines,
     more_lines,
+    next_lines,
     prose_width,
     render_page,
     wrap_prose,
@@ -56,9 +56,7 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
     width = max(width, NARROWEST)
     plans = report.metrics if verbose else sort_hardest_first(report.metrics)[:_MOST_ROWS]
     answer = wrap_prose(plan_conclusion(report), width, style="bold")
-    step, command = plan_next_step(report)
-    text = f"Next, {step}:" if command else f"Next: {step}."
-    steps = [*wrap_prose(text, width, style="bold"), *command_lines(command, width)]
+    steps = next_lines(*plan_next_step(report), width)
     if verbose:
         blocks = [
             answer,

@@ -55,6 +55,12 @@ def command_lines(command: str, width: int) -> list[Text]:
     return [Text(line, style="cyan") for whole in lines for line in _pieces(whole, width)]
 
 
+def next_lines(step: str, command: str, width: int) -> list[Text]:
+    """Return what to do next, and the command that does it; "" where there is none."""
+    said = f"Next, {step}:" if command else f"Next: {step}."
+    return [*wrap_prose(said, width, style="bold"), *command_lines(command, width)]
+
+
 def more_lines(run_folder: str, held: str, width: int) -> list[Text]:
     """Return the command that shows the rest of a finished run, with what is ``held`` there."""
     said = f"More ({held}): " if held else "More: "

@@ -14,7 +14,7 @@ from evalguard.core.reports.history_report import (
 )
 from evalguard.report.history_runs import format_time, key_label
 from evalguard.report.table import Table
-from evalguard.report.terminal_page import command_lines, wrap_prose
+from evalguard.report.terminal_page import next_lines, wrap_prose
 from evalguard.report.text_plot import draw_sparkline, plot_trend
 from evalguard.report.words.metric_labels import format_percent
 from evalguard.report.words.plain_text import fit_text, printable
@@ -67,8 +67,8 @@ def _next_lines(report: TrendReport, width: int) -> list[Text]:
     before, after = (trend.nights[trend.used[place]].run.number for place in (at - 1, at))
     words = ["evalguard", "history", "flips", str(before), str(after), "--base", report.base]
     words += ["--cand", report.candidate, "--history", report.file]
-    head = wrap_prose("Next, to see which documents changed:", width, style="bold")
-    return [*head, *command_lines(shlex.join(map(printable, words)), width)]
+    command = shlex.join(map(printable, words))
+    return next_lines("to see which documents changed", command, width)
 
 
 def _news_order(trend: Trend) -> tuple[int, float]:

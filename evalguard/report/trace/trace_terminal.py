@@ -11,8 +11,8 @@ from evalguard.core.reports.trace_report import TraceReport
 from evalguard.report.table import Table
 from evalguard.report.terminal_page import (
     NARROWEST,
-    command_lines,
     more_lines,
+    next_lines,
     prose_width,
     render_page,
     wrap_prose,
@@ -198,8 +198,8 @@ def _details(view: TraceView, width: int) -> list[list[Text]]:
 
 
 def _next(view: TraceView, width: int, shown: _Shown) -> list[Text]:
-    step = f"Next, to {view.next_step}:" if view.next_command else f"Next: {view.next_step}."
-    lines = [*wrap_prose(step, width, style="bold"), *command_lines(view.next_command, width)]
+    to = "to " if view.next_command else ""
+    lines = next_lines(f"{to}{view.next_step}", view.next_command, width)
     everything = shown.caveats is None
     if view.folder:
         page = "" if everything else ", with trace.html"
