@@ -45,7 +45,7 @@ class FakePairs:
             def monotonic() -> float:
                 return time.monotonic() + (1e9 if hangs() else 0.0)
 
-        monkeypatch.setattr("evalguard.worker.line.time", Clock)
+        monkeypatch.setattr("evalguard.worker.channel.time", Clock)
 
 
 def wait_until(true: Callable[[], bool]) -> None:

@@ -14,13 +14,14 @@ import pytest
 
 from evalguard.config.guard_search import load_guards
 from evalguard.errors import EvalguardError
-from evalguard.harness.finished_runs.files import find_run, read_file, read_lines
+from evalguard.harness.finished_runs.foreign_json import read_file, read_lines
+from evalguard.harness.finished_runs.run_files import find_run
 from evalguard.harness.task_index import TaskIndex
 from evalguard.models.tracing.read_hyperparameters import read_hyperparameter_file
 from evalguard.regular_file import NoRegularFileError, check_regular, is_special, open_regular
-from evalguard.run.base import read_baseline
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import SideSpec, resolve_side
+from evalguard.run.stored_base import read_baseline
 from evalguard.run.stored_run import read_stored_run
 from evalguard.run.tensors.calibration import read_noise
 from evalguard.run.tracing.traced_documents import DocumentChoice, read_own_documents

@@ -52,7 +52,7 @@ def check_command(files: tuple[Path, ...]) -> Job:
 
 
 def _check(files: tuple[Path, ...]) -> CommandResult:
-    from evalguard.run.preflight import check_guards
+    from evalguard.run.guard_checks import check_guards
 
     return CommandResult(partial("\n".join, check_guards(files)))
 

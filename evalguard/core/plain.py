@@ -127,9 +127,6 @@ def _convert(convert: Callable[[Any], T], value: Any, step: str) -> T:
         raise error.under(step) from None
 
 
-# Plain values.
-
-
 def _scalar(kind: type[T]) -> Codec[T]:
     """The codec of str, int or bool; numpy's scalars are taken, bool is not an int."""
 
@@ -204,9 +201,6 @@ def _one_of(choices: tuple[Any, ...]) -> Codec[Any]:
     return Codec(check, check)
 
 
-# What holds others.
-
-
 def _convert_items(convert: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
     return [_convert(convert, value, f"[{index}]") for index, value in enumerate(values)]
 
@@ -272,9 +266,6 @@ def _record(kind: type[Any]) -> Codec[Any]:
         )
 
     return Codec(encode, decode)
-
-
-# Arrays.
 
 
 def _array_of(kind: Any, *, dimensions: int) -> Codec[Any]:

@@ -12,17 +12,13 @@ from evalguard.conversion.build_digests import changed_since_build
 from evalguard.core.reports.cache_listings import CacheCheck
 from evalguard.errors import UsageError
 from evalguard.run.floor.stored_floors import read_floor
-from evalguard.store.block_cache import (
-    BlockCache,
-    DivergenceCache,
-    ReferenceCache,
-    ScoreCache,
-)
+from evalguard.store.block_cache import BlockCache
 from evalguard.store.cache_items import CacheItem, find_items
 from evalguard.store.damaged_files import set_aside
 from evalguard.store.fact_cache import FactCache
 from evalguard.store.file_lock import FileLock
 from evalguard.store.floor_store import FloorStore
+from evalguard.store.kept_answers import DivergenceCache, ReferenceCache, ScoreCache
 from evalguard.store.token_budgets import BudgetStore
 
 _BLOCKS: Mapping[str, type[BlockCache[Any]]] = {

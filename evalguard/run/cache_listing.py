@@ -11,9 +11,7 @@ from evalguard.core.reports.cache_listings import CacheCheck, CacheListing, Cach
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError
 from evalguard.report.cache_terminal import cache_document, cache_text
 from evalguard.run.cache_check import check_cache
-from evalguard.store.block_cache import (
-    default_cache_dir,
-)
+from evalguard.store.cache_folder import default_cache_dir
 from evalguard.store.cache_inventory import take_inventory
 from evalguard.store.pruning import PruneRules, prune
 

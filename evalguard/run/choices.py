@@ -1,27 +1,27 @@
-"""BisectChoice: whether a comparison bisects the candidate's settings, and at what price."""
+"""Choices: what this comparison runs, from the command line, the guard file and stored runs."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
 
 from evalguard.config.embedded import embedded_tasks
 from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
-from evalguard.core.amounts import parse_size, size_text
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import GuardFileError, UsageError
 from evalguard.harness.task_options import TaskOptions
+from evalguard.run.bisect_choice import BisectChoice, choose_bisect
 from evalguard.run.bisection.model_differences import why_not_derivable
+from evalguard.run.cache_limit import cache_size_limit
 from evalguard.run.clusters import ClusterChoice
+from evalguard.run.execution_place import choose_execution
 from evalguard.run.history.location import choose_history_file
-from evalguard.run.options import BisectOver, BisectUse, CompareOptions, MemoryUse, WorkerUse
+from evalguard.run.options import CompareOptions, MemoryUse, WorkerUse
+from evalguard.run.pair_waivers import with_waivers
 from evalguard.run.publishing.trackers import choose_sinks
 from evalguard.run.scoring.distribution_choice import (
     DistributionChoice,
@@ -29,72 +29,6 @@ from evalguard.run.scoring.distribution_choice import (
     choose_memory,
 )
 from evalguard.run.sources import ModelSource, ReferenceSource, RunSource, Source, StoredSource
-from evalguard.store.pruning import PruneRules, prune
-from evalguard.worker.ray_actors import RayPlan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BisectChoice:
-    """Whether and how to bisect.
-
-    Attributes:
-        use: "auto": where the gate fails and the candidate declares settings; "always": also
-            where it passes, and with settings derived from the two models; "never".
-        budget: full evaluations that may be spent; None: no limit but the search's own.
-        thorough: be surer of small effects, and spend more.
-        jobs: probes at the same time.
-        over: what is searched: settings, or parts of the candidate's model.
-        instead: of "never": what is searched in its place.
-    """
-
-    use: BisectUse = "auto"
-    budget: float | None = None
-    thorough: bool = False
-    jobs: int = 1
-    over: BisectOver = "settings"
-    instead: str = ""
-
-
-def choose_bisect(run: RunOptions, options: CompareOptions) -> BisectChoice:
-    """Settle whether to bisect; the command line wins over the guard file.
-
-    ``git bisect run`` asks for a verdict on every commit, and bisects by itself: there "auto" is
-    "never".
-    """
-    use = options.bisect or run.bisect or "auto"
-    thorough = run.bisect_thorough if options.bisect_thorough is None else options.bisect_thorough
-    return BisectChoice(
-        use="never" if use == "auto" and options.git_bisect else use,
-        budget=run.bisect_budget if options.bisect_budget is None else options.bisect_budget,
-        thorough=bool(thorough),
-        jobs=options.bisect_jobs or run.bisect_jobs or 1,
-        over=options.bisect_over or run.bisect_over or "settings",
-    )
-
-
-def choose_execution(run: RunOptions, options: CompareOptions) -> str:
-    """Settle where models run; of the guard file's amounts those count that nobody typed.
-
-    Raises:
-        UsageError: it is no place, or memory no size.
-    """
-    text = options.execution or run.execution or ""
-    if text in ("", "here"):
-        return ""
-    if "?" not in text:
-        memory = cache_size_limit(run.memory_each, environ={})
-        amounts = {
-            "actors": run.actors, "num_gpus": run.num_gpus, "num_cpus": run.num_cpus,
-            "memory": memory,
-        }  # fmt: skip
-        given = "&".join(f"{name}={value}" for name, value in amounts.items() if value is not None)
-        text = f"{text}?{given}" if given else text
-    RayPlan.parse(text)
-    return text
-
-
-# Choices: what this comparison runs, from the command line, the guard file and stored runs.
-
 
 DEFAULT_SEED = 1234
 DEFAULT_SEQUENTIAL_ALPHA = 0.05
@@ -398,78 +332,3 @@ def _guard_notes(
 
 def _first_given(*values: object) -> object:
     return next((value for value in values if value is not None), None)
-
-
-# A limit to the size of the cache, kept to after a run.
-
-
-CACHE_SIZE_VARIABLE = "EVALGUARD_CACHE_MAX_SIZE"
-# When a block was used is known to the hour.
-_JUST_USED = 3600.0
-_RECENTLY_USED = "what was used in the last hour, or by this run, stays"
-
-
-def cache_size_limit(
-    *chosen: int | str | None, environ: Mapping[str, str] | None = None
-) -> int | None:
-    """Return the first limit that was given, in bytes: of these, else the environment's.
-
-    Raises:
-        UsageError: for what is not a size.
-    """
-    of_environment = (os.environ if environ is None else environ).get(CACHE_SIZE_VARIABLE) or None
-    limit = next((given for given in (*chosen, of_environment) if given is not None), None)
-    try:
-        return parse_size(limit) if isinstance(limit, str) else limit
-    except ValueError as error:
-        where = CACHE_SIZE_VARIABLE if limit is of_environment else "the cache's size limit"
-        raise UsageError(f"{where}: {error}", hint="e.g. 20GB") from error
-
-
-def limit_cache(
-    limit: int | None, cache_dir: Path, say: Callable[[str], None], *, since: float
-) -> None:
-    """Remove the least recently used until the cache is as large as it may be, and say so.
-
-    What was used in the last hour stays, and all that this run used, however long it took: that is
-    called for again soonest.
-
-    Args:
-        since: when the run began, in seconds since 1970, by a clock that was set since or not.
-    """
-    if limit is None:
-        return
-    now = time.time()
-    rules = PruneRules(max_size=limit, used_before=since - _JUST_USED)
-    pruned = prune(cache_dir, rules, now=now)
-    if pruned.removed or pruned.left > limit:
-        why = pruned.failed[0] if pruned.failed else _RECENTLY_USED
-        say(
-            f"cache: {size_text(pruned.freed)} of what was not used lately removed, "
-            f"{size_text(pruned.left)} of {size_text(limit)} left"
-            + (f"; {why}" if pruned.left > limit else "")
-        )
-
-
-# Waivers of a pair, put into the gate that judges it.
-
-
-def with_start_date(options: CompareOptions) -> CompareOptions:
-    """The options with the day (UTC) that decides about waivers, however long it all takes."""
-    return options if options.today else replace(options, today=_today())
-
-
-def with_waivers(gate: Gate, guard: Guard | None, base: str, candidate: str, *, today: str) -> Gate:
-    """The gate with what the guard file accepts of this pair.
-
-    Args:
-        today: the day that counts, YYYY-MM-DD; "": today (UTC).
-    """
-    pair = guard.pair(base, candidate) if guard is not None else None
-    if pair is None or not pair.accept:
-        return gate
-    return replace(gate, waivers=pair.accept, today=today or _today())
-
-
-def _today() -> str:
-    return datetime.now(timezone.utc).date().isoformat()

@@ -11,11 +11,10 @@ from evalguard.config.guard import GuardSet
 from evalguard.config.local_paths import resolve_path
 from evalguard.core.repeat_command import as_comparison
 from evalguard.errors import UsageError
-from evalguard.harness.finished_runs.run import share_documents
-from evalguard.run.base import is_parquet, is_stored_base, read_baseline
+from evalguard.harness.finished_runs.lmeval_run import share_documents
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
-from evalguard.run.choices import Choices, resolve_choices, with_start_date, with_workers
+from evalguard.run.choices import Choices, resolve_choices, with_workers
 from evalguard.run.ending import DEFAULT_OUTPUT, finish_run
 from evalguard.run.executing.actors import with_execution
 from evalguard.run.floor.stored_floors import read_given_floor
@@ -23,9 +22,12 @@ from evalguard.run.history.storage import prepare_history
 from evalguard.run.interrupts import interruptible
 from evalguard.run.judging import build_report
 from evalguard.run.loading.own_environment import shares_prefixes
+from evalguard.run.measurable import check_measurable
 from evalguard.run.meter import Meter
-from evalguard.run.options import CompareOptions, make_options, typed_comparison
-from evalguard.run.preflight import check_measurable, check_models, find_guards
+from evalguard.run.model_checks import check_models
+from evalguard.run.needed_guards import find_guards
+from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.report_files import check_files, requested_files
 from evalguard.run.result import CompareResult
 from evalguard.run.sample_size.sequential import score_in_looks
@@ -46,6 +48,8 @@ from evalguard.run.sources import (
     with_base_settings,
     with_distinct_names,
 )
+from evalguard.run.stored_base import is_parquet, is_stored_base, read_baseline
+from evalguard.run.typed_options import typed_comparison
 from evalguard.store.run_folder import check_writable
 from evalguard.worker.server_pool import keep_servers
 

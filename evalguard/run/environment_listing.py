@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evalguard.core.amounts import size_text
-from evalguard.store.block_cache import (
-    default_cache_dir,
-)
+from evalguard.store.cache_folder import default_cache_dir
 from evalguard.worker.environments import (
     KeptEnvironment,
     list_environments,

@@ -17,7 +17,7 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
-from evalguard.harness.finished_runs.run import environment_differences
+from evalguard.harness.finished_runs.run_facts import environment_differences
 from evalguard.run.choices import Choices
 from evalguard.run.clusters import cluster_documents, note_uncompared
 from evalguard.run.floor.held_floors import compare_with_floors

@@ -18,8 +18,8 @@ from evalguard.harness.tasks import task_names
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 from evalguard.report.schemas import SCHEMAS
 from evalguard.report.words.plain_text import printable
+from evalguard.run.needed_guards import find_guards
 from evalguard.run.options import CompareOptions
-from evalguard.run.preflight import find_guards
 
 __all__ = [
     "TaskList",

@@ -24,12 +24,13 @@ from evalguard.report.words.metric_labels import decisive_comparison
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unsearchable import names_off_reference
-from evalguard.run.choices import with_start_date, with_workers
+from evalguard.run.choices import with_workers
 from evalguard.run.compare import RecurringBase, compare_sides, resolve_request
 from evalguard.run.ending import finish_resumed_run, store_run
 from evalguard.run.interrupts import interruptible
 from evalguard.run.judging import build_report
 from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.result import CompareResult
 from evalguard.run.sources import ModelSource, Source
 from evalguard.store.output_file import check_output, write_output

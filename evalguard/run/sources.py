@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,22 +11,15 @@ from evalguard.config.guard import Guard, GuardSet
 from evalguard.config.inline_models import inline_variant
 from evalguard.config.local_paths import resolve_model_args, resolve_path
 from evalguard.config.trust import require_code_allowed
-from evalguard.core.redaction import shown_value
-from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
-from evalguard.core.settings import Assignment, Value, Variant, digest_of
+from evalguard.core.settings import Assignment, Value, Variant
 from evalguard.errors import (
-    BuildError,
-    EvalguardError,
-    GuardFileError,
-    SettingError,
     UsageError,
     nearest,
 )
-from evalguard.harness.finished_runs.files import is_lmeval_run
-from evalguard.harness.finished_runs.run import LmEvalRun, read_run
+from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, read_run
+from evalguard.harness.finished_runs.run_files import is_lmeval_run
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.model_folders import hub_commit
 from evalguard.regular_file import is_special
 from evalguard.run.baseline_scores import BaselineScores
 from evalguard.run.options import CompareOptions
@@ -223,10 +214,10 @@ def _check_spelling(side: SideSpec, guards: GuardSet, path: Path) -> None:
 def _spelling_hint(side: SideSpec, guards: GuardSet, path: Path) -> str:
     folder = nearest(path.name, _sibling_folders(path)).removeprefix("; ")
     named = f"models in {guards.where}: {', '.join(guards.names)}" if guards.names else ""
-    return _join_hints(folder, "" if "/" in side.spec else named)
+    return join_hints(folder, "" if "/" in side.spec else named)
 
 
-def _join_hints(*hints: str | None) -> str:
+def join_hints(*hints: str | None) -> str:
     """One line of several; none follows a question mark but for a blank."""
     return "; ".join(part for part in hints if part).replace("?; ", "? ")
 
@@ -250,154 +241,3 @@ def _check_has_model(side: SideSpec) -> None:
 
 def _short_path(path: Path) -> str:
     return path.name if path.is_dir() else path.parent.name
-
-
-# RunIdentity: which model or run stands on each side of a report.
-
-
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
-
-
-def identify_model(source: ModelSource, description: ModelDescription) -> RunIdentity:
-    """Identity of a model that was scored; its digest covers all that can change a score."""
-    variant = source.variant
-    identity = description.identity
-    model, revision = _hub_model(variant)
-    settings = tuple(
-        SettingState(
-            name=setting.name,
-            value=shown_value(variant.assignment.get(setting.name), setting),
-            reference=shown_value(setting.reference, setting),
-            candidate=shown_value(setting.candidate, setting),
-            target=str(setting.target),
-            effective=shown_value(description.effective.get(setting.name), setting),
-        )
-        for setting in variant.settings
-    )
-    return RunIdentity(
-        name=source.name,
-        digest=variant.digest if identity is None else digest_of(dict(identity)),
-        settings=settings,
-        effective={setting.name: setting.effective for setting in settings},
-        description=_redact_description(description),
-        folder=_model_folder(variant),
-        model=model,
-        revision=revision,
-        computation=dict(description.computation),
-    )
-
-
-def _hub_model(variant: Variant) -> tuple[str, str]:
-    """A model's id on the hub, and the commit that is here; "" where it is none, or is built."""
-    name = variant.model_args.get("pretrained")
-    if variant.build is not None or variant.serve is not None or not isinstance(name, str):
-        return "", ""
-    if not _HUB_ID.fullmatch(name) or Path(name).exists():
-        return "", ""
-    revision = str(variant.model_args.get("revision") or "main")
-    subfolder = str(variant.model_args.get("subfolder") or "")
-    return name, hub_commit(name, revision, subfolder) or ""
-
-
-def _model_folder(variant: Variant) -> str:
-    """Where a model's files lie; "" where that is no folder, or a recipe makes them.
-
-    From the current folder on where they lie below it, as the other names in printed commands.
-    """
-    pretrained = variant.model_args.get("pretrained")
-    if variant.build is not None or variant.serve is not None or not isinstance(pretrained, str):
-        return ""
-    if not Path(pretrained).is_dir():
-        return ""
-    place, here = Path(pretrained).absolute(), Path.cwd()
-    return str(place.relative_to(here)) if place.is_relative_to(here) else pretrained
-
-
-def identify_reference(source: ReferenceSource) -> RunIdentity:
-    """Identity of the model that wrote a reference file: what it has where it is loaded."""
-    return RunIdentity(
-        name=source.name,
-        digest=digest_of(dict(source.description.identity or {})),
-        kind="stored run",
-        description=f"{_redact_description(source.description)}, from {source.path.name}",
-    )
-
-
-def identify_run(source: RunSource) -> RunIdentity:
-    """Identity of a finished lm-eval run; its digest covers documents and scores."""
-    run = source.run
-    model, revision = _recorded_model(run)
-    content = [
-        [list(table.key), list(table.doc_hashes), table.values.tolist()] for table in run.tables
-    ]
-    return RunIdentity(
-        name=source.name,
-        digest=digest_of(content),
-        kind="lm-eval run",
-        description=f"{run.model_name}, lm-eval run of {run.date}",
-        model=model,
-        revision=revision,
-    )
-
-
-def _recorded_model(run: LmEvalRun) -> tuple[str, str]:
-    """The same of a finished run, which looked up the commit of a model of the hub alone."""
-    commit = None if run.origin is None else run.origin.model.get("model_sha")
-    name = run.model_args.get("pretrained")
-    named = isinstance(name, str) and _HUB_ID.fullmatch(name)
-    return (str(name), str(commit)) if commit and named else ("", "")
-
-
-def _redact_description(description: ModelDescription) -> str:
-    parts = [description.model_type]
-    if description.parameters:
-        parts.append(f"{description.parameters:,} parameters")
-    if description.dtype:
-        parts.append(description.dtype)
-    if description.device:
-        parts.append(f"on {description.device}")
-    return ", ".join(parts)
-
-
-# Where in a guard file the cause of an error stands.
-
-
-# What a guard file says can be the cause of these.
-_LOCATED_ERRORS = (BuildError, SettingError, UsageError)
-
-
-@contextmanager
-def with_location(source: ModelSource) -> Iterator[None]:
-    """Put ``FILE:LINE`` before an error about a model or a setting that a guard file declares.
-
-    A model that the command line names gets the names of the guard file as a further hint where
-    it may be a misspelt one.
-    """
-    try:
-        yield
-    except GuardFileError:
-        raise
-    except EvalguardError as error:
-        if source.guard is not None and isinstance(error, _LOCATED_ERRORS):
-            setting = _quoted_setting(str(error), source.variant)
-            where = source.guard.place(source.variant.name, setting)
-            _prepend_text(error, f"{where}: ")
-        error.hint = _join_hints(source.misspelt, error.hint)  # a right name is the best of them
-        raise
-
-
-def _prepend_text(error: EvalguardError, text: str) -> None:
-    if not str(error).startswith(text):
-        error.args = (f"{text}{error}",)
-
-
-def _quoted_setting(message: str, variant: Variant) -> str:
-    """Return the one setting that a message quotes by name or target; "" if there is none."""
-    found = [
-        setting.name
-        for setting in variant.settings
-        if f"'{setting.name}'" in message
-        or f"'{setting.target.path}'" in message
-        or str(setting.target) in message
-    ]
-    return found[0] if len(found) == 1 else ""

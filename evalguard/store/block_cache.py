@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
-import stat
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from evalguard.core.divergence import Divergence
-from evalguard.core.reference import Reference
-from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.core.settings import Value
-from evalguard.errors import StoreError, UsageError
-from evalguard.store.answer_table import block_from_bytes, block_to_bytes
+from evalguard.errors import StoreError
 from evalguard.store.atomic_files import (
     disk_error,
     make_folder,
-    make_private_folder,
     write_atomically,
 )
+from evalguard.store.cache_folder import anybody_can_write
 from evalguard.store.cache_layout import BLOCK_SUFFIX, LAYOUT
 from evalguard.store.damaged_files import DamagedBlockError, set_aside
 from evalguard.store.folder_description import write_description
 from evalguard.store.leases import Lease
-from evalguard.store.leftovers import remove_leftovers
-from evalguard.store.record_file import records_from_bytes, records_to_bytes
 from evalguard.store.sealed_files import read_sealed_bytes, seal_bytes
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
@@ -234,128 +225,3 @@ def _mark_used(path: Path) -> None:
         # a time to come is of a clock that has been put back since
         if abs(time.time() - path.lstat().st_mtime) > _USE_NOTED_EVERY:
             os.utime(path, follow_symlinks=False)
-
-
-# Where the cache lies, and whose it is.
-
-
-def open_cache_dir(chosen: Path | None) -> Path:
-    """Return the cache folder: the chosen one, else the default.
-
-    One that is missing is made for this user alone: it holds prompts, answers and models. What
-    killed processes left in it is removed. That it cannot be made is said by what writes to it.
-
-    Raises:
-        UsageError: if none was chosen and this user has no home folder.
-    """
-    folder = (chosen or default_cache_dir()).absolute()
-    with contextlib.suppress(OSError):
-        make_private_folder(folder)
-        remove_leftovers(folder)
-    return folder
-
-
-def anybody_can_write(folder: Path) -> bool:
-    """Whether any other user of this machine could have put files into a folder, or made it.
-
-    Groups are trusted: who shares a cache shares it with a group.
-    """
-    if os.name != "posix":
-        return False
-    try:
-        found, above = folder.stat(), folder.parent.stat()
-    except OSError:
-        return False
-    if found.st_mode & stat.S_IWOTH:
-        return True
-    return bool(above.st_mode & stat.S_IWOTH) and found.st_uid not in (0, os.geteuid())
-
-
-def default_cache_dir(
-    environ: Mapping[str, str] | None = None, *, platform: str = sys.platform
-) -> Path:
-    """Return EVALGUARD_CACHE_DIR, else ``evalguard`` under the user's cache folder.
-
-    Args:
-        environ: environment variables; None: those of this process.
-        platform: as ``sys.platform``.
-
-    Raises:
-        UsageError: if there is no home folder either.
-    """
-    variables = os.environ if environ is None else environ
-    if variables.get("EVALGUARD_CACHE_DIR"):
-        return Path(variables["EVALGUARD_CACHE_DIR"]).expanduser()
-    # By hand: of platformdirs late versions alone ignore a relative path, as XDG says one must, and
-    # tell that there is no home folder.
-    xdg = Path(variables.get("XDG_CACHE_HOME", ""))
-    if xdg.is_absolute():
-        return xdg / "evalguard"
-    if platform == "win32" and variables.get("LOCALAPPDATA"):
-        return Path(variables["LOCALAPPDATA"]) / "evalguard" / "Cache"
-    try:
-        home = Path(variables.get("HOME") or "~").expanduser()
-    except RuntimeError as error:
-        raise UsageError(
-            "this user has no home folder, so the cache has no place",
-            hint="--cache-dir FOLDER or EVALGUARD_CACHE_DIR gives it one",
-        ) from error
-    return home / ("Library/Caches" if platform == "darwin" else ".cache") / "evalguard"
-
-
-# The score cache: finished blocks of responses, kept so that no block is scored twice.
-
-
-class ScoreCache(BlockCache[Sequence[Response]]):
-    """Blocks of responses, by model and by requests."""
-
-    what = "scores"
-
-    def to_bytes(self, key: str, block: str, content: Sequence[Response]) -> memoryview:
-        """Return the file of a block."""
-        return block_to_bytes(key, block, content)
-
-    def from_bytes(self, data: bytes, key: str, block: str) -> Sequence[Response]:
-        """Read a file back."""
-        return block_from_bytes(data, key, block)
-
-
-# Kept divergences of pairs of models, and kept references of bases.
-
-
-DIVERGENCES = "evalguard.divergences/1"
-REFERENCES = "evalguard.references/1"
-
-
-class DivergenceCache(BlockCache[ComparedAnswer]):
-    """How two models' distributions differ on finished blocks, by pair and by requests."""
-
-    what = "divergences"
-
-    def to_bytes(self, key: str, block: str, content: ComparedAnswer) -> memoryview:
-        """Return the file of a block; the reason why there is nothing in it is kept too."""
-        facts = {"format": DIVERGENCES, "key": key, "block": block}
-        reason = json.dumps(content.reason)
-        return records_to_bytes(content.divergences, {**facts, "reason": reason})
-
-    def from_bytes(self, data: bytes, key: str, block: str) -> ComparedAnswer:
-        """Read a file back."""
-        found, said = records_from_bytes(
-            Divergence, data, {"format": DIVERGENCES, "key": key, "block": block}
-        )
-        return ComparedAnswer(divergences=tuple(found), reason=json.loads(said["reason"]))
-
-
-class ReferenceCache(BlockCache[Sequence[Reference | None]]):
-    """References of finished blocks, by base and by requests."""
-
-    what = "references"
-
-    def to_bytes(self, key: str, block: str, content: Sequence[Reference | None]) -> memoryview:
-        """Return the file of a block."""
-        return records_to_bytes(content, {"format": REFERENCES, "key": key, "block": block})
-
-    def from_bytes(self, data: bytes, key: str, block: str) -> Sequence[Reference | None]:
-        """Read a file back."""
-        facts = {"format": REFERENCES, "key": key, "block": block}
-        return records_from_bytes(Reference, data, facts)[0]

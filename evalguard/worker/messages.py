@@ -1,4 +1,4 @@
-"""The domain's types on the wire: Variant, ScoringPolicy, Request, Response, ModelDescription."""
+"""What parent and worker say to each other, and what each call takes and gives."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.divergence import Divergence
 from evalguard.core.plain import PLAIN, Codec, PlainError, codec_of
-from evalguard.core.reference import Reference
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
     ModelDescription,
@@ -38,19 +36,15 @@ from evalguard.core.tracing.other_process import (
 from evalguard.errors import WorkerError
 from evalguard.worker.failures import Failure
 from evalguard.worker.frames import RawMessage, to_frame
-
-VARIANT: Codec[Variant] = codec_of(Variant, "variant")
-POLICY: Codec[ScoringPolicy] = codec_of(ScoringPolicy, "policy")
-REQUESTS: Codec[tuple[Request, ...]] = codec_of(tuple[Request, ...], "requests")
-RESPONSES: Codec[tuple[Response, ...]] = codec_of(tuple[Response, ...], "responses")
-DESCRIPTION: Codec[ModelDescription] = codec_of(ModelDescription, "description")
-TOKEN_IDS: Codec[tuple[tuple[int, ...], ...]] = codec_of(tuple[tuple[int, ...], ...], "token ids")
-REFERENCE: Codec[Reference] = codec_of(Reference, "reference")
-DIVERGENCE: Codec[Divergence] = codec_of(Divergence, "divergence")
-
-
-# What parent and worker say to each other, and what each call takes and gives.
-
+from evalguard.worker.wire_types import (
+    DESCRIPTION,
+    DIVERGENCE,
+    REFERENCE,
+    REQUESTS,
+    RESPONSES,
+    TOKEN_IDS,
+    VARIANT,
+)
 
 # Raised with every change of what is said, or of what it means.
 PROTOCOL = 5

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import sys
-import threading
-from collections import deque
-from collections.abc import Generator, Iterator
-from queue import SimpleQueue
 from typing import Any, Protocol, cast
 
 import evalguard
 from evalguard.core.redaction import redacted_traceback
-from evalguard.core.reference import Reference
-from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
-    DistributionScorer,
     ModelDescription,
     ReassignableScorer,
     Scorer,
 )
 from evalguard.core.settings import Value, Variant
 from evalguard.core.tracing.other_process import TracedScorer
-from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
-from evalguard.errors import UsageError, WorkerError
-from evalguard.worker.client import RecordChunks, cut_activations, join_chunks
+from evalguard.errors import WorkerError
 from evalguard.worker.failures import to_failure
-from evalguard.worker.frames import FrameParser, RawMessage
+from evalguard.worker.heartbeat import Heartbeat
 from evalguard.worker.messages import (
     CALLS,
     PROTOCOL,
-    ActivationPart,
-    ActivationsCall,
     Answer,
-    Beat,
     Call,
     CallName,
-    ChunkedAnswer,
-    ComparisonCall,
     Hello,
     Load,
-    ReferenceCall,
     Refusal,
-    TraceCall,
     frame_message,
-    read_message,
 )
-from evalguard.worker.process_family import end_process_group
+from evalguard.worker.piecewise_calls import ActivationCalls, DistributionCalls, trace_recorded
+from evalguard.worker.worker_pipes import Inbox, Outbox
 
 
 class CallHandler(Protocol):
@@ -178,7 +161,7 @@ class _ScorerHandler:
         elif call.name == "reassign":
             value = self._reassign(argument, self._scorer)
         elif call.name == "trace_recorded":
-            value = _trace_recorded(argument, self._scorer)
+            value = trace_recorded(argument, self._scorer)
         elif call.name in _OF_TRACED:
             value = self._ask_traced(call, argument, self._scorer)
         elif call.name == "render_chat":
@@ -213,214 +196,3 @@ class _ScorerHandler:
     def _reassign(self, variant: Variant, scorer: Scorer) -> ModelDescription | None:
         became = cast(ReassignableScorer, scorer).reassign(variant)
         return scorer.describe() if became else None
-
-
-# Counter: the worker's side of calls whose records travel piece by piece.
-
-
-class DistributionCalls:
-    """Takes references in, and hands references and divergences out, one piece a call."""
-
-    def __init__(self) -> None:
-        self._given: list[Reference] = []
-        self._waiting: deque[Any] = deque()
-
-    def answer(self, call: Call, argument: Any, scorer: Scorer) -> Any:
-        """Return the value of a call about distributions.
-
-        Raises:
-            WorkerError: for a piece that is not there.
-            EvaluationError: as scoring does.
-        """
-        if call.name == "give_reference":
-            self._given.append(argument)
-            return None
-        if call.name in ("next_reference", "next_divergence"):
-            if not self._waiting:
-                raise WorkerError("asked for a piece that is not there")
-            return self._waiting.popleft()
-        self._waiting.clear()
-        if call.name == "score_reference":
-            return self._referenced(argument, cast(DistributionScorer, scorer))
-        return self._compared(argument, cast(DistributionScorer, scorer))
-
-    def _referenced(self, wanted: ReferenceCall, scorer: DistributionScorer) -> ChunkedAnswer:
-        responses, references = scorer.score_reference(
-            wanted.requests, top_k=wanted.top_k, samples=wanted.samples
-        )
-        parcels = RecordChunks.of(references)
-        self._waiting.extend(parcels.pieces)
-        return ChunkedAnswer(responses=tuple(responses), lengths=parcels.lengths)
-
-    def _compared(self, wanted: ComparisonCall, scorer: DistributionScorer) -> ChunkedAnswer:
-        given, self._given = self._given, []
-        references = join_chunks(wanted.lengths, given)
-        responses, compared = scorer.score_against(wanted.requests, references)
-        parcels = RecordChunks.of(compared.divergences)
-        self._waiting.extend(parcels.pieces)
-        return ChunkedAnswer(
-            responses=tuple(responses), lengths=parcels.lengths, reason=compared.reason
-        )
-
-
-class ActivationCalls:
-    """Hands out what flows in a model, one part a call; the model waits in between."""
-
-    def __init__(self) -> None:
-        self._parts: Generator[ActivationPart] | None = None
-
-    def open(self, wanted: ActivationsCall, scorer: Scorer) -> None:
-        """Begin a pass.
-
-        Raises:
-            UsageError: the model shows no activations.
-        """
-        if not hasattr(scorer, "activations"):
-            raise UsageError(
-                "this model type shows no activations when it runs in a worker",
-                hint="dump them to files, and name their folder in place of the model",
-            )
-        found = cast(ActivationScorer, scorer).activations(wanted.ids, wanted.wanted, wanted.forced)
-        self._parts = cut_activations(found)
-
-    def next_part(self) -> ActivationPart | None:
-        """Return the next part; None after the last one.
-
-        Raises:
-            WorkerError: no pass was begun.
-        """
-        if self._parts is None:
-            raise WorkerError("asked for an activation where no pass was begun")
-        return next(self._parts, None)
-
-    def close(self) -> None:
-        """Break off a pass whose values nobody takes any more."""
-        if self._parts is not None:
-            self._parts.close()
-            self._parts = None
-
-
-def _trace_recorded(wanted: TraceCall, scorer: Scorer) -> Trace:
-    if not hasattr(scorer, "trace_recorded"):
-        raise UsageError(
-            "a model of this type is no base of a trace when it runs in a worker",
-            hint="name a model: hf of evalguard's own environment as the base",
-        )
-    return cast(TracingScorer, scorer).trace_recorded(
-        wanted.sequences,
-        wanted.recorded,
-        precision=wanted.precision,
-        memory=wanted.memory,
-        detail=wanted.detail,
-    )
-
-
-# Heartbeat: tells the parent, while a call is in work, that the worker is alive.
-
-
-class Heartbeat:
-    """A thread that sends a Beat every ``interval`` seconds of a call.
-
-    Between calls it is quiet: nobody reads then, and the pipe would fill. It also ends the worker
-    when its parent has changed, which an inherited copy of the request pipe in some other child
-    of the parent would hide from the Inbox.
-    """
-
-    def __init__(self, outbox: Outbox, interval: float) -> None:
-        self._outbox = outbox
-        self._interval = interval
-        self._busy = False
-        self._answered = 0
-        self._stop = threading.Event()
-        self._parent = os.getppid()
-        threading.Thread(target=self._run, name="evalguard-heartbeat", daemon=True).start()
-
-    @contextlib.contextmanager
-    def during_call(self) -> Iterator[None]:
-        """Send heartbeats while the block runs; count it as one call."""
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
-            self._answered += 1
-
-    def stop(self) -> None:
-        """Send no more heartbeats."""
-        self._stop.set()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval):
-            if os.getppid() != self._parent:
-                end_process_group("the process that started it is gone")
-            if self._busy:
-                try:
-                    self._outbox.write(frame_message(Beat(answered=self._answered)))
-                except OSError as error:
-                    end_process_group(f"it cannot reach the process that started it: {error}")
-
-
-# Inbox and Outbox: the worker's ends of its two pipes.
-
-
-_CHUNK = 2**20
-
-
-class Outbox:
-    """Writes whole frames; calls and heartbeats come from two threads."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._lock = threading.Lock()
-
-    def write(self, frame: bytes) -> None:
-        """Write one frame; wait while the pipe is full.
-
-        Raises:
-            OSError: if the parent is gone.
-        """
-        rest = memoryview(frame)
-        with self._lock:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-
-
-class Inbox:
-    """Reads calls in a thread, so that the parent's end is noticed also during a call.
-
-    When the parent closes the pipe without a call to close, it is gone: the worker ends at once.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._calls: SimpleQueue[Call | WorkerError] = SimpleQueue()
-        threading.Thread(target=self._read, name="evalguard-inbox", daemon=True).start()
-
-    def next(self) -> Call:
-        """Wait for the next call.
-
-        Raises:
-            WorkerError: if what arrived is not a call.
-        """
-        call = self._calls.get()
-        if isinstance(call, WorkerError):
-            raise call
-        return call
-
-    def _read(self) -> None:
-        parser = FrameParser()
-        try:
-            while data := os.read(self._fd, _CHUNK):
-                for message in parser.feed(data):
-                    self._calls.put(_to_call(message))
-        except WorkerError as error:
-            self._calls.put(error)
-        else:
-            end_process_group("the process that started it is gone")
-
-
-def _to_call(message: RawMessage) -> Call:
-    content = read_message(message)
-    if not isinstance(content, Call):
-        raise WorkerError(f"sent {type(content).__name__} where a call is expected")
-    return content

@@ -18,7 +18,8 @@ from small_world import Ran, SmallWorld
 from evalguard.core.document_scores import DocumentHashes
 from evalguard.errors import EvaluationError
 from evalguard.harness.answers import requested_documents
-from evalguard.run.base import read_base_of_history, read_stored_tables
+from evalguard.run.base_of_history import read_base_of_history
+from evalguard.run.stored_tables import read_stored_tables
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
 from evalguard.store.run_tables import read_samples, sample_files
 

@@ -17,7 +17,7 @@ from evalguard.models.hf.padding import measure_padding
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.models.tracing.padded import locate_padding
-from evalguard.worker.messages import DESCRIPTION
+from evalguard.worker.wire_types import DESCRIPTION
 
 POLICY = ScoringPolicy(device="cpu")
 IN_EIGHTS = replace(POLICY, batch_size=8)

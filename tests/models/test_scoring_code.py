@@ -30,8 +30,9 @@ PACKAGE = Path(evalguard.__file__).parent
 
 # Where scoring begins: a worker, a model loaded here, a server, and what a task asks.
 ROOTS = (
-    "run/worker.py", "run/loading/lazy_scorer.py", "run/loading/serving.py", "harness/answers.py",
-    "harness/requests.py", "harness/score_tables.py", "harness/tasks.py", "worker/supervisor.py",
+    "run/worker.py", "run/loading/lazy_scorer.py", "run/loading/scorer_opening.py",
+    "run/loading/serving.py", "harness/answers.py", "harness/requests.py",
+    "harness/score_tables.py", "harness/tasks.py", "worker/supervisor.py",
     *(f"models/runtimes/{kind.module}.py" for kind in RUNTIME_TYPES.values()),
 )  # fmt: skip
 
@@ -173,7 +174,7 @@ def test_an_edit_of_any_file_that_scoring_imports_changes_the_digest(copy: Path)
 @pytest.mark.parametrize("file", [
     "__init__.py", "bisect/culprit_search.py", "cli/compare.py", "config/guard_shape.py",
     "core/comparison.py", "core/gate.py", "core/history.py", "core/reports/compare_report.py",
-    "core/reports/findings.py", "harness/finished_runs/run.py", "integrations/wandb_sink.py",
+    "core/reports/findings.py", "harness/finished_runs/lmeval_run.py", "integrations/wandb_sink.py",
     "models/tracing/trace.py", "pytest_plugin.py", "recipes/gguf.py",
     "report/contract/record_schema.py",
     "report/html/compare_page.py", "report/compare_terminal.py", "report/words/advice.py",

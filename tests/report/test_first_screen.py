@@ -25,7 +25,7 @@ from evalguard.core.reports.bisect_report import MetricSearch
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.core.waivers import Waiver
-from evalguard.harness.finished_runs.run import caveats_of
+from evalguard.harness.finished_runs.run_facts import caveats_of
 from evalguard.report.compare_markdown import render_markdown as markdown
 from evalguard.report.compare_terminal import render_terminal
 from evalguard.report.contract.compare_reading import read_report

@@ -104,7 +104,7 @@ def answer(folder: Path, cache: Path, given: Mapping[str, Any]) -> Answers:
     from evalguard.run.scoring.run_context import open_run_context
     from evalguard.run.scoring.task_scores import TaskScoring
     from evalguard.run.sources import ModelSource
-    from evalguard.store.block_cache import ScoreCache
+    from evalguard.store.kept_answers import ScoreCache
 
     scored = 0
     put = ScoreCache.put

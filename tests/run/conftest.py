@@ -59,8 +59,8 @@ def score(models: dict[str, Path], tmp_path: Path) -> Score:
     """Score two models by name; the base may be a reference file."""
     from evalguard.config.guard import GuardSet
     from evalguard.run.choices import resolve_choices
+    from evalguard.run.measurable import check_measurable
     from evalguard.run.options import CompareOptions
-    from evalguard.run.preflight import check_measurable
     from evalguard.run.scoring.reference_scorer import read_reference
     from evalguard.run.scoring.score_models import score_models
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import evalguard
 from evalguard.core.settings import Value
-from evalguard.run.own_process import leave_signals_to_the_parent
+from evalguard.run.work_program import leave_signals_to_the_parent
 from evalguard.worker.messages import Call
 from evalguard.worker.server import serve_calls
 

@@ -10,7 +10,7 @@ import pytest
 from evalguard.config.guard import GuardSet
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, Variant
-from evalguard.harness.finished_runs.run import LmEvalRun
+from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, RunSource

@@ -29,9 +29,10 @@ from evalguard.run.bisection.repaired_guard import (
 )
 from evalguard.run.choices import Choices, resolve_choices
 from evalguard.run.clusters import ClusterChoice
-from evalguard.run.options import CompareOptions, make_options, option_words
+from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.sources import ModelSource
+from evalguard.run.typed_options import option_words
 
 _GUARD = """
 models:

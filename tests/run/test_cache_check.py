@@ -12,9 +12,9 @@ from test_stored_floor import document, keep
 from evalguard.conversion.build_digests import write_build_digest
 from evalguard.core.scorer import Response
 from evalguard.run.cache_check import check_cache
-from evalguard.store.block_cache import ScoreCache
 from evalguard.store.cache_inventory import take_inventory
 from evalguard.store.fact_cache import open_facts
+from evalguard.store.kept_answers import ScoreCache
 from evalguard.store.pruning import PruneRules, prune
 from evalguard.store.token_budgets import BudgetStore
 

@@ -15,7 +15,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
-from evalguard.harness.finished_runs.run import LmEvalRun
+from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
 from evalguard.run.choices import DEFAULT_SEED, Choices, resolve_choices, with_workers
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.distribution_choice import DistributionChoice

@@ -203,7 +203,7 @@ def test_a_reference_that_cannot_be_kept_costs_the_distributions_only(
     score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from evalguard.errors import StoreError
-    from evalguard.store.block_cache import ReferenceCache
+    from evalguard.store.kept_answers import ReferenceCache
 
     def put(*_: object) -> None:
         raise StoreError("the disk is full")

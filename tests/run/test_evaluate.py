@@ -19,7 +19,7 @@ from evalguard.harness.tasks import TaskSet
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.executing.work import Unit
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.store.block_cache import ScoreCache
+from evalguard.store.kept_answers import ScoreCache
 
 BLOCKS = 16  # of sw_long: 300 documents
 

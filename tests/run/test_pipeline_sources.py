@@ -12,8 +12,8 @@ from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import Value
 from evalguard.errors import GuardFileError, UsageError
+from evalguard.run.needed_guards import find_guards
 from evalguard.run.options import CompareOptions
-from evalguard.run.preflight import find_guards
 from evalguard.run.sources import (
     ModelSource,
     RunSource,

@@ -14,8 +14,9 @@ from safetensors.numpy import save_file
 from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import BuildRecipe, OwnEnvironment, Variant
 from evalguard.errors import EvaluationError, SettingError, UsageError
-from evalguard.run.preflight import check_models
-from evalguard.run.sources import ModelSource, with_location
+from evalguard.run.error_places import with_location
+from evalguard.run.model_checks import check_models
+from evalguard.run.sources import ModelSource
 
 
 def source(model: str = "hf", build: BuildRecipe | None = None, **model_args: Any) -> ModelSource:

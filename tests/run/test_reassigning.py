@@ -22,7 +22,7 @@ from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.worker.messages import DESCRIPTION, RESPONSES
+from evalguard.worker.wire_types import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1)
 Values = Mapping[str, Value]

@@ -22,7 +22,7 @@ from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
 from evalguard.store.cache_items import LOG_FILE
-from evalguard.worker.messages import DESCRIPTION, RESPONSES
+from evalguard.worker.wire_types import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1, token_budget=1024)
 FAKE = Path(__file__).with_name("reuse_worker.py")

@@ -13,7 +13,7 @@ from evalguard.harness.score_tables import TaskScores
 from evalguard.run.compare import resolve_request
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.score_models import score_sides
-from evalguard.store.block_cache import ScoreCache
+from evalguard.store.kept_answers import ScoreCache
 
 _TASK = """
 task: sampled

@@ -16,7 +16,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
-from evalguard.harness.finished_runs.run import LmEvalRun
+from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.sequential import score_in_looks

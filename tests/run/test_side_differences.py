@@ -21,7 +21,7 @@ from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.models.tracing.read_hyperparameters import read_named_values
 from evalguard.run.scoring.side_differences import find_side_differences
-from evalguard.worker.messages import DESCRIPTION
+from evalguard.worker.wire_types import DESCRIPTION
 
 POLICY = ScoringPolicy(device="cpu")
 SIDES = (RunIdentity(name="base", digest="1"), RunIdentity(name="port", digest="2"))

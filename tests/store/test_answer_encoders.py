@@ -18,7 +18,7 @@ from evalguard.store.answer_table import block_from_bytes, block_to_bytes
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.store.reference_writer import ReferenceWriter
 from evalguard.store.seal import seal
-from evalguard.worker.messages import RESPONSES
+from evalguard.worker.wire_types import RESPONSES
 
 # Every field has another value than its default; numbers are those of a model in float32.
 WHOLE = Response(

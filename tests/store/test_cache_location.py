@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evalguard.errors import UsageError
-from evalguard.store.block_cache import default_cache_dir
+from evalguard.store.cache_folder import default_cache_dir
 
 
 def test_the_variable_of_evalguard_wins() -> None:

@@ -19,7 +19,7 @@ from record_examples import a_divergence, a_reference
 from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.errors import StoreError
 from evalguard.store.answer_table import SCORES_FORMAT, answers_to_table
-from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
+from evalguard.store.kept_answers import DivergenceCache, ReferenceCache, ScoreCache
 from evalguard.store.leases import Lease
 from evalguard.store.seal import UNSEALED, is_sealed
 from evalguard.store.sealed_files import seal_bytes

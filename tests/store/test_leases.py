@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from evalguard.core.scorer import Response
-from evalguard.store.block_cache import ScoreCache
+from evalguard.store.kept_answers import ScoreCache
 from evalguard.store.leases import BEAT_SECONDS, STALE_AFTER, Lease, is_leased
 
 # What flock does on an NFS mounted without a lock daemon, and on one with local locks, as another

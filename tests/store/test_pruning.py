@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from evalguard.core.reports.cache_listings import CachePruning
 from evalguard.core.scorer import Response
-from evalguard.store.block_cache import ScoreCache
 from evalguard.store.cache_inventory import take_inventory
 from evalguard.store.cache_items import CacheItem, find_items
 from evalguard.store.folder_description import read_description
+from evalguard.store.kept_answers import ScoreCache
 from evalguard.store.pruning import PruneRules, choose_items, prune
 
 NOW = 2_000_000_000.0

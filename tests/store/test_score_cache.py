@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from evalguard.core.scorer import Response
 from evalguard.errors import StoreError
-from evalguard.store.block_cache import ScoreCache
+from evalguard.store.kept_answers import ScoreCache
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
 INF, NAN = float("inf"), float("nan")

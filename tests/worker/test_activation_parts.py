@@ -24,10 +24,11 @@ from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import OwnEnvironment, Variant
 from evalguard.errors import EvaluationError, UsageError, WorkerError
 from evalguard.run.loading.runtime_in_worker import load_runtime_scorer
-from evalguard.worker import client
-from evalguard.worker.client import WorkerScorer, cut_activations, join_activations
+from evalguard.worker import activation_parts
+from evalguard.worker.activation_parts import cut_activations, join_activations
+from evalguard.worker.client import WorkerScorer
 from evalguard.worker.messages import CALLS, ActivationsCall
-from evalguard.worker.server import ActivationCalls
+from evalguard.worker.piecewise_calls import ActivationCalls
 
 IDS = (0, 5, 9, 30)
 VALUES = [
@@ -39,7 +40,7 @@ VALUES = [
 
 @pytest.mark.parametrize("most", [1, 20, 10**9])
 def test_parts_of_any_size_give_the_values_back(monkeypatch: Any, most: int) -> None:
-    monkeypatch.setattr(client, "MOST_BYTES", most)
+    monkeypatch.setattr(activation_parts, "MOST_BYTES", most)
     parts = cut_activations(iter(VALUES))
     found = list(join_activations(lambda: next(parts, None)))
     assert [point for point, _ in found] == ["a:out", "b:in", "c:out"]

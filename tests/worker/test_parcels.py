@@ -18,17 +18,11 @@ from evalguard.core.plain import PlainError, codec_of
 from evalguard.core.reference import divergence_from
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.errors import WorkerError
-from evalguard.worker import client as parcels
-from evalguard.worker.client import RecordChunks, join_chunks
-from evalguard.worker.messages import (
-    DIVERGENCE,
-    REFERENCE,
-    Call,
-    ChunkedAnswer,
-    ComparisonCall,
-    ReferenceCall,
-)
-from evalguard.worker.server import DistributionCalls
+from evalguard.worker import record_chunks as parcels
+from evalguard.worker.messages import Call, ChunkedAnswer, ComparisonCall, ReferenceCall
+from evalguard.worker.piecewise_calls import DistributionCalls
+from evalguard.worker.record_chunks import RecordChunks, join_chunks
+from evalguard.worker.wire_types import DIVERGENCE, REFERENCE
 
 FLOATS = codec_of(NDArray[np.float64])
 

@@ -8,7 +8,8 @@ import socket
 import pytest
 
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.worker.ray_actors import RayPlan, check_ray, open_cluster
+from evalguard.worker.ray_cluster import check_ray, open_cluster
+from evalguard.worker.ray_plan import RayPlan
 
 
 @pytest.mark.parametrize(

@@ -21,19 +21,8 @@ from evalguard.core.settings import BuildRecipe, Constraint, Setting, Target, Va
 from evalguard.errors import EvalguardError, EvaluationError, GuardFileError, SettingError
 from evalguard.worker.failures import to_exception, to_failure
 from evalguard.worker.frames import FrameParser, to_frame
-from evalguard.worker.messages import (
-    DESCRIPTION,
-    POLICY,
-    REQUESTS,
-    RESPONSES,
-    TOKEN_IDS,
-    VARIANT,
-    Answer,
-    Beat,
-    Call,
-    frame_message,
-    read_message,
-)
+from evalguard.worker.messages import Answer, Beat, Call, frame_message, read_message
+from evalguard.worker.wire_types import DESCRIPTION, POLICY, REQUESTS, RESPONSES, TOKEN_IDS, VARIANT
 
 TEXTS = st.text(st.characters(), max_size=20)
 NUMBERS = st.integers(-(2**70), 2**70)

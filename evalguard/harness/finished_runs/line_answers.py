@@ -13,7 +13,7 @@ import orjson
 from evalguard.core.chosen_option import chosen_option, needs_lengths
 from evalguard.core.documents.likelihoods import NO_PROBABILITY, restore_infinity
 from evalguard.core.score_items import request_hash
-from evalguard.harness.finished_runs.results import Choosing
+from evalguard.harness.finished_runs.answer_choosing import Choosing
 
 
 def read_requests(arguments: Any) -> list[list[Any]]:

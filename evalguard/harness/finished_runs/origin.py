@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from evalguard.core.documents.columns import Rows, pair_columns
 from evalguard.core.settings import Value
-from evalguard.harness.finished_runs.results import Results
+from evalguard.harness.finished_runs.results_file import Results
 
 # Arguments that say where and how fast a model is run, and not which.
 _PLACEMENT = frozenset(

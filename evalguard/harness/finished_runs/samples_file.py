@@ -13,8 +13,9 @@ import numpy as np
 from evalguard.core.documents.columns import DocumentColumns, Lists, TextsFiller
 from evalguard.core.documents.likelihoods import NO_PROBABILITY
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.harness.finished_runs.answer_choosing import Choosing
 from evalguard.harness.finished_runs.document_columns import PIECE, DocumentReader, ascend
-from evalguard.harness.finished_runs.files import read_lines
+from evalguard.harness.finished_runs.foreign_json import read_lines
 from evalguard.harness.finished_runs.line_answers import (
     Chosen,
     find_prompt,
@@ -24,7 +25,6 @@ from evalguard.harness.finished_runs.line_answers import (
     read_answers,
     read_requests,
 )
-from evalguard.harness.finished_runs.results import Choosing
 from evalguard.harness.finished_runs.samples import ABSENT, HASHES, Samples, TaskSamples
 from evalguard.stats.answers.uninformative import gives_nothing
 

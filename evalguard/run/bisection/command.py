@@ -17,10 +17,10 @@ from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unchanged import check_unchanged
 from evalguard.run.bisection.unsearchable import why_unsearchable
-from evalguard.run.choices import with_start_date
 from evalguard.run.compare import compare_sides
 from evalguard.run.ending import finish_resumed_run, finish_run
 from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.result import CompareResult
 from evalguard.run.stored_run import read_stored_run
 from evalguard.store.result_file import read_result

@@ -17,8 +17,8 @@ from evalguard.run.bisection.repaired_guard import (
     render_repaired_guard,
 )
 from evalguard.run.bisection.subject import FinishedComparison
-from evalguard.run.options import typed_comparison, typed_text
 from evalguard.run.sources import ModelSource
+from evalguard.run.typed_options import typed_comparison, typed_text
 from evalguard.store.run_folder import write_text
 
 # Fields that are not about what is compared, and how it is judged.

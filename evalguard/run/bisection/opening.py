@@ -27,14 +27,15 @@ from evalguard.run.bisection.probe_context import ProbeContext
 from evalguard.run.bisection.probe_records import ProbeRecords
 from evalguard.run.bisection.probes import Probes
 from evalguard.run.bisection.questions import BlockScoring
-from evalguard.run.choices import limit_cache
+from evalguard.run.cache_limit import limit_cache
 from evalguard.run.executing.reused_model import ReusedModel
 from evalguard.run.executing.work import WorkRunner
 from evalguard.run.executing.worker_pool import WorkerPool
 from evalguard.run.loading.own_environment import asks_server
 from evalguard.run.meter import Meter
 from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.worker.ray_actors import RayPlan, open_cluster
+from evalguard.worker.ray_cluster import open_cluster
+from evalguard.worker.ray_plan import RayPlan
 
 
 @contextmanager

@@ -17,13 +17,14 @@ from evalguard.run.bisection.assigned_candidate import AssignedCandidate
 from evalguard.run.bisection.effective_values import settings_off_reference
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.choices import Choices
+from evalguard.run.error_places import with_location
 from evalguard.run.executing.batches import policy_for_ends
 from evalguard.run.loading.known_models import KnownModel, KnownModels
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.sources import ModelSource, with_location
-from evalguard.store.block_cache import open_cache_dir
+from evalguard.run.sources import ModelSource
+from evalguard.store.cache_folder import open_cache_dir
 from evalguard.store.fact_cache import FactCache, open_facts
 
 Say = Callable[[str], None]

@@ -13,9 +13,9 @@ from evalguard.core.verdict import Margin
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.choices import Choices
 from evalguard.run.modules.module_settings import drop_idle_modules
-from evalguard.run.options import option_words
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.sources import ModelSource
+from evalguard.run.typed_options import option_words
 
 REPAIRED_FILE = "repaired.yaml"
 _HEAD = "the candidate with its culprits put right, by evalguard bisect"

@@ -28,7 +28,8 @@ from evalguard.run.loading.lazy_scorer import is_loaded
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator, served_scorer
 from evalguard.run.sources import ModelSource
-from evalguard.worker.ray_actors import RayPlan, check_ray, open_cluster
+from evalguard.worker.ray_cluster import check_ray, open_cluster
+from evalguard.worker.ray_plan import RayPlan
 
 
 def with_execution(options: CompareOptions, choices: Choices) -> CompareOptions:

@@ -14,7 +14,7 @@ from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.kept_blocks import BlockEntry, LoadedModel, SafeBlockCache
 from evalguard.run.executing.work import Unit, UnitAnswer, score_unit
 from evalguard.run.loading.lazy_scorer import LazyScorer, runs_here
-from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
+from evalguard.store.kept_answers import DivergenceCache, ReferenceCache, ScoreCache
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,11 +16,11 @@ from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
 from evalguard.run.loading.foreign_code import brings_code
-from evalguard.run.loading.lazy_scorer import worker_starter
 from evalguard.run.loading.load_plan import same_loading
 from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.loading.loading_facts import PLACEMENT_ARGUMENTS
 from evalguard.run.loading.own_environment import asks_server, prepare_worker, shares_prefixes
+from evalguard.run.loading.scorer_opening import worker_starter
 from evalguard.run.loading.serving import with_lease, with_server
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
@@ -28,9 +28,9 @@ from evalguard.store.fact_cache import open_facts
 from evalguard.store.file_digests import FileDigests
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import WorkerConnection
-from evalguard.worker.messages import VARIANT
 from evalguard.worker.process import register_worker
 from evalguard.worker.server_pool import ServerLease
+from evalguard.worker.wire_types import VARIANT
 
 # What is wrong with an assignment itself, in whatever process.
 _OWN_FAULT = (SettingError, BuildError, WorkerError)

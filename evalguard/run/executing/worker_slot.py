@@ -12,9 +12,10 @@ from typing import Protocol
 from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import Scorer
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
+from evalguard.run.error_places import with_location
 from evalguard.run.executing.schedule import WorkSchedule
 from evalguard.run.executing.work import FailedWork, FinishedUnit, Unit, Work, score_unit
-from evalguard.run.sources import ModelSource, with_location
+from evalguard.run.sources import ModelSource
 
 SlotEvent = FinishedUnit | FailedWork | BaseException | None
 

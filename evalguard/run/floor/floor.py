@@ -29,10 +29,11 @@ from evalguard.run.floor.held_floors import FLOORS_FOLDER
 from evalguard.run.interrupts import interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.run_environment import read_environment
-from evalguard.run.sources import ModelSource, Source, identify_model
+from evalguard.run.run_identities import identify_model
+from evalguard.run.sources import ModelSource, Source
 from evalguard.stats.compare_scores import tolerance_of
 from evalguard.stats.drift import estimate_drift
-from evalguard.store.block_cache import open_cache_dir
+from evalguard.store.cache_folder import open_cache_dir
 from evalguard.store.floor_store import FloorStore
 
 if TYPE_CHECKING:

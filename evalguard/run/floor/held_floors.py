@@ -22,7 +22,7 @@ from evalguard.run.floor.floor_keys import (
 )
 from evalguard.run.floor.stored_floors import MeasuredFloor, read_floor, read_given_floor
 from evalguard.run.options import CompareOptions
-from evalguard.store.block_cache import default_cache_dir
+from evalguard.store.cache_folder import default_cache_dir
 from evalguard.store.floor_store import FloorStore
 
 FLOORS_FOLDER = "floors"

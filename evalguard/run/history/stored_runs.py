@@ -10,7 +10,7 @@ from evalguard.core.history import prunable
 from evalguard.core.pairing import ALLOWED
 from evalguard.core.reports.history_report import HistoryAddition, HistoryPruning
 from evalguard.errors import UsageError
-from evalguard.run.base import read_score_tables
+from evalguard.run.base_of_run import read_score_tables
 from evalguard.run.history.storage import build_night_run, build_stored_metrics
 from evalguard.run.stored_run import read_stored_run
 from evalguard.store.history.history_file import HistoryFile

@@ -22,7 +22,7 @@ from evalguard.run.loading.installed_packages import digest_packages
 from evalguard.run.loading.loading_facts import collect_loading_facts
 from evalguard.store.fact_cache import FactCache, open_facts
 from evalguard.store.file_digests import FileDigests
-from evalguard.worker.messages import DESCRIPTION, TOKEN_IDS
+from evalguard.worker.wire_types import DESCRIPTION, TOKEN_IDS
 
 TokenIdLists = Sequence[tuple[int, ...]]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from evalguard.core.reference import Reference
 from evalguard.core.scorer import (
@@ -17,26 +14,15 @@ from evalguard.core.scorer import (
     Request,
     Response,
     Scorer,
-    ScoringPolicy,
 )
-from evalguard.core.settings import Variant, digest_of
-from evalguard.errors import EvaluationError, FallbackError, WorkerError
+from evalguard.core.settings import digest_of
+from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.loading.foreign_code import needs_worker
 from evalguard.run.loading.known_models import OBSERVED, KnownModel
-from evalguard.run.loading.load_scorer import load_scorer as open_here
-from evalguard.run.loading.own_environment import prepare_worker
-from evalguard.run.loading.serving import with_lease, with_server
-from evalguard.store.fact_cache import open_facts
-from evalguard.store.file_digests import FileDigests
-from evalguard.store.safe_names import safe_name
-from evalguard.worker.client import WorkerScorer
-from evalguard.worker.line import StartWorker, start_here
-from evalguard.worker.messages import DESCRIPTION
-from evalguard.worker.ray_actors import RayPlan, open_cluster
+from evalguard.worker.wire_types import DESCRIPTION
 
 if TYPE_CHECKING:
-    from evalguard.run.options import CompareOptions
+    pass
 
 
 class OtherModelError(EvaluationError):
@@ -209,76 +195,3 @@ def _identity_digest(description: ModelDescription) -> str | None:
     if identity is None:
         return None
     return digest_of({name: one for name, one in identity.items() if name != OBSERVED})
-
-
-# Where a model runs: in this process, or in a worker of its own.
-
-
-class ScorerOpener(Protocol):
-    """Loads a variant, as ``open_scorer`` does."""
-
-    def __call__(
-        self, variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
-    ) -> Scorer: ...
-
-
-def open_scorer(
-    variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
-) -> Scorer:
-    """Load a variant where it has to run.
-
-    A variant with ``env`` or ``call`` settings, or with a checkpoint's own code, needs a process of
-    its own: libraries read their environment when they are imported, and such code may patch what
-    the next model would use too.
-
-    Raises:
-        EvaluationError: if the model cannot be loaded or a setting did not take, or its server
-            cannot be started.
-    """
-    variant, lease = with_server(variant, cache_dir)
-    try:
-        scorer = _open_asking(variant, policy, options, cache_dir=cache_dir)
-    except BaseException:
-        if lease is not None:
-            lease.release()
-        raise
-    return with_lease(scorer, lease)
-
-
-def _open_asking(
-    variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
-) -> Scorer:
-    """Load a variant whose server runs, where it has one."""
-    if not needs_worker(variant, options):
-        known = FileDigests(open_facts(cache_dir)) if options.use_cache else None
-        return open_here(variant, policy, cache_dir=cache_dir, known=known)
-    place = prepare_worker(variant, cache_dir)
-    start = partial(
-        WorkerScorer,
-        place.variant,
-        policy,
-        cache_dir=cache_dir,
-        env=place.env,
-        python=place.python,
-        call_timeout=options.timeout,
-        remember=options.use_cache,
-        start=worker_starter(options),
-        log=cache_dir / "logs" / f"worker-{os.getpid()}-{safe_name(variant.name)}.log",
-    )
-    try:
-        return start()
-    except WorkerError as error:
-        if error.cause != "lost":
-            raise
-        return start()  # on another machine of the cluster
-
-
-def worker_starter(options: CompareOptions) -> StartWorker:
-    """What starts workers: this machine, or a cluster, which is connected where it is not yet.
-
-    Raises:
-        UsageError, EvaluationError: the cluster cannot be used.
-    """
-    if not options.execution:
-        return start_here
-    return open_cluster(RayPlan.parse(options.execution)).start_worker

@@ -19,7 +19,7 @@ from evalguard.models.model_folders import find_current_commit
 from evalguard.run.loading.foreign_code import list_remote_code
 from evalguard.run.loading.loaded_files import digest_code, digest_weights
 from evalguard.run.loading.own_environment import shares_prefixes
-from evalguard.worker.messages import VARIANT
+from evalguard.worker.wire_types import VARIANT
 
 # Where the layers go depends on the memory that is free; other loaders bring code of their own.
 PLACEMENT_ARGUMENTS = ("parallelize", "tp_plan", "device_map", "gpus", "autogptq", "gptqmodel")

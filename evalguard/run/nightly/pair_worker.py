@@ -18,7 +18,7 @@ from evalguard.errors import Interrupted
 from evalguard.garbage import freeze_gc, freeze_gc_at_exit, raise_gc_threshold
 from evalguard.run.nightly.pair_record import dump_pair, read_pair
 from evalguard.run.options import CompareOptions, describe_options, make_options
-from evalguard.run.own_process import serve_work
+from evalguard.run.work_program import serve_work
 from evalguard.worker.messages import Call
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from evalguard.core.reports.plan_report import ExpectedDrift, Role, TaskCost
 from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.run.loading.lazy_scorer import open_scorer
+from evalguard.run.loading.scorer_opening import open_scorer
 from evalguard.run.options import CompareOptions
 from evalguard.stats.finite_totals import expected_total
 

@@ -12,7 +12,7 @@ from evalguard.harness.score_tables import TaskScores
 from evalguard.run.choices import Choices
 from evalguard.run.clusters import cluster_documents
 from evalguard.run.executing.batches import score_with_fallback
-from evalguard.run.loading.lazy_scorer import ScorerOpener
+from evalguard.run.loading.scorer_opening import ScorerOpener
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.drawn_tables import (

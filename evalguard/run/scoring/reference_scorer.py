@@ -24,7 +24,7 @@ from evalguard.models.identity import (
 from evalguard.models.scoring_code import scoring_code
 from evalguard.run.sources import ModelSource, ReferenceSource
 from evalguard.store.reference_file import ReferenceFile
-from evalguard.worker.messages import DESCRIPTION
+from evalguard.worker.wire_types import DESCRIPTION
 
 _SAME_OPTIONS_HINT = "use the tasks and options that it was made with, or make another one"
 

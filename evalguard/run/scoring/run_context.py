@@ -15,29 +15,28 @@ from evalguard.harness.tasks import load_tasks
 from evalguard.models.encoded_texts import clear_shared_texts
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.report.progress import ProgressLine
-from evalguard.run.choices import Choices, limit_cache
+from evalguard.run.cache_limit import limit_cache
+from evalguard.run.choices import Choices
 from evalguard.run.clusters import check_clusters
+from evalguard.run.error_places import with_location
 from evalguard.run.executing.actors import ActorScoring
 from evalguard.run.executing.batches import check_same_policy, policy_after
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.interrupts import interruptible
 from evalguard.run.loading.foreign_code import has_own_process, needs_worker
 from evalguard.run.loading.known_models import KnownModel, KnownModels
-from evalguard.run.loading.lazy_scorer import (
-    LazyScorer,
-    ScorerOpener,
-    open_scorer,
-)
+from evalguard.run.loading.lazy_scorer import LazyScorer
 from evalguard.run.loading.library_patches import runs_other_code
+from evalguard.run.loading.scorer_opening import ScorerOpener, open_scorer
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator, served_scorer
 from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.run.scoring.task_scores import TaskScoring
-from evalguard.run.sources import ModelSource, with_location
+from evalguard.run.sources import ModelSource
 from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
-from evalguard.store.block_cache import open_cache_dir
+from evalguard.store.cache_folder import open_cache_dir
 from evalguard.worker.server_pool import keep_servers
 
 # Enough to see a tokenizer that differs, and encoded in no time.

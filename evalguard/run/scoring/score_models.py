@@ -9,7 +9,7 @@ from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
 from evalguard.run.choices import Choices
 from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.interrupts import interruptible
-from evalguard.run.loading.lazy_scorer import ScorerOpener
+from evalguard.run.loading.scorer_opening import ScorerOpener
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluation

@@ -20,6 +20,7 @@ from evalguard.errors import (
 from evalguard.harness.finished_runs.origin import RunOrigin
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.loading.own_environment import is_runtime
+from evalguard.run.run_identities import identify_model, identify_reference, identify_run
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.sources import (
@@ -28,9 +29,6 @@ from evalguard.run.sources import (
     ReferenceSource,
     RunSource,
     StoredSource,
-    identify_model,
-    identify_reference,
-    identify_run,
 )
 
 

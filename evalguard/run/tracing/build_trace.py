@@ -28,7 +28,7 @@ from evalguard.run.tracing.loaded_sides import LoadedSides, load_sides
 from evalguard.run.tracing.request import TraceRequest
 from evalguard.run.tracing.worker_sides import check_dump
 from evalguard.store.activation_spool import SpooledActivations
-from evalguard.store.block_cache import open_cache_dir
+from evalguard.store.cache_folder import open_cache_dir
 
 if TYPE_CHECKING:
     import torch

@@ -11,9 +11,10 @@ from evalguard.core.tracing.points import RecordedActivations
 from evalguard.models.machine import checkpoint_bytes, fits_in_memory
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.choices import Choices
+from evalguard.run.error_places import with_location
 from evalguard.run.loading.foreign_code import has_own_process
 from evalguard.run.options import CompareOptions
-from evalguard.run.sources import ModelSource, with_location
+from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.moved_documents import MovedDocuments
 from evalguard.run.tracing.open_apart import open_apart, record_side_apart
 from evalguard.run.tracing.request import TraceRequest, choose_documents

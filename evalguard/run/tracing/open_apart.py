@@ -19,7 +19,8 @@ from evalguard.core.tracing.points import ModelInputs
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.loading.own_environment import prepare_worker
 from evalguard.run.options import CompareOptions
-from evalguard.run.sources import ModelSource, identify_model
+from evalguard.run.run_identities import identify_model
+from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.sides import TracedSide, read_said
 from evalguard.store.activation_spool import SpooledActivations
 from evalguard.store.safe_names import safe_name

@@ -25,7 +25,8 @@ from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.models.tracing.trace import DEFAULT_MEMORY
 from evalguard.run.loading.own_environment import check_runtime, prepare_worker
-from evalguard.run.sources import ModelSource, identify_model
+from evalguard.run.run_identities import identify_model
+from evalguard.run.sources import ModelSource
 from evalguard.store.activation_dumps import DumpedActivations
 from evalguard.store.activation_spool import SpooledActivations
 from evalguard.store.safe_names import safe_name

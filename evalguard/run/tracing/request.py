@@ -12,8 +12,9 @@ from evalguard.config.local_paths import resolve_path
 from evalguard.errors import UsageError
 from evalguard.run.choices import Choices, resolve_choices
 from evalguard.run.ending import DEFAULT_OUTPUT
+from evalguard.run.model_checks import check_models
+from evalguard.run.needed_guards import find_guards
 from evalguard.run.options import CompareOptions
-from evalguard.run.preflight import check_models, find_guards
 from evalguard.run.sources import (
     ModelSource,
     SideSpec,

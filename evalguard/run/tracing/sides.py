@@ -32,7 +32,8 @@ from evalguard.run.loading.edited_model import tensor_reader
 from evalguard.run.loading.load_plan import LoadPlan
 from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.loading.own_environment import is_runtime
-from evalguard.run.sources import ModelSource, Source, identify_model
+from evalguard.run.run_identities import identify_model
+from evalguard.run.sources import ModelSource, Source
 from evalguard.store.activation_spool import SpooledActivations
 
 if TYPE_CHECKING:

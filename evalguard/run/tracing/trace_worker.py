@@ -18,8 +18,9 @@ from evalguard.errors import EvaluationError, Interrupted, WorkerError
 from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
 from evalguard.run.interrupts import interruptible
 from evalguard.run.options import CompareOptions, describe_options, make_options
-from evalguard.run.own_process import OwnProcess, serve_work
+from evalguard.run.own_process import OwnProcess
 from evalguard.run.tracing.traced_documents import DocumentChoice
+from evalguard.run.work_program import serve_work
 from evalguard.worker.messages import Call
 
 NOTHING_KEPT = "nothing of a trace is kept: the same command starts it anew"

@@ -13,7 +13,7 @@ from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import UsageError
 from evalguard.models.tracing.passes import ReportStep
-from evalguard.run.loading.lazy_scorer import worker_starter
+from evalguard.run.loading.scorer_opening import worker_starter
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.recorded_sides import open_dump, open_runtime_side

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.harness.finished_runs.run import read_run
+from evalguard.harness.finished_runs.lmeval_run import read_run
 
 Rewrite = Callable[[Path, Callable[[list[dict[str, Any]]], list[dict[str, Any]]]], None]
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evalguard.errors import EvaluationError
-from evalguard.harness.finished_runs.files import read_lines
+from evalguard.harness.finished_runs.foreign_json import read_lines
 
 texts = st.text(st.characters(codec=None, exclude_categories=()))  # halves of characters too
 whole = st.integers() | st.integers(10**16, 10**21) | st.integers(-(10**21), -(10**16))

@@ -17,8 +17,9 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.scores import ScoreTable
 from evalguard.core.task_group import TaskGroup
-from evalguard.harness.finished_runs.results import Results
-from evalguard.harness.finished_runs.run import LmEvalRun, read_run, stored_groups
+from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, read_run
+from evalguard.harness.finished_runs.results_file import Results
+from evalguard.harness.finished_runs.stored_groups import stored_groups
 from evalguard.harness.score_tables import score_tables
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from evalguard.core.gate import Gate
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
-from evalguard.harness.finished_runs import files as json_file
-from evalguard.harness.finished_runs.run import read_run
+from evalguard.harness.finished_runs import foreign_json as json_file
+from evalguard.harness.finished_runs.lmeval_run import read_run
 from evalguard.run.table_comparisons import compare_tables
 
 DATE = "2024-05-06T07-08-09.123"

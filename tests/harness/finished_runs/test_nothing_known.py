@@ -449,7 +449,7 @@ def test_a_task_that_is_not_asked_may_have_no_samples(compare: Any) -> None:
 
 def test_what_makes_answers_say_nothing_is_read_back_with_a_stored_run(tmp_path: Path) -> None:
     from evalguard.core.scores import Uninformative
-    from evalguard.harness.finished_runs.run import read_run
+    from evalguard.harness.finished_runs.lmeval_run import read_run
     from evalguard.run.metric_facts import MetricFacts, describe_metrics
 
     tables = read_run(generated(missing=N).write(tmp_path / "run")).tables

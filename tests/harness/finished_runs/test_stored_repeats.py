@@ -8,7 +8,7 @@ from typing import Any
 from local_tasks import N
 
 from evalguard.core.reports.generations import GeneratedDocument
-from evalguard.harness.finished_runs.run import read_run
+from evalguard.harness.finished_runs.lmeval_run import read_run
 from evalguard.run.compare import compare
 
 

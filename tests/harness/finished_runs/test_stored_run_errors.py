@@ -12,8 +12,9 @@ import pytest
 from evalguard.core.gate import Gate
 from evalguard.core.pairing import pair
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
-from evalguard.harness.finished_runs.files import is_lmeval_run
-from evalguard.harness.finished_runs.run import environment_differences, read_run
+from evalguard.harness.finished_runs.lmeval_run import read_run
+from evalguard.harness.finished_runs.run_facts import environment_differences
+from evalguard.harness.finished_runs.run_files import is_lmeval_run
 from evalguard.run.table_comparisons import compare_tables
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from evalguard.core.document_fields import DocumentFields
 from evalguard.core.documents.columns import DocumentColumns, Numbers
 from evalguard.core.documents.likelihoods import restore_infinities
-from evalguard.core.documents.rescoring import Rescoring, rescoring
 from evalguard.core.score_items import (
     DocumentStatistics,
     NotComparableError,
@@ -25,11 +24,9 @@ from evalguard.core.score_items import (
 from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable, Uninformative
 from evalguard.errors import EvaluationError
 from evalguard.harness.finished_runs.labels import read_document_fields
-from evalguard.harness.finished_runs.results import (
-    Results,
-    run_disagreement,
-    stderr_disagreement,
-)
+from evalguard.harness.finished_runs.recomputed_metrics import run_disagreement, stderr_disagreement
+from evalguard.harness.finished_runs.rescoring import read_rescoring
+from evalguard.harness.finished_runs.results_file import Results
 from evalguard.harness.finished_runs.samples import (
     ABSENT,
     Samples,
@@ -274,49 +271,4 @@ def _gaps(samples: Samples) -> str:
     return (
         "the documents are a selection (lm-eval's --samples): lm-eval mislabels their ids if the "
         "selection was not in ascending order"
-    )
-
-
-# lm-eval's own aggregations, for the items of a stored run whose metric is not a mean.
-
-
-# lm-eval's placeholder of runs without metrics.
-_NO_METRIC = "bypass"
-
-
-def read_rescoring(items: Sequence[object], name: str) -> Rescoring:
-    """Rescore stored items by the aggregation that lm-eval registers under a name.
-
-    A task's own function is recorded as its source text only: it cannot be run here.
-
-    Raises:
-        NotComparableError: for a name that lm-eval does not register, or items that its function
-            fails on.
-    """
-    import lm_eval.api.metrics  # noqa: F401  registers the aggregations
-    from lm_eval.api.registry import AGGREGATION_REGISTRY
-
-    function = None if name == _NO_METRIC else AGGREGATION_REGISTRY.get(name, None)
-    if function is None:
-        raise NotComparableError(
-            f"its aggregation '{name}' is a function of the task, which a stored run does not hold"
-        )
-
-    def aggregate(chosen: list[object]) -> float:
-        try:
-            return float(function(chosen))
-        except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
-            raise _failed(name, error) from error
-        except (TypeError, ValueError) as error:
-            raise _failed(name, error) from error
-
-    try:
-        return rescoring(items, name, aggregate)
-    except EvaluationError as error:
-        raise NotComparableError(str(error)) from error
-
-
-def _failed(name: str, error: Exception) -> EvaluationError:
-    return EvaluationError(
-        f"lm-eval's aggregation '{name}' fails on the stored items: {type(error).__name__}: {error}"
     )

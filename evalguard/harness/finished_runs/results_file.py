@@ -10,12 +10,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
-from evalguard.core.score_items import DocumentStatistics
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
-from evalguard.harness.finished_runs.files import read_file
+from evalguard.harness.finished_runs.answer_choosing import Choosing
+from evalguard.harness.finished_runs.foreign_json import read_file
 from evalguard.harness.task_data import describe_data
 
 # Aggregations and directions of lm-eval's registry, for results files that do not name them.
@@ -296,81 +294,3 @@ def _function_name(text: str) -> str:
     if found and not head.strip(" \n@"):
         return rest.partition("(")[0].strip()
     return text.strip().partition("\n")[0][:60]
-
-
-# Checks that a samples file and a results file are of one run: the metrics must come out again.
-
-
-_RELATIVE = 1e-6
-_ABSOLUTE = 1e-9
-
-
-def metric_value(statistics: DocumentStatistics) -> float:
-    """Aggregate documents as lm-eval does (see ``evalguard.core.scores.Aggregation``)."""
-    if statistics.rescoring is not None:
-        return statistics.rescoring.metric(np.arange(statistics.values.size))
-    total = statistics.values.sum()
-    with np.errstate(all="ignore"):  # what is out of range is not a value, and cannot agree
-        if statistics.weights is None:
-            mean = total / statistics.values.size
-            return float(np.exp(-mean) if statistics.aggregation == "perplexity" else mean)
-        ratio = -total / statistics.weights.sum()
-        if statistics.aggregation == "bits_per_byte":
-            return float(ratio / math.log(2))
-        return float(np.exp(ratio))
-
-
-def run_disagreement(statistics: DocumentStatistics, reported: float) -> str:
-    """Say where the samples give another value than the results file, or return ""."""
-    value = metric_value(statistics)
-    if _agree(value, reported):
-        return ""
-    return f"the samples give {value:.10g}, the results file says {reported:.10g}"
-
-
-def stderr_disagreement(statistics: DocumentStatistics, reported: float | None) -> str:
-    """Say where the samples give another standard error than the results file, or return "".
-
-    Of means only: lm-eval bootstraps those of perplexities.
-    """
-    n = statistics.values.size
-    if statistics.aggregation != "mean" or reported is None or n < 2:
-        return ""
-    stderr = float(statistics.values.std(ddof=1)) / math.sqrt(n)
-    if _agree(stderr, reported):
-        return ""
-    return f"a standard error of {stderr:.4g}, and the results file says {reported:.4g}"
-
-
-def _agree(found: float, reported: float) -> bool:
-    return bool(np.isclose(found, reported, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True))
-
-
-# Choosing: how the answers of a stored run's task came about.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choosing:
-    """What a results file records of it.
-
-    Attributes:
-        output_type: lm-eval's name of it, "" where it is not recorded.
-        own_rules: whether the task has a ``process_results`` of its own.
-        delimiter: what lm-eval puts before each option.
-        doubled: whether the options are asked once more, without their context.
-    """
-
-    output_type: str
-    own_rules: bool
-    delimiter: str
-    doubled: bool
-
-    @property
-    def asks_likelihoods(self) -> bool:
-        """Whether log-likelihoods of given texts are asked."""
-        return "likelihood" in self.output_type or self.output_type == "multiple_choice"
-
-    @property
-    def shows_options(self) -> bool:
-        """Whether a run shows what is chosen from, and by which rule."""
-        return self.output_type == "multiple_choice" and not self.own_rules

@@ -1,0 +1,56 @@
+"""Where in a guard file the cause of an error stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from evalguard.core.settings import Variant
+from evalguard.errors import (
+    BuildError,
+    EvalguardError,
+    GuardFileError,
+    SettingError,
+    UsageError,
+)
+from evalguard.run.sources import ModelSource, join_hints
+
+# What a guard file says can be the cause of these.
+_LOCATED_ERRORS = (BuildError, SettingError, UsageError)
+
+
+@contextmanager
+def with_location(source: ModelSource) -> Iterator[None]:
+    """Put ``FILE:LINE`` before an error about a model or a setting that a guard file declares.
+
+    A model that the command line names gets the names of the guard file as a further hint where
+    it may be a misspelt one.
+    """
+    try:
+        yield
+    except GuardFileError:
+        raise
+    except EvalguardError as error:
+        if source.guard is not None and isinstance(error, _LOCATED_ERRORS):
+            setting = _quoted_setting(str(error), source.variant)
+            where = source.guard.place(source.variant.name, setting)
+            _prepend_text(error, f"{where}: ")
+        error.hint = join_hints(source.misspelt, error.hint)  # a right name is the best of them
+        raise
+
+
+def _prepend_text(error: EvalguardError, text: str) -> None:
+    if not str(error).startswith(text):
+        error.args = (f"{text}{error}",)
+
+
+def _quoted_setting(message: str, variant: Variant) -> str:
+    """Return the one setting that a message quotes by name or target; "" if there is none."""
+    found = [
+        setting.name
+        for setting in variant.settings
+        if f"'{setting.name}'" in message
+        or f"'{setting.target.path}'" in message
+        or str(setting.target) in message
+    ]
+    return found[0] if len(found) == 1 else ""

@@ -1,0 +1,160 @@
+"""Whether what the gate asks for can be measured: seen before hours of scoring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+
+from evalguard.core.gate import Gate
+from evalguard.core.limits import OF_ANSWERS
+from evalguard.errors import (
+    MisalignedRunsError,
+    UsageError,
+    nearest,
+)
+from evalguard.run.choices import Choices
+from evalguard.run.loading.own_environment import (
+    shows_distributions,
+)
+from evalguard.run.scoring.reference_scorer import chat_template_missing
+from evalguard.run.sources import (
+    BaselineSource,
+    ModelSource,
+    ReferenceSource,
+    RunSource,
+    Source,
+    StoredSource,
+)
+
+_GIVE_MODEL = "name the model itself with --base"
+
+
+def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
+    """Refuse a gate that asks for what this comparison cannot show.
+
+    Raises:
+        UsageError: naming the limits, or the option.
+    """
+    _check_scorer(choices)
+    _check_rolling_bos(sources, choices)
+    _check_switched_on(choices)
+    for source in sources:
+        if isinstance(source, StoredSource):
+            _check_stored(source, choices.gate)
+        elif isinstance(source, ReferenceSource):
+            _check_reference(source, choices)
+        else:
+            _check_shown(source, choices.gate)
+    _check_versions(sources, choices)
+
+
+def _check_reference(base: ReferenceSource, choices: Choices) -> None:
+    """Refuse what a reference file does not hold."""
+    if choices.task_options.apply_chat_template:
+        raise chat_template_missing(base.path)
+    absent = [task for task in choices.tasks if task not in base.tasks]
+    if absent and not any(task in base.tasks for task in choices.tasks):
+        raise UsageError(
+            f"{base.path} has no answers to {', '.join(absent)}{nearest(absent[0], base.tasks)}",
+            hint=f"its tasks: {', '.join(base.tasks)}",
+        )
+
+
+def _check_scorer(choices: Choices) -> None:
+    mode, needed = choices.distributions.mode, choices.gate.needs_distributions
+    asked = mode in ("lockstep", "reference")
+    if choices.policy.scorer == "harness" and (asked or (mode == "auto" and needed)):
+        what = f"distributions {mode}" if asked else "a limit of the gate"
+        raise UsageError(
+            f"{what} needs the models' distributions, and lm-eval's own path (--scorer harness) "
+            "shows none",
+            hint="leave out one of the two",
+        )
+
+
+def _check_versions(sources: Sequence[Source], choices: Choices) -> None:
+    """Refuse a model beside an lm-eval run of which no metric could be paired with the model's.
+
+    Raises:
+        MisalignedRunsError: before the model is scored, with what to do.
+    """
+    runs = [source for source in sources if isinstance(source, RunSource)]
+    models = [source for source in sources if isinstance(source, ModelSource)]
+    if not runs or not models or "reading" in choices.allow:
+        return
+    (run,) = runs
+    here = metadata.version("lm_eval")
+    then = {str((table.reading or {}).get("lm_eval") or "not recorded") for table in run.run.tables}
+    if then <= {here}:
+        return
+    raise MisalignedRunsError(
+        f"the version of lm-eval is {', '.join(then)} in the run {run.name}, and {here} here: "
+        "versions build and read prompts differently (some add BOS, some do not), and a finished "
+        "run does not show its token ids",
+        hint=f"run lm_eval again with {here}, or name the model instead of its run; if both read "
+        "the same tokens: --allow-differing tokens",
+    )
+
+
+def _check_rolling_bos(sources: Sequence[Source], choices: Choices) -> None:
+    if choices.policy.rolling_bos != "once":
+        return
+    leave_out = "leave out rolling_bos: once (run of the guard file)"
+    if choices.policy.scorer == "harness":
+        raise UsageError(
+            "rolling_bos once reads whole texts otherwise than lm-eval's own path (--scorer "
+            "harness) does",
+            hint="leave out one of the two",
+        )
+    for source in sources:
+        if isinstance(source, ModelSource) and not shows_distributions(source.variant):
+            raise UsageError(
+                f"rolling_bos once works with model type hf, and '{source.name}' is of type "
+                f"'{source.variant.model}': lm-eval's own code reads its texts",
+                hint=leave_out,
+            )
+
+
+def _check_switched_on(choices: Choices) -> None:
+    if choices.distributions.mode == "off" and choices.gate.needs_distributions:
+        raise UsageError(
+            f"the gate has limits on {_distribution_limits(choices.gate)}, and distributions "
+            "are off",
+            hint="leave out --distributions off (distributions: off), or the limits",
+        )
+
+
+def _check_shown(source: ModelSource, gate: Gate) -> None:
+    """A limit on distributions needs all of them; the tokens that a server shows are not enough."""
+    if gate.needs_distributions and not shows_distributions(source.variant):
+        raise UsageError(
+            f"the gate has limits on {_distribution_limits(gate)}, and '{source.name}', of type "
+            f"'{source.variant.model}', shows no whole distributions: from the most probable "
+            "tokens of a server KL is only estimated, from below, and no limit is held to that",
+            hint="name the model itself (model: hf) for base and candidate, or leave out the "
+            "limits (--gate-metric, gate: {metrics: ...})",
+        )
+
+
+def _check_stored(source: StoredSource, gate: Gate) -> None:
+    """Scores that were kept are all there is of a model that is not asked any more."""
+    kept = isinstance(source, BaselineSource)
+    what = f"the stored base '{source.name}'" if kept else f"the finished run '{source.name}'"
+    instead = _GIVE_MODEL if kept else "name the model instead of its run"
+    if gate.needs_distributions:
+        raise UsageError(
+            f"the gate has limits on {_distribution_limits(gate)}, and {what} holds scores, no "
+            "distributions",
+            hint=f"{instead}, or leave out the limits (--gate-metric, gate: {{metrics: ...}})",
+        )
+    asks_for_answers = any(limit.metric == OF_ANSWERS for limit in gate.limits)
+    if asks_for_answers and not any(table.answers for table in source.run.tables):
+        instead = "give its run folder in place of the history" if kept else instead
+        raise UsageError(
+            f"the gate has a limit on {OF_ANSWERS}, and {what} keeps no answers",
+            hint=f"{instead}, or leave out the limit",
+        )
+
+
+def _distribution_limits(gate: Gate) -> str:
+    return ", ".join(limit.metric for limit in gate.limits if limit.of_distributions)

@@ -1,0 +1,124 @@
+"""Checks of the models before anything long runs: are they there, are they models at all?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.settings import Value
+from evalguard.errors import (
+    EvaluationError,
+    UsageError,
+)
+from evalguard.models.arguments import HF_TYPES, check_type
+from evalguard.models.model_folders import check_model_folder, find_local_folder
+from evalguard.run.error_places import with_location
+from evalguard.run.loading.own_environment import (
+    check_runtime,
+)
+from evalguard.run.loading.serving import check_served
+from evalguard.run.sources import (
+    ModelSource,
+)
+
+_CONFIG_FILE = "config.json"
+
+
+def check_models(sources: Iterable[ModelSource]) -> None:
+    """Refuse models that can be seen to be none, before the first one is loaded and scored.
+
+    Raises:
+        UsageError: for a folder or hub id that leads nowhere, a folder that holds no model, or a
+            model type whose numbers are wrong.
+        EvaluationError: for weights that are damaged, or pickled and not allowed to be.
+        SettingError: for settings that contradict each other.
+    """
+    for source in sources:
+        with with_location(source):
+            variant = source.variant
+            check_type(variant.model)
+            arguments = plan_conversion(variant).model_args
+            check_served(variant)
+            check_runtime(variant)
+            # What a recipe builds is not there yet; other model types read names their own way.
+            if variant.model in HF_TYPES and variant.build is None:
+                _check_model(arguments, allow_pickle=variant.allow_pickle)
+
+
+def _check_model(arguments: Mapping[str, Value], *, allow_pickle: bool) -> None:
+    name = arguments.get("pretrained")
+    if not (isinstance(name, str) and name):
+        return
+    try:
+        folder = find_local_folder(name)
+        if folder is not None:
+            folder = _model_folder(folder, arguments)
+    except EvaluationError as error:
+        raise UsageError(str(error), hint=error.hint) from error
+    if folder is None:
+        check_hub_model(name, arguments)
+    else:
+        check_model_folder(folder, allow_pickle=allow_pickle, needed=())
+
+
+def _model_folder(folder: Path, arguments: Mapping[str, Value]) -> Path:
+    """Return the folder that holds the model.
+
+    Raises:
+        EvaluationError: if it is not there, or holds none.
+    """
+    folder /= str(arguments.get("subfolder") or "")
+    if not folder.is_dir():
+        raise EvaluationError(f"there is no model folder {folder}")
+    if not (arguments.get("gguf_file") or (folder / _CONFIG_FILE).is_file()):
+        check_model_folder(folder, allow_pickle=True, needed=(_CONFIG_FILE,))
+    return folder
+
+
+def check_hub_model(name: str, arguments: Mapping[str, Value]) -> None:
+    """Refuse a hub id that leads nowhere; its config.json, which loading needs, is fetched.
+
+    What else may be wrong with a hub model (no permission, no config.json) loading says better.
+
+    Raises:
+        UsageError: if the hub has no such model, or the local cache has none and going online is
+            switched off.
+        EvaluationError: if it is not in the cache and the hub does not answer.
+    """
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    absent = f"there is no folder {name}, and no such model in the local Hugging Face cache"
+    try:
+        hf_hub_download(
+            name,
+            _CONFIG_FILE,
+            revision=str(arguments.get("revision") or "main"),
+            subfolder=str(arguments.get("subfolder") or "") or None,
+        )
+    except GatedRepoError:
+        return
+    except RepositoryNotFoundError as error:
+        raise UsageError(
+            f"there is no folder {name}, and the Hugging Face hub has no such model",
+            hint="give a path, or check the hub id (a private model needs a login)",
+        ) from error
+    except LocalEntryNotFoundError as error:
+        if constants.HF_HUB_OFFLINE:
+            raise UsageError(
+                f"{absent}; HF_HUB_OFFLINE forbids to look further",
+                hint="give a path, or unset HF_HUB_OFFLINE",
+            ) from error
+        raise EvaluationError(
+            f"{absent}; the hub cannot be reached", hint="give a path, or go online and try again"
+        ) from error
+    except (EntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
+        return
