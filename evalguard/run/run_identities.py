@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Variant, digest_of
-from evalguard.run.sources import ModelSource, ReferenceSource, RunSource
-import re
-from evalguard.models.model_folders import hub_commit
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
+from evalguard.models.model_folders import hub_commit
+from evalguard.run.sources import ModelSource, ReferenceSource, RunSource
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
