@@ -138,19 +138,13 @@ def build(
     """
     from filelock import FileLock
 
-    if variant.build is None:
-        raise BuildError(f"'{variant.name}' has no build recipe")
-    if not variant.allow_code:
+    if variant.build is not None and not variant.allow_code:
         raise UsageError(
             f"'{variant.name}' is built by running code, and code from this guard file is not "
             "allowed to run",
             hint="name the guard file with --config and allow code, if you trust it",
         )
-    job = replace(
-        _resolve(variant.build, plan.build_inputs, python),
-        python=python,
-        variables=dict(variables or {}),
-    )
+    job = _job(variant, plan, python, variables)
     builds = cache_dir.absolute() / "builds"
     builds.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{builds / job.digest}.lock"):
@@ -159,6 +153,36 @@ def build(
             entry = _build_entry(job, builds, variant, timeout)
         mark_used(entry)
     return entry / job.recipe.output
+
+
+def find_build(
+    variant: Variant,
+    plan: ConversionPlan,
+    cache_dir: Path,
+    *,
+    python: str = sys.executable,
+    variables: Mapping[str, str | None] | None = None,
+) -> Path | None:
+    """Return the path of what ``build`` has made before and would give now; None: nothing.
+
+    Raises:
+        BuildError: the variant has no recipe, or one that cannot run.
+    """
+    job = _job(variant, plan, python, variables)
+    entry = _find_entry(job, cache_dir.absolute() / "builds")
+    return None if entry is None else entry / job.recipe.output
+
+
+def _job(
+    variant: Variant,
+    plan: ConversionPlan,
+    python: str,
+    variables: Mapping[str, str | None] | None,
+) -> _Job:
+    if variant.build is None:
+        raise BuildError(f"'{variant.name}' has no build recipe")
+    resolved = _resolve(variant.build, plan.build_inputs, python)
+    return replace(resolved, python=python, variables=dict(variables or {}))
 
 
 def describe_build(variant: Variant, plan: ConversionPlan, cache_dir: Path) -> tuple[str, ...]:

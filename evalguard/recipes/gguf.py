@@ -5,7 +5,10 @@
       output: model.gguf
       inputs: {source: orig, type: Q8_0, overrides: {"blk.*.ffn_down.weight": F16}}
 
-Needs the packages ``gguf`` and ``safetensors``. The file format and the names of its keys are
+Needs the packages ``gguf`` and ``safetensors``, and for K- and i-quants ``xllamacpp``, whose ggml
+rounds them. Every matrix has the one type, as of ``llama-quantize --pure``. A matrix whose rows are
+no multiple of the type's block has another one, by llama.cpp's rules (``fallback_type``); the file
+names those (``FALLBACKS_KEY``). The file format and the names of its keys are
 those of llama.cpp (docs/gguf.md in its repository); weights of q and k are permuted because
 llama.cpp rotates pairs of neighbours where Hugging Face rotates halves.
 """
@@ -14,6 +17,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -55,8 +60,15 @@ _WHOLE_TENSORS = {
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
 }
-# What the package gguf can write; K-quants need llama.cpp's own tool.
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
+# What the package gguf writes, and what ggml's library does.
+_PLAIN_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
+_GGML_TYPES = ("Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K", "IQ4_XS", "IQ4_NL", "IQ3_S")
+TYPES = (*_PLAIN_TYPES, *_GGML_TYPES)
+_FALLBACKS = {
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+    "IQ4_XS": "IQ4_NL", "IQ3_S": "IQ4_NL",
+}  # fmt: skip
+FALLBACKS_KEY = "evalguard.fallbacks"
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6  # kinds of tokens in a GGUF file
 
 Array = NDArray[Any]
@@ -75,7 +87,7 @@ def convert(
 
     Args:
         source: folder with config.json, safetensors and tokenizer.json.
-        type: of every matrix; vectors stay F32, as llama.cpp's converter has it.
+        type: of every matrix whose rows it fits; vectors stay F32, as llama.cpp's converter has it.
         overrides: pattern of GGUF tensor names -> type, the first match counts.
         eps, rope_base: in place of the checkpoint's, to plant or to mend a fault.
         add_bos: whether a text is to begin with BOS; None: as the tokenizer does.
@@ -96,9 +108,16 @@ def convert(
     writer = GGUFWriter(str(output), architecture)
     _write_sizes(writer, config, eps, rope_base)
     _write_tokenizer(writer, folder, config, add_bos)
+    changed: dict[tuple[str, str], list[str]] = {}
     for name, tensor in _tensors(folder, config):
-        kind = GGMLQuantizationType[_type_of(name, tensor, rules)]
+        asked = _type_of(name, tensor, rules)
+        written = fallback_type(asked, tensor.shape[-1])
+        if written != asked:
+            changed.setdefault((asked, written), []).append(name)
+        kind = GGMLQuantizationType[written]
         writer.add_tensor(name, _encode(tensor, kind), raw_dtype=kind)
+    if changed:
+        writer.add_string(FALLBACKS_KEY, _fallbacks_text(changed))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -214,17 +233,42 @@ def _type_of(name: str, tensor: Array, rules: Mapping[str, str]) -> str:
     return next(kind for pattern, kind in rules.items() if fnmatchcase(name, pattern))
 
 
-def _encode(tensor: Array, kind: Any) -> Array:
-    """Values of a type, as bytes; a row that its blocks do not divide stays F16 in llama.cpp."""
-    from gguf.quants import QuantError, quantize
+def fallback_type(kind: str, columns: int) -> str:
+    """Return the type of a matrix of which ``kind`` was asked: itself, where its blocks fit.
 
-    try:
-        return np.asarray(quantize(tensor, kind))
-    except QuantError as error:
-        raise UsageError(
-            f"a tensor of shape {tensor.shape} cannot be {kind.name}: {error}",
-            hint='keep it as it is: overrides: {"PATTERN": F16}',
-        ) from error
+    Those of llama.cpp's quantiser (tensor_type_fallback in src/llama-quant.cpp, of 2026): a type of
+    blocks of 32 in place of one of 256, and F16 where that does not fit either.
+
+    >>> fallback_type("Q4_K", 256), fallback_type("Q4_K", 96), fallback_type("Q4_0", 172)
+    ('Q4_K', 'Q5_0', 'F16')
+    """
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    for one in (kind, _FALLBACKS.get(kind, "F16")):
+        if columns % GGML_QUANT_SIZES[GGMLQuantizationType[one]][0] == 0:
+            return one
+    return "F16"
+
+
+def _fallbacks_text(changed: Mapping[tuple[str, str], list[str]]) -> str:
+    """Which matrices have another type than was asked for, layers as one."""
+    parts = []
+    for (asked, written), names in changed.items():
+        kinds = Counter(re.sub(r"^blk\.\d+\.", "blk.*.", name) for name in names)
+        listed = [f"{one} ({count})" if count > 1 else one for one, count in kinds.items()]
+        parts.append(f"{written} in place of {asked}: {', '.join(listed)}")
+    return "; ".join(parts)
+
+
+def _encode(tensor: Array, kind: Any) -> Array:
+    """Values of a type, as bytes."""
+    if kind.name in _GGML_TYPES:
+        from evalguard.recipes.ggml_quantiser import quantise_rows
+
+        return quantise_rows(tensor.reshape(-1, tensor.shape[-1]), kind)
+    from gguf.quants import quantize
+
+    return np.asarray(quantize(tensor, kind))
 
 
 # The tokenizer: byte-level BPE as "gpt2", BPE over sentencepiece's blanks as "llama".

@@ -14,6 +14,7 @@ from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.lmeval_run import share_documents
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import FinishedComparison
+from evalguard.run.checkpoint_sizes import with_sizes
 from evalguard.run.choices import Choices, resolve_choices, with_workers
 from evalguard.run.ending import DEFAULT_OUTPUT, finish_run
 from evalguard.run.executing.actors import with_execution
@@ -109,6 +110,7 @@ def compare_sides(
     with interruptible("scoring"), lead_to_tokenizer(options.command):
         scored, stops = _score(sources, choices, options, meter=meter, recurring=recurring)
     with interruptible("comparing the scores"):
+        scored = with_sizes(sources, scored, options.cache_dir)
         with meter.phase("comparing"):
             report = build_report(scored, choices, options, stops)
         # what a screen proposes is typed from it, with the guard file and the tasks of a night

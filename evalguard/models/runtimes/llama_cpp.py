@@ -28,6 +28,7 @@ _LARGEST = 1024  # bytes: more than any of the structures has had
 _KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPECIAL, _DROPPED = 1, 0
+_FALLBACKS_KEY = "evalguard.fallbacks"  # where evalguard's recipe names them
 
 
 class _Blob(ctypes.Structure):
@@ -238,6 +239,11 @@ class LlamaCpp(Runtime):
             self.files = (*self.files, *self._tokenizer.files)
         self._add_bos = texts["add_bos_token"]
         self.dtype = _weight_type(c, model)
+        if fallbacks := _metadata(c, model, _FALLBACKS_KEY, room=4096):
+            self.caveats = (
+                f"rows of some matrices are no multiple of their type's block, and have "
+                f"another one: {fallbacks}",
+            )
         self._set_special(texts["prefix_token_id"])
 
     def _set_special(self, prefix: int | None) -> None:
@@ -478,9 +484,9 @@ def _weight_type(c: Any, model: Any) -> str:
     return text.value.decode("utf-8", "replace").rpartition(" ")[2].lower()
 
 
-def _metadata(c: Any, model: Any, key: str) -> str:
-    text = ctypes.create_string_buffer(256)
-    c.llama_model_meta_val_str(model, key.encode(), text, ctypes.c_size_t(256))
+def _metadata(c: Any, model: Any, key: str, *, room: int = 256) -> str:
+    text = ctypes.create_string_buffer(room)
+    c.llama_model_meta_val_str(model, key.encode(), text, ctypes.c_size_t(room))
     return text.value.decode("utf-8", "replace")
 
 

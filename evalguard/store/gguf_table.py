@@ -1,0 +1,175 @@
+"""The table of tensors of a GGUF file, read by its specification (docs/gguf.md of ggml).
+
+Without the package gguf, which not every environment has, and without its reading of the whole
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO
+
+from evalguard.errors import EvaluationError
+from evalguard.regular_file import open_regular
+
+# ggml's number of a type: name, weights of a block, bytes of a block (ggml.h, ggml-common.h).
+GGML_TYPES = {
+    0: ("f32", 1, 4), 1: ("f16", 1, 2), 2: ("q4_0", 32, 18), 3: ("q4_1", 32, 20),
+    6: ("q5_0", 32, 22), 7: ("q5_1", 32, 24), 8: ("q8_0", 32, 34), 10: ("q2_K", 256, 84),
+    11: ("q3_K", 256, 110), 12: ("q4_K", 256, 144), 13: ("q5_K", 256, 176),
+    14: ("q6_K", 256, 210), 15: ("q8_K", 256, 292), 16: ("iq2_xxs", 256, 66),
+    17: ("iq2_xs", 256, 74), 18: ("iq3_xxs", 256, 98), 19: ("iq1_s", 256, 50),
+    20: ("iq4_nl", 32, 18), 21: ("iq3_s", 256, 110), 22: ("iq2_s", 256, 82),
+    23: ("iq4_xs", 256, 136), 24: ("i8", 1, 1), 25: ("i16", 1, 2), 26: ("i32", 1, 4),
+    27: ("i64", 1, 8), 28: ("f64", 1, 8), 29: ("iq1_m", 256, 56), 30: ("bf16", 1, 2),
+    34: ("tq1_0", 256, 54), 35: ("tq2_0", 256, 66), 39: ("mxfp4", 32, 17), 40: ("nvfp4", 64, 36),
+    41: ("q1_0", 128, 18),
+}  # fmt: skip
+_VALUE_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING, _ARRAY, _UINT32 = 8, 9, 4
+_ALIGNMENT = 32
+_DEEPEST, _MOST_DIMENSIONS = 4, 4
+_PART = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.gguf)")
+_CUT_HINT = "it was cut off or damaged: copy or download it again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufTensor:
+    """A tensor as the table has it: its type, its weights, and the bytes that they take."""
+
+    name: str
+    kind: str
+    weights: int
+    bytes: int
+
+
+def read_gguf_table(path: Path) -> list[GgufTensor]:
+    """Return the tensors of a GGUF file, of all its parts where it was split.
+
+    Raises:
+        EvaluationError: a part is missing, cut off or damaged, or has a type that is not known.
+    """
+    return [one for part in gguf_parts(path) for one in _read_part(part)]
+
+
+def gguf_parts(path: Path) -> list[Path]:
+    """Return the files of a GGUF: itself, or all that it was split into, by their names.
+
+    Raises:
+        EvaluationError: one of them is not there.
+    """
+    found = _PART.fullmatch(path.name)
+    if found is None:
+        return [path]
+    first, _, of, count, last = found.groups()
+    parts = [
+        path.with_name(f"{first}{number:05d}{of}{count}{last}")
+        for number in range(1, int(count) + 1)
+    ]
+    for part in parts:
+        if not part.exists():
+            raise EvaluationError(f"{part.name} is not there, one of {int(count)} parts")
+    return parts
+
+
+def _read_part(path: Path) -> list[GgufTensor]:
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            return _Table(file, path, size).read()
+    except OSError as error:
+        raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
+    except (struct.error, OverflowError, MemoryError) as error:
+        raise EvaluationError(f"{path} ends in the middle of its header", hint=_CUT_HINT) from error
+
+
+class _Table:
+    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
+        self._file, self._path, self._size = file, path, size
+        self._alignment = _ALIGNMENT
+
+    def read(self) -> list[GgufTensor]:
+        if self._file.read(4) != b"GGUF":
+            raise EvaluationError(f"{self._path} is no GGUF file", hint=_CUT_HINT)
+        (version,) = self._take("<I")
+        if version not in (2, 3):
+            raise EvaluationError(f"{self._path} is GGUF of version {version}, known are 2 and 3")
+        tensors, pairs = self._take("<QQ")
+        for _ in range(self._checked(pairs)):
+            key = self._text()
+            (kind,) = self._take("<I")
+            if key == "general.alignment" and kind == _UINT32:
+                (self._alignment,) = self._take("<I")
+            else:
+                self._skip_value(kind)
+        entries = [self._entry() for _ in range(self._checked(tensors))]
+        start = -(-self._file.tell() // max(self._alignment, 1)) * max(self._alignment, 1)
+        for one, offset in entries:
+            if start + offset + one.bytes > self._size:
+                raise EvaluationError(
+                    f"{self._path.name} ends at byte {self._size:,}, in the middle of {one.name}",
+                    hint=_CUT_HINT,
+                )
+        for (one, begin), (other, after) in pairwise(sorted(entries, key=lambda entry: entry[1])):
+            if begin + one.bytes > after:
+                raise EvaluationError(
+                    f"{one.name[:80]} and {other.name[:80]} of {self._path.name} overlap"
+                )
+        return [one for one, _ in entries]
+
+    def _entry(self) -> tuple[GgufTensor, int]:
+        name = self._text()
+        (dimensions,) = self._take("<I")
+        if dimensions > _MOST_DIMENSIONS:
+            raise EvaluationError(f"{self._path}: {name[:80]} has {dimensions} dimensions")
+        shape = self._take(f"<{dimensions}Q")
+        kind, offset = self._take("<IQ")
+        if kind not in GGML_TYPES:
+            raise EvaluationError(f"{self._path.name}: {name[:80]} has type {kind}, not known here")
+        label, block, size = GGML_TYPES[kind]
+        weights = math.prod(shape)
+        if shape and shape[0] % block:
+            raise EvaluationError(
+                f"{self._path.name}: {name[:80]} has rows of {shape[0]}, and {label} has blocks of "
+                f"{block}"
+            )
+        return GgufTensor(
+            name=name, kind=label, weights=weights, bytes=weights // block * size
+        ), offset
+
+    def _skip_value(self, kind: int, depth: int = 0) -> None:
+        if kind == _STRING:
+            self._skip(*self._take("<Q"))
+        elif kind == _ARRAY and depth < _DEEPEST:
+            inner, count = self._take("<IQ")
+            if inner in _VALUE_SIZES:
+                self._skip(_VALUE_SIZES[inner] * count)
+            else:
+                for _ in range(self._checked(count)):
+                    self._skip_value(inner, depth + 1)
+        elif kind in _VALUE_SIZES:
+            self._skip(_VALUE_SIZES[kind])
+        else:
+            raise EvaluationError(f"{self._path} has metadata of type {kind}", hint=_CUT_HINT)
+
+    def _take(self, form: str) -> tuple[int, ...]:
+        return struct.unpack(form, self._file.read(struct.calcsize(form)))
+
+    def _text(self) -> str:
+        (length,) = self._take("<Q")
+        return self._file.read(self._checked(length)).decode("utf-8", "replace")
+
+    def _skip(self, count: int) -> None:
+        self._file.seek(self._checked(count), os.SEEK_CUR)
+
+    def _checked(self, count: int) -> int:
+        """A number of things of at least a byte each, which the file has room for."""
+        if count > self._size - self._file.tell():
+            raise EvaluationError(f"{self._path} ends in the middle of its header", hint=_CUT_HINT)
+        return count

@@ -1,0 +1,216 @@
+"""What the files of a checkpoint hold of what is loaded from them, read off their headers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from evalguard.errors import EvaluationError
+from evalguard.regular_file import read_regular_text
+from evalguard.store.gguf_table import read_gguf_table
+from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
+from evalguard.store.tensor_files.stored import FileBytes, StoredTensor
+from evalguard.store.tensor_files.torch_files import read_torch
+
+# What transformers loads of a folder, in its order: one file, else the index of several. Whatever
+# else lies there (another format, an optimizer's state) is not loaded.
+_WHOLE_OR_INDEX = (
+    ("model.safetensors", "model.safetensors.index.json"),
+    ("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
+_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+_OTHER_FORMS = ("*.gguf", "*.pth", "*.safetensors")
+# What in a config says how large an architecture is.
+_SIZES = (
+    "architectures", "model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
+    "num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "n_embd",
+    "n_layer", "n_inner", "n_head", "d_model", "num_layers",
+)  # fmt: skip
+_FEW = 0.05  # of the bytes: whole numbers that are no weights, such as positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeights:
+    """The tensors that a model is loaded from.
+
+    Attributes:
+        kind: form of the files: "safetensors", "torch" or "gguf".
+        bytes: of all tensors as they are stored.
+        numbers: weights that they stand for; None of packed ones, whose numbers are several weights
+            or none.
+        dtype: of most bytes.
+        packing: how the weights are packed, "" where each number is one.
+        sizes: what the config says of the architecture's size; {} where there is none.
+    """
+
+    kind: str
+    bytes: int
+    numbers: int | None
+    dtype: str
+    packing: str = ""
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_stored_weights(place: Path, *, gguf_file: str = "") -> StoredWeights:
+    """Return what a model folder, as transformers loads it, or a file of weights holds.
+
+    Args:
+        gguf_file: the file of the folder that is loaded in place of its other weights.
+
+    Raises:
+        EvaluationError: a file is missing, damaged or of an unknown form; the message says which.
+    """
+    if gguf_file:
+        place = place / gguf_file
+    if place.is_file():
+        return _read_file(place)
+    if not place.is_dir():
+        raise EvaluationError(f"there is nothing at {place}")
+    for whole, index in _WHOLE_OR_INDEX:
+        if (place / whole).is_file():
+            return _plain_weights(place, [place / whole])
+        if (place / index).is_file():
+            return _plain_weights(place, *_shards(place, index))
+    return _read_file(_only_file(place))
+
+
+def read_adapter_bytes(folder: Path) -> int:
+    """Return the bytes of an adapter's tensors.
+
+    Raises:
+        EvaluationError: there is none in the folder, or its file is damaged.
+    """
+    found = next((folder / name for name in _ADAPTERS if (folder / name).is_file()), None)
+    if found is None:
+        raise EvaluationError(f"{folder} holds no {' or '.join(_ADAPTERS)}")
+    return sum(one.nbytes for one in _checked_tensors(found))
+
+
+def same_architecture(one: StoredWeights, other: StoredWeights) -> bool:
+    """Whether two checkpoints hold as many weights, by the sizes that their configs name."""
+    return bool(one.sizes) and one.sizes == other.sizes
+
+
+def _read_file(path: Path) -> StoredWeights:
+    if path.suffix != ".gguf":
+        return _plain_weights(path.parent, [path])
+    tensors = read_gguf_table(path)
+    if not tensors:
+        raise EvaluationError(f"{path} holds no tensors")
+    return StoredWeights(
+        kind="gguf",
+        bytes=sum(one.bytes for one in tensors),
+        numbers=sum(one.weights for one in tensors),
+        dtype=_most((one.kind, one.bytes) for one in tensors),
+    )
+
+
+def _only_file(folder: Path) -> Path:
+    for pattern in _OTHER_FORMS:
+        files = sorted(one for one in folder.glob(pattern) if one.is_file())
+        parts = {one.name.rpartition("-of-")[2] for one in files}
+        if len(files) == 1 or (pattern == "*.gguf" and len(parts) == 1 and "-of-" in files[0].name):
+            return files[0]
+        if files:
+            raise EvaluationError(
+                f"{folder} holds {len(files)} files like {files[0].name}, and which of them are "
+                "loaded is not known"
+            )
+    wanted = ", ".join(name for names in _WHOLE_OR_INDEX for name in names)
+    raise EvaluationError(f"{folder} holds no weights (looked for {wanted})")
+
+
+def _shards(folder: Path, index: str) -> tuple[list[Path], Mapping[str, str]]:
+    weight_map = read_weight_map(folder / index)
+    files = [folder / name for name in sorted({*weight_map.values()})]
+    for file in files:
+        if not file.is_file():
+            raise EvaluationError(f"{index} names {file.name}, which is not there")
+    return files, weight_map
+
+
+def _plain_weights(
+    folder: Path, files: list[Path], weight_map: Mapping[str, str] | None = None
+) -> StoredWeights:
+    """Of safetensors or torch files that are loaded together."""
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        for one in _checked_tensors(file):
+            if one.name in tensors:
+                raise EvaluationError(f"{one.name} is in {tensors[one.name].file} and {one.file}")
+            tensors[one.name] = one
+    for name, shard in (weight_map or {}).items():
+        if name not in tensors:
+            raise EvaluationError(f"{shard} has no tensor {name[:80]}, which the index names")
+    if not tensors:
+        raise EvaluationError(f"{files[0]} holds no tensors")
+    config = _read_config(folder)
+    size = sum(one.nbytes for one in tensors.values())
+    whole = sum(one.nbytes for one in tensors.values() if not _is_float(one))
+    packing = _quantisation(config) or ("whole numbers" if whole > _FEW * size else "")
+    numbers = sum(one.elements for one in tensors.values() if _is_float(one))
+    return StoredWeights(
+        kind="safetensors" if files[0].suffix == ".safetensors" else "torch",
+        bytes=size,
+        numbers=None if packing else numbers,
+        dtype=_most((one.dtype, one.nbytes) for one in tensors.values()),
+        packing=packing,
+        sizes=_named_sizes(config),
+    )
+
+
+def _checked_tensors(file: Path) -> list[StoredTensor]:
+    with ExitStack() as stack:
+        if file.suffix == ".safetensors":
+            found = [*read_safetensors(file, stack)[0].values()]
+        else:
+            found = [*read_torch(file).values()]
+    for one in found:
+        if one.fault:
+            raise EvaluationError(f"{one.name[:80]} of {one.file}: {one.fault}")
+    placed = [(one.source.offset, one) for one in found if isinstance(one.source, FileBytes)]
+    for (begin, one), (after, other) in pairwise(sorted(placed, key=lambda place: place[0])):
+        if begin + one.nbytes > after:
+            raise EvaluationError(f"{one.name[:80]} and {other.name[:80]} of {one.file} overlap")
+    return found
+
+
+def _is_float(tensor: StoredTensor) -> bool:
+    return tensor.dtype.startswith(("float", "bfloat"))
+
+
+def _most(sizes: Iterable[tuple[str, int]]) -> str:
+    counts: Counter[str] = Counter()
+    for name, size in sizes:
+        counts[name] += size
+    return counts.most_common(1)[0][0]
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(read_regular_text(folder / "config.json"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _quantisation(config: Mapping[str, Any]) -> str:
+    text = config.get("text_config")
+    inner = text.get("quantization_config") if isinstance(text, dict) else None
+    found = config.get("quantization_config") or inner
+    if not found:
+        return ""
+    return str(found.get("quant_method") or "packed") if isinstance(found, dict) else "packed"
+
+
+def _named_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+    text = config.get("text_config")
+    told = {**config, **(text if isinstance(text, dict) else {})}
+    return {name: told[name] for name in _SIZES if told.get(name) is not None}
