@@ -97,7 +97,7 @@ def narrow(values: Any) -> Any:
 def run(night: int) -> NightRun:
     """A run at 03:00."""
     return NightRun(
-        created=f"{np.datetime64('2026-01-01') + night}T03:00:00+00:00",
+        created=f"{np.datetime64('2026-01-01') + np.timedelta64(night, 'D')}T03:00:00+00:00",
         base=PAIR[0],
         base_digest="b" * 16,
         candidate=PAIR[1],

@@ -58,7 +58,7 @@ METRIC = NightMetric(
 
 def night(day: int, **changed: Any) -> NightRun:
     """A run at 03:00 of a day of the year 2026."""
-    when = np.datetime64("2026-01-01") + day
+    when = np.datetime64("2026-01-01") + np.timedelta64(day, "D")
     return replace(RUN, created=f"{when}T03:00:00+00:00", **changed)
 
 

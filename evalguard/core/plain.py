@@ -83,6 +83,7 @@ def codec_of(kind: Any, root: str = "") -> Codec[Any]:
         return _record(as_type("type[Any]", kind))
     if kind in _SIMPLE:
         return _SIMPLE[kind]
+    kind = _expand_alias(kind)
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _array_of(inside[0], dimensions=inside[1])
@@ -97,6 +98,12 @@ def codec_of(kind: Any, root: str = "") -> Codec[Any]:
     if origin is Mapping and inside[0] is str:
         return _mapping_of(codec_of(inside[1]))
     raise TypeError(f"no codec for {kind}")
+
+
+def _expand_alias(kind: Any) -> Any:
+    """What an alias of Python 3.12 (``type NDArray[T] = ...``, as in numpy 2.5) stands for."""
+    meant = getattr(get_origin(kind), "__value__", None)
+    return kind if meant is None else meant[get_args(kind)]
 
 
 def _union(inside: tuple[Any, ...]) -> Codec[Any]:
@@ -273,7 +280,7 @@ def _array_of(kind: Any, *, dimensions: int) -> Codec[Any]:
 
     Of ``generic`` any type of numbers and any shape may travel, and the type travels with them.
     """
-    (element,) = get_args(get_args(kind)[1])
+    (element,) = get_args(get_args(_expand_alias(kind))[1])
     wanted_type = None if element is np.generic else np.dtype(element)
     what = f"an array of {wanted_type} with {dimensions} dimensions"
     wanted = "an array of numbers" if wanted_type is None else what

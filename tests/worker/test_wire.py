@@ -6,13 +6,14 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, get_origin
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from evalguard import errors
 from evalguard.core.plain import Codec, PlainError, codec_of
@@ -341,3 +342,15 @@ def test_what_has_to_be_given_up_comes_through_whole() -> None:
 def test_an_array_of_anything_but_numbers_is_refused(dtype: Any) -> None:
     with pytest.raises(PlainError):
         codec_of(NDArray[np.generic]).decode({"dtype": dtype, "shape": [1], "data": "AAAAAAAAAAA="})
+
+
+def test_arrays_are_known_under_an_alias_as_numpy_declares_them_since_2_5() -> None:
+    element = TypeVar("element", bound=np.generic)
+    alias = TypeAliasType(
+        "alias", np.ndarray[tuple[Any, ...], np.dtype[element]], type_params=(element,)
+    )
+    value = np.array([1.0, math.nan])
+    for kind in (alias[np.float64], alias[np.float64] | None, tuple[alias[np.float64], ...]):
+        codec: Codec[Any] = codec_of(kind)
+        given: Any = (value,) if get_origin(kind) is tuple else value
+        np.testing.assert_array_equal(codec.decode(codec.encode(given)), given)
