@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.output import deliver
 from evalguard.core.document_scores import DocumentScores
-from evalguard.core.history import MetricKey, NightMetric, NightRun
+from evalguard.core.history_night import MetricKey, NightMetric, NightRun
 from evalguard.core.reports.broken_on_nights import broken_documents
 from evalguard.core.reports.document_flips import flips
 from evalguard.run.history.queries import HistorySelection, find_trends, verify_history

@@ -120,7 +120,7 @@ def _by_block(scorer: Any, requests: Sequence[Any]) -> list[str]:
 
 
 def _blocks(requests: Sequence[Any]) -> list[Any]:
-    from evalguard.harness.blocks import cut_blocks, text_lengths
+    from evalguard.harness.request_blocks import cut_blocks, text_lengths
     from evalguard.run.scoring.evaluate import BLOCK_CUT
 
     return cut_blocks(requests, text_lengths(requests), BLOCK_CUT)

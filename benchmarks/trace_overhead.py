@@ -19,9 +19,9 @@ from benchmarks.output import deliver
 from benchmarks.trace_faults import port
 from evalguard.core.tracing.points import ModelInputs, token_inputs
 from evalguard.models.tracing.hooks import run_pass
+from evalguard.models.tracing.model_trace import trace_models
 from evalguard.models.tracing.passes import ComparedPass
 from evalguard.models.tracing.spool import ActivationSpool
-from evalguard.models.tracing.trace import trace_models
 
 _REPEATS = 3
 _GENEROUS, _TIGHT = 2**32, 2**20  # bytes of recorded activations that may be held

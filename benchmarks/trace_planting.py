@@ -34,7 +34,7 @@ from benchmarks.trace_faults import (
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.tracing.points import ModelInputs
 from evalguard.models.tracing.hooks import run_pass
-from evalguard.models.tracing.trace import trace_models
+from evalguard.models.tracing.model_trace import trace_models
 
 DTYPES = ("float32", "bfloat16")
 

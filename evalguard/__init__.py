@@ -37,34 +37,34 @@ __all__ = [
 if TYPE_CHECKING:
     from evalguard.run.bisection.command import bisect_settings, resume_bisection
     from evalguard.run.compare import compare
-    from evalguard.run.floor.floor import floor
+    from evalguard.run.floor.floor_measurement import floor
     from evalguard.run.floor.floor_result import FloorResult
     from evalguard.run.nightly.night_files import NightlyResult
-    from evalguard.run.nightly.nightly import nightly
+    from evalguard.run.nightly.nightly_run import nightly
     from evalguard.run.options import CompareOptions
     from evalguard.run.result import CompareResult
+    from evalguard.run.sample_size.comparison_plan import plan
     from evalguard.run.sample_size.plan_result import PlanResult
-    from evalguard.run.sample_size.planning import plan
     from evalguard.run.several import SeveralResult, compare_several
-    from evalguard.run.tracing.trace import trace
     from evalguard.run.tracing.trace_result import TraceResult
+    from evalguard.run.tracing.trace_run import trace
 
 _HOMES = {
     "bisect_settings": "evalguard.run.bisection.command",
     "resume_bisection": "evalguard.run.bisection.command",
     "compare": "evalguard.run.compare",
     "FloorResult": "evalguard.run.floor.floor_result",
-    "floor": "evalguard.run.floor.floor",
+    "floor": "evalguard.run.floor.floor_measurement",
     "NightlyResult": "evalguard.run.nightly.night_files",
-    "nightly": "evalguard.run.nightly.nightly",
+    "nightly": "evalguard.run.nightly.nightly_run",
     "PlanResult": "evalguard.run.sample_size.plan_result",
-    "plan": "evalguard.run.sample_size.planning",
+    "plan": "evalguard.run.sample_size.comparison_plan",
     "CompareOptions": "evalguard.run.options",
     "CompareResult": "evalguard.run.result",
     "compare_several": "evalguard.run.several",
     "SeveralResult": "evalguard.run.several",
     "TraceResult": "evalguard.run.tracing.trace_result",
-    "trace": "evalguard.run.tracing.trace",
+    "trace": "evalguard.run.tracing.trace_run",
 }
 
 

@@ -21,9 +21,9 @@ import gc, json, os, sys, time
 
 import lm_eval.models.huggingface, pyarrow.parquet, transformers.models.llama.modeling_llama
 import evalguard.run.compare, evalguard.run.scoring.evaluate
-import evalguard.run.scoring.lockstep as lockstep
+import evalguard.run.scoring.lockstep_scoring as lockstep
 from evalguard.cli import main
-from evalguard.harness.blocks import BlockCut, requests_digest
+from evalguard.harness.request_blocks import BlockCut, requests_digest
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.store.block_cache import BlockCache
 

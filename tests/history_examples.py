@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evalguard.core.document_scores import DocumentScores, fingerprints
-from evalguard.core.history import NightMetric, NightRun
+from evalguard.core.history_night import NightMetric, NightRun
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 N = 40

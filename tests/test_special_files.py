@@ -26,7 +26,7 @@ from evalguard.run.stored_run import read_stored_run
 from evalguard.run.tensors.calibration import read_noise
 from evalguard.run.tracing.traced_documents import DocumentChoice, read_own_documents
 from evalguard.store.history.database import connect
-from evalguard.store.name_map import read_name_map
+from evalguard.store.name_map_file import read_name_map
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.store.tensor_files.opening import open_tensors
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalguard.cli.given_options import list_ignored_options, read_compare_options
+from evalguard.cli.options_of_tasks import TASKS
 from evalguard.cli.output import CommandResult, Job
 from evalguard.cli.parameters import PATH, Command, add_options, bisect_option, model_option
 from evalguard.cli.printed_report import check_stdout_formats, comparison_result
@@ -23,7 +24,6 @@ from evalguard.cli.shared_options import (
     RUNNING,
     TRACKING,
 )
-from evalguard.cli.task_options import TASKS
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalguard.cli.given_options import read_compare_options
+from evalguard.cli.options_of_tasks import TASKS
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.cli.parameters import Command, add_options, model_option
 from evalguard.cli.shared_options import (
@@ -22,7 +23,6 @@ from evalguard.cli.shared_options import (
     SHOWING,
     VARY,
 )
-from evalguard.cli.task_options import TASKS
 
 if TYPE_CHECKING:
     from evalguard.run.floor.floor_result import FloorResult
@@ -82,7 +82,7 @@ def floor_command(command: str, /, base: str, as_json: bool, **given: Any) -> Jo
 
 
 def _floor(base: str, *, as_json: bool, **given: Any) -> CommandResult:
-    from evalguard.run.floor.floor import floor
+    from evalguard.run.floor.floor_measurement import floor
 
     vary, verbose = given.pop("vary", ()), given.pop("verbose")
     options = read_compare_options(given)

@@ -13,10 +13,10 @@ import click
 import evalguard
 from evalguard.cli.bisect import bisect_command
 from evalguard.cli.cache import cache_command, envs_command
+from evalguard.cli.ci_jobs import github_command, gitlab_command
 from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.error_output import FailureStyle, report_error, warn_problems
 from evalguard.cli.floor import floor_command
-from evalguard.cli.forges import github_command, gitlab_command
 from evalguard.cli.guard_commands import (
     check_command,
     init_command,

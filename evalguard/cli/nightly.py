@@ -80,7 +80,7 @@ def nightly_command(command: str, /, as_json: bool, **given: Any) -> Job:
 
 
 def _nightly(*, as_json: bool, verbose: bool, **given: Any) -> CommandResult:
-    from evalguard.run.nightly.nightly import nightly
+    from evalguard.run.nightly.nightly_run import nightly
 
     result = nightly(**read_compare_options(given))
     width, color = terminal_width(), wants_color(sys.stdout)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalguard.cli.given_options import list_ignored_options, read_compare_options
+from evalguard.cli.options_of_tasks import TASKS
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.cli.parameters import PATH, Command, add_options, model_option, option_factory
 from evalguard.cli.shared_options import (
@@ -20,7 +21,6 @@ from evalguard.cli.shared_options import (
     SCORING,
     SHOWING,
 )
-from evalguard.cli.task_options import TASKS
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _refuse_without_effect(context: click.Context) -> None:
 
 
 def _plan(base: str, cand: str, *, as_json: bool, verbose: bool, **given: Any) -> CommandResult:
-    from evalguard.run.sample_size.planning import plan
+    from evalguard.run.sample_size.comparison_plan import plan
 
     return _plan_result(plan(base, cand, **read_compare_options(given)), as_json, verbose)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from evalguard.cli.options_of_tasks import MODEL_ARGS
 from evalguard.cli.parameters import (
     PATH,
     cache_option,
@@ -20,7 +21,6 @@ from evalguard.cli.parameters import (
     scoring_option,
     speed_option,
 )
-from evalguard.cli.task_options import MODEL_ARGS
 from evalguard.cli.value_types import BatchSize, MarginValue, Pairs
 from evalguard.core.reports.report_formats import FORMATS
 from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalguard.cli.given_options import read_compare_options
+from evalguard.cli.options_of_tasks import PROMPTS, TASK_NAMES
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.cli.parameters import (
     PATH,
@@ -30,7 +31,6 @@ from evalguard.cli.shared_options import (
     SHOWING,
     THREADS,
 )
-from evalguard.cli.task_options import PROMPTS, TASK_NAMES
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _trace(
     verbose: bool,
     **given: Any,
 ) -> CommandResult:
-    from evalguard.run.tracing.trace import trace
+    from evalguard.run.tracing.trace_run import trace
 
     result = trace(
         base,

@@ -14,7 +14,7 @@ from evalguard.core.scorer import Request, RequestKind, Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.harness.asked_document import AskedDocument
-from evalguard.harness.blocks import BlockCut, RequestBlock, cut_blocks, text_lengths
+from evalguard.harness.request_blocks import BlockCut, RequestBlock, cut_blocks, text_lengths
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
 from evalguard.harness.task_data import read_task_data
 from evalguard.harness.task_options import TaskOptions

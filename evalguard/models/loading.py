@@ -109,7 +109,7 @@ def _load_registered(
         import lm_eval.models  # noqa: F401  registers every model type; must come first
         from lm_eval.api.registry import get_model, model_registry
 
-        import evalguard.models.served.llama_server  # noqa: F401  registers one more
+        import evalguard.models.served.llama_server_model  # noqa: F401  registers one more
 
         if model_type not in model_registry:
             names = sorted(model_registry.keys())

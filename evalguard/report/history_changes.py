@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from evalguard.core.amounts import size_text
-from evalguard.core.history import NightRun
+from evalguard.core.history_night import NightRun
 from evalguard.core.reports.history_report import (
     HistoryAddition,
     HistoryPruning,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from evalguard.core.history import NightMetric
+from evalguard.core.history_night import NightMetric
 from evalguard.core.reports.history_report import (
     HistoryListing,
     HistoryRun,

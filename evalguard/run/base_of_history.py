@@ -14,7 +14,7 @@ from evalguard.core.document_scores import DocumentScores
 from evalguard.core.documents.likelihoods import (
     restore_infinities,
 )
-from evalguard.core.history import MetricKey, NightRun
+from evalguard.core.history_night import MetricKey, NightRun
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.score_items import (
     check_loglikelihoods,

@@ -17,7 +17,7 @@ from evalguard.harness.task_options import TaskOptions
 from evalguard.run.bisect_choice import BisectChoice, choose_bisect
 from evalguard.run.bisection.model_differences import why_not_derivable
 from evalguard.run.cache_limit import cache_size_limit
-from evalguard.run.clusters import ClusterChoice
+from evalguard.run.cluster_fields import ClusterChoice
 from evalguard.run.execution_place import choose_execution
 from evalguard.run.history.location import choose_history_file
 from evalguard.run.options import CompareOptions, MemoryUse, WorkerUse

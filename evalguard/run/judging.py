@@ -19,7 +19,7 @@ from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
 from evalguard.harness.finished_runs.run_facts import environment_differences
 from evalguard.run.choices import Choices
-from evalguard.run.clusters import cluster_documents, note_uncompared
+from evalguard.run.cluster_fields import cluster_documents, note_uncompared
 from evalguard.run.floor.held_floors import compare_with_floors
 from evalguard.run.gate_judgement import GateJudgement, judge_comparisons
 from evalguard.run.groups import add_aggregates, list_missing_aggregates
@@ -27,14 +27,14 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.run_environment import read_environments
 from evalguard.run.sample_size.stops import Stops
 from evalguard.run.scoring.broken import find_broken_documents
-from evalguard.run.scoring.dependent_documents import find_dependent_documents
-from evalguard.run.scoring.equal_answers import doubt_equal_answers
-from evalguard.run.scoring.fairness import note_batch_differences
-from evalguard.run.scoring.generations import (
+from evalguard.run.scoring.compared_generations import (
     compare_task_generations,
     find_missing_answers,
     with_part_caveats,
 )
+from evalguard.run.scoring.dependent_documents import find_dependent_documents
+from evalguard.run.scoring.equal_answers import doubt_equal_answers
+from evalguard.run.scoring.fairness import note_batch_differences
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
 from evalguard.run.scoring.nothing_known import fail_unknown
 from evalguard.run.scoring.padding_changes import find_padding_changes

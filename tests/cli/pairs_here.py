@@ -48,5 +48,5 @@ def pairs_here(monkeypatch: pytest.MonkeyPatch) -> type[PairsHere]:
     class Here(PairsHere):
         pass
 
-    monkeypatch.setattr("evalguard.run.nightly.nightly.PairRunner", Here)
+    monkeypatch.setattr("evalguard.run.nightly.nightly_run.PairRunner", Here)
     return Here

@@ -157,7 +157,7 @@ def test_a_signal_is_a_clean_end_wherever_it_comes(
 
 
 def test_without_a_cache_nothing_is_promised(run: Any, command: list[str], signalled: Any) -> None:
-    signalled("evalguard.run.scoring.lockstep.score_in_lockstep", signal.SIGTERM)
+    signalled("evalguard.run.scoring.lockstep_scoring.score_in_lockstep", signal.SIGTERM)
     ran = run(*command, "--limit", "3", "--no-cache")
     assert ran.code == 143
     both = "orig (base) and orig (candidate)"

@@ -12,7 +12,7 @@ from wandb_server import KEY, Trouble, WandbServer, wandb_server
 
 from evalguard.core.reports.tracked_run import Sent
 from evalguard.integrations.jobs import SendingLimits
-from evalguard.run.nightly.tracked_night import sync_command
+from evalguard.run.nightly.night_sender import sync_command
 
 Run = Callable[..., Ran]
 Serve = Callable[..., WandbServer]

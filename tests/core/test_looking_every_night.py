@@ -14,7 +14,7 @@ from benchmarks.night_series import OUTSIDE, QUIET, Make, answered
 from benchmarks.nightly_looks import PER_NIGHT, PER_YEAR, YEAR, first_alarm
 from evalguard.core.reports.night_report import ALPHA, LOOKS, NightStep, PairNight
 from evalguard.run.history.queries import HistorySelection, find_trends
-from evalguard.run.nightly.night_changes import RECENT_NIGHTS, find_changes_tonight
+from evalguard.run.nightly.changes_tonight import RECENT_NIGHTS, find_changes_tonight
 from evalguard.run.nightly.night_trends import read_night_trends
 from evalguard.stats.series.change_points import change_points
 from evalguard.stats.series.news import recently_found

@@ -173,9 +173,9 @@ def test_an_edit_of_any_file_that_scoring_imports_changes_the_digest(copy: Path)
 
 @pytest.mark.parametrize("file", [
     "__init__.py", "bisect/culprit_search.py", "cli/compare.py", "config/guard_shape.py",
-    "core/comparison.py", "core/gate.py", "core/history.py", "core/reports/compare_report.py",
+    "core/comparison.py", "core/gate.py", "core/history_night.py", "core/reports/compare_report.py",
     "core/reports/findings.py", "harness/finished_runs/lmeval_run.py", "integrations/wandb_sink.py",
-    "models/tracing/trace.py", "pytest_plugin.py", "recipes/gguf.py",
+    "models/tracing/model_trace.py", "pytest_plugin.py", "recipes/gguf.py",
     "report/contract/record_schema.py",
     "report/html/compare_page.py", "report/compare_terminal.py", "report/words/advice.py",
     "run/bisection/search.py", "run/compare.py", "run/judging.py", "run/nightly/night.py",

@@ -15,9 +15,9 @@ from traced_models import changed, make_llama, make_sequences
 from evalguard.core.reports.trace_report import HyperparameterDelta, Trace
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.sums import ErrorSums
+from evalguard.models.tracing.model_trace import trace_models
 from evalguard.models.tracing.read_hyperparameters import read_model
 from evalguard.models.tracing.rotary import read_rotary, rope_base
-from evalguard.models.tracing.trace import trace_models
 
 DOCUMENTS = make_sequences()
 

@@ -16,8 +16,8 @@ from traced_models import Recording, changed, make_llama, make_sequences
 from evalguard.core.reports.trace_report import LayerDelta, Trace
 from evalguard.core.tracing.weight_precision import round_weights
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.tracing.model_trace import trace_models
 from evalguard.models.tracing.recorded import record_activations
-from evalguard.models.tracing.trace import trace_models
 
 DOCUMENTS = make_sequences()
 HALF = (torch.float32, torch.bfloat16, torch.float16)

@@ -20,7 +20,7 @@ from evalguard.core.tensors.grid import find_grid
 from evalguard.core.tensors.precision_vote import round_float8, round_integer, round_mantissa
 from evalguard.core.tracing.weight_precision import round_weights
 from evalguard.models.tracing.declared import read_declared
-from evalguard.models.tracing.trace import trace_models
+from evalguard.models.tracing.model_trace import trace_models
 
 DOCUMENTS = make_sequences()
 Round = Callable[[Any], Any]

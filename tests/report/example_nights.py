@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from history_examples import METRIC, night
 
-from evalguard.core.history import Night
+from evalguard.core.history_night import Night
 from evalguard.core.reports.history_report import Trend, TrendReport
 from evalguard.core.reports.night_report import (
     BrokenTonight,

@@ -13,7 +13,7 @@ from evalguard.bisect.oracle import Floats, Indices, Question, Untestable
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError
-from evalguard.run.bisection.oracle import OracleContext, OracleRequest
+from evalguard.run.bisection.settings_oracle import OracleContext, OracleRequest
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
 from evalguard.run.scoring.scored_side import ScoredSide, side_of_model

@@ -12,8 +12,8 @@ from typing import Any
 from evalguard.core.reports.bisect_report import Loads
 from evalguard.core.scorer import Request, Response, Scorer
 from evalguard.run.bisection.model_oracle import ModelOracle
-from evalguard.run.bisection.opening import open_model_oracle
-from evalguard.run.bisection.oracle import OracleContext, OracleRequest
+from evalguard.run.bisection.oracle_opening import open_model_oracle
+from evalguard.run.bisection.settings_oracle import OracleContext, OracleRequest
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
 from evalguard.run.executing.worker_pool import WorkerPool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evalguard.core.scorer import Request
 from evalguard.core.settings import Variant
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.executing.work import Unit, Work
 from evalguard.run.sources import ModelSource
 

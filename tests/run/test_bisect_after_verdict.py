@@ -24,7 +24,7 @@ from evalguard.report.contract.compare_document import compare_document
 from evalguard.run.bisection.bisection import attach_bisection
 from evalguard.run.bisection.command import resume_bisection
 from evalguard.run.bisection.derived_settings import SearchableCandidate
-from evalguard.run.bisection.oracle import OracleContext, OracleRequest
+from evalguard.run.bisection.settings_oracle import OracleContext, OracleRequest
 from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unchanged import check_unchanged
 from evalguard.run.stored_run import read_stored_run
@@ -559,7 +559,7 @@ def test_ctrl_c_while_the_repaired_candidate_is_judged_says_how_to_go_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        where = "evalguard.run.bisection.findings.judge_repaired"
+        where = "evalguard.run.bisection.bisect_findings.judge_repaired"
         patched.setattr(where, interrupted)
         result = run(Opened())
     found = result.report.bisect

@@ -28,7 +28,7 @@ from evalguard.run.bisection.repaired_guard import (
     render_repaired_guard,
 )
 from evalguard.run.choices import Choices, resolve_choices
-from evalguard.run.clusters import ClusterChoice
+from evalguard.run.cluster_fields import ClusterChoice
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.sources import ModelSource

@@ -23,7 +23,7 @@ from evalguard.errors import (
     StoreError,
     WorkerError,
 )
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.bisection.block_scoring import join_document_blocks
 from evalguard.run.bisection.effective_values import (
     inert_by_readback,

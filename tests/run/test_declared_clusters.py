@@ -6,7 +6,7 @@ import pytest
 from evalguard.core.document_fields import read_fields
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
-from evalguard.run.clusters import ClusterChoice, cluster_documents, note_uncompared
+from evalguard.run.cluster_fields import ClusterChoice, cluster_documents, note_uncompared
 
 N = 12
 FIELDS = {

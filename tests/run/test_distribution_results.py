@@ -16,7 +16,7 @@ from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.divergence import DocumentDivergence, divergence
 from evalguard.errors import UsageError
 from evalguard.run.result import CompareResult
-from evalguard.run.sample_size.planning import plan
+from evalguard.run.sample_size.comparison_plan import plan
 from evalguard.run.scoring.divergences import GENERATION_ONLY, TaskDivergences
 from evalguard.run.scoring.task_distributions import compare_task_distributions
 

@@ -18,7 +18,7 @@ from evalguard.core.limit_scale import LimitScale
 from evalguard.core.limits import Limit
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.run.bisection.model_oracle import ModelOracle
-from evalguard.run.bisection.oracle import SearchedLimit
+from evalguard.run.bisection.settings_oracle import SearchedLimit
 from evalguard.run.table_comparisons import compare_tables
 
 World = Callable[..., Port]

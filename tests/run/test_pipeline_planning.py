@@ -17,9 +17,9 @@ from evalguard.core.checksum import with_checksum
 from evalguard.core.gate import Gate
 from evalguard.core.scorer import Request, Response
 from evalguard.errors import EvaluationError, StoreError, UsageError
+from evalguard.run.sample_size.comparison_plan import plan
+from evalguard.run.sample_size.metric_plans import PlanAim
 from evalguard.run.sample_size.pace import ModelTiming, TimedScorer
-from evalguard.run.sample_size.pilot import PlanAim
-from evalguard.run.sample_size.planning import plan
 from evalguard.run.sample_size.stored_plan import plan_from_run
 
 Plan = Callable[..., Any]

@@ -18,7 +18,7 @@ from evalguard.core.reports.trace_report import Trace
 from evalguard.core.tensors.name_map import NameMap, parse_name_map
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.points.torch_hooks import hook_modules
-from evalguard.models.tracing.trace import trace_models
+from evalguard.models.tracing.model_trace import trace_models
 from evalguard.run.tracing.recorded_sides import open_dump, read_token_ids
 
 CONV, GELU = "feature_extractor.conv_layers.{}.conv", "feature_extractor.conv_layers.{}.activation"

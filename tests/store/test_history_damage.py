@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
 
-from evalguard.core.history import Night
+from evalguard.core.history_night import Night
 from evalguard.errors import EvalguardError
 from evalguard.run.history.history_result import HistoryResult
 from evalguard.run.history.queries import HistorySelection, find_trends

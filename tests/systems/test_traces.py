@@ -22,7 +22,7 @@ from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import BuildRecipe, OwnEnvironment, Setting, Target, Variant
 from evalguard.core.tracing.points import token_inputs
-from evalguard.models.tracing.trace import trace_models
+from evalguard.models.tracing.model_trace import trace_models
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.recorded_sides import RuntimeSide, open_runtime_side
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evalguard.core.history import MetricKey, Night, NightMetric, NightRun
+from evalguard.core.history_night import MetricKey, Night, NightMetric, NightRun
 from evalguard.core.reports.broken_on_nights import BrokenDocuments
 from evalguard.core.reports.document_flips import DocumentFlips
 from evalguard.stats.series.levels import Scan

@@ -1,7 +1,7 @@
 """Name maps: which tensor of the candidate is which of the base, and how it is laid out there.
 
 Used for weights (``evalguard tensors``) and for dumped activations (``evalguard trace``) alike.
-A map is written as YAML, read by ``store/name_map.py``::
+A map is written as YAML, read by ``store/name_map_file.py``::
 
     map:
       - {base: "model.layers.*.self_attn.q_proj.weight", cand: "blk.*.attn_q.weight",

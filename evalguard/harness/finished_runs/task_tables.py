@@ -25,7 +25,6 @@ from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable, Uninf
 from evalguard.errors import EvaluationError
 from evalguard.harness.finished_runs.labels import read_document_fields
 from evalguard.harness.finished_runs.recomputed_metrics import run_disagreement, stderr_disagreement
-from evalguard.harness.finished_runs.rescoring import read_rescoring
 from evalguard.harness.finished_runs.results_file import Results
 from evalguard.harness.finished_runs.samples import (
     ABSENT,
@@ -33,6 +32,7 @@ from evalguard.harness.finished_runs.samples import (
     TaskSamples,
 )
 from evalguard.harness.finished_runs.samples_file import read_lmeval_samples
+from evalguard.harness.finished_runs.stored_aggregation import read_rescoring
 from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
 
 

@@ -171,7 +171,7 @@ class RuntimeScorer:
         detail: Collection[str] = (),
     ) -> Trace:
         """Trace another model's activations with this one as the base, as ``TracingScorer``."""
-        from evalguard.models.tracing.trace import trace_models
+        from evalguard.models.tracing.model_trace import trace_models
 
         module = self._open().traced_module()
         inputs = [token_inputs(ids) for ids in sequences]

@@ -129,7 +129,7 @@ class RWKV7(TokenizedRuntime):
         """Read a text, and show what flows through every weight that is a module of fla's."""
         import torch
 
-        from evalguard.models.runtimes.points.rwkv import WeightVisitor
+        from evalguard.models.runtimes.points.rwkv_points import WeightVisitor
 
         model = self._model
         read = _import_unscripted().RWKV_x070.forward_seq

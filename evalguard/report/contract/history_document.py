@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from evalguard.core.history import Night, NightMetric, NightRun
+from evalguard.core.history_night import Night, NightMetric, NightRun
 from evalguard.core.reports.history_report import (
     SCHEMA,
     FlipReport,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from evalguard.core.history import Night
+from evalguard.core.history_night import Night
 from evalguard.core.reports.history_report import Trend
 from evalguard.report.html.trend_plot import TrendLevel, TrendNight, draw_trend
 from evalguard.report.trends import change_sentences

@@ -10,7 +10,7 @@ from evalguard.core.divergence import Divergence
 from evalguard.core.scorer import ModelDescription, Response
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.run.loading.known_models import OBSERVED, KnownModel
 from evalguard.run.loading.lazy_scorer import OtherModelError

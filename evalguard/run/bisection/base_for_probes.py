@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 from evalguard.core.scorer import Scorer
 from evalguard.errors import EvaluationError
-from evalguard.run.bisection.oracle import SearchedLimit
 from evalguard.run.bisection.probe_context import ProbeContext
 from evalguard.run.bisection.questions import BlockScoring
+from evalguard.run.bisection.settings_oracle import SearchedLimit
 from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.work import Unit, WorkRunner, score_unit
 from evalguard.run.sources import ModelSource

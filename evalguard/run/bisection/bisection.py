@@ -20,12 +20,12 @@ from evalguard.errors import EvalguardError, Interrupted, error_text
 from evalguard.report.contract.compare_document import COMPARE_SCHEMA, compare_document
 from evalguard.report.contract.non_finite import NON_FINITE, null_texts
 from evalguard.report.progress import ProgressLine
+from evalguard.run.bisection.bisect_findings import BisectFindings
 from evalguard.run.bisection.derived_settings import SearchableCandidate
-from evalguard.run.bisection.findings import BisectFindings
 from evalguard.run.bisection.model_search import KEPT_FOLDER
-from evalguard.run.bisection.opening import open_model_oracle
-from evalguard.run.bisection.oracle import OpenOracle
+from evalguard.run.bisection.oracle_opening import open_model_oracle
 from evalguard.run.bisection.rounds import Bisection
+from evalguard.run.bisection.settings_oracle import OpenOracle
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.bisection.subject import (
     FinishedComparison,

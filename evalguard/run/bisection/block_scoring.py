@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.settings import digest_of
-from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.document_subset import documents_of
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 
 CutBlocks = Callable[[TaskRequests], list[RequestBlock]]

@@ -9,7 +9,7 @@ from evalguard.bisect.oracle import Untestable
 from evalguard.errors import (
     EvaluationError,
 )
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.executing.work import FailedWork, Unit, Work, WorkRunner
 from evalguard.run.sources import ModelSource
 

@@ -14,12 +14,12 @@ from evalguard.core.reports.bisect_report import (
 )
 from evalguard.errors import EvaluationError, Interrupted, error_text
 from evalguard.report.bisection_progress import BisectionProgress
-from evalguard.run.bisection.oracle import (
-    SettingsOracle,
-)
 from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.search_constraints import constraints_among
 from evalguard.run.bisection.search_outcome import SearchOutcome
+from evalguard.run.bisection.settings_oracle import (
+    SettingsOracle,
+)
 from evalguard.run.bisection.stoppable_oracle import StoppableOracle
 from evalguard.run.modules.trace_prior import weigh_settings
 

@@ -15,8 +15,8 @@ from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate
 from evalguard.run.bisection.block_scoring import DocumentBlock
 from evalguard.run.bisection.effective_values import candidate_value
-from evalguard.run.bisection.oracle import SearchScale
 from evalguard.run.bisection.probes import Probes
+from evalguard.run.bisection.settings_oracle import SearchScale
 from evalguard.run.executing.refusals import refusal_of
 from evalguard.run.sources import ModelSource
 

@@ -13,14 +13,14 @@ from evalguard.report.bisection_progress import BisectionProgress
 from evalguard.report.progress import ProgressLine
 from evalguard.report.words.bisection_texts import search_metric_text
 from evalguard.run.bisection.metric_search import SearchedMetric, search_metric
-from evalguard.run.bisection.oracle import (
+from evalguard.run.bisection.search import SearchPlan
+from evalguard.run.bisection.settings_oracle import (
     OpenOracle,
     OracleContext,
     OracleRequest,
     SearchedLimit,
     SettingsOracle,
 )
-from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.subject import FinishedComparison
 
 KEPT_FOLDER = "kept"

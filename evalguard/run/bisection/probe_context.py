@@ -15,7 +15,7 @@ from evalguard.models.encoded_texts import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate
 from evalguard.run.bisection.effective_values import settings_off_reference
-from evalguard.run.bisection.oracle import OracleContext, OracleRequest
+from evalguard.run.bisection.settings_oracle import OracleContext, OracleRequest
 from evalguard.run.choices import Choices
 from evalguard.run.error_places import with_location
 from evalguard.run.executing.batches import policy_for_ends

@@ -14,8 +14,8 @@ from evalguard.core.divergence import Divergence
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.scorer import Response
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.document_subset import documents_of
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate, ProbeAnswer

@@ -10,13 +10,13 @@ from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.errors import Interrupted, error_text
 from evalguard.report.progress import ProgressLine
 from evalguard.report.words.bisection_texts import search_metric_text
-from evalguard.run.bisection.bisect_report import build_bisect_report
-from evalguard.run.bisection.findings import BisectFindings
+from evalguard.run.bisection.bisect_findings import BisectFindings
+from evalguard.run.bisection.bisection_outcome import build_bisect_report
 from evalguard.run.bisection.metric_search import SearchedMetric
 from evalguard.run.bisection.model_search import search_model
-from evalguard.run.bisection.oracle import OpenOracle
 from evalguard.run.bisection.refining import RefinedCandidate, score_candidate_alone
 from evalguard.run.bisection.search import SearchPlan
+from evalguard.run.bisection.settings_oracle import OpenOracle
 from evalguard.run.bisection.subject import (
     Subject,
     drift_of,

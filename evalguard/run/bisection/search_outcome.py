@@ -17,10 +17,10 @@ from evalguard.core.reports.bisect_report import (
 )
 from evalguard.errors import error_text
 from evalguard.run.bisection.measured import build_measured, build_untestable
-from evalguard.run.bisection.oracle import (
+from evalguard.run.bisection.search import SearchPlan
+from evalguard.run.bisection.settings_oracle import (
     SettingsOracle,
 )
-from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.stoppable_oracle import StoppableOracle
 
 

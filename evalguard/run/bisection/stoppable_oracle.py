@@ -13,7 +13,7 @@ from evalguard.bisect.oracle import (
 )
 from evalguard.core.settings import Value
 from evalguard.errors import Interrupted
-from evalguard.run.bisection.oracle import SettingsOracle
+from evalguard.run.bisection.settings_oracle import SettingsOracle
 
 _LOG = logging.getLogger(__name__)
 

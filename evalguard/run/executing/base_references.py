@@ -8,7 +8,7 @@ from typing import Protocol
 
 from evalguard.core.reference import SAMPLES, Reference
 from evalguard.core.settings import digest_of
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.executing.kept_blocks import BlockEntry, LoadedModel, SafeBlockCache
 
 # Names what is kept of a model whose weights are not proven, for as long as this run lasts.

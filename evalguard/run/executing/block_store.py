@@ -9,7 +9,7 @@ from pathlib import Path
 from evalguard.core.scorer import ComparedAnswer, Response, Scorer
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.kept_blocks import BlockEntry, LoadedModel, SafeBlockCache
 from evalguard.run.executing.work import Unit, UnitAnswer, score_unit

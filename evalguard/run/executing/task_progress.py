@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from evalguard.core.scorer import Response
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.run.executing.kept_blocks import BlockEntry, LoadedModel, lock_blocks
 

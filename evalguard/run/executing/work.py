@@ -16,7 +16,7 @@ from evalguard.core.scorer import (
     Scorer,
 )
 from evalguard.errors import EvalguardError, StoreError
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.sources import ModelSource
 

@@ -15,7 +15,7 @@ from evalguard.core.task_group import TaskGroup
 from evalguard.errors import EvaluationError, FallbackError, UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.run.choices import Choices
-from evalguard.run.clusters import cluster_documents
+from evalguard.run.cluster_fields import cluster_documents
 from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.floor.distribution_shifts import measure_distribution_shifts
 from evalguard.run.floor.floor_keys import floor_group_keys, floor_task_keys

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.history import MetricKey, Night
+from evalguard.core.history_night import MetricKey, Night
 from evalguard.core.reports.history_report import (
     Change,
     Trend,

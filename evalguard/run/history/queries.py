@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evalguard.config.guard_search import load_guards
-from evalguard.core.history import MetricKey, NightRun
+from evalguard.core.history_night import MetricKey, NightRun
 from evalguard.core.reports.broken_on_nights import broken_documents
 from evalguard.core.reports.document_flips import flips
 from evalguard.core.reports.history_report import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from evalguard.core.history import NightRun
+from evalguard.core.history_night import NightRun
 from evalguard.errors import UsageError
 
 _LATEST = re.compile(r"latest(?:~(\d{1,6}))?")

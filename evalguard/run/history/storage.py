@@ -8,7 +8,7 @@ from pathlib import Path
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_scores import DocumentScores
 from evalguard.core.gate import GateResult
-from evalguard.core.history import MetricKey, NightMetric, NightRun
+from evalguard.core.history_night import MetricKey, NightMetric, NightRun
 from evalguard.core.pairing import pair
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.scores import ScoreTable

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from evalguard.core.history import prunable
+from evalguard.core.history_night import prunable
 from evalguard.core.pairing import ALLOWED
 from evalguard.core.reports.history_report import HistoryAddition, HistoryPruning
 from evalguard.errors import UsageError

@@ -15,7 +15,7 @@ from evalguard.core.redaction import shown_value
 from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.core.settings import Value, Variant, digest_of
 from evalguard.errors import GIVEN_UP, FallbackError
-from evalguard.harness.blocks import requests_digest
+from evalguard.harness.request_blocks import requests_digest
 from evalguard.models.identity import describe_surroundings
 from evalguard.run.loading.foreign_code import brings_code
 from evalguard.run.loading.installed_packages import digest_packages

@@ -12,8 +12,8 @@ from evalguard.bisect.oracle import Floats, Untestable
 from evalguard.core.gate_state import Key
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError, error_text
-from evalguard.run.bisection.opening import open_model_oracle
-from evalguard.run.bisection.oracle import (
+from evalguard.run.bisection.oracle_opening import open_model_oracle
+from evalguard.run.bisection.settings_oracle import (
     OpenOracle,
     OracleContext,
     OracleRequest,

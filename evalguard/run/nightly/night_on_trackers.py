@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evalguard.core.history import Night
+from evalguard.core.history_night import Night
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.night_report import NightReport, PairNight
 from evalguard.core.reports.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
@@ -19,8 +19,8 @@ from evalguard.report.progress import ProgressLine
 from evalguard.report.view.tracked_view import tracked_view
 from evalguard.report.words.night_news import pair_name
 from evalguard.report.words.plain_text import printable
+from evalguard.run.nightly.night_sender import NightSender, sync_command
 from evalguard.run.nightly.pairs import NightPair
-from evalguard.run.nightly.tracked_night import NightSender, sync_command
 from evalguard.run.options import CompareOptions
 from evalguard.run.publishing.trackers import choose_sinks
 from evalguard.run.stored_run import read_stored_run

@@ -10,7 +10,7 @@ from evalguard.core.stopping import SequentialRun
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.choices import Choices
-from evalguard.run.clusters import cluster_documents
+from evalguard.run.cluster_fields import cluster_documents
 from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.loading.scorer_opening import ScorerOpener
 from evalguard.run.meter import Meter

@@ -16,9 +16,9 @@ from evalguard.core.verdict import Margin
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.report.contract.compare_document import COMPARE_SCHEMA
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.sample_size.pilot import PlanAim
+from evalguard.run.sample_size.comparison_plan import DEFAULT_POWER, sign_plan
+from evalguard.run.sample_size.metric_plans import PlanAim
 from evalguard.run.sample_size.plan_result import PlanResult
-from evalguard.run.sample_size.planning import DEFAULT_POWER, sign_plan
 from evalguard.run.stored_run import rebuild_report
 from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.pilot import pilot_of_comparison

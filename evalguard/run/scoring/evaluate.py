@@ -12,8 +12,8 @@ from evalguard.core.scorer import AheadScorer, ModelDescription, RequestKind, Re
 from evalguard.core.shown_tokens import ShownTokens
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import Interrupted
-from evalguard.harness.blocks import BlockCut, RequestBlock
 from evalguard.harness.document_subset import documents_of
+from evalguard.harness.request_blocks import BlockCut, RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.score_tables import TaskScores
 from evalguard.harness.tasks import TaskSet

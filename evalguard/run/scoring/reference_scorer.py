@@ -15,7 +15,7 @@ from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.harness.blocks import requests_digest
+from evalguard.harness.request_blocks import requests_digest
 from evalguard.models.identity import (
     package_versions,
     policy_for_identity,

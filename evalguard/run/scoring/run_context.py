@@ -17,7 +17,7 @@ from evalguard.models.lm_scorer import LMScorer
 from evalguard.report.progress import ProgressLine
 from evalguard.run.cache_limit import limit_cache
 from evalguard.run.choices import Choices
-from evalguard.run.clusters import check_clusters
+from evalguard.run.cluster_fields import check_clusters
 from evalguard.run.error_places import with_location
 from evalguard.run.executing.actors import ActorScoring
 from evalguard.run.executing.batches import check_same_policy, policy_after

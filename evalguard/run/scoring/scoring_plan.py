@@ -21,7 +21,7 @@ from evalguard.run.scoring.by_reference import ReferenceScoring
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.loaded_models import is_loaded_beside
-from evalguard.run.scoring.lockstep import LockstepScoring
+from evalguard.run.scoring.lockstep_scoring import LockstepScoring
 from evalguard.run.scoring.run_context import RunContext
 from evalguard.run.scoring.scoring_way import (
     BASE_FROM_CACHE,

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from evalguard.core.reports.findings import Finding
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.scoring.lockstep import LockstepScoring
+from evalguard.run.scoring.lockstep_scoring import LockstepScoring
 
 ScoringWay = Literal["lockstep", "reference", "scores"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.block_store import BlockStore
 from evalguard.run.executing.kept_blocks import BlockEntry, LoadedModel

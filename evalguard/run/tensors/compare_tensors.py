@@ -52,7 +52,7 @@ from evalguard.run.tensors.streaming import (
     sum_pairs,
 )
 from evalguard.run.tensors.tied_heads import TiedHead, find_tied_head
-from evalguard.store.name_map import read_name_map
+from evalguard.store.name_map_file import read_name_map
 from evalguard.store.tensor_files import StoredTensor, TensorFiles, open_tensors
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
 

@@ -147,7 +147,7 @@ def _trace_here(
     said: Mapping[str, Value],
     detail: Sequence[str],
 ) -> Trace:
-    from evalguard.models.tracing.trace import trace_models
+    from evalguard.models.tracing.model_trace import trace_models
 
     with use_threads(threads):
         return trace_models(base, candidate, inputs, detail=detail, report_step=step, said=said)

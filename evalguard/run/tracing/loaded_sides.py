@@ -131,8 +131,8 @@ def _record(
     stack: ExitStack,
 ) -> RecordedActivations:
     """Record a candidate's own activations, for as long as the stack is open."""
+    from evalguard.models.tracing.model_trace import DEFAULT_MEMORY
     from evalguard.models.tracing.recorded import record_activations
-    from evalguard.models.tracing.trace import DEFAULT_MEMORY
 
     if candidate.apart is not None:
         return stack.enter_context(

@@ -22,8 +22,8 @@ from evalguard.core.tracing.points import ModelInputs, PointName
 from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.core.tracing.weight_precision import QUANTISED
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.tracing.model_trace import DEFAULT_MEMORY
 from evalguard.models.tracing.passes import ReportStep
-from evalguard.models.tracing.trace import DEFAULT_MEMORY
 from evalguard.run.loading.own_environment import check_runtime, prepare_worker
 from evalguard.run.run_identities import identify_model
 from evalguard.run.sources import ModelSource

@@ -20,7 +20,7 @@ from evalguard.run.tracing.recorded_sides import open_dump, open_runtime_side
 from evalguard.run.tracing.sides import TracedSide, cut_ids
 from evalguard.store.activation_dumps import SUFFIXES, DumpedActivations
 from evalguard.store.activation_spool import SpooledActivations
-from evalguard.store.name_map import read_name_map
+from evalguard.store.name_map_file import read_name_map
 
 
 def open_worker_side(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evalguard.core.history import MetricKey, NightMetric, NightRun
+from evalguard.core.history_night import MetricKey, NightMetric, NightRun
 from evalguard.core.reports.history_report import HistoryExport
 from evalguard.store.atomic_files import HalfFile, disk_error, make_folder
 from evalguard.store.history.history_file import HistoryFile

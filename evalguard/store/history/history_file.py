@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from evalguard.core.document_scores import HASH_FIELDS, DocumentScores
-from evalguard.core.history import MetricKey, Night, NightMetric, NightRun
+from evalguard.core.history_night import MetricKey, Night, NightMetric, NightRun
 from evalguard.core.settings import Value
 from evalguard.store.damaged_files import DamagedBlockError
 from evalguard.store.history.database import PATIENCE, connect, transaction

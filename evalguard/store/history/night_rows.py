@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from evalguard.core.document_scores import HASH_FIELDS
-from evalguard.core.history import NightMetric, NightRun
+from evalguard.core.history_night import NightMetric, NightRun
 from evalguard.store.damaged_files import DamagedBlockError
 
 RUN_COLUMNS = tuple(f.name for f in dataclasses.fields(NightRun))

@@ -35,7 +35,7 @@ class _Counting(MetaPathFinder):
 
 def _count(scorer: Any) -> None:
     from evalguard.core.settings import digest_of
-    from evalguard.harness.blocks import requests_digest
+    from evalguard.harness.request_blocks import requests_digest
 
     plain = scorer.score
 

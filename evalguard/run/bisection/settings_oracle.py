@@ -107,4 +107,4 @@ class OpenOracle(Protocol):
     def __call__(
         self, inquiry: OracleRequest, surroundings: OracleContext
     ) -> AbstractContextManager[SettingsOracle]:
-        """See ``evalguard.run.bisection.opening.open_model_oracle``."""
+        """See ``evalguard.run.bisection.oracle_opening.open_model_oracle``."""

@@ -21,8 +21,8 @@ from evalguard.run.ending import DEFAULT_OUTPUT
 from evalguard.run.history.location import shared_history_file
 from evalguard.run.history.storage import prepare_history
 from evalguard.run.interrupts import interruptible
+from evalguard.run.nightly.changes_tonight import find_changes_tonight
 from evalguard.run.nightly.night import RunningNight
-from evalguard.run.nightly.night_changes import find_changes_tonight
 from evalguard.run.nightly.night_files import NightlyResult, check_night_files, write_night
 from evalguard.run.nightly.night_folders import (
     JOURNAL_SCHEMA,

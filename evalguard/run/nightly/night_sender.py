@@ -1,4 +1,4 @@
-"""NightSending: the runs of a night at the trackers, one after the other, without waiting in vain.
+"""NightSender: the runs of a night at the trackers, one after the other, without waiting in vain.
 
 A tracker that does not answer costs up to a minute and a half a run: two hundred pairs would
 wait for hours. What failed twice in a row is not tried again in this night.

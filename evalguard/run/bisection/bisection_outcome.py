@@ -8,7 +8,7 @@ from importlib.metadata import version
 import evalguard
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisect_report import BisectReport, Recommended
-from evalguard.run.bisection.findings import BisectFindings
+from evalguard.run.bisection.bisect_findings import BisectFindings
 from evalguard.run.bisection.guard_repair import build_repair
 from evalguard.run.bisection.model_search import foresee_evaluations
 

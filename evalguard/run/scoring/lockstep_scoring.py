@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from evalguard.core.scorer import ComparedAnswer
 from evalguard.core.settings import digest_of
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.executing.block_store import BlockStore

@@ -11,7 +11,7 @@ from evalguard.core.limit_scale import LimitScale
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate
 from evalguard.run.bisection.base_for_probes import collect_base_references
 from evalguard.run.bisection.block_scoring import (
@@ -22,11 +22,16 @@ from evalguard.run.bisection.compared_ends import adopt_compared_ends
 from evalguard.run.bisection.document_parts import find_document_parts
 from evalguard.run.bisection.failure_streak import FailureStreak
 from evalguard.run.bisection.model_oracle import ModelOracle
-from evalguard.run.bisection.oracle import OracleContext, OracleRequest, SearchedLimit, SearchScale
 from evalguard.run.bisection.probe_context import ProbeContext
 from evalguard.run.bisection.probe_records import ProbeRecords
 from evalguard.run.bisection.probes import Probes
 from evalguard.run.bisection.questions import BlockScoring
+from evalguard.run.bisection.settings_oracle import (
+    OracleContext,
+    OracleRequest,
+    SearchedLimit,
+    SearchScale,
+)
 from evalguard.run.cache_limit import limit_cache
 from evalguard.run.executing.reused_model import ReusedModel
 from evalguard.run.executing.work import WorkRunner

@@ -18,8 +18,8 @@ from evalguard.run.compare import resolve_request
 from evalguard.run.interrupts import NOTHING_CACHED, interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.run_environment import read_environment
+from evalguard.run.sample_size.metric_plans import PlanAim, plan_metrics
 from evalguard.run.sample_size.pace import ScorerStopwatch
-from evalguard.run.sample_size.pilot import PlanAim, plan_metrics
 from evalguard.run.sample_size.plan_result import PlanResult
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.scoring.scored_side import ScoredSide
