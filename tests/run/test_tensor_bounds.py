@@ -23,9 +23,10 @@ from benchmarks.tensor_faults import (
     plant,
     quantise_q4_k,
 )
-from evalguard.core.tensors.bounds import bound_float8, bound_integers
 from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 from evalguard.store.tensor_files.gguf_bounds import block_cells, bound_blocks
+from evalguard.store.tensor_files.packed.levels import Levels, float8_levels, signed_levels
+from evalguard.store.tensor_files.packed.row_codec import PackedRows, RowGrid
 
 gguf = pytest.importorskip("gguf")
 KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "Q4_K")
@@ -86,17 +87,30 @@ def test_any_single_block_that_is_damaged_is_beyond_it(
     assert np.flatnonzero(beyond).tolist() == [8 * row + block]
 
 
+def decode_rows(
+    levels: Levels, codes: np.ndarray, scale: np.ndarray, exact: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of packed rows, and the greatest healthy error of each."""
+    grid = RowGrid(levels=levels, columns=codes.shape[1])
+    codec = grid.codec()
+    raw = grid.pack(PackedRows(codes=codes.view(np.uint8), scales=scale.astype(np.float32)))
+    stored = codec.decode(raw)
+    assert codec.bound is not None
+    allowed = codec.bound(raw, stored, exact.reshape(-1)).excuse(exact.reshape(-1), stored)
+    return stored.reshape(codes.shape), allowed.reshape(codes.shape)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([1.0, 3.0, 50.0]), st.sampled_from([127, 7]))
 def test_integers_with_a_scale_have_a_bound_as_well(seed: int, tails: float, top: int) -> None:
     values = make_weights(seed, tails)
     scale = np.maximum(np.abs(values).max(axis=1, keepdims=True) / top, 1e-12)
     codes = np.rint(values / scale).astype(np.int8)
-    stored = codes * scale
-    allowed = bound_integers(codes, stored, scale).excuse(values, stored)
+    levels = signed_levels(8 if top == 127 else 4)
+    stored, allowed = decode_rows(levels, codes, scale, values)
     assert not (np.abs(stored - values) > allowed).any()
-    stored[5] *= -1
-    allowed = bound_integers(-codes, stored, scale).excuse(values, stored)
+    codes[5] *= -1
+    stored, allowed = decode_rows(levels, codes, scale, values)
     assert (np.abs(stored - values) > allowed)[5].any()
 
 
@@ -106,12 +120,12 @@ def test_torchs_float8_is_within_its_bound(dtype: torch.dtype, tails: float) -> 
     values = make_weights(0, tails, rows=64)
     top = torch.finfo(dtype).max
     scale = np.maximum(np.abs(values).max(axis=1, keepdims=True) / top, 1e-12).astype(np.float32)
-    codes = torch.from_numpy(values / scale).to(dtype).float().numpy()
-    stored = codes * scale
-    name = str(dtype).removeprefix("torch.")
-    allowed = bound_float8(codes, stored, scale, name).excuse(values, stored)
+    codes = torch.from_numpy(values / scale).to(dtype).view(torch.uint8).numpy()
+    levels = float8_levels(str(dtype).removeprefix("torch."))
+    stored, allowed = decode_rows(levels, codes, scale, values)
     assert not (np.abs(stored - values) > allowed).any()
-    assert (np.abs(2 * stored - values) > allowed)[5].any()
+    stored, allowed = decode_rows(levels, codes, 2 * scale, values)
+    assert (np.abs(stored - values) > allowed)[5].any()
 
 
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"])

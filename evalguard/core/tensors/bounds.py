@@ -18,7 +18,6 @@ Array = NDArray[Any]
 # Before it was quantised a weight may have been cast to bfloat16 (half a unit in the last place is
 # 2**-9 of it), and a library may have divided by the scale in bfloat16.
 CAST = 2.0**-8
-_HALF = 0.505  # of a step; half, and what float32 loses on the way
 # Of 32 elements so many may be cut off: an importance matrix may let few of them choose the scale.
 _RUN, _MOST_CUT = 32, 28
 _MOST_LOST = 6  # where a grid is one number, for its scale was rounded to zero
@@ -115,70 +114,7 @@ def lost_by_float16(scale: Array) -> Array:
     return lost
 
 
-def bound_integers(codes: Array, values: Array, scale: Array) -> Bound:
-    """Return the greatest healthy error of each element stored as an integer times a scale.
-
-    Args:
-        codes: the integers.
-        values: what they stand for.
-        scale: of each of them, or one that can be laid over them.
-    """
-    low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
-    levels = high - low + 1
-    step = np.abs(scale).astype(np.float32, copy=False)
-    # clipping by least squares, or a percentile, cuts off some levels at the ends
-    outer = np.float32(max(1.5, levels / 16))
-    allowed: Array = np.abs(values) * np.float32(CAST)
-    allowed += step * np.float32(_HALF)
-    top, bottom = codes == high, codes == low
-    allowed += step * (outer * (top | bottom))
-    # a negative scale turns the grid round
-    edge = (top.astype(np.int8) - bottom) * np.sign(scale).astype(np.int8)
-    return Bound(allowed, edge)
-
-
-def bound_float8(codes: Array, values: Array, scale: Array, dtype: str) -> Bound:
-    """Return the greatest healthy error of each element stored as an 8-bit float times a scale.
-
-    Args:
-        codes: the decoded 8-bit floats, without the scale.
-        values: with it.
-    """
-    mantissa, lowest = (3, -6) if "e4m3" in dtype else (2, -14)
-    size = np.abs(codes)
-    exponent = np.maximum(np.frexp(size)[1] - 1, lowest - ("fnuz" in dtype))
-    step = np.ldexp(np.float32(1), exponent - mantissa).astype(np.float32)
-    step *= np.abs(scale).astype(np.float32, copy=False)
-    greatest = float(size.max(initial=0))
-    allowed: Array = np.abs(values) * np.float32(CAST)
-    allowed += step * np.float32(_HALF)
-    ends = (size >= greatest) & (greatest > 0)
-    allowed += step * ends
-    return Bound(allowed, (ends * np.sign(values)).astype(np.int8))
-
-
 def moves_errors(codes: Array) -> bool:
     """Whether integers have so few levels that a quantiser may move errors (GPTQ), which then
     are no longer those of rounding to nearest."""
     return int(codes.max(initial=0)) - int(codes.min(initial=0)) < _FEW_LEVELS
-
-
-def uses_whole_range(codes: Array) -> bool:
-    """Whether integers reach both ends of a range of whole bits, in every row or as a whole.
-
-    A healthy scale is no larger than the greatest element needs. Of a larger one all elements are
-    within half a step too, and many of them zero.
-
-    Args:
-        codes: (rows, columns) integers, or decoded 8-bit floats.
-    """
-    size = np.abs(codes.astype(np.float32)).reshape(len(codes) if codes.ndim else 1, -1)
-    greatest = size.max(axis=1, initial=0)
-    most = float(greatest.max(initial=0))
-    if not most:
-        return True
-    if codes.dtype.kind == "f":
-        return any(0.9 * top <= most <= top for top in (240.0, 448.0, 57344.0))
-    top = 2 ** int(np.ceil(np.log2(most + 1))) - 1 if np.log2(most) % 1 else most
-    usual = float(np.median(greatest[greatest > 0]))
-    return max(most if usual < 0.5 * top else usual, usual) >= 0.95 * top

@@ -25,7 +25,6 @@ from evalguard.core.reports.tensors_report import (
     TensorState,
 )
 from evalguard.core.settings import Value
-from evalguard.core.tensors.bounds import uses_whole_range
 from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
 from evalguard.core.tensors.invariants import check_invariant
 from evalguard.core.tensors.name_map import Layout, NameAlignment, NameMap
@@ -43,10 +42,8 @@ from evalguard.run.tensors.likeness import (
 from evalguard.run.tensors.resized_pairs import ResizedPair, find_resized
 from evalguard.run.tensors.streaming import (
     StoredPair,
-    StoredScale,
     SummedPair,
     default_processes,
-    find_scale,
     forget_bytes,
     narrow_candidate,
     sum_pairs,
@@ -55,6 +52,7 @@ from evalguard.run.tensors.tied_heads import TiedHead, find_tied_head
 from evalguard.store.name_map_file import read_name_map
 from evalguard.store.tensor_files import StoredTensor, TensorFiles, open_tensors
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
+from evalguard.store.tensor_files.packed.row_codec import uses_whole_range
 
 # Swapped tensors differ by 1.4 times their norm, in names of one shape: looked for above this.
 _UNLIKE = 0.5
@@ -101,7 +99,6 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
         names = _build_name_map(options.name_map, *sides)
         alignment = names.align(sides[0].tensors, sides[1].tensors)
-        used = _used_scales(sides[0], sides[1], alignment)
         if not alignment.pairs:
             raise _nothing_common(sides[0], sides[1])
         duplicates = (
@@ -109,19 +106,19 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             *find_duplicates(sides[1].tensors, "candidate"),
         )
         head = find_tied_head(sides[0], sides[1], alignment, duplicates)
-        if head is not None and head.added:
-            used |= {head.pair.cand}
+        added = {head.pair.cand} if head is not None and head.added else set()
         deltas = _compare_pairs(sides[0], sides[1], alignment, head, options)
         return TensorsReport(
             base=_source(sides[0]),
             candidate=_source(sides[1]),
             deltas=tuple(deltas),
             base_only=alignment.base_only,
-            candidate_only=tuple(name for name in alignment.cand_only if name not in used),
+            candidate_only=tuple(name for name in alignment.cand_only if name not in added),
             tied=name_tied(alignment, duplicates),
             ignored=(
                 *alignment.ignored,
-                *sorted(used - {delta.candidate_name for delta in deltas}),
+                *sides[0].activation_scales,
+                *(n for n in sides[1].activation_scales if n not in sides[0].activation_scales),
             ),
             duplicates=duplicates,
             invariants=_check_invariants(options.invariants, deltas),
@@ -183,20 +180,18 @@ def _compare_pairs(
         names[head.pair] = head.pair.cand  # its base has a delta of its own
     for named, name in names.items():
         one, other = base.tensors[named.base], candidate.tensors[named.cand]
-        scale = _scale(one, other, candidate)
-        kept = f"{other.dtype} scaled" if scale else other.dtype
-        tolerance = _tolerance((one.dtype, kept), options)
+        tolerance = _choose_tolerance(one, other, options)
         pair = StoredPair(
             name=name,
             base=one,
             candidate=other,
             layout=named.layout,
             tolerance=tolerance,
-            scale=scale,
         )
         deltas[name] = _unsummed(pair)
-        if one.fault or other.fault:
-            deltas[name] = replace(deltas[name], state="unreadable", fault=_fault_text(one, other))
+        fault = _fault_text(one, other) or _code_fault(one, other)
+        if fault:
+            deltas[name] = replace(deltas[name], state="unreadable", fault=fault)
             continue
         deltas[name], fitting, found = _fit_shapes(pair, deltas[name])
         if found is not None:
@@ -219,11 +214,12 @@ def _fit_shapes(
 
     Where nothing is, the delta says why.
     """
-    named, wanted = pair.layout, pair.base.shape
+    named = pair.layout
     try:
-        if pair.scale is None:
-            part, layout = narrow_candidate(pair.candidate, named)
-            pair = replace(pair, candidate=part, layout=layout)
+        pair = _lend_shape(pair)
+        part, layout = narrow_candidate(pair.candidate, named)
+        pair = replace(pair, candidate=part, layout=layout)
+        wanted = pair.base.shape
         if _moved_shape(pair.candidate, pair.layout) == wanted:
             return delta, pair, None
         resized = find_resized(pair)
@@ -237,7 +233,7 @@ def _fit_shapes(
     likeness = resized.likeness if resized is not None else None
     if likeness is None and named.changes_nothing:
         likeness = describe_layout_fault(pair)
-    fault = f"{list(wanted)} in the base, {list(delta.candidate.shape)} in the candidate"
+    fault = f"{list(pair.base.shape)} in the base, {list(delta.candidate.shape)} in the candidate"
     moved = "" if pair.layout.changes_nothing else f", {_layout_text(pair.layout)}"
     return replace(delta, state="shape", fault=fault + moved, likeness=likeness), None, None
 
@@ -251,22 +247,6 @@ def _judge_head(delta: TensorDelta, head: TiedHead) -> TensorDelta:
         detail += f"; beside that it looks like {delta.likeness.words}"
     name: Fault = "stale tied head"
     return replace(delta, likeness=Likeness(kind="structure", name=name, fault=name, detail=detail))
-
-
-def _scale(one: StoredTensor, other: StoredTensor, candidate: TensorFiles) -> StoredScale | None:
-    """Return the scale beside a quantised candidate of a base that is not."""
-    return None if one.dtype == other.dtype else find_scale(other, candidate.tensors)
-
-
-def _used_scales(
-    base: TensorFiles, candidate: TensorFiles, alignment: NameAlignment
-) -> frozenset[str]:
-    """Return the candidate's names that were taken in by the tensors beside them."""
-    found: set[str] = set()
-    for pair in alignment.pairs:
-        scale = _scale(base.tensors[pair.base], candidate.tensors[pair.cand], candidate)
-        found |= set(scale.names) if scale is not None else set()
-    return frozenset(found - {pair.cand for pair in alignment.pairs})
 
 
 def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, TensorDelta]:
@@ -312,6 +292,20 @@ def _agree(
     return agreed
 
 
+# Two files that pack alike hold equal numbers; a scale may have been cast to float16.
+_SAME_PACKING = Tolerance(
+    dtype="float16", rtol=2.0**-10, reason="both sides are packed alike: the numbers are the same"
+)
+
+
+def _choose_tolerance(one: StoredTensor, other: StoredTensor, options: TensorOptions) -> Tolerance:
+    kept = [f"{side.dtype} scaled" if side.parts else side.dtype for side in (one, other)]
+    alike = one.parts and other.parts and kept[0] == kept[1] and one.packing == other.packing
+    if alike and options.rtol is None and options.atol is None:
+        return _SAME_PACKING
+    return _tolerance((kept[0], kept[1]), options)
+
+
 def _tolerance(dtypes: tuple[str, str], options: TensorOptions) -> Tolerance:
     table = find_tolerance(dtypes, platform=options.platform, operation=options.operation)
     if options.rtol is None and options.atol is None:
@@ -335,11 +329,7 @@ def _unsummed(pair: StoredPair) -> TensorDelta:
         tolerance=pair.tolerance,
         role=_role(pair.name),
         elements=pair.elements,
-        layout=", ".join(
-            part
-            for part in ("times its scale" if pair.scale else "", _layout_text(pair.layout))
-            if part
-        ),
+        layout=", ".join(filter(None, (pair.candidate.packing, _layout_text(pair.layout)))),
     )
 
 
@@ -350,9 +340,7 @@ def _summed_delta(
     pair, sums = summed.pair, summed.sums
     delta = _unsummed(pair)
     if summed.fault:
-        # a scale that does not fit is no damage
-        state: TensorState = "unreadable" if pair.scale is None else "shape"
-        return replace(delta, state=state, fault=summed.fault), ()
+        return replace(delta, state="unreadable", fault=summed.fault), ()
     state = _state(pair, sums)
     seen = Description()
     if sums.greatest_abs.value > 0.0 or state == "beyond":
@@ -413,8 +401,8 @@ def _state(pair: StoredPair, sums: PairSums) -> TensorState:
     if sums.snr is None or sums.snr >= least:
         return "within"
     # one element may have made the scale of a whole row: then its format keeps no more
-    kept = pair.scale is not None and not sums.beyond
-    return "within" if kept and uses_whole_range(pair.candidate.load()) else "beyond"
+    kept = pair.candidate.parts and not sums.beyond
+    return "within" if kept and uses_whole_range(pair.candidate) else "beyond"
 
 
 def _counts(side: SideCounts, sums: SideSums) -> SideCounts:
@@ -448,6 +436,33 @@ def _fault_text(one: StoredTensor, other: StoredTensor) -> str:
         for side, tensor in (("base", one), ("candidate", other))
         if tensor.fault
     )
+
+
+def _code_fault(one: StoredTensor, other: StoredTensor) -> str:
+    """Say which side holds bare codes of a weight that the other holds as numbers: such codes are
+    packed in a way that is not known, or have lost their scale, and say nothing alone."""
+    for side, tensor, numbers in (("base", one, other), ("candidate", other, one)):
+        if (
+            tensor.dtype in ("int8", "uint8", "int32")
+            and not tensor.parts
+            and len(tensor.shape) > 1
+            and (numbers.parts or numbers.dtype.startswith(("float", "bfloat")))
+        ):
+            return (
+                f"{side}, {tensor.file}: it is stored as {tensor.dtype} {list(tensor.shape)}, with "
+                "no scale beside it that evalguard knows"
+            )
+    return ""
+
+
+def _lend_shape(pair: StoredPair) -> StoredPair:
+    """Give a side whose file does not say in which shape its elements are that of the other."""
+    one, other = pair.base, pair.candidate
+    if one.elements != other.elements or one.shape_known == other.shape_known:
+        return pair
+    if one.shape_known:
+        return replace(pair, candidate=replace(other, shape=one.shape, shape_known=True))
+    return replace(pair, base=replace(one, shape=other.shape, shape_known=True))
 
 
 def _layout_text(layout: Layout) -> str:
@@ -501,6 +516,13 @@ def _check_invariants(
 
 def _caveats(base: TensorFiles, candidate: TensorFiles, deltas: Sequence[TensorDelta]) -> list[str]:
     found = [*base.notes, *candidate.notes]
+    scales = {**base.activation_scales, **candidate.activation_scales}
+    if scales:
+        count = len(scales)
+        found.append(
+            f"{count:,} scale{'s' if count > 1 else ''} of activations or caches, which no weight "
+            f"has, not compared: first {next(iter(scales))}"
+        )
     models = (base.architecture, candidate.architecture)
     if base.kind == candidate.kind and all(models) and models[0] != models[1]:
         found.append(f"the base is a {models[0]}, the candidate a {models[1]}")

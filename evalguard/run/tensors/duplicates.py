@@ -70,8 +70,9 @@ def _equal(tensors: Sequence[StoredTensor]) -> list[list[StoredTensor]]:
 
 
 def _same_bytes(one: StoredTensor, other: StoredTensor) -> bool:
-    for start in range(0, one.elements, _PIECE):
-        stop = min(start + _PIECE, one.elements)
+    step = _whole_blocks(one)
+    for start in range(0, one.elements, step):
+        stop = min(start + step, one.elements)
         try:
             if not np.array_equal(one.read_bytes(start, stop), other.read_bytes(start, stop)):
                 return False
@@ -82,11 +83,16 @@ def _same_bytes(one: StoredTensor, other: StoredTensor) -> bool:
 
 def _constant(tensor: StoredTensor) -> bool:
     first = tensor.read(0, tensor.codec.block)[0]
-    for start in range(0, tensor.elements, _PIECE):
-        values = tensor.read(start, min(start + _PIECE, tensor.elements))
+    step = _whole_blocks(tensor)
+    for start in range(0, tensor.elements, step):
+        values = tensor.read(start, min(start + step, tensor.elements))
         if not (values == first).all():
             return False
     return True
+
+
+def _whole_blocks(tensor: StoredTensor) -> int:
+    return max(_PIECE // tensor.codec.block, 1) * tensor.codec.block
 
 
 def name_tied(alignment: NameAlignment, duplicates: Sequence[DuplicateTensors]) -> dict[str, str]:

@@ -163,7 +163,7 @@ def _is_sound(summed: SummedPair, damage: Sequence[RowFault]) -> bool:
     (GPTQ), and then most rows are beyond half a step, none far more than the others."""
     pair, sums = summed.pair, summed.sums
     blocks = sums.elements / BLOCK
-    if pair.scale is None or not sums.beyond or sums.beyond_blocks < _MANY_BLOCKS * blocks:
+    if not pair.candidate.parts or not sums.beyond or sums.beyond_blocks < _MANY_BLOCKS * blocks:
         return False
     if not moves_errors(pair.candidate.read(0, min(pair.candidate.elements, _SAMPLE * 8))):
         return False
@@ -224,7 +224,7 @@ _BITS = {
 
 def name_format(pair: StoredPair) -> Likeness:
     """Name the precision that a quantised side is stored in."""
-    quantised = pair.candidate if pair.scale or pair.candidate.codec.quantised else pair.base
+    quantised = pair.candidate if pair.candidate.codec.quantised else pair.base
     dtype = quantised.dtype
     name = _BITS.get(dtype.partition("_")[0], dtype)
     detail = f"{dtype}, as it is stored" if name != dtype else "as it is stored"

@@ -106,7 +106,7 @@ def scan_rows(
     reader = PairRows(pair, *shape, expected)
     scan = _fill(reader)
     damaged = np.flatnonzero(scan.beyond)
-    strict = pair.is_bounded and pair.scale is None
+    strict = pair.is_bounded and not pair.candidate.parts
     if damaged.size > _MOST_DAMAGED * shape[0] and not strict:
         outliers = scan.outliers()
         if 0 < outliers.size <= _MOST_DAMAGED * shape[0]:

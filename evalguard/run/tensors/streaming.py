@@ -7,6 +7,7 @@ takes a few microseconds, and handing Python's lock over takes as many.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
@@ -26,79 +27,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tensors.bounds import Bound, bound_float8, bound_integers
+from evalguard.core.tensors.bounds import Bound
 from evalguard.core.tensors.differences import PairSums, common_dtype
 from evalguard.core.tensors.name_map import Layout
 from evalguard.core.tensors.tolerances import Tolerance
 from evalguard.errors import EvaluationError
+from evalguard.store.tensor_files.packed.row_codec import RowBytes
 from evalguard.store.tensor_files.stored import LoadedBytes, StoredTensor
 
 Array = NDArray[Any]
 
 _PIECE = 1 << 18  # elements: half a megabyte of bfloat16, which malloc gives out again and again
-_BLOCK = 1 << 15  # elements; a whole number of every format's blocks
+_BLOCK = 1 << 15  # elements; in whole blocks of what is stored
 _TASK = 1 << 21  # elements that a process is given at a time
 _AHEAD = 3  # tasks per process that wait or are summed
 _WORTH_PROCESSES = 1 << 26  # elements from which on starting them pays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredScale:
-    """Beside stored integers: what they are multiplied with, after the zero point is taken off."""
-
-    scale: StoredTensor
-    zero_point: StoredTensor | None = None
-    factor: float = 1.0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the tensors it is made of."""
-        return tuple(one.name for one in (self.scale, self.zero_point) if one is not None)
-
-    def apply(self, codes: Array) -> Array:
-        """Return the numbers that the integers stand for.
-
-        Raises:
-            ValueError: the scale has a shape that cannot be laid over them.
-        """
-        values = codes.astype(np.float32)
-        if self.zero_point is not None:
-            values -= _spread(self.zero_point.load(), codes.shape)
-        values *= self._steps(codes.shape)
-        return values
-
-    def bound(self, codes: Array, values: Array, dtype: str) -> Bound:
-        """Return the greatest healthy error of each element, by the codes and their numbers."""
-        steps = self._steps(codes.shape)
-        if dtype.startswith("float8"):
-            return bound_float8(codes, values, steps, dtype)
-        return bound_integers(codes, values, steps)
-
-    def _steps(self, shape: tuple[int, ...]) -> Array:
-        steps = _spread(self.scale.load(), shape)
-        return steps if self.factor == 1.0 else steps * np.float32(self.factor)
-
-
-def _spread(scale: Array, shape: tuple[int, ...]) -> Array:
-    """Lay one value a tensor, a row, a group of columns or a block over a whole tensor."""
-    words = f"a scale of {list(scale.shape)} does not fit {list(shape)}"
-    grid = scale.astype(np.float32)
-    if grid.size == 1:
-        return grid.reshape(())
-    if grid.ndim > len(shape):
-        raise ValueError(words)
-    grid = grid.reshape(grid.shape + (1,) * (len(shape) - grid.ndim))
-    for axis, size in enumerate(shape):
-        have = int(grid.shape[axis])
-        if have in (1, size):
-            continue
-        width = -(-size // have)  # the last block may be cut
-        if -(-size // width) != have:
-            raise ValueError(words)
-        index = [slice(None)] * grid.ndim
-        index[axis] = slice(size)
-        grid = np.repeat(grid, width, axis=axis)[tuple(index)]
-    return grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +53,6 @@ class StoredPair:
     candidate: StoredTensor
     layout: Layout
     tolerance: Tolerance
-    scale: StoredScale | None = None
 
     @property
     def elements(self) -> int:
@@ -120,12 +62,12 @@ class StoredPair:
     @property
     def lies_alike(self) -> bool:
         """Whether both sides hold their numbers in the same order, to be compared as they are."""
-        return self.layout.changes_nothing and self.scale is None
+        return self.layout.changes_nothing
 
     @property
     def is_bounded(self) -> bool:
         """Whether the stored format says how far each element may be off."""
-        formats = (self.base.codec.bound, self.candidate.codec.bound, self.scale)
+        formats = (self.base.codec.bound, self.candidate.codec.bound)
         return self.tolerance.snr is not None and any(one is not None for one in formats)
 
 
@@ -217,7 +159,7 @@ def _merge(
 def forget_bytes(*tensors: StoredTensor) -> None:
     """Give back the memory of tensors that a library has loaded as a whole."""
     for tensor in tensors:
-        if isinstance(tensor.source, LoadedBytes):
+        if isinstance(tensor.source, LoadedBytes | RowBytes):
             tensor.source.forget()
 
 
@@ -269,28 +211,42 @@ def _sum_numbered(number: int, start: int, stop: int) -> PairSums:
 
 def _tasks(pair: StoredPair) -> Iterator[tuple[int, int]]:
     size = pair.elements
-    loaded = any(isinstance(one.source, LoadedBytes) for one in (pair.base, pair.candidate))
-    if loaded or not pair.lies_alike:
+    if any(_is_whole(one) for one in (pair.base, pair.candidate)) or not pair.lies_alike:
         yield 0, size  # as a whole, so that one process alone loads it
         return
-    for start in range(0, size, _TASK):
-        yield start, min(start + _TASK, size)
+    step = _whole_blocks(pair, _TASK)
+    for start in range(0, size, step):
+        yield start, min(start + step, size)
+
+
+def _is_whole(tensor: StoredTensor) -> bool:
+    """Whether a tensor's source keeps more of it than was asked for."""
+    source = tensor.source
+    return isinstance(source, LoadedBytes) or (isinstance(source, RowBytes) and source.at_once > 0)
+
+
+def _whole_blocks(pair: StoredPair, elements: int) -> int:
+    """Return about as many elements, as whole blocks of both sides."""
+    block = math.lcm(pair.base.codec.block, pair.candidate.codec.block)
+    return max(elements // block, 1) * block
 
 
 def _sum_task(pair: StoredPair, start: int, stop: int) -> PairSums:
     sums = PairSums(rtol=pair.tolerance.rtol, atol=pair.tolerance.atol)
     if pair.lies_alike:
-        for at in range(start, stop, _PIECE):
-            _add_piece(sums, pair, at, min(at + _PIECE, stop))
+        step = _whole_blocks(pair, _PIECE)
+        for at in range(start, stop, step):
+            _add_piece(sums, pair, at, min(at + step, stop))
         return sums
     # Such tensors are in memory one at a time: a process with one each would need gigabytes.
     with _HERE.one_whole_tensor:
         moved, allowed = load_bounded(pair)
         moved = moved.reshape(-1)
-        for at in range(0, stop, _PIECE):
-            base = pair.base.read(at, min(at + _PIECE, stop))
-            bound = None if allowed is None else allowed.reshape(-1)[at : at + _PIECE]
-            _add_blocks(sums, base, moved[at : at + _PIECE], at, bound)
+        step = max(_PIECE // pair.base.codec.block, 1) * pair.base.codec.block
+        for at in range(0, stop, step):
+            base = pair.base.read(at, min(at + step, stop))
+            bound = None if allowed is None else allowed.reshape(-1)[at : at + step]
+            _add_blocks(sums, base, moved[at : at + step], at, bound)
     return sums
 
 
@@ -298,8 +254,9 @@ def _add_piece(sums: PairSums, pair: StoredPair, start: int, stop: int) -> None:
     raw = [side.read_bytes(start, stop) for side in (pair.base, pair.candidate)]
     codecs = [side.codec for side in (pair.base, pair.candidate)]
     same = codecs[0].dtype == codecs[1].dtype
-    for at in range(0, stop - start, _BLOCK):
-        end = min(at + _BLOCK, stop - start)
+    step = _whole_blocks(pair, _BLOCK)
+    for at in range(0, stop - start, step):
+        end = min(at + step, stop - start)
         parts = [
             one[at // codec.block * codec.size : end // codec.block * codec.size]
             for one, codec in zip(raw, codecs, strict=True)
@@ -353,9 +310,8 @@ def _equal_bytes(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
 
 
 def load_candidate(pair: StoredPair) -> Array:
-    """Return the whole candidate, its layout undone and its scale taken in."""
-    values = pair.candidate.load()
-    return pair.layout.apply(values if pair.scale is None else pair.scale.apply(values))
+    """Return the whole candidate, its layout undone."""
+    return pair.layout.apply(pair.candidate.load())
 
 
 def load_bounded(pair: StoredPair) -> tuple[Array, Array | None]:
@@ -364,15 +320,11 @@ def load_bounded(pair: StoredPair) -> tuple[Array, Array | None]:
     if not pair.is_bounded:
         return load_candidate(pair), None
     moves, size = replace(pair.layout, add=0.0, scale=1.0), pair.layout.scale
-    codes, own, base = pair.candidate.load(), None, None
-    values = codes
-    if pair.scale is not None:
-        values = pair.scale.apply(codes)
-        own = pair.scale.bound(codes, values, pair.candidate.dtype).move(moves.apply, size)
-    elif pair.candidate.codec.bound is not None:
-        wanted = _lay_out(pair, codes.shape)
-        made = pair.candidate.codec.bound(pair.candidate.read_bytes(), codes.reshape(-1), wanted)
-        own = made.move(lambda one: moves.apply(one.reshape(codes.shape)), size)
+    values, own, base = pair.candidate.load(), None, None
+    if pair.candidate.codec.bound is not None:
+        wanted = _lay_out(pair, values.shape)
+        made = pair.candidate.codec.bound(pair.candidate.read_bytes(), values.reshape(-1), wanted)
+        own = made.move(lambda one: moves.apply(one.reshape(values.shape)), size)
     moved, exact = pair.layout.apply(values), pair.base.load()
     if pair.base.codec.bound is not None:
         flat = np.ascontiguousarray(moved).reshape(-1)
@@ -394,28 +346,6 @@ def _lay_out(pair: StoredPair, shape: tuple[int, ...]) -> Array:
             base - layout.add
         ) / layout.scale
     return found
-
-
-# suffixes of a scale and of a zero point beside a tensor, and a factor: compressed-tensors and
-# torchao, DeepSeek's blocks of float8, bitsandbytes (the greatest of a row, which stands for 127)
-_SCALES = (
-    ("_scale", "_zero_point", 1.0),
-    ("_scale_inv", "", 1.0),
-    (".SCB", "", 1 / 127),
-)
-
-
-def find_scale(tensor: StoredTensor, tensors: Mapping[str, StoredTensor]) -> StoredScale | None:
-    """Return the scale that is stored beside integers or 8-bit floats, None if there is none."""
-    if tensor.dtype not in ("int8", "uint8") and not tensor.dtype.startswith("float8"):
-        return None
-    for suffix, zero_suffix, factor in _SCALES:
-        stem = tensor.name.removesuffix(".weight") if suffix.startswith(".") else tensor.name
-        scale = tensors.get(stem + suffix)
-        if scale is not None and not scale.fault:
-            zero = tensors.get(stem + zero_suffix) if zero_suffix else None
-            return StoredScale(scale=scale, zero_point=zero, factor=factor)
-    return None
 
 
 def narrow_candidate(tensor: StoredTensor, layout: Layout) -> tuple[StoredTensor, Layout]:

@@ -15,6 +15,8 @@ from evalguard.errors import EvaluationError, UsageError
 from evalguard.regular_file import open_regular, read_regular_text
 from evalguard.store.tensor_files.gguf_files import read_gguf
 from evalguard.store.tensor_files.numpy_files import read_npy, read_npz
+from evalguard.store.tensor_files.packed.packed_formats import FoldedTensors, fold_packed
+from evalguard.store.tensor_files.packed.quantisation import Quantisation, read_quantisation
 from evalguard.store.tensor_files.plain_codecs import unknown_codec
 from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
 from evalguard.store.tensor_files.stored import NoBytes, StoredTensor
@@ -40,6 +42,8 @@ class TensorFiles:
     Attributes:
         metadata: of a GGUF or safetensors file.
         config: the folder's config.json, {} without one.
+        quantisation: how the folder says it was quantised.
+        activation_scales: of a quantised checkpoint, what belongs to no weight.
         notes: what is worth a line: files that were left out.
     """
 
@@ -49,6 +53,8 @@ class TensorFiles:
     tensors: dict[str, StoredTensor]
     metadata: Mapping[str, Any]
     config: Mapping[str, Any] = field(default_factory=dict)
+    quantisation: Quantisation = field(default_factory=Quantisation)
+    activation_scales: Mapping[str, StoredTensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     _stack: ExitStack
 
@@ -115,13 +121,21 @@ def _collection(
 ) -> TensorFiles:
     if not tensors:
         raise EvaluationError(f"{place} holds no tensors", hint=f"files: {_names(files)}")
+    folder = place if place.is_dir() else place.parent
+    config = _read_config(folder)
+    told, folded = Quantisation(), FoldedTensors(tensors=tensors, activation_scales={})
+    if kind in ("safetensors", "torch"):
+        told = read_quantisation(config, folder)
+        folded = fold_packed(tensors, metadata or {}, told)
     return TensorFiles(
         name=str(place),
         kind=kind,
         files=tuple(files),
-        tensors=tensors,
+        tensors=folded.tensors,
         metadata=metadata or {},
-        config=_read_config(place if place.is_dir() else place.parent),
+        config=config,
+        quantisation=told,
+        activation_scales=folded.activation_scales,
         notes=tuple(notes),
         _stack=stack,
     )

@@ -57,6 +57,9 @@ class StoredTensor:
         file: the name of the file, for people.
         fault: why it cannot be read; "" if it can.
         first: element of the source with which it begins, on the bound of a block.
+        packing: how a checkpoint packed it, for people: "GPTQ int4"; "" of plain numbers.
+        parts: what a packed tensor is stored as.
+        shape_known: False where its file says how many elements it has, and not in which shape.
     """
 
     name: str
@@ -66,6 +69,9 @@ class StoredTensor:
     file: str
     fault: str = ""
     first: int = 0
+    packing: str = ""
+    parts: tuple[StoredTensor, ...] = ()
+    shape_known: bool = True
 
     @property
     def dtype(self) -> str:
@@ -79,7 +85,9 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file."""
+        """Bytes in the file, of all its parts."""
+        if self.parts:
+            return sum(one.nbytes for one in self.parts)
         return self.elements // self.codec.block * self.codec.size
 
     def read_bytes(self, start: int = 0, stop: int | None = None) -> Bytes:
@@ -102,6 +110,13 @@ class StoredTensor:
     def load(self) -> Array:
         """Return the whole tensor as numbers."""
         return self.read().reshape(self.shape)
+
+
+class ForgettingSource(ByteSource, Protocol):
+    """A source that keeps what it has read."""
+
+    def forget(self) -> None:
+        """Give the memory back."""
 
 
 class OpenedFile:

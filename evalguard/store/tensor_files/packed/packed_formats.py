@@ -1,0 +1,274 @@
+"""Which of a checkpoint's tensors are parts of packed weights: one table of formats, each told by
+the names and dtypes of its parts, and by what the checkpoint says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from evalguard.store.tensor_files.packed.bitsandbytes_blocks import read_bitsandbytes_4bit
+from evalguard.store.tensor_files.packed.four_bit_floats import (
+    read_compressed_tensors_e2m1,
+    read_gpt_oss,
+    read_modelopt_e2m1,
+)
+from evalguard.store.tensor_files.packed.packed_integers import (
+    read_compressed_tensors_integers,
+    read_gptq_or_awq,
+    read_modelopt_int4,
+)
+from evalguard.store.tensor_files.packed.parts import PackingError, Parts
+from evalguard.store.tensor_files.packed.quantisation import Quantisation
+from evalguard.store.tensor_files.packed.quanto_tensors import (
+    read_quanto_bits,
+    read_quanto_bytes,
+)
+from evalguard.store.tensor_files.packed.scaled_codes import (
+    read_bitsandbytes_int8,
+    read_scaled,
+)
+from evalguard.store.tensor_files.packed.torchao_tensors import find_torchao, read_torchao
+from evalguard.store.tensor_files.plain_codecs import unknown_codec
+from evalguard.store.tensor_files.stored import NoBytes, StoredTensor
+
+Reader = Callable[[Parts], StoredTensor]
+
+# Scales of activations and caches: no weight has them, and nothing is compared with them.
+_ACTIVATIONS = (
+    ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".q_scale", ".kv_scale",
+    ".prob_scale", ".prob_output_scale", ".qkv_output_scale", ".input_global_scale",
+    ".input_zero_point", ".output_zero_point", ".k_zero_point", ".v_zero_point",
+    ".activation_scale", ".input_scale_ub", ".weight_format",
+)  # fmt: skip
+# A part that is left over, and the part without which it says nothing.
+_ORPHANS = {
+    ".qzeros": ".qweight", ".scales": ".qweight", ".g_idx": ".qweight",
+    ".weight_shape": ".weight_packed", ".weight_global_scale": ".weight_packed",
+    ".weight_zero_point": ".weight", ".weight_scale": ".weight", ".weight_scale_2": ".weight",
+    ".weight_scale_inv": ".weight", ".SCB": ".weight",
+    ".weight.absmax": ".weight.quant_state.bitsandbytes__nf4",
+    ".weight.quant_map": ".weight.quant_state.bitsandbytes__nf4",
+    ".weight._scale": ".weight._data", ".weight._shift": ".weight._data._data",
+}  # fmt: skip
+# Parts of packings that evalguard does not read: AQLM, EXL3, EXL2, HQQ, QuIP#, VPTQ, SpQR, Marlin.
+_UNKNOWN = (
+    ".codes", ".codebooks", ".trellis", ".q_weight", ".W_q", ".Qidxs", ".indices", ".dense_weights",
+    ".qweight", ".weight_packed", ".B_packed",
+)  # fmt: skip
+_CODES = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedTensors:
+    """The tensors of a checkpoint with each packed weight as one.
+
+    Attributes:
+        tensors: by name, in the order of the files.
+        activation_scales: what belongs to no weight.
+    """
+
+    tensors: dict[str, StoredTensor]
+    activation_scales: dict[str, StoredTensor]
+
+
+def fold_packed(
+    tensors: Mapping[str, StoredTensor], metadata: Mapping[str, Any], told: Quantisation
+) -> FoldedTensors:
+    """Return a checkpoint's tensors with packed weights as the tensors that they stand for.
+
+    One that cannot be read, because a part is missing or lies or its packing is not known, has a
+    fault that says so.
+    """
+    found: dict[str, StoredTensor] = {}  # by the part that stands first
+    taken: set[str] = set()
+    for name, parts, reader in _find_readers(tensors, metadata, told):
+        made = _read(name, parts, reader, told)
+        taken |= {one.name for one in made.parts}
+        found[made.parts[0].name] = made
+    left = {name: one for name, one in tensors.items() if name not in taken}
+    for made in _find_unknown(left, {one.name for one in found.values()}, told):
+        taken |= {one.name for one in made.parts}
+        found[made.parts[0].name] = made
+    quantised = bool(found) or bool(told.method)
+    folded: dict[str, StoredTensor] = {}
+    scales: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        if name in found:
+            folded[found[name].name] = found[name]
+        elif name in taken:
+            continue
+        elif quantised and name.endswith(_ACTIVATIONS):
+            scales[name] = tensor
+        else:
+            folded[name] = tensor
+    return FoldedTensors(tensors=folded, activation_scales=scales)
+
+
+def _read(name: str, parts: Parts, reader: Reader, told: Quantisation) -> StoredTensor:
+    try:
+        made = reader(parts)
+        if told.transforms:
+            raise PackingError(
+                "it was rotated before it was stored (transform_config), which evalguard does not "
+                "undo"
+            )
+    except PackingError as error:
+        return _faulty(name, _find_all(parts), str(error), told)
+    return made
+
+
+def _find_all(parts: Parts) -> tuple[StoredTensor, ...]:
+    """Return all that may be part of a weight that cannot be read, so that nothing of it counts as
+    a tensor of its own."""
+    module = parts.stem.removesuffix(".weight")
+    names = [module + suffix for suffix in (*_ORPHANS, *_BY_NAME, ".pre_quant_scale")]
+    found = dict(parts.used)
+    for name in names:
+        tensor = parts.tensors.get(name)
+        if tensor is not None:
+            found[name] = tensor
+    if not found:
+        found = {name: one for name, one in parts.tensors.items() if name.startswith(parts.stem)}
+    return tuple(found.values())
+
+
+def _faulty(
+    name: str, parts: tuple[StoredTensor, ...], fault: str, told: Quantisation
+) -> StoredTensor:
+    return StoredTensor(
+        name=name,
+        shape=(),
+        codec=unknown_codec(""),
+        source=NoBytes(),
+        file=parts[0].file,
+        fault=fault,
+        packing=told.name or "unknown",
+        parts=parts,
+        shape_known=False,
+    )
+
+
+def _find_readers(
+    tensors: Mapping[str, StoredTensor], metadata: Mapping[str, Any], told: Quantisation
+) -> Iterator[tuple[str, Parts, Reader]]:
+    """Yield the name of every packed weight, its parts, and what reads them."""
+    done: set[str] = set()
+    for name, kind in find_torchao(metadata).items():
+        module, _, leaf = name.rpartition(".")
+        parts = Parts(f"{module}._{leaf}_", tensors, told)
+        if any(other.startswith(parts.stem) for other in tensors):
+            done |= {other for other in tensors if other.startswith(parts.stem)}
+            yield name, parts, partial(_read_torchao, name, kind)
+    for name, tensor in tensors.items():
+        if name in done:
+            continue
+        for key, reader in _BY_NAME.items():
+            if name.endswith(key):
+                stem = name.removesuffix(key)
+                weight = stem if key == "_blocks" else f"{stem}.weight"
+                if key == "_blocks" and stem + "_scales" not in tensors:
+                    continue
+                if key == ".qweight" and stem + ".scales" not in tensors:
+                    continue  # not GPTQ's, nor AWQ's
+                yield weight, Parts(stem, tensors, told), reader
+                break
+        else:
+            by_dtype = _choose_by_dtype(name, tensor, tensors, told)
+            if by_dtype is not None:
+                yield name, Parts(by_dtype[0], tensors, told), by_dtype[1]
+
+
+def _read_torchao(name: str, kind: Mapping[str, Any], parts: Parts) -> StoredTensor:
+    return read_torchao(name, parts, kind)
+
+
+def _read_compressed_tensors(parts: Parts) -> StoredTensor:
+    packed = parts.take(".weight_packed")
+    if packed.dtype == "int32":
+        return read_compressed_tensors_integers(parts)
+    return read_compressed_tensors_e2m1(parts)
+
+
+_BY_NAME: dict[str, Reader] = {
+    ".weight_packed": _read_compressed_tensors,
+    ".qweight": read_gptq_or_awq,
+    ".weight.quant_state.bitsandbytes__nf4": read_bitsandbytes_4bit,
+    ".weight.quant_state.bitsandbytes__fp4": read_bitsandbytes_4bit,
+    ".weight._data._data": read_quanto_bits,
+    ".weight._data": read_quanto_bytes,
+    "_blocks": read_gpt_oss,
+}
+
+
+def _choose_by_dtype(
+    name: str, tensor: StoredTensor, tensors: Mapping[str, StoredTensor], told: Quantisation
+) -> tuple[str, Reader] | None:
+    """Return the stem and the reader of codes of a byte under the weight's own name."""
+    if tensor.dtype not in _CODES or tensor.fault:
+        return None
+    stem = name.removesuffix(".weight")
+    if stem != name and stem + ".SCB" in tensors and tensor.dtype == "int8":
+        return stem, read_bitsandbytes_int8
+    if any(name + f".quant_state.bitsandbytes__{kind}" in tensors for kind in ("nf4", "fp4")):
+        return None
+    scale = tensors.get(name + "_scale")
+    if scale is None and name + "_scale_inv" not in tensors:
+        lost = told.method and stem != name and len(tensor.shape) > 1
+        return (name, read_scaled) if lost else None
+    if scale is None or tensor.dtype not in ("uint8", "int8") or len(scale.shape) < 2:
+        return name, read_scaled
+    if scale.dtype in ("float8_e4m3fn", "float8_e8m0fnu", "uint8") or name + "_scale_2" in tensors:
+        return name, read_modelopt_e2m1
+    if scale.shape[-2] == 2 * tensor.shape[-2] and tensor.dtype == "uint8":
+        return name, read_modelopt_int4
+    return name, read_scaled
+
+
+def _find_unknown(
+    left: Mapping[str, StoredTensor], known: set[str], told: Quantisation
+) -> Iterator[StoredTensor]:
+    """Yield weights of which parts are left that nothing explains, as what cannot be read."""
+    modules: dict[str, list[StoredTensor]] = {}
+    why: dict[str, str] = {}
+    for name, tensor in left.items():
+        if name.endswith(_ACTIVATIONS):
+            continue
+        suffix = next((one for one in _UNKNOWN if name.endswith(one)), None)
+        if suffix is not None:
+            stem = name.removesuffix(suffix)
+            by = f" by {told.name}" if told.method else ""
+            why[stem] = f"evalguard does not know how {name} is packed{by}"
+        elif told.method and (orphan := _find_orphan(name)) is not None:
+            stem, wanted = orphan
+            if stem + ".weight" in left and stem + ".weight" != name:
+                continue  # a plain weight, and a scale that it does not need
+            why.setdefault(stem, f"{stem}{wanted} is missing")
+        elif not told.known and _is_no_plain_part(name, tensor):
+            stem = name.rpartition(".")[0]
+            why.setdefault(stem, f"it is packed by {told.name}, which evalguard does not know")
+        else:
+            continue
+        modules.setdefault(stem, []).append(tensor)
+    for stem, parts in modules.items():
+        name = f"{stem}.weight"
+        if name not in known:
+            yield _faulty(name, tuple(parts), why[stem], told)
+
+
+def _find_orphan(name: str) -> tuple[str, str] | None:
+    return next(
+        (
+            (name.removesuffix(key), wanted)
+            for key, wanted in _ORPHANS.items()
+            if name.endswith(key)
+        ),
+        None,
+    )
+
+
+def _is_no_plain_part(name: str, tensor: StoredTensor) -> bool:
+    """Whether a tensor is neither a module's weight nor its bias in plain floats."""
+    plain = tensor.dtype.startswith(("float", "bfloat")) and not tensor.dtype.startswith("float8")
+    return not (plain and name.endswith((".weight", ".bias")))
