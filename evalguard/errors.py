@@ -7,7 +7,7 @@ here: an exception never becomes a verdict.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 WorkerEnd = Literal["killed", "late", "lost", "unplaced", ""]
@@ -39,11 +39,16 @@ class UsageError(EvalguardError):
 
 
 class GuardFileError(UsageError):
-    """A guard file cannot be read: ``what``, and ``where``, which is ``FILE:LINE`` or ``FILE``."""
+    """A guard file cannot be read: ``what``, and ``where``, which is ``FILE:LINE`` or ``FILE``.
 
-    def __init__(self, message: str, *, where: str, hint: str = "") -> None:
-        super().__init__(f"{where}: {message}", hint=hint)
-        self.what, self.where = message, where
+    ``others``: what else was found, a line each, with its place.
+    """
+
+    def __init__(
+        self, message: str, *, where: str, others: Sequence[str] = (), hint: str = ""
+    ) -> None:
+        super().__init__("\n".join([f"{where}: {message}", *others]), hint=hint)
+        self.what, self.where, self.others = message, where, tuple(others)
 
 
 class EvaluationError(EvalguardError):
@@ -100,12 +105,15 @@ class WorkerError(EvaluationError):
 class MisalignedRunsError(EvaluationError):
     """Base and candidate did not answer the same documents, so they cannot be paired.
 
-    ``of_tokens``: they would, as other token ids: their tokenizers differ.
+    ``of_tokens``: they would, as other token ids: their tokenizers differ. ``of``: the metric that
+    the message begins with; ``what`` is the message without it.
     """
 
-    def __init__(self, message: str, *, of_tokens: bool = False, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.of_tokens = of_tokens
+    def __init__(
+        self, message: str, *, of: str = "", of_tokens: bool = False, hint: str = ""
+    ) -> None:
+        super().__init__(f"{of}: {message}" if of else message, hint=hint)
+        self.what, self.of_tokens = message, of_tokens
 
 
 class StoreError(EvalguardError):

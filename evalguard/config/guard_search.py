@@ -107,5 +107,8 @@ def _joined(errors: list[GuardFileError]) -> GuardFileError:
     hints = dict.fromkeys(error.hint for error in errors if error.hint)
     hints["every YAML file of configs/ is read as a guard file; --config FILE reads one"] = None
     return GuardFileError(
-        "\n".join([first.what, *map(str, others)]), where=first.where, hint="\n".join(hints)
+        first.what,
+        where=first.where,
+        others=[*first.others, *map(str, others)],
+        hint="\n".join(hints),
     )

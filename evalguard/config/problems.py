@@ -38,11 +38,11 @@ def raise_problems(problems: Iterable[Problem]) -> None:
     if not ordered:
         return
     first, *others = ordered[:SHOWN]
-    lines = [first.message, *(f"{problem.where}: {problem.message}" for problem in others)]
+    lines = [f"{problem.where}: {problem.message}" for problem in others]
     if len(ordered) > SHOWN:
         lines.append(f"and {len(ordered) - SHOWN} more")
     hints = dict.fromkeys(problem.hint for problem in ordered[:SHOWN] if problem.hint)
-    raise GuardFileError("\n".join(lines), where=first.where, hint="\n".join(hints))
+    raise GuardFileError(first.message, where=first.where, others=lines, hint="\n".join(hints))
 
 
 def refuse(label: str, line: int, message: str, hint: str = "") -> NoReturn:

@@ -35,7 +35,8 @@ def refuse_if_any(table: ScoreTable, names: Names, mismatches: Iterable[Mismatch
         return
     hints = dict.fromkeys(mismatch.hint for mismatch in found if mismatch.hint)
     raise MisalignedRunsError(
-        f"{table.task} ({table.filter}) {table.metric}: {names[0]} and {names[1]} cannot be "
-        f"paired: {'; '.join(mismatch.found for mismatch in found)}",
+        f"{names[0]} and {names[1]} cannot be paired: "
+        f"{'; '.join(mismatch.found for mismatch in found)}",
+        of=f"{table.task} ({table.filter}) {table.metric}",
         hint="; ".join(hints) or "score both models on the same documents, in the same way",
     )

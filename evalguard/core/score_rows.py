@@ -29,8 +29,8 @@ def order_rows(table: ScoreTable, name: str) -> ScoreTable:
     repeated = np.flatnonzero(table.doc_ids[1:] == table.doc_ids[:-1])
     if repeated.size:
         raise MisalignedRunsError(
-            f"{table.task} ({table.filter}) {table.metric}: {name} has {repeated.size:,} repeated "
-            f"doc_ids (first: {table.doc_ids[repeated[0]]})",
+            f"{name} has {repeated.size:,} repeated doc_ids (first: {table.doc_ids[repeated[0]]})",
+            of=f"{table.task} ({table.filter}) {table.metric}",
             hint="average repeated runs of a document before they are paired",
         )
     return table
@@ -97,6 +97,6 @@ def _check_shapes(table: ScoreTable, name: str) -> None:
         problems.append(f"{found} for {table.aggregation}")
     if problems:
         raise MisalignedRunsError(
-            f"{table.task} ({table.filter}) {table.metric}: {name} has a malformed score table of "
-            f"{n:,} documents with {', '.join(problems)}"
+            f"{name} has a malformed score table of {n:,} documents with {', '.join(problems)}",
+            of=f"{table.task} ({table.filter}) {table.metric}",
         )

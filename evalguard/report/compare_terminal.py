@@ -172,7 +172,7 @@ def _verdict(view: ReportView, width: int) -> list[Text]:
     for text in view.accepted:
         lines += [Text(line) for line in wrap_text(text, width, rest="    ")]
     for limit in view.limits:
-        if limit.state != "passed" and limit.found not in view.first:
+        if limit.state != "passed" and not limit.is_first:
             lines += _limit(limit, width)
     return lines + _paragraph_lines([view.floor], width)
 
@@ -213,16 +213,10 @@ def _worst(view: ReportView, width: int, rows: int) -> list[Text]:
         more = len(view.left_out) - len(told)
         rest = [f"and {more} more not compared"] if more else []
         return _paragraph_lines([*told, *rest], width, rest="  ")
-    lines = worst_metrics_table(view, width=width, most=rows, said=_stated_reason(view))
+    lines = worst_metrics_table(view, width=width, most=rows, said=view.stated)
     others = others_text(left_out_states(view, most=rows), accepted=bool(view.accepted))
     below = [others, view.spread, view.answers_change]
     return [*lines, *_paragraph_lines(below, width, rest="  ", style="dim")]
-
-
-def _stated_reason(view: ReportView) -> str:
-    """The reason of a failed metric that the first line holds already."""
-    reasons = [metric.reason for metric in view.metrics if metric.outcome == "failed"]
-    return next((text for text in reasons if text and text.rstrip(".") in view.first), "")
 
 
 def _next_lines(

@@ -27,6 +27,7 @@ from evalguard.report.words.metric_labels import format_percent
 from evalguard.report.words.plain_text import fit_text, printable, wrap_text
 
 _MOST_ROWS, _MOST_MISSING = 10, 3
+_LONGEST_REASON = 200  # characters of what may be a library's error
 _SIGMA_LEGEND = (
     "sigma: drift from the usual run, in its standard errors; above 0 is worse. sd: of single "
     "documents' differences (nats for log-likelihoods); max: the largest of them, and its document."
@@ -172,8 +173,7 @@ def _missing(report: FloorReport) -> Iterator[str]:
     for left in report.unmeasured:
         where = printable(f"{left.task} {left.metric}".strip())
         on = f" on {where}" if where else ""
-        # what libraries add to their first sentence is in the JSON document
-        reason = printable(left.reason).partition(". ")[0]
+        reason = fit_text(printable(left.reason), _LONGEST_REASON)  # whole in the JSON document
         yield f"Not measured: {printable(left.name)}{on}: {reason}"
     for missing in report.not_compared:
         name = printable(f"{missing.task} {missing.metric}".strip())

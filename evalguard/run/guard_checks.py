@@ -52,5 +52,8 @@ def _join_errors(errors: Sequence[GuardFileError]) -> GuardFileError:
         return first
     hints = dict.fromkeys(error.hint for error in errors if error.hint)
     return GuardFileError(
-        "\n".join([first.what, *map(str, others)]), where=first.where, hint="\n".join(hints)
+        first.what,
+        where=first.where,
+        others=[*first.others, *map(str, others)],
+        hint="\n".join(hints),
     )

@@ -31,8 +31,7 @@ def find_guards(
     except GuardFileError as error:
         if options.config is not None or any(_may_be_model_name(spec, cwd) for spec in specs):
             raise
-        first = str(error).partition("\n")[0]
-        return GuardSet(guards=()), (f"no guard file is used: {first}",)
+        return GuardSet(guards=()), (f"no guard file is used: {error.where}: {error.what}",)
 
 
 def _may_be_model_name(spec: str, cwd: Path) -> bool:

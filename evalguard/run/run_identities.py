@@ -38,6 +38,7 @@ def identify_model(source: ModelSource, description: ModelDescription) -> RunIde
         settings=settings,
         effective={setting.name: setting.effective for setting in settings},
         description=_redact_description(description),
+        model_type=description.model_type,
         folder=_model_folder(variant),
         model=model,
         revision=revision,

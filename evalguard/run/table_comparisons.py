@@ -117,7 +117,7 @@ def _compare_key(
     try:
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
-        return _failed_comparison(base, _error_reason(error, key))
+        return _failed_comparison(base, _error_reason(error))
     early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
     if early is not None:
         told = "" if unknown is None else unknown.reason
@@ -130,7 +130,7 @@ def _compare_key(
             gated=gate.covers(*key),
         )
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
-        return _failed_comparison(base, _error_reason(error, key))
+        return _failed_comparison(base, _error_reason(error))
     compared = _with_count(compared, paired)
     if stops is not None:
         compared = replace(compared, comparison=stops.late(compared.comparison))
@@ -206,10 +206,9 @@ def _failed_comparison(table: ScoreTable, reason: str) -> MetricComparison:
     return MetricComparison(comparison=failed_comparison(table, reason))
 
 
-def _error_reason(error: EvalguardError, key: TableKey) -> str:
-    """What a table says beside the metric's name, which the message begins with."""
-    task, filter_name, metric = key
-    message = str(error).removeprefix(f"{task} ({filter_name}) {metric}: ")
+def _error_reason(error: EvalguardError) -> str:
+    """What a table says beside the metric's name."""
+    message = error.what if isinstance(error, MisalignedRunsError) else str(error)
     return "; ".join(part for part in (message, error.hint) if part)
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from evalguard.core.tracing.hyperparameters import (
     ABSENT,
-    EVERY_MODULE,
     HeldValue,
     compare_hyperparameters,
     compare_values,
-    shorten_modules,
+    modules_text,
+    name_modules,
 )
 
 LAYERS = [f"layers.{number}.norm" for number in range(4)]
@@ -125,9 +125,11 @@ def test_what_differs_comes_first() -> None:
 
 
 def test_modules_are_named_by_globs_that_name_no_other() -> None:
-    assert shorten_modules(LAYERS, LAYERS) == "layers.*.norm"
-    assert shorten_modules(LAYERS[:2], LAYERS) == "layers.0.norm, layers.1.norm"
-    assert shorten_modules([""], ["", *LAYERS]) == ""
+    assert name_modules(LAYERS, LAYERS) == ("layers.*.norm",)
+    assert name_modules(LAYERS[:2], LAYERS) == ("layers.0.norm", "layers.1.norm")
+    assert name_modules([""], ["", *LAYERS]) == ()
     kinds = [f"layers.{n}.{kind}" for n in range(2) for kind in ("q", "k", "v", "o")]
-    assert shorten_modules(kinds, kinds) == EVERY_MODULE
-    assert shorten_modules(kinds, [*kinds, "head"]).endswith("layers.*.v and 1 more")
+    assert name_modules(kinds, kinds) is None
+    assert modules_text(None) == "every module that has it"
+    four = name_modules(kinds, [*kinds, "head"])
+    assert modules_text(four) == "layers.*.q, layers.*.k, layers.*.v and 1 more"

@@ -95,11 +95,13 @@ def report(*comparisons: Comparison, gate: Gate | None = None, **changes: Any) -
             name="orig",
             digest="3f2a9c0d11e2b4a7",
             description="hf, 1.2M parameters, float32 on cpu",
+            model_type="hf",
         ),
         "candidate": RunIdentity(
             name="fla-port",
             digest="90b1c77ad0e5f312",
             description="hf, 1.2M parameters, float32 on cpu",
+            model_type="hf",
             settings=SETTINGS,
             effective={"norm_dtype": "float32", "attn_scale": 0.0668},
         ),

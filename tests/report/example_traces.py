@@ -106,7 +106,8 @@ def trace_report(trace: Trace, **more: Any) -> TraceReport:
 HYPERPARAMETERS = (
     HyperparameterDelta(
         name="attention_scale", base=0.0625, candidate=0.0668, verdict="differs",
-        where="model.layers.1.self_attn", base_source="scaling", candidate_source="scaling",
+        where="model.layers.1.self_attn", modules=("model.layers.1.self_attn",),
+        base_source="scaling", candidate_source="scaling",
     ),
     HyperparameterDelta(
         name="mlp_bias", base=None, candidate=True, verdict="one side only",

@@ -23,7 +23,9 @@ TRACE = "evalguard trace --base ./orig --cand ./port --tasks t"
 
 
 def side(name: str, **more: Any) -> RunIdentity:
-    return RunIdentity(**{"name": name, "digest": name, "description": HF, **more})
+    return RunIdentity(
+        **{"name": name, "digest": name, "description": HF, "model_type": "hf", **more}
+    )
 
 
 def lost(*findings: Finding, folder: bool = True, **changes: Any) -> CompareReport:

@@ -16,8 +16,8 @@ from evalguard.run.scoring.task_distributions import find_moved_distributions
 
 HF = "hf, 1.2M parameters, float32, on cpu"
 SIDES = {
-    "base": RunIdentity(name="orig", digest="1", description=HF),
-    "candidate": RunIdentity(name="port", digest="2", description=HF),
+    "base": RunIdentity(name="orig", digest="1", description=HF, model_type="hf"),
+    "candidate": RunIdentity(name="port", digest="2", description=HF, model_type="hf"),
 }
 SERVED = {"candidate": RunIdentity(name="port", digest="2", description="local-completions")}
 UNCHANGED: dict[str, Any] = {

@@ -186,7 +186,7 @@ def test_what_the_configuration_says_is_told_in_a_sentence() -> None:
     ],
 )
 def test_a_difference_explains_a_suspect_that_holds_it(where: str, explains: bool) -> None:
-    one = replace(HYPERPARAMETERS[0], where=where)
+    one = replace(HYPERPARAMETERS[0], modules=(where,) if where else ())
     view = build_trace_view(replace(LOCATED, hyperparameters=(one,)))
     assert bool(view.because) is explains
 
@@ -228,7 +228,7 @@ def test_a_comparisons_page_shows_the_trace_of_its_models() -> None:
 
 def models(shown: Any, **more: Any) -> Any:
     sides = {
-        role: RunIdentity(name=name, digest="", description="hf, 8 parameters, float32 on cpu")
+        role: RunIdentity(name=name, digest="", model_type="hf")
         for role, name in (("base", "orig"), ("candidate", "port"))
     }
     return replace(shown, **{**sides, **more})
@@ -251,7 +251,7 @@ def test_where_nothing_can_be_searched_the_trace_is_the_next_step() -> None:
     "side",
     [
         {"kind": "lm-eval run"},
-        {"description": "local-completions, on cuda"},
+        {"model_type": "local-completions"},
         {"kind": "stored run"},
     ],
 )

@@ -23,7 +23,9 @@ from evalguard.report.trace.trace_next_step import next_step
 from evalguard.report.trace.trace_terminal import render_trace
 
 SIDES = tuple(
-    RunIdentity(name=name, digest="d" * 16, description="hf", folder=f"/models/{name} 1")
+    RunIdentity(
+        name=name, digest="d" * 16, description="hf", model_type="hf", folder=f"/models/{name} 1"
+    )
     for name in ("orig", "port")
 )
 TENSORS = "evalguard tensors '/models/orig 1' '/models/port 1'"

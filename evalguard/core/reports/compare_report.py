@@ -60,6 +60,7 @@ class RunIdentity:
         digest: digest of everything that can change its scores.
         description: one line for people: "hf, 1.2M parameters, float32 on cpu", or the folder of an
             lm-eval run.
+        model_type: lm-eval's name of how it was run, as "hf"; "" of finished runs.
         effective: setting name to the value read back from the model; {} for a base without
             settings.
         folder: of the model's files on this machine; "" where it has none, or was built.
@@ -74,6 +75,7 @@ class RunIdentity:
     digest: str
     kind: RunKind = "model"
     description: str = ""
+    model_type: str = ""
     effective: Mapping[str, Value] = field(default_factory=dict)
     settings: tuple[SettingState, ...] = ()
     folder: str = ""

@@ -101,7 +101,8 @@ class SuspectModule:
     Attributes:
         module: leaf, or container for glue.
         point: where its largest local ratio was seen.
-        operation: in words, as "weights: looks transposed" or "attention, before o_proj".
+        operation: in words, as "weights: looks transposed" or "LlamaAttention, before o_proj:
+            computes something else"; ``difference``: without the module's class.
         fault: what differs: its weights, what it computes, or in which precision it does.
         relation: where its values are the base's but for one number; None: they are not.
         swap_sigma: drift that goes away with this module taken from the base, in standard errors
@@ -124,6 +125,7 @@ class SuspectModule:
     accumulated_ratio: float | None
     relation: ConstantRelation | None = None
     swap_sigma: float | None = None
+    difference: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +257,8 @@ class HyperparameterDelta:
         base, candidate: values; a list where a side's modules hold several. None: no value.
         verdict: "equal as float32": the same number once both are rounded, as 9.99999975e-06 and
             1e-5; as bfloat16 or float16 where a side holds it in a tensor of that dtype.
-        where: the modules that hold it, as globs; "" for the whole model.
+        where: the modules that hold it, in words; "" for the whole model. ``modules``: as globs; ()
+            for the whole model, and for every module that has it.
         base_source, candidate_source: as each side writes it; "" for a side that does not show it.
     """
 
@@ -266,6 +269,7 @@ class HyperparameterDelta:
     where: str = ""
     base_source: str = ""
     candidate_source: str = ""
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ _ORDER: tuple[str, ...] = get_args(HyperparameterVerdict)
 # both; below that their libraries name modules in their own ways.
 _SHARED_NAMES = 0.5
 _MOST_MODULES = 3
-EVERY_MODULE = "every module that has it"
 ROPE_FREQUENCIES = "rope_frequencies"  # and, in brackets, what they are of
 _SAME_FREQUENCY = 1e-5  # relative; other kernels round a power otherwise
 ABSENT = "none"  # a cap, window or scaling that is switched off
@@ -102,8 +101,8 @@ def _compare_by_module(
         if row.verdict == "equal" and not known.common:
             continue
         own = [(one or other).module for one, other in pairs]  # type: ignore[union-attr]
-        where = shorten_modules(own, holders[name])
-        rows.append(_with_place(row, where))
+        globs = name_modules(own, holders[name])
+        rows.append(replace(row, where=modules_text(globs), modules=globs or ()))
     return rows
 
 
@@ -159,10 +158,6 @@ def _build_row(base: HeldValue | None, candidate: HeldValue | None) -> Hyperpara
         base_source="" if base is None else base.source,
         candidate_source="" if candidate is None else candidate.source,
     )
-
-
-def _with_place(row: HyperparameterDelta, where: str) -> HyperparameterDelta:
-    return replace(row, where=where)
 
 
 def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> HyperparameterVerdict:
@@ -230,7 +225,7 @@ def _as_bfloat16(number: float) -> float:
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
-def shorten_modules(modules: Sequence[str], among: Iterable[str] = ()) -> str:
+def name_modules(modules: Sequence[str], among: Iterable[str] = ()) -> tuple[str, ...] | None:
     """Name modules as globs, ``model.layers.*.self_attn``, where that names no other one.
 
     Args:
@@ -238,8 +233,7 @@ def shorten_modules(modules: Sequence[str], among: Iterable[str] = ()) -> str:
         among: all modules that a glob must not name by mistake.
 
     Returns:
-        "" for the whole model; at most three names, then how many more there are; "every module
-        that has it" in place of more names where these are all.
+        () for the whole model; None in place of more than three names where these are all.
     """
     own = [module for module in modules if module]
     others = set(among) - set(own)
@@ -249,8 +243,12 @@ def shorten_modules(modules: Sequence[str], among: Iterable[str] = ()) -> str:
         pattern = _NUMBER.sub("*", module)
         shared = sum(_NUMBER.sub("*", one) == pattern for one in own) > 1
         named[pattern if shared and pattern not in forbidden else module] = None
-    if len(named) > _MOST_MODULES and not others:
-        return EVERY_MODULE
-    shown = list(named)[:_MOST_MODULES]
-    more = len(named) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return None if len(named) > _MOST_MODULES and not others else tuple(named)
+
+
+def modules_text(globs: tuple[str, ...] | None) -> str:
+    """Say what :func:`name_modules` names: at most three, then how many more there are."""
+    if globs is None:
+        return "every module that has it"
+    more = len(globs) - _MOST_MODULES
+    return ", ".join(globs[:_MOST_MODULES]) + (f" and {more} more" if more > 0 else "")

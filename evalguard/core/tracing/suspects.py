@@ -152,10 +152,14 @@ def rank_suspects(
         layers.append(delta)
         kind = kinds.get(point.code, "")
         if finding is not None:
-            beyond.add(point, delta, finding.module, ("weights", f"weights: {finding.looks}"))
+            looks = f"weights: {finding.looks}"
+            beyond.add(point, delta, finding.module, "weights", looks, looks)
         other_weights = finding is not None and finding.module != point.code
         if ratio > threshold and not (other_weights and point.computed_ratio() <= threshold):
-            beyond.add(point, delta, point.code, _operation(point, delta, kind))
+            fault, found = _find_operation(point, delta)
+            difference = f"{point.place}: {found}" if point.place else found
+            where = ", ".join(filter(None, (kind, point.place)))
+            beyond.add(point, delta, point.code, fault, f"{where}: {found}", difference)
     suspects = sorted(beyond.found.values(), key=lambda s: (-s.local_ratio, s.order))
     first = min(suspects, key=lambda suspect: beyond.earliest[suspect.module], default=None)
     return Ranking(tuple(layers), tuple(suspects), first)
@@ -169,7 +173,13 @@ class _Beyond:
     earliest: dict[str, int] = field(default_factory=dict)
 
     def add(
-        self, point: MeasuredPoint, delta: LayerDelta, module: str, what: tuple[Fault, str]
+        self,
+        point: MeasuredPoint,
+        delta: LayerDelta,
+        module: str,
+        fault: Fault,
+        operation: str,
+        difference: str,
     ) -> None:
         self.earliest.setdefault(module, point.order)
         known, ratio = self.found.get(module), delta.local_ratio or 0.0
@@ -180,8 +190,9 @@ class _Beyond:
             return
         self.found[module] = SuspectModule(
             module=module,
-            operation=what[1],
-            fault=what[0],
+            operation=operation,
+            difference=difference,
+            fault=fault,
             point=point.name,
             order=point.order,
             layer=delta.layer,
@@ -288,18 +299,17 @@ def relation_text(found: ConstantRelation, what: str) -> str:
     return f"{what} is {times} times the base's, cosine {found.cosine:.6f}"
 
 
-def _operation(point: MeasuredPoint, delta: LayerDelta, kind: str) -> tuple[Fault, str]:
+def _find_operation(point: MeasuredPoint, delta: LayerDelta) -> tuple[Fault, str]:
     """Say what differs at a point beyond the floor: fault and words."""
-    where = f"{kind}, {point.place}" if kind and point.place else point.place or kind
     if point.local is not None and point.local.nonfinite:
-        return "operation", f"{where}: nan or infinite where the base is finite"
+        return "operation", "nan or infinite where the base is finite"
     relation = _relation(point)
     if relation is not None:
         what = "what it passes on" if point.kind == "glue" else "output"
-        return "operation", f"{where}: {relation_text(relation, what)}"
+        return "operation", relation_text(relation, what)
     if point.rounded:
-        return "precision", f"{where}: computed in {point.rounded}"
+        return "precision", f"computed in {point.rounded}"
     alike = point.computed is not None and point.computed_ratio() <= THRESHOLD
     if delta.check == "as it runs" and alike:
-        return "precision", f"{where}: rounds more than the candidate's precision does"
-    return "operation", f"{where}: computes something else"
+        return "precision", "rounds more than the candidate's precision does"
+    return "operation", "computes something else"

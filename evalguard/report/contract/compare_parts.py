@@ -32,6 +32,13 @@ def distribution_fields(fields: Mapping[str, Any], where: str) -> dict[str, Any]
     return {**fields, **percentiles}
 
 
+def side_fields(value: Any, where: str) -> dict[str, Any]:
+    """Before there was a model_type, the description began with it."""
+    fields = read_entries(value, where)
+    described = str(fields.get("description", "")) if fields.get("kind") == "model" else ""
+    return {"model_type": described.partition(",")[0], **fields}
+
+
 def read_gated(gate: Any) -> list[dict[str, Any]]:
     """Return what the gate judged, an object for each metric."""
     gated = read_list(read_entries(gate, "gate").get("gated"), "gate.gated")

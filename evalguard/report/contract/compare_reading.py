@@ -23,6 +23,7 @@ from evalguard.report.contract.compare_parts import (
     read_gated,
     resources_fields,
     restore_states,
+    side_fields,
 )
 from evalguard.report.contract.json_values import (
     damaged_error,
@@ -81,6 +82,8 @@ def _read_document(document: Mapping[str, Any]) -> CompareReport:
         CompareReport,
         {
             **fields,
+            "base": side_fields(fields.get("base"), "base"),
+            "candidate": side_fields(fields.get("candidate"), "candidate"),
             "distributions": [
                 distribution_fields(one, f"distributions[{number}]")
                 for number, one in enumerate(fields["distributions"])

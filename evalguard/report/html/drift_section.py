@@ -53,10 +53,7 @@ def drift_section(view: ReportView, documents: Sequence[RunDocuments]) -> DriftS
         if metric.task in by_task
         and (shape := _metric_shape(by_task[metric.task], metric)) is not None
     ]
-    said = any(
-        metric.influence is not None and view.influence.endswith(metric.influence.text)
-        for metric, _ in found
-    )
+    said = any(metric.full_label == view.influential for metric, _ in found)
     return DriftSection(
         influence="" if said else view.influence,
         shapes=tuple(_shape_section(metric, shape) for metric, shape in found),

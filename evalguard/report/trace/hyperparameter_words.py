@@ -13,7 +13,6 @@ from evalguard.core.reports.trace_report import (
     TraceReport,
 )
 from evalguard.core.settings import Value
-from evalguard.core.tracing.hyperparameters import EVERY_MODULE
 from evalguard.core.tracing.points import ROOT
 from evalguard.report.words.bisection_texts import list_names
 from evalguard.report.words.plain_text import printable
@@ -139,16 +138,15 @@ def touches_suspect(one: HyperparameterDelta, suspect: SuspectModule) -> bool:
     if one.name == "architecture":
         return suspect.fault == "operation"
     module = suspect.module.split(".")
-    if one.name == "dtype" and one.where in ("", EVERY_MODULE):
+    if one.name == "dtype" and not one.modules:
         return suspect.fault == "precision"
-    if one.where in ("", EVERY_MODULE):
+    if not one.modules:
         words = _HELD_BY.get(one.name.removeprefix("config.").partition("_")[0], ())
         return any(word in module[-1].lower() for word in words)
-    globs = one.where.partition(" and ")[0].split(", ")
     # rotary positions are computed in an attention by a module of its own, inside or beside it
     inside = (-1, 0, 1) if one.name.startswith("rope") else (0, 1)
     return any(
         len(module) - len(parts) in inside
         and all(a in ("*", b) for a, b in zip(parts, module, strict=False))
-        for parts in (glob.split(".") for glob in globs)
+        for parts in (glob.split(".") for glob in one.modules)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -32,7 +31,6 @@ _SCREEN = 24  # lines
 _USUAL_WIDTH = 80  # where it is narrower, rows need more lines
 _MOST_SUSPECTS, _MOST_DEPTHS = 6, 10
 _LEAST_MODULE = 20  # cells; of a wide terminal a name may take more
-_CLASS = re.compile(r"^[A-Z]\w*[:,] ")  # the module's, before what it does otherwise
 
 
 def render_trace(
@@ -180,7 +178,7 @@ def _suspect_row(one: SuspectView, width: int, *, swap: bool) -> list[str]:
         f"{'> ' if one.is_first else '  '}{one.module}", max(_LEAST_MODULE, 3 * width // 5)
     )
     sigma = [one.swap or "-"] if swap else []
-    return [name, one.local, *sigma, _CLASS.sub("", one.operation)]
+    return [name, one.local, *sigma, one.difference]
 
 
 def _details(view: TraceView, width: int) -> list[list[Text]]:

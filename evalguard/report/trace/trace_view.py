@@ -52,6 +52,7 @@ class SuspectView:
 
     module: str
     operation: str
+    difference: str
     layer: str
     check: str
     local: str
@@ -218,6 +219,7 @@ def _suspect_view(report: TraceReport, one: SuspectModule) -> SuspectView:
     return SuspectView(
         module=printable(one.module),
         operation=printable(one.operation),
+        difference=printable(one.difference or one.operation),
         layer="" if one.layer is None else str(one.layer),
         check=CHECKS[one.check],
         local=format_ratio(one.local_ratio),

@@ -32,6 +32,7 @@ from evalguard.report.view.screen import (
     cause_line,
     distributions_line,
     finding_lines,
+    stated_reason,
     verdict_caveats,
     verdict_line,
 )
@@ -47,6 +48,7 @@ from evalguard.report.words.floor_texts import floor_line
 from evalguard.report.words.glossary import GLOSSARY, SIGMA_UNIT, outcome_definitions
 from evalguard.report.words.limit_texts import (
     broken_lines,
+    decisive_limit,
     limit_found,
     limit_label,
     limit_line,
@@ -84,7 +86,8 @@ class ReportView:
         headline: "REGRESSED: 4 regressed, 3 undecided".
         gate: "a metric fails above 1 sigma if ...; an unchanged candidate would ...".
         verdict: headline, exit code, culprits and gate as one paragraph.
-        first: the verdict in a line: state, worst metric, the gate's rule, exit code.
+        first: the verdict in a line: state, worst metric, the gate's rule, exit code;
+            ``stated``: the reason in it of a metric without a number.
         cause: the culprits and what is left without them; or why no setting was searched for.
         findings: what every reader must see, a sentence each.
         spread: how far the distributions are apart, in a line.
@@ -101,7 +104,8 @@ class ReportView:
             says in a line what changed in their form.
         across: all metrics together. ``answers``: flips and churn, of the first metrics that
             differ. ``stopping``: of a sequential run. ``floor``: the drift beside that of an
-            unchanged model. ``influence``: which documents carry the drift that it is about.
+            unchanged model. ``influence``: which documents carry the drift that it is about, of
+            the metric with the label ``influential``.
         limits: absolute limits. ``accepted``: what waivers let through.
         caveats: numbered, notes about the whole run last; ``notes`` are these alone.
         left_out: what was not compared, and why.
@@ -119,6 +123,7 @@ class ReportView:
     gate: str
     verdict: str
     first: str
+    stated: str
     cause: str
     findings: tuple[str, ...]
     spread: str
@@ -147,6 +152,7 @@ class ReportView:
     stopping: tuple[str, ...]
     floor: str
     influence: str
+    influential: str
     limits: tuple[LimitView, ...]
     accepted: tuple[str, ...]
     caveats: tuple[Caveat, ...]
@@ -173,13 +179,15 @@ class LimitView:
     """An absolute limit of the gate: its state, and a line that begins with that.
 
     ``label`` is the figure and what it was measured on: "kl_mean on lastword"; ``found`` is the
-    line without the state. ``documents``: of broken ones a sentence each, with their texts.
+    line without the state; ``is_first``: the first line says it. ``documents``: of broken
+    ones a sentence each, with their texts.
     """
 
     state: LimitState
     label: str
     line: str
     found: str
+    is_first: bool
     documents: tuple[str, ...] = ()
 
 
@@ -192,6 +200,7 @@ def build_report_view(report: CompareReport) -> ReportView:
     visible, hidden = select_shown(report.comparisons)
     numbered = number_caveats(visible, report.notes)
     said, gate = meaning_with_bisection(report), report.gate
+    worst, decisive = decisive_comparison(report), decisive_limit(report)
     measured = any(not one.failure for one in report.distributions)
     return ReportView(
         title=printable(f"{report.candidate.name} against {report.base.name}"),
@@ -206,6 +215,7 @@ def build_report_view(report: CompareReport) -> ReportView:
             f"Gate: {_gate_text(report)}."
         ),
         first=verdict_line(report),
+        stated=stated_reason(report),
         cause=cause_line(report),
         findings=finding_lines(report),
         spread=distributions_line(report),
@@ -234,12 +244,14 @@ def build_report_view(report: CompareReport) -> ReportView:
         stopping=tuple(stopping_texts(report)),
         floor=floor_line(report),
         influence=_influence_text(report),
+        influential="" if worst is None else full_label(worst),
         limits=tuple(
             LimitView(
                 state=one.state,
                 label=limit_label(one),
                 line=limit_line(one),
                 found=limit_found(one),
+                is_first=one is decisive,
                 documents=broken_lines(report, one),
             )
             for one in gate.limits
@@ -298,10 +310,10 @@ def _interval_header(comparisons: Sequence[Comparison]) -> str:
 def _influence_text(report: CompareReport) -> str:
     """What carries the drift that the report is about, "" if that is not a regression."""
     worst = decisive_comparison(report)
-    found = None if worst is None else influence_view(worst, metric_margin(report, worst))
-    if worst is None or worst.outcome != "regressed" or found is None:
+    if worst is None or worst.outcome != "regressed":
         return ""
-    return f"Documents that carry {full_label(worst)}: {found.text}"
+    found = influence_view(worst, metric_margin(report, worst))
+    return "" if found is None else f"Documents that carry {full_label(worst)}: {found.text}"
 
 
 def _left_out_lines(report: CompareReport) -> list[str]:

@@ -80,6 +80,14 @@ def _finding_text(report: CompareReport) -> str:
     return f"{full_label(worst)} {_drift_text(report, worst)}"
 
 
+def stated_reason(report: CompareReport) -> str:
+    """Return the reason that the first line gives for a metric without a number; "" for none."""
+    worst = worst_drift(report)
+    if worst is None or worst.outcome != "failed" or decisive_limit(report) is not None:
+        return ""
+    return printable(worst.reason)
+
+
 def _passed_text(report: CompareReport, worst: Comparison) -> str:
     if all(c.bit_identical for c in report.comparisons) and not report.broken_documents:
         return "every score is bit-identical to the base's"

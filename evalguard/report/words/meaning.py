@@ -386,10 +386,7 @@ def trace_command(report: CompareReport) -> str:
     sides = (report.base, _TRACED_BASE), (report.candidate, _TRACED)
     if reads_other_tokens(report):  # it would be refused
         return ""
-    if any(
-        side.kind != "model" or side.description.partition(",")[0] not in kinds
-        for side, kinds in sides
-    ):
+    if any(side.kind != "model" or side.model_type not in kinds for side, kinds in sides):
         return ""
     return printable(as_trace(report.command)) or _command_by_names(report, "trace")
 

@@ -12,6 +12,7 @@ from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import SERVED_TYPES
 from evalguard.run.executing.kept_blocks import LoadedModel
+from evalguard.run.executing.refusals import ran_out_of_memory
 from evalguard.run.interrupts import interruptible
 from evalguard.run.loading.foreign_code import brings_code, has_own_process
 from evalguard.run.loading.lazy_scorer import runs_here
@@ -304,7 +305,7 @@ def _memory_hint() -> Iterator[None]:
     try:
         yield
     except EvaluationError as error:
-        if "memory" in str(error).lower():
+        if ran_out_of_memory(error):
             alone = "--distributions reference (or off) loads one model at a time"
             error.hint = "; ".join(filter(None, (error.hint, alone)))
         raise
