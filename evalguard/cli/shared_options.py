@@ -68,7 +68,7 @@ BASE = model_option(
     "--base",
     metavar="MODEL",
     help="Base: a name in the guard file, a folder, a hub id, a finished run, a history, a "
-    "reference file.",
+    "reference file, llama.cpp's logits file.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",

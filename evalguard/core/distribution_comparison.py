@@ -50,6 +50,42 @@ class Percentile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaCppFigures:
+    """What ``llama-perplexity --kl-divergence`` prints at its end, by its own formulas.
+
+    Its errors take positions for independent ones; percentiles lie between two positions.
+
+    Attributes:
+        positions: scored tokens.
+        perplexity: of the candidate; its errors, and those of what follows, by the delta method.
+        base_perplexity: of the base.
+        correlation: of the two means' errors; None where one does not vary.
+        log_ratio: ln(PPL(candidate) / PPL(base)).
+        ratio, difference: of the two perplexities.
+        kl: mean KL(base || candidate), nats.
+        kl_percentiles: ascending, from 0 (smallest) to 100 (largest).
+        dp: mean change of the scored token's probability.
+        dp_percentiles: ascending.
+        dp_rms: root of its mean square.
+        same_top: share of positions where both have the same most probable token.
+    """
+
+    positions: int
+    perplexity: Figure
+    base_perplexity: Figure
+    correlation: float | None
+    log_ratio: Figure
+    ratio: Figure
+    difference: Figure
+    kl: Figure
+    kl_percentiles: tuple[Percentile, ...]
+    dp: Figure
+    dp_percentiles: tuple[Percentile, ...]
+    dp_rms: Figure
+    same_top: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPosition:
     """One scored token: document, request of that document, position of that request, token id."""
 
@@ -68,6 +104,9 @@ class DistributionComparison:
         clusters: number of clusters of documents, and ``cluster_field`` that says which belong
             together; None and "" where each document stands alone.
         exact: False where KL is estimated from a reference of the base.
+        rounded: the base is a llama.cpp logits file: KL is taken of its 16 bits, as llama.cpp
+            does, and ``bounds`` are what these leave open. ``llama_cpp`` are then the figures that
+            llama.cpp prints; None of fewer than 100 positions.
         bit_identical: KL is 0 at every position, and every scored token's log-probability is the
             same to the last bit; never said of a reference.
         kl: mean KL(base || candidate), in nats a token.
@@ -98,6 +137,7 @@ class DistributionComparison:
     top_k: int
     confidence: float
     exact: bool = True
+    rounded: bool = False
     bit_identical: bool = False
     kl: Figure = field(default_factory=Figure)
     kl_percentiles: tuple[Percentile, ...] = ()
@@ -117,13 +157,22 @@ class DistributionComparison:
     clusters: int | None = None
     cluster_field: str = ""
     floor: DistributionFloor | None = None
+    llama_cpp: LlamaCppFigures | None = None
     failure: str = ""
     caveats: tuple[str, ...] = ()
 
     @property
     def moved(self) -> bool:
-        """Whether the whole interval of the mean KL lies above what float32 rounding can leave."""
-        return self.kl.interval is not None and self.kl.interval[0] > ROUNDING_KL
+        """Whether the whole interval of the mean KL lies above what rounding can leave.
+
+        That of float32; of a logits file what its 16 bits leave open, too.
+        """
+        if self.kl.interval is None or self.kl.value is None:
+            return False
+        lowest = self.kl.interval[0]
+        if self.rounded and self.kl.bounds is not None:
+            lowest += min(0.0, self.kl.bounds[0] - self.kl.value)
+        return lowest > ROUNDING_KL
 
     @property
     def moved_far(self) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.refused_writes import HF_HINT, unwritable
 from evalguard.core.task_group import TaskGroup
+from evalguard.core.token_windows import TokenWindow
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.harness.document_subset import random_subset
 from evalguard.harness.requests import RenderChat, TaskRequests, build_requests
@@ -92,10 +93,15 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
     """
     with lm_eval_surroundings(), executed_code() as executed:
         index = TaskIndex(options.include_paths)
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, Any] = {
+            name: _windows_task(name, options.windows[name])
+            for name in names
+            if name in options.windows
+        }
+        names = [name for name in names if name not in tasks]
         groups: dict[str, tuple[str, ...]] = {}
         aggregates: dict[str, TaskGroup] = {}
-        for name in index.resolve(names):
+        for name in index.resolve(names) if names or not tasks else ():
             loaded = _load(index, name)
             for leaf, task in loaded["tasks"].items():
                 _keep(tasks, leaf, task, asked=name)
@@ -112,6 +118,13 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
         executed=tuple(executed),
         _tasks=tasks,
     )
+
+
+def _windows_task(name: str, windows: Sequence[TokenWindow]) -> Task:
+    """Return windows of token ids as a task of lm-eval's kind."""
+    from evalguard.harness.windows_task import WindowsTask
+
+    return WindowsTask(name, windows)
 
 
 def task_names(include_paths: Sequence[Path], *, lm_eval: bool = True) -> tuple[str, ...]:

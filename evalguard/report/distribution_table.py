@@ -15,6 +15,8 @@ def distribution_lines(view: ReportView, width: int, prose: int) -> list[str]:
     sentences = [sentence for one in view.distributions for sentence in one.sentences]
     for sentence in (view.distributions_legend, *sentences):
         lines += wrap_text(sentence, prose) if sentence else []
+    for one in view.distributions:
+        lines += ["", f"As llama.cpp prints {one.task}:", *one.llama_cpp] if one.llama_cpp else []
     return lines
 
 

@@ -119,7 +119,8 @@ def _culprit_tables(found: BisectionView) -> str:
 def _distribution_table(all_of_them: tuple[DistributionView, ...], legend: str) -> str:
     sentences = [sentence for d in all_of_them for sentence in d.sentences]
     measured = distribution_table(all_of_them).markdown()
-    return join_paragraphs(measured, *map(inline, (legend, *sentences)))
+    printed = [code_block(d.llama_cpp) for d in all_of_them if d.llama_cpp]
+    return join_paragraphs(measured, *map(inline, (legend, *sentences)), *printed)
 
 
 def _provenance(view: ReportView) -> str:

@@ -28,7 +28,14 @@ from evalguard.run.scoring.distribution_choice import (
     choose_distributions,
     choose_memory,
 )
-from evalguard.run.sources import ModelSource, ReferenceSource, RunSource, Source, StoredSource
+from evalguard.run.sources import (
+    FileSource,
+    LogitsSource,
+    ModelSource,
+    RunSource,
+    Source,
+    StoredSource,
+)
 
 DEFAULT_SEED = 1234
 DEFAULT_SEQUENTIAL_ALPHA = 0.05
@@ -86,8 +93,8 @@ def resolve_choices(
     judging = guard or _named_guard(guards)
     run = _run_options(judging, base, candidate)
     stored = next((s for s in (base, candidate) if isinstance(s, StoredSource)), None)
-    tasks = options.tasks or _tasks_of_guard(guard, base, candidate) or _stored_tasks(stored)
-    tasks = tasks or (base.tasks if isinstance(base, ReferenceSource) else ())
+    tasks = options.tasks or _own_tasks(guard, base, candidate) or _stored_tasks(stored)
+    tasks = tasks or (base.tasks if isinstance(base, FileSource) else ())
     if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
         raise UsageError(
             "no tasks to compare on",
@@ -98,7 +105,10 @@ def resolve_choices(
     distributions = choose_distributions((base, candidate), run, options)
     return Choices(
         tasks=tasks,
-        task_options=_task_options(guard, run, stored, options),
+        task_options=replace(
+            _task_options(guard, run, stored, options),
+            windows={base.path.name: base.windows} if isinstance(base, LogitsSource) else {},
+        ),
         policy=_scoring_policy(run, options),
         gate=with_waivers(
             _resolve_gate(judging, base, candidate, options),
@@ -158,7 +168,10 @@ def _run_options(guard: Guard | None, *sides: Source) -> RunOptions:
     return RunOptions(history=told.history, track=told.track, track_documents=told.track_documents)
 
 
-def _tasks_of_guard(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
+def _own_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
+    """A logits file's windows; else the guard file's tasks."""
+    if isinstance(base, LogitsSource):
+        return base.tasks
     return guard.tasks_of(base.name, candidate.name) if guard else ()
 
 

@@ -257,7 +257,7 @@ def _making_findings(base: ScoredSide, candidate: ScoredSide) -> tuple[Finding, 
     differences: tuple[str, ...] = ()
     if "lm-eval run" in (base.identity.kind, candidate.identity.kind):
         differences = environment_differences(_side_making(base), _side_making(candidate))
-    if base.identity.kind == "stored run":
+    if base.identity.kind == "stored run" and base.environment:  # a logits file tells of none
         differences = describe_differences(base.environment, candidate.environment)
     differences += note_batch_differences(base.description, candidate.description)
     return tuple(Finding(kind="made_differently", text=text) for text in differences)

@@ -19,8 +19,8 @@ from evalguard.run.loading.own_environment import (
 from evalguard.run.scoring.reference_scorer import chat_template_missing
 from evalguard.run.sources import (
     BaselineSource,
+    FileSource,
     ModelSource,
-    ReferenceSource,
     RunSource,
     Source,
     StoredSource,
@@ -41,15 +41,15 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
     for source in sources:
         if isinstance(source, StoredSource):
             _check_stored(source, choices.gate)
-        elif isinstance(source, ReferenceSource):
+        elif isinstance(source, FileSource):
             _check_reference(source, choices)
         else:
             _check_shown(source, choices.gate)
     _check_versions(sources, choices)
 
 
-def _check_reference(base: ReferenceSource, choices: Choices) -> None:
-    """Refuse what a reference file does not hold."""
+def _check_reference(base: FileSource, choices: Choices) -> None:
+    """Refuse what a file of a base does not hold."""
     if choices.task_options.apply_chat_template:
         raise chat_template_missing(base.path)
     absent = [task for task in choices.tasks if task not in base.tasks]

@@ -13,6 +13,7 @@ from evalguard.config.local_paths import resolve_model_args, resolve_path
 from evalguard.config.trust import require_code_allowed
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Assignment, Value, Variant
+from evalguard.core.token_windows import TokenWindow
 from evalguard.errors import (
     UsageError,
     nearest,
@@ -69,8 +70,28 @@ class ReferenceSource:
     tasks: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsSource:
+    """A base whose distributions a llama.cpp logits file keeps; it is not loaded.
+
+    ``description`` is what the file says of its model; ``windows`` are what it was asked, the task
+    that has the file's name.
+    """
+
+    name: str
+    path: Path
+    description: ModelDescription
+    windows: tuple[TokenWindow, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The one task."""
+        return (self.path.name,)
+
+
 StoredSource = RunSource | BaselineSource
-Source = ModelSource | StoredSource | ReferenceSource
+FileSource = ReferenceSource | LogitsSource
+Source = ModelSource | StoredSource | FileSource
 
 _WHAT_TO_GIVE = "give a model folder, a hub id, an lm-eval run or a name in the guard file"
 _SET_OPTIONS = {"base": "--base-set", "cand": "--set"}

@@ -15,6 +15,7 @@ from evalguard.core.distribution_comparison import (
 )
 from evalguard.core.divergence import DocumentDivergence
 from evalguard.stats.compare_scores import check_confidence
+from evalguard.stats.llama_cpp_figures import llama_cpp_figures
 from evalguard.stats.mean_kl import mean_kl
 from evalguard.stats.moments import Array
 from evalguard.stats.positions import Positions, rank_of
@@ -73,9 +74,11 @@ def _measured(comparison: DistributionComparison, positions: Positions) -> Distr
     dp = np.exp(candidate) - np.exp(base)
     identical = exact and not kl.any() and bool(np.array_equal(base, candidate))
     perplexities, mean = token_perplexities(positions, base, candidate), mean_kl(positions, kl)
+    rounded = positions.divergences[0].rounded
     return replace(
         comparison,
         exact=exact,
+        rounded=rounded,
         bit_identical=identical and bool(same_top.all()),
         kl=mean if exact else _bounded(positions, mean),
         kl_percentiles=_kl_percentiles(positions, kl, exact),
@@ -92,7 +95,12 @@ def _measured(comparison: DistributionComparison, positions: Positions) -> Distr
         perplexity_ratio=perplexities.ratio,
         perplexity_difference=perplexities.difference,
         correlation=correlation(base, candidate),
-        caveats=_caveats(comparison, exact),
+        llama_cpp=llama_cpp_figures(
+            base, candidate, kl, same_top, kl_percents=KL_PERCENTS, dp_percents=DP_PERCENTS
+        )
+        if rounded
+        else None,
+        caveats=_caveats(comparison, exact, rounded),
     )
 
 
@@ -139,7 +147,7 @@ def _failure(positions: Positions) -> str:
     )
 
 
-def _caveats(comparison: DistributionComparison, exact: bool) -> tuple[str, ...]:
+def _caveats(comparison: DistributionComparison, exact: bool, rounded: bool) -> tuple[str, ...]:
     caveats = []
     units, noun = comparison.n, "documents"
     if comparison.clusters is not None:
@@ -155,7 +163,13 @@ def _caveats(comparison: DistributionComparison, exact: bool) -> tuple[str, ...]
             f"{units} {noun} are few for the interval of the mean KL: where a small share of the "
             f"tokens carries it, it ends too low, and from {_FEWEST_FOR_KL} on seldom"
         )
-    if not exact:
+    if rounded:
+        caveats.append(
+            "KL is llama.cpp's, of log-probabilities of 16 bits; proven bounds of what these leave "
+            "open stand beside it. Intervals take a window for one observation, llama.cpp's errors "
+            "take every position for one"
+        )
+    elif not exact:
         caveats.append(
             "KL is estimated from the base's most probable tokens and draws from the rest; proven "
             "bounds stand beside it"

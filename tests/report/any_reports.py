@@ -10,7 +10,12 @@ from example_reports import comparison, report
 from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
+from evalguard.core.distribution_comparison import (
+    DistributionComparison,
+    Figure,
+    LlamaCppFigures,
+    Percentile,
+)
 from evalguard.core.gate import GateResult
 from evalguard.core.limits import KINDS, LimitVerdict
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
@@ -73,6 +78,20 @@ figures = st.builds(Figure, value=numbers, stderr=numbers, interval=intervals, b
 percentiles = st.builds(Percentile, percent=st.sampled_from([50.0, 99.0, 100.0]), figure=figures)
 
 
+llama_cpp_figures = st.builds(
+    LlamaCppFigures,
+    positions=counts,
+    correlation=numbers,
+    kl_percentiles=st.tuples(percentiles),
+    dp_percentiles=st.tuples(percentiles, percentiles),
+    **dict.fromkeys(
+        ("perplexity", "base_perplexity", "log_ratio", "ratio", "difference", "kl", "dp"), figures
+    ),
+    dp_rms=figures,
+    same_top=figures,
+)
+
+
 @st.composite
 def distributions(draw: st.DrawFn) -> DistributionComparison:
     names_of_figures = ("kl", "dp", "dp_rms", "same_top1", "same_topk", "perplexity_ratio")
@@ -82,6 +101,8 @@ def distributions(draw: st.DrawFn) -> DistributionComparison:
         positions=draw(st.integers(0, 10**12)),
         kl_percentiles=tuple(draw(st.lists(percentiles, max_size=3))),
         exact=draw(st.booleans()),
+        rounded=draw(st.booleans()),
+        llama_cpp=draw(st.one_of(st.none(), llama_cpp_figures)),
         bit_identical=draw(st.booleans()),
         correlation=draw(numbers),
         failure=draw(st.sampled_from(["", "NaN"])),

@@ -24,6 +24,7 @@ from typing import Literal
 # scores_depend         a model's scores depend on tokens that should not matter
 # weights_unused        a model leaves weights of its checkpoint out
 # batch_size_effect     what other batches change, where that was asked for
+# rounded_base          the base's log-probabilities are a llama.cpp logits file's, of 16 bits
 # not_stored            what could not be written or kept, and why
 FindingKind = Literal[
     "broken_documents",
@@ -44,6 +45,7 @@ FindingKind = Literal[
     "scores_depend",
     "weights_unused",
     "batch_size_effect",
+    "rounded_base",
     "not_stored",
 ]
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]

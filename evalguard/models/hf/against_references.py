@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,11 @@ from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference, divergence_from, reference
 from evalguard.core.scored_positions import cut, join_positions
 from evalguard.core.scorer import ComparedAnswer, Request, Response
+from evalguard.core.token_windows import TokenWindow
 from evalguard.models.hf.row_source import RowSource
-from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
+from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens, hash_window
 from evalguard.models.hf.smaller_batches import retry_with_smaller_batches
+from evalguard.models.logits_file import compare_with_file
 
 if TYPE_CHECKING:
     from torch import Tensor as Rows
@@ -98,11 +101,17 @@ def _score_against_references(
     for scored, rows in model.rows(requests, wanted):
         answers[scored.fed] = scored
         for key, part in wanted[scored.fed].items():
-            if rows.shape[1] == part.vocabulary_size:
+            if part.file:
+                found[scored.fed, key] = compare_with_file(part, _as_array(rows))
+                answers[scored.fed] = _cut_as_file(scored, part)
+            elif rows.shape[1] == part.vocabulary_size:
                 found[scored.fed, key] = divergence_from(part, _as_array(rows))
             else:
                 reason = vocabulary_mismatch_text(part.vocabulary_size, rows.shape[1])
-    responses = model.answer(requests, pieces, answers)
+    responses = [
+        _as_asked(request, response)
+        for request, response in zip(requests, model.answer(requests, pieces, answers), strict=True)
+    ]
     if reason:
         return responses, ComparedAnswer(reason=reason)
     divergences = tuple(
@@ -114,6 +123,20 @@ def _score_against_references(
         for of, own in zip(pieces, parts, strict=True)
     )
     return responses, ComparedAnswer(divergences=divergences)
+
+
+def _as_asked(request: Request, response: Response) -> Response:
+    """Of token ids that were given, the hash is theirs: the model's own rule put BOS before."""
+    window = TokenWindow.of(request.arguments)
+    return response if window is None else replace(response, token_hash=hash_window(window))
+
+
+def _cut_as_file(scored: ScoredTokens, part: Reference) -> ScoredTokens:
+    """Where the file says only that a token is no more likely than this, the candidate's counts as
+    that too: else it would lose by what the file leaves out."""
+    assert part.cut_off is not None
+    least = np.where(part.cut_off, part.token_logprobs, -np.inf)
+    return replace(scored, logprobs=np.maximum(scored.logprobs, least))
 
 
 def _reference_mismatch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evalguard.core.scorer import Request
+from evalguard.core.token_windows import TokenWindow
 
 
 def encode_request(lm: Any, request: Request) -> tuple[int, ...]:
@@ -16,6 +17,10 @@ def encode_request(lm: Any, request: Request) -> tuple[int, ...]:
 
 
 def _encode_continuation(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+    window = TokenWindow.of(arguments)
+    if window is not None:
+        before, scored = window.pair(added_bos(lm), None)
+        return [*before, *scored]
     context, continuation = arguments
     if context:
         before, scored = lm._encode_pair(context, continuation)
@@ -30,6 +35,12 @@ def _encode_whole_text(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
     if hasattr(lm, "rolling_ids"):
         return [lm.prefix_token_id, *lm.rolling_ids(text)]
     return [lm.prefix_token_id, *lm.tok_encode(text)]
+
+
+def added_bos(lm: Any) -> int | None:
+    """The token that a model's tokenizer puts before a text by itself; None: it puts none."""
+    first = list(lm.tok_encode("a"))[:1]
+    return first[0] if first == [lm.prefix_token_id] else None
 
 
 def encode_context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:

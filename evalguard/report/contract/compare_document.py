@@ -108,6 +108,8 @@ def distribution_row(distribution: DistributionComparison) -> dict[str, Any]:
                 row |= _figure_columns(percent, one)
         elif name.endswith("_at"):
             row |= {f"{name}_{key}": (value or {}).get(key) for key in _PLACE}
+        elif name == "llama_cpp":
+            continue
         elif name == "floor":
             row |= {f"floor_{key}": (value or {}).get(key) for key in _FLOOR}
         else:

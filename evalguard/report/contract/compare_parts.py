@@ -22,6 +22,15 @@ from evalguard.report.contract.json_values import (
 
 def distribution_fields(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A percentile is written as its figure with one more key."""
+    inside = fields.get("llama_cpp")
+    more = {}
+    if inside is not None:
+        path = f"{where}.llama_cpp"
+        more = {"llama_cpp": _with_percentiles(read_entries(inside, path), path)}
+    return {**_with_percentiles(fields, where), **more}
+
+
+def _with_percentiles(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     percentiles = {
         name: [
             {"percent": read_entries(one, f"{where}.{name}").get("percent"), "figure": one}

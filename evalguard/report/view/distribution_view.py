@@ -23,6 +23,7 @@ from evalguard.report.words.distribution_texts import (
     share_text,
     unmoved_perplexity_text,
 )
+from evalguard.report.words.llama_cpp_block import llama_cpp_lines
 from evalguard.report.words.plain_text import printable
 
 DISTRIBUTION_LEGEND = (
@@ -40,6 +41,7 @@ class DistributionView:
         percentiles: (percent, KL as text, KL as a finite number or None), ascending.
         largest_at: where the largest KL is, "" where unknown.
         figures: further (name, text).
+        llama_cpp: lines of the block that llama.cpp prints, of a base that is its logits file.
     """
 
     task: str
@@ -56,6 +58,7 @@ class DistributionView:
     figures: tuple[tuple[str, str], ...]
     sentences: tuple[str, ...]
     remarks: tuple[str, ...]
+    llama_cpp: tuple[str, ...] = ()
 
 
 def distribution_view(report: CompareReport, one: DistributionComparison) -> DistributionView:
@@ -80,6 +83,7 @@ def distribution_view(report: CompareReport, one: DistributionComparison) -> Dis
         figures=_figures(one),
         sentences=tuple(sentence for sentence in sentences if sentence),
         remarks=tuple(map(printable, one.caveats)),
+        llama_cpp=() if one.llama_cpp is None else llama_cpp_lines(one.llama_cpp),
     )
 
 

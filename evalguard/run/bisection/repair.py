@@ -14,7 +14,7 @@ from evalguard.run.judging import judge_scores
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
 from evalguard.run.scoring.scored_side import ScoredSide, side_of_model
-from evalguard.run.sources import ModelSource, ReferenceSource
+from evalguard.run.sources import FileSource, ModelSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def judge_repaired(
     named = replace(source, name=f"{source.name} (repaired)")
     if choices.gate.needs_distributions and isinstance(base, ModelSource):
         _, evaluation = score_models([base, named], choices, options)
-    elif isinstance(base, ReferenceSource):
+    elif isinstance(base, FileSource):
         _, evaluation = score_models([named], choices, options, reference=base)
     else:
         alone = replace(choices, distributions=DistributionChoice(mode="off"), memory="auto")

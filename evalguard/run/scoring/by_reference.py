@@ -17,10 +17,11 @@ from evalguard.run.executing.work import UnitAnswer
 from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.fairness import check_vocabularies
+from evalguard.run.scoring.logits_base import LogitsBase
 from evalguard.run.scoring.reference_scorer import ReferenceScorer, describe_reference
 from evalguard.run.scoring.run_context import RunContext
 from evalguard.run.scoring.single_model import FileBase, SingleModelScoring
-from evalguard.run.sources import ModelSource, ReferenceSource
+from evalguard.run.sources import FileSource, LogitsSource, ModelSource
 from evalguard.store.reference_writer import ReferenceWriter
 
 
@@ -50,7 +51,7 @@ class ReferenceScoring:
         return [ours, theirs], found
 
     def evaluate_beside(
-        self, base: ReferenceSource, candidate: ModelSource
+        self, base: FileSource, candidate: ModelSource
     ) -> tuple[list[Evaluation], DivergenceTables]:
         """Read what a file keeps of the base; then score the candidate against it.
 
@@ -59,7 +60,7 @@ class ReferenceScoring:
                 can be.
             EvaluationError, Interrupted: as loading and scoring do.
         """
-        with closing(ReferenceScorer(base, self.context.choices.policy)) as stored:
+        with closing(self._open_file(base)) as stored:
             self.context.match_batches_of(stored)
             references = BaseReferences(top_k=stored.top_k, key=stored.key, file=stored)
             block_scorer = FileBase(base=LoadedModel(base.name, stored), references=references)
@@ -73,6 +74,11 @@ class ReferenceScoring:
                     hint=f"make another file, with {_PLAINER_OPTIONS[error.giving_up]}",
                 ) from error
         return [ours, theirs], found
+
+    def _open_file(self, base: FileSource) -> ReferenceScorer | LogitsBase:
+        if isinstance(base, LogitsSource):
+            return LogitsBase(base)
+        return ReferenceScorer(base, self.context.choices.policy)
 
     def _scored(
         self, base: ModelSource, file: Path | None, run: ExitStack

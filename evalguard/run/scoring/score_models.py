@@ -25,8 +25,8 @@ from evalguard.run.scoring.scoring_plan import ScoringPlan
 from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import (
     BaselineSource,
+    FileSource,
     ModelSource,
-    ReferenceSource,
     Source,
     StoredSource,
 )
@@ -40,7 +40,7 @@ def score_models(
     opener: ScorerOpener | None = None,
     meter: Meter | None = None,
     stored: BaselineSource | None = None,
-    reference: ReferenceSource | None = None,
+    reference: FileSource | None = None,
 ) -> list[Evaluation]:
     """Score each model on all tasks, and compare the distributions of two where that can be done.
 
@@ -109,7 +109,7 @@ def score_sides(
     asked = sources if base is None else sources[1:]
     models = [source for source in asked if isinstance(source, ModelSource)]
     stored = next((source for source in sources if isinstance(source, BaselineSource)), None)
-    reference = next((source for source in asked if isinstance(source, ReferenceSource)), None)
+    reference = next((source for source in asked if isinstance(source, FileSource)), None)
     evaluations = iter(
         score_models(
             models, choices, options, opener=opener, meter=meter, stored=stored,

@@ -20,13 +20,13 @@ from evalguard.errors import (
 from evalguard.harness.finished_runs.origin import RunOrigin
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.loading.own_environment import is_runtime
-from evalguard.run.run_identities import identify_model, identify_reference, identify_run
+from evalguard.run.run_identities import identify_file, identify_model, identify_run
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.sources import (
     BaselineSource,
+    FileSource,
     ModelSource,
-    ReferenceSource,
     RunSource,
     StoredSource,
 )
@@ -64,12 +64,12 @@ class ScoredSide:
     declared: tuple[HeldValue, ...] = ()
 
 
-def side_of_model(source: ModelSource | ReferenceSource, evaluation: Evaluation) -> ScoredSide:
+def side_of_model(source: ModelSource | FileSource, evaluation: Evaluation) -> ScoredSide:
     """The side of a model that has answered, here or where a reference file was written."""
     scores = evaluation.scores
     return ScoredSide(
-        identity=identify_reference(source)
-        if isinstance(source, ReferenceSource)
+        identity=identify_file(source)
+        if isinstance(source, FileSource)
         else identify_model(source, evaluation.description),
         tables=tuple(table for task in scores.values() for table in task.tables),
         description=evaluation.description,
@@ -83,7 +83,7 @@ def side_of_model(source: ModelSource | ReferenceSource, evaluation: Evaluation)
         notes=(*evaluation.notes, *evaluation.description.caveats),
         findings=evaluation.findings,
         declared=()
-        if isinstance(source, ReferenceSource)
+        if isinstance(source, FileSource)
         else _declared_by_files(source, evaluation.description),
     )
 

@@ -30,7 +30,7 @@ from evalguard.run.scoring.scoring_way import (
     block_pairs,
     choose_scoring_way,
 )
-from evalguard.run.sources import ModelSource, ReferenceSource
+from evalguard.run.sources import FileSource, ModelSource
 
 _REFERENCE_HINT = "--distributions reference measures them, one model at a time"
 _SCORES_HINT = "--distributions off compares the scores alone"
@@ -84,8 +84,8 @@ class ScoringPlan:
         note = self._not_measured(hindrance)
         return [_with_notes(evaluation, (note,)) for evaluation in self._each(sources)]
 
-    def evaluate_beside(self, base: ReferenceSource, candidate: ModelSource) -> list[Evaluation]:
-        """Score a candidate beside a base that a reference file keeps; both evaluations.
+    def evaluate_beside(self, base: FileSource, candidate: ModelSource) -> list[Evaluation]:
+        """Score a candidate beside a base that a file keeps; both evaluations.
 
         Raises:
             UsageError, EvaluationError, Interrupted: as ``evaluate``.

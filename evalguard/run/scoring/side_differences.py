@@ -87,7 +87,7 @@ def compare_models(base: ModelDescription, candidate: ModelDescription) -> Itera
     if all(sections):
         yield from _tokenizers(*(one["tokenizer"] for one in sections))
         yield from _code(*(one["code"] for one in sections))
-    if base.model_type != candidate.model_type:
+    if base.model_type and base.model_type != candidate.model_type:
         yield _difference("code", "model type", base.model_type, candidate.model_type)
     yield from _packages(base.environment, candidate.environment)
 

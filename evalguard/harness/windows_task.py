@@ -1,0 +1,98 @@
+"""The windows of a llama.cpp logits file as an lm-eval task: one document a window.
+
+Perplexity is per token, as llama.cpp has it: exp of minus the mean log-probability of the scored
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import AGGREGATION_REGISTRY
+from lm_eval.api.task import Task
+
+from evalguard.core.token_windows import TokenWindow
+
+METRIC = "perplexity"
+
+
+class WindowsTask(Task):  # type: ignore[misc]
+    """A task of windows of token ids."""
+
+    VERSION = 1
+    OUTPUT_TYPE = "loglikelihood"
+
+    def __init__(self, name: str, windows: Sequence[TokenWindow]) -> None:
+        self._docs = [
+            {"window": number, "source": window.source, "ids": list(window.ids)}
+            for number, window in enumerate(windows)
+        ]
+        self._windows = tuple(windows)
+        super().__init__(config={"task": name, "num_fewshot": 0, "output_type": "loglikelihood"})
+
+    def download(self, *_: Any, **__: Any) -> None:
+        """There is nothing to be downloaded."""
+
+    def has_training_docs(self) -> bool:
+        """None."""
+        return False
+
+    def has_validation_docs(self) -> bool:
+        """None."""
+        return False
+
+    def has_test_docs(self) -> bool:
+        """The windows."""
+        return True
+
+    def test_docs(self) -> list[dict[str, Any]]:
+        """One document a window."""
+        return self._docs
+
+    @property
+    def eval_docs(self) -> list[dict[str, Any]]:
+        """One document a window."""
+        return self._docs
+
+    def doc_to_text(self, doc: Mapping[str, Any]) -> str:  # noqa: ARG002 - lm-eval's
+        """No text: token ids."""
+        return ""
+
+    def doc_to_target(self, doc: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """No text: token ids."""
+        return ""
+
+    def set_fewshot_seed(self, seed: int | None = None) -> None:
+        """There are no examples."""
+
+    def fewshot_context(self, *_: Any, **__: Any) -> str:
+        """There are no examples."""
+        return ""
+
+    def construct_requests(self, doc: Mapping[str, Any], ctx: str, **options: Any) -> Instance:  # noqa: ARG002
+        """One request a window."""
+        return Instance(
+            request_type="loglikelihood",
+            doc=doc,
+            arguments=self._windows[doc["window"]].arguments,
+            idx=0,
+            metadata=options.get("metadata"),
+        )
+
+    def process_results(
+        self, doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]
+    ) -> dict[str, tuple[float, int]]:
+        """Log-likelihood, and the tokens that it is of."""
+        ((loglikelihood, _),) = results
+        window = self._windows[doc["window"]]
+        return {METRIC: (loglikelihood, len(window.ids) - window.given)}
+
+    def aggregation(self) -> dict[str, Any]:
+        """exp of minus the mean over all tokens."""
+        return {METRIC: AGGREGATION_REGISTRY["weighted_perplexity"]}
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Lower is better."""
+        return {METRIC: False}
