@@ -13,6 +13,7 @@ import click
 import evalguard
 from evalguard.cli.bisect import bisect_command
 from evalguard.cli.cache import cache_command, envs_command
+from evalguard.cli.card import card_command
 from evalguard.cli.ci_jobs import github_command, gitlab_command
 from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.error_output import FailureStyle, report_error, warn_problems
@@ -53,6 +54,7 @@ _COMMANDS = {
         trace_command,
         tensors_command,
         report_command,
+        card_command,
     ),
     "Prepare": (init_command, check_command, plan_command, floor_command),
     "Run in CI and every night": (nightly_command, history_command, github_command, gitlab_command),
@@ -68,8 +70,7 @@ _COMMANDS = {
 
 
 _EPILOG = """\b
-Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided (--strict),
-130 interrupted, 143 terminated."""
+Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided, 130 Ctrl-C"""
 
 
 class _Program(Group):

@@ -7,9 +7,11 @@ import os
 import threading
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from edited_result import edit_result
+from huggingface_hub import ModelCard
 
 from evalguard.errors import StoreError
 from evalguard.report.formats import RENDERINGS, Rendering
@@ -243,3 +245,18 @@ def test_an_early_verdict_by_a_margin_in_percent_is_printed_and_shown_again(
     assert "In the margin's unit: sw_long perplexity +" in first.out
     again = run("report", folder_of(first))
     assert (again.code, again.out) == (0, first.out)
+
+
+def test_a_real_comparison_becomes_a_card(run: Any, compare: Any) -> None:
+    compare("orig", "sharp", "--tasks", "sw_word,sw_choice")
+    (folder,) = Path("reports").iterdir()
+    card = run("card", folder)
+    assert (card.code, card.err) == (0, "")
+    assert card.out.startswith("## Evaluation against orig\n")
+    assert "| regressed |" in card.out
+    assert "task:sw_word,v=" in card.out
+    assert ",docs=?" not in card.out
+    run("card", folder, "-o", "index.yaml", "-o", "badge.svg")
+    text = Path("index.yaml").read_text(encoding="utf-8")
+    assert ModelCard(f"---\n{text}---\n").data.model_name == "sharp"
+    ElementTree.parse("badge.svg")

@@ -1,0 +1,44 @@
+"""``evalguard card``: what is published of finished runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from evalguard.cli.output import CommandResult, Job
+from evalguard.cli.parameters import PATH, Command, add_options, files_option
+from evalguard.cli.shared_options import DEBUG, EPILOG
+
+_FILES = files_option(
+    "card", ".md (with FILE-size.svg beside it), .yaml (model-index) or .svg (a badge)"
+)
+
+
+@click.command(
+    "card",
+    cls=Command,
+    epilog=EPILOG,
+    short_help="Publish finished runs: model card, metadata, badge.",
+)
+@click.argument("runs", type=PATH, nargs=-1, required=True, metavar="RUN...")
+@add_options(_FILES, DEBUG)
+def card_command(runs: tuple[Path, ...], output: tuple[Path, ...]) -> Job:
+    """Make a model card's section, metadata or badge of finished comparisons; no model is run.
+
+    RUN is a folder of `evalguard compare`, or what `compare -o FILE.json` wrote; all of one base.
+    Without -o the section is printed as Markdown. YAML and badges are of one candidate; in a folder
+    .eval_results, YAML is of the hub's benchmarks. The exit code is 0 whatever the verdicts were.
+    """
+    return partial(_card, runs, output)
+
+
+def _card(runs: tuple[Path, ...], output: tuple[Path, ...]) -> CommandResult:
+    from evalguard.run.model_card import read_model_card
+
+    card = read_model_card(runs)
+    if not output:
+        return CommandResult(lambda: card.markdown().removesuffix("\n"))
+    card.write(output)
+    return CommandResult(str)

@@ -1,0 +1,177 @@
+"""What is published of finished runs: a section of a model card, metadata, a badge; no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalguard.core.checksum import checksum_fault
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.ladder import LadderRow, ladder_rows
+from evalguard.core.reports.runs_alike import find_run_differences
+from evalguard.core.reports.several_report import SCHEMA as SEVERAL_SCHEMA
+from evalguard.core.reports.several_report import NoVerdict
+from evalguard.errors import StoreError, UsageError
+from evalguard.report.card.badge import draw_badge
+from evalguard.report.card.card_section import card_section, draw_card_plot
+from evalguard.report.card.eval_results import RESULTS_FOLDER, render_eval_results
+from evalguard.report.card.model_index import render_model_index
+from evalguard.report.contract.compare_document import COMPARE_SCHEMA
+from evalguard.report.words.plain_text import printable
+from evalguard.run.stored_run import rebuild_report
+from evalguard.store.output_file import check_output, write_output
+from evalguard.store.result_file import read_document
+
+_HINT = (
+    "give run folders of `evalguard compare`, or the FILE.json that it wrote with -o for several "
+    "candidates"
+)
+_MOST_SAID = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """Candidates of one base that were asked alike, ready to be published."""
+
+    rows: tuple[LadderRow, ...]
+
+    @property
+    def reports(self) -> tuple[CompareReport, ...]:
+        """Of the candidates that have a comparison."""
+        found = (one.outcome for one in self.rows)
+        return tuple(one for one in found if isinstance(one, CompareReport))
+
+    def markdown(self) -> str:
+        """Return the section, without a picture: that is a file beside one."""
+        return card_section(self.rows)
+
+    def write(self, paths: Sequence[Path]) -> None:
+        """Write files, each in the form that its name says; .md with a picture beside it.
+
+        Raises:
+            UsageError: before any is written: a name says no form, or one candidate is meant and
+                there are several.
+            StoreError: one cannot be written.
+        """
+        texts: dict[Path, str] = {}
+        for path in dict.fromkeys(paths):
+            for file, text in self._texts(path).items():
+                if file in texts:
+                    raise UsageError(
+                        f"-o {file}: the picture of a .md file has this name",
+                        hint="give one of them another name",
+                    )
+                texts[file] = text
+        for path in texts:
+            check_output(path)
+        for path, text in texts.items():
+            write_output(path, text)
+
+    def _texts(self, path: Path) -> dict[Path, str]:
+        """The files that a name asks for."""
+        suffix = path.suffix.lower()
+        if suffix == ".md":
+            plot = draw_card_plot(self.rows)
+            picture = path.with_name(f"{path.stem}-size.svg")
+            if not plot:
+                return {path: card_section(self.rows)}
+            return {path: card_section(self.rows, plot=picture.name), picture: plot}
+        one_of: Mapping[str, Callable[[CompareReport], str]] = {
+            ".svg": draw_badge, ".yaml": render_model_index, ".yml": render_model_index,
+        }  # fmt: skip
+        if suffix not in one_of:
+            raise UsageError(
+                f"{path}: the suffix {suffix!r} says no form"
+                if suffix
+                else f"{path} has no suffix",
+                hint="FILE.md is a section of a model card, FILE.yaml its model-index, "
+                f"{RESULTS_FOLDER}/FILE.yaml results of the hub's benchmarks, FILE.svg a badge",
+            )
+        render = one_of[suffix]
+        if suffix != ".svg" and path.absolute().parent.name == RESULTS_FOLDER:
+            render = render_eval_results
+        return {path: render(self._only_report(path))}
+
+    def _only_report(self, path: Path) -> CompareReport:
+        if len(self.rows) > 1 or not self.reports:
+            raise UsageError(
+                f"-o {path}: this is about one candidate, and there are {len(self.rows)}: "
+                f"{', '.join(printable(one.name) for one in self.rows[:9])}",
+                hint=f"evalguard card RUN -o {path}, with the run of the one that it is about",
+            )
+        return self.reports[0]
+
+
+def read_model_card(paths: Sequence[Path]) -> ModelCard:
+    """Read finished runs, in the order given.
+
+    Args:
+        paths: run folders of ``compare``, their result.json, or JSON of several candidates.
+
+    Raises:
+        UsageError: one is none of these; no candidate has a verdict; or two do not fit into one
+            table: another base, other tasks or documents, the same candidate twice.
+        StoreError: one is damaged.
+    """
+    found = [(path, one) for path in paths for one in _read_outcomes(path.expanduser())]
+    reports = [(path, one) for path, one in found if isinstance(one, CompareReport)]
+    if not reports:
+        raise UsageError("no candidate of these runs has a verdict", hint=_HINT)
+    _check_candidates(found)
+    (first, of_first), *others = reports
+    for path, one in others:
+        differing = list(find_run_differences(of_first, one))
+        if differing:
+            more = len(differing) - _MOST_SAID
+            said = "; ".join(map(printable, differing[:_MOST_SAID]))
+            raise UsageError(
+                f"{path} and {first} do not belong into one table: {said}"
+                + (f"; and {more} more" if more > 0 else ""),
+                hint="compare all candidates with one base, and one command line",
+            )
+    return ModelCard(rows=ladder_rows([one for _, one in found]))
+
+
+def _read_outcomes(path: Path) -> list[CompareReport | NoVerdict]:
+    document = read_document(path, schemas=(COMPARE_SCHEMA, SEVERAL_SCHEMA), hint=_HINT)
+    if document["schema"] == COMPARE_SCHEMA:
+        return [rebuild_report(path, document)]
+    candidates = document.get("candidates")
+    if not isinstance(candidates, list) or not candidates:
+        raise StoreError(f"{path} is damaged: candidates is no list of them", hint=_HINT)
+    return [_read_candidate(path, number, one) for number, one in enumerate(candidates)]
+
+
+def _read_candidate(path: Path, number: int, told: Any) -> CompareReport | NoVerdict:
+    where = f"{path}: candidates[{number}]"
+    if not isinstance(told, Mapping):
+        raise StoreError(f"{where} is damaged: it is no object", hint=_HINT)
+    if "error" in told:
+        texts = [told.get(key, "") for key in ("candidate", "error", "hint")]
+        if not all(isinstance(text, str) for text in texts):
+            raise StoreError(f"{where} is damaged: its error is no text", hint=_HINT)
+        name, reason, hint = texts
+        return NoVerdict(name=name, reason=reason, hint=hint)
+    fault = checksum_fault(told)
+    if fault:
+        raise StoreError(
+            f"{where} is not as evalguard wrote it: {fault}",
+            hint="take the file from where it was made, or compare again; do not edit it",
+        )
+    return rebuild_report(path, told)
+
+
+def _check_candidates(found: Sequence[tuple[Path, CompareReport | NoVerdict]]) -> None:
+    """Refuse two rows that nobody could tell apart."""
+    names: dict[str, Path] = {}
+    for path, one in found:
+        name = one.name if isinstance(one, NoVerdict) else one.candidate.name
+        if name in names:
+            raise UsageError(
+                f"{names[name]} and {path} both are of a candidate that is called "
+                f"{printable(name)}",
+                hint="leave one out, or name them in a guard file and compare again",
+            )
+        names[name] = path

@@ -1,0 +1,226 @@
+"""`evalguard card`: what is published of finished runs, and what is refused to be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from example_cards import ACC, ASKED, BASE, LADDER, Q2, Q4, Q8
+from example_cards import run as finished
+from example_reports import UNCHANGED, comparison, failed
+from small_world import Ran, run_here
+
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.several_report import NoVerdict, SeveralReport
+from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.several import several_document
+
+OLD = Path(__file__).parent.parent / "run" / "stored_runs" / "0.1.0"
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: run_here(words, capfd)
+
+
+@pytest.fixture
+def refused(run: Run) -> Run:
+    """Run a command line that must end in one clear message, and write nothing."""
+
+    def ran(code: int, *words: object) -> Ran:
+        found = run(*words)
+        assert (found.code, found.out) == (code, ""), found.err
+        assert found.err.count("error: ") == 1, found.err
+        assert "Traceback" not in found.err
+        return found
+
+    return ran
+
+
+def write(shown: CompareReport, folder: str = "") -> Path:
+    """A run folder with nothing but its result."""
+    path = Path(folder or f"reports/f16-vs-{shown.candidate.name}")
+    path.mkdir(parents=True)
+    (path / "result.json").write_text(json.dumps(compare_document(shown)), encoding="utf-8")
+    return path
+
+
+def files() -> set[str]:
+    return {path.name for path in Path().iterdir()} - {"reports", "several.json"}
+
+
+def test_runs_become_rows_in_the_order_given(run: Run) -> None:
+    folders = [write(one) for one in (Q8, Q4)]
+    rows = [line for line in run("card", *reversed(folders)).out.splitlines() if line[:3] == "| Q"]
+    assert [row.split(" ")[1] for row in rows] == ["Q4\\_K", "Q8\\_0"]
+
+
+def test_the_section_is_written_with_its_picture_beside_it(run: Run) -> None:
+    folders = [write(one) for one in LADDER]
+    found = run("card", *folders, "-o", "my card.md")
+    assert (found.code, found.out, found.err) == (0, "", "")
+    assert files() == {"my card.md", "my card-size.svg"}
+    assert "](my%20card-size.svg)" in Path("my card.md").read_text(encoding="utf-8")
+    ElementTree.parse("my card-size.svg")
+
+
+def test_a_folder_of_that_name_is_for_the_hubs_benchmarks(run: Run) -> None:
+    asked = dataclasses.replace(ASKED[1], task="gsm8k", dataset="openai/gsm8k", config="main")
+    metric = comparison(**{**ACC, **UNCHANGED, "task": "gsm8k", "metric": "exact_match"})
+    folder = write(finished("Q8_0", metric, tasks=(asked,)))
+    Path(".eval_results").mkdir()
+    assert run("card", folder, "-o", ".eval_results/gsm8k.yaml").code == 0
+    assert 'task_id: "gsm8k"' in Path(".eval_results/gsm8k.yaml").read_text(encoding="utf-8")
+
+
+def test_what_compare_wrote_of_several_candidates_is_a_card_with_those_that_failed(
+    run: Run,
+) -> None:
+    gone = NoVerdict(name="AWQ", reason="there is no model folder")
+    several = several_document(SeveralReport(base="f16", candidates=(Q8, gone, Q4)))
+    Path("several.json").write_text(json.dumps(several), encoding="utf-8")
+    out = run("card", "several.json").out
+    rows = [line for line in out.splitlines() if line.startswith("| ")]
+    assert [row.split(" ")[1] for row in rows[3:]] == ["Q8\\_0", "AWQ", "Q4\\_K"]
+    assert "- **AWQ**: no verdict: there is no model folder" in out
+
+
+def test_a_run_of_the_first_version_makes_a_card(run: Run) -> None:
+    out = run("card", OLD).out
+    assert "the size is not known" in out
+    assert ",docs=?" in out
+
+
+# What is refused: with what differs, and before anything is written.
+
+
+def test_runs_of_other_bases_are_refused(run: Run, refused: Run) -> None:
+    other = dataclasses.replace(BASE, name="bf16", digest="0" * 16)
+    folders = write(Q8), write(dataclasses.replace(Q4, base=other))
+    err = refused(2, "card", *folders, "-o", "card.md").err
+    assert "do not belong into one table: the base is not the same" in err
+    assert "name: f16 and bf16" in err
+    assert files() == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"documents": "ffffffffffffffff"}, "digest of the documents"),
+        ({"n": 100}, "documents asked: 2376 and 100"),
+        ({"version": "2.0"}, "task version: 1.0 and 2.0"),
+        ({"num_fewshot": 0}, "few-shot examples: 5 and 0"),
+        ({"fewshot_seed": 1}, "seed of the few-shot examples: 1234 and 1"),
+    ],
+)
+def test_runs_that_were_asked_otherwise_are_refused(
+    refused: Run, changes: dict[str, Any], said: str
+) -> None:
+    other = dataclasses.replace(Q4, tasks=(ASKED[0], dataclasses.replace(ASKED[1], **changes)))
+    err = refused(2, "card", write(Q8), write(other), "-o", "card.md").err
+    assert f"arc_easy: {said}" in err
+    assert files() == set()
+
+
+def test_runs_of_other_tasks_are_refused(refused: Run) -> None:
+    other = finished("Q4_K", comparison(**UNCHANGED), tasks=ASKED[:1])
+    err = refused(2, "card", write(Q8), write(other)).err
+    assert "tasks that only one of them has: arc_easy" in err
+
+
+def test_two_rows_of_one_name_are_refused(refused: Run) -> None:
+    err = refused(2, "card", write(Q8), write(Q8, "reports/again")).err
+    assert (
+        "reports/f16-vs-Q8_0 and reports/again both are of a candidate that is called Q8_0" in err
+    )
+
+
+@pytest.mark.parametrize("name", ["index.yaml", "index.yml", "badge.svg", ".eval_results/a.yaml"])
+def test_what_is_about_one_candidate_is_not_made_of_several(refused: Run, name: str) -> None:
+    Path(".eval_results").mkdir()
+    folders = write(Q8), write(Q4)
+    err = refused(2, "card", *folders, "-o", "card.md", "-o", name).err
+    assert "this is about one candidate, and there are 2: Q8_0, Q4_K" in err
+    assert "evalguard card RUN -o" in err
+    assert not Path("card.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("card.txt", "the suffix '.txt' says no form"),
+        ("card", "card has no suffix"),
+        ("nowhere/card.md", "there is no folder nowhere"),
+        ("reports", "reports has no suffix"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused(refused: Run, output: str, said: str) -> None:
+    assert said in refused(2, "card", write(Q8), "-o", "ok.md", "-o", output).err
+    assert not Path("ok.md").exists()
+
+
+def test_a_badge_over_the_picture_of_a_section_is_refused(refused: Run) -> None:
+    words = ("-o", "card.md", "-o", "card-size.svg")
+    assert "has this name" in refused(2, "card", write(Q8), *words).err
+    assert files() == set()
+
+
+def test_what_is_no_run_is_refused(refused: Run) -> None:
+    Path("empty").mkdir()
+    Path("notes.json").write_text("{}", encoding="utf-8")
+    Path("half.json").write_text('{"schema": "evalguard.comp', encoding="utf-8")
+    Path("trace.json").write_text('{"schema": "evalguard.trace/1"}', encoding="utf-8")
+    for path in ("empty", "nowhere", "notes.json", "half.json", "trace.json"):
+        assert "run folders of `evalguard compare`" in refused(2, "card", write_once(), path).err
+
+
+def write_once() -> Path:
+    path = Path("reports/f16-vs-Q8_0")
+    return path if path.exists() else write(Q8)
+
+
+def test_a_changed_result_is_refused(refused: Run) -> None:
+    folder = write(Q8)
+    file = folder / "result.json"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('"candidate": 0.755', '"candidate": 0.765'), encoding="utf-8")
+    assert "is not as evalguard wrote it" in refused(3, "card", folder).err
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [[], "Q8_0", [None], [{"candidate": 1, "error": 2}], [{"schema": "evalguard.compare/2"}]],
+)
+def test_a_damaged_file_of_several_is_refused(refused: Run, candidates: Any) -> None:
+    document = {"schema": "evalguard.compare-several/1", "candidates": candidates}
+    Path("several.json").write_text(json.dumps(document), encoding="utf-8")
+    assert "several.json" in refused(3, "card", "several.json").err
+
+
+def test_candidates_without_any_verdict_are_no_card(refused: Run) -> None:
+    gone = {"candidate": "AWQ", "error": "there is no model folder", "hint": ""}
+    document = {"schema": "evalguard.compare-several/1", "candidates": [gone]}
+    Path("several.json").write_text(json.dumps(document), encoding="utf-8")
+    assert "no candidate of these runs has a verdict" in refused(2, "card", "several.json").err
+
+
+def test_a_run_without_a_number_has_a_row_and_no_metadata(run: Run, refused: Run) -> None:
+    folder = write(finished("int4", failed(), kl=None, tasks=ASKED[:1]))
+    assert "| no verdict |" in run("card", folder).out
+    assert "no metric with a number" in refused(2, "card", folder, "-o", "index.yaml").err
+
+
+def test_a_card_needs_a_run(refused: Run) -> None:
+    assert "RUN..." in refused(2, "card").err
+
+
+def test_regressed_runs_exit_with_0_since_the_card_is_the_result(run: Run) -> None:
+    assert run("card", write(Q2)).code == 0
