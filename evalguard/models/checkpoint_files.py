@@ -86,6 +86,23 @@ def find_checkpoint_files(name: str, *, allow_pickle: bool) -> CheckpointFiles:
     )
 
 
+def find_gguf_file(model_args: Mapping[str, Any]) -> Path | None:
+    """Find the GGUF file that a model is loaded from by ``gguf_file``; None where it is not.
+
+    Raises:
+        EvaluationError: it is not there.
+    """
+    file = model_args.get("gguf_file")
+    if not file:
+        return None
+    place, revision = str(model_args["pretrained"]), str(model_args.get("revision") or "main")
+    inside = "/".join(part for part in (str(model_args.get("subfolder") or ""), str(file)) if part)
+    found = _find_file(place, inside, revision)
+    if found is None:
+        raise EvaluationError(f"{place} has no file {inside}", hint=_CHECKPOINT_HINT)
+    return found
+
+
 def _find_weights(place: str, single: str, index: str, revision: str) -> tuple[Path, ...]:
     from transformers.utils.hub import get_checkpoint_shard_files
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from evalguard.report.terminal_page import prose_width, wrap_prose
+from evalguard.report.terminal_page import command_lines, prose_width, wrap_prose
 from evalguard.report.view.bisection_view import (
     CulpritView,
     SearchView,
     culprit_table,
     group_by_metric,
 )
+from evalguard.report.view.prices_view import PricesView
 from evalguard.report.view.report_view import ReportView
 from evalguard.report.words.plain_text import fit_text, pack_lines, wrap_text
 
@@ -39,6 +40,19 @@ def bisection_lines(view: ReportView, width: int) -> list[Text]:
         lines += _story_lines(story, width, legend=found.legend if last else "")
     for text in found.sentences:
         lines += wrap_prose(text, width)
+    return lines if found.prices is None else [*lines, Text(), *_price_lines(found.prices, width)]
+
+
+def _price_lines(prices: PricesView, width: int) -> list[Text]:
+    """The table of prices; a row that is not told from none is dim."""
+    lines = wrap_prose(prices.title, width, style="bold")
+    lines += wrap_prose(prices.lead, width, style="dim")
+    lines += prices.table.lines(width, ["dim", *("" if one else "dim" for one in prices.proven)])
+    for name, option in prices.options:
+        lines += wrap_prose(f"To keep {name}:", width)
+        lines += command_lines(option, width)
+    for note in prices.notes:
+        lines += wrap_prose(note, width, style="dim")
     return lines
 
 

@@ -167,6 +167,9 @@ def _verdict(view: ReportView, width: int) -> list[Text]:
     lines = [Text(line, style="bold") for line in wrap_keeping_intervals(view.first, width)]
     lines[0].stylize(STATE_STYLE[view.state], 0, len(view.state) + 1)
     lines += [Text(line) for line in wrap_text(view.cause, width, rest="  ") if view.cause]
+    prices = None if view.bisection is None else view.bisection.prices
+    if prices is not None and prices.first:
+        lines += [Text(line) for line in wrap_text(prices.first, width, rest="  ")]
     for text in view.findings:
         lines += [Text(line) for line in wrap_text(f"Note: {text}", width, rest="  ")]
     for text in view.accepted:

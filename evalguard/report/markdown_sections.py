@@ -17,6 +17,7 @@ from evalguard.report.view.bisection_view import BisectionView, culprit_table
 from evalguard.report.view.distribution_view import DistributionView, distribution_table
 from evalguard.report.view.generation_view import generation_table
 from evalguard.report.view.metric_view import MetricView
+from evalguard.report.view.prices_view import PricesView
 from evalguard.report.view.report_view import ReportView
 
 MarkdownSection = tuple[str, str]
@@ -76,11 +77,23 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
     yield "more about the drift", join_paragraphs(*map(inline, more))
     if found is not None:
         beside = [text for search in found.searches for text in (search.cleared, search.beside)]
+        if found.prices is not None:
+            yield found.prices.title, _price_table(found.prices)
         yield "more about the bisection", join_paragraphs(*map(inline, (*beside, *found.sentences)))
     lines = [line for limit in view.limits for line in (limit.line, *limit.documents)]
     yield "all limits", "\n".join(f"- {inline(line)}" for line in lines)
     yield "what was not compared", "\n".join(f"- {inline(line)}" for line in view.left_out)
     yield "how this was made", _provenance(view)
+
+
+def _price_table(prices: PricesView) -> str:
+    options = [line for name, option in prices.options for line in (f"# {name}", option)]
+    return join_paragraphs(
+        inline(prices.lead),
+        prices.table.markdown(),
+        code_block(options) if options else "",
+        *map(inline, prices.notes),
+    )
 
 
 def _metric_table(view: ReportView, room: int) -> str:

@@ -61,7 +61,8 @@ def test_every_command_line_in_the_documentation_parses(page: Path) -> None:
 _OF_OTHERS = re.compile(
     r"--(log_samples|predict_only|model_args|evalguard-\w+|junit-xml|array|constraint|dependency"
     r"|parsable|dtype|kv-cache-dtype|max-logprobs|max-model-len|model-path|port|project|token|only"
-    r"|return-tokens-as-token-ids|no-enable-prefix-caching|disable-radix-cache|kl-divergence(-base)?|FLAG)$"
+    r"|return-tokens-as-token-ids|no-enable-prefix-caching|disable-radix-cache"
+    r"|kl-divergence(-base)?|tensor-type|pure|FLAG)$"
 )
 
 

@@ -16,6 +16,7 @@ from evalguard.core.reports.bisect_report import (
     RepairedMetric,
     UntestableAssignment,
 )
+from evalguard.core.reports.module_prices import ModulePrice, ModulePrices, WonBack
 
 WHERE: dict[str, Any] = {"task": "lambada_openai", "filter": "none", "metric": "perplexity"}
 NAMES = tuple(f"setting_{letter}" for letter in "abcdefgh")
@@ -145,6 +146,40 @@ OF_A_LIMIT = bisection(
     ),
     recommended=Recommended(values={"attn_softcap": 50.0}, drift_sigma=0.0009, unit="nats"),
 )  # fmt: skip
+
+
+def won(amount: float, half: float, adjusted_p: float) -> WonBack:
+    """What a row of prices wins back."""
+    ends = {"low": amount - half, "high": amount + half}
+    return WonBack(amount=amount, **ends, p_value=adjusted_p / 3, adjusted_p=adjusted_p)
+
+
+PRICES = ModulePrices(
+    rows=(
+        ModulePrice(
+            name="self_attn.k_proj (all 5)",
+            modules=tuple(f"model.layers.{n}.self_attn.k_proj" for n in range(5)),
+            added_bytes=35_200, kl=won(0.01823, 0.006, 4e-8), metric=won(0.237, 0.35, 0.09),
+            option="--tensor-type attn_k=f32",
+        ),
+        ModulePrice(
+            name="model.layers.2", modules=("model.layers.2.mlp.up_proj",), added_bytes=117_920,
+            kl=won(0.02348, 0.008, 3e-7), metric=won(0.25, 0.33, 0.07),
+            option="--tensor-type 'blk.2[.]=f32'",
+        ),
+        ModulePrice(
+            name="lm_head", modules=("lm_head",), added_bytes=131_072,
+            kl=won(0.0002, 0.001, 0.7), metric=won(0.01, 0.09, 0.4),
+            option="--output-tensor-type f32",
+        ),
+        ModulePrice(
+            name="mlp.gate_proj (all 5)", modules=("model.layers.0.mlp.gate_proj",),
+            added_bytes=189_200, failure="has other shapes",
+        ),
+    ),
+    **WHERE, unit="sigma", kl=0.1187, drift=1.61, documents=2048, n=5153, owner="llama.cpp",
+    evaluations=1.6,
+)  # fmt: skip
 OPEN: dict[str, Any] = {"culprits": (), "cleared": (), "inert": (), "untestable": ()}
 BY_STATUS: dict[str, BisectReport] = {
     "minimal": bisection(),
@@ -180,6 +215,7 @@ BY_STATUS: dict[str, BisectReport] = {
         ),
         repaired=None, fix="", fix_where="", proof="",
     ),
+    "priced": bisection(prices=PRICES),
     "stopped": bisection(
         search(
             **{**OPEN, "culprits": (culprit(),)},

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from evalguard.core.comparison import Outcome
+from evalguard.core.reports.module_prices import ModulePrices
 from evalguard.core.settings import Value
 
 if TYPE_CHECKING:
@@ -297,6 +298,8 @@ class BisectReport:
         announced_evaluations: for all of it, searches inside culprits included, before it began;
             None of reports that did not say.
         notes: what else is to be said, one line each.
+        prices: of a quantised candidate whose layers or modules were searched, what each would win
+            back at the base's precision.
         method: of the search, in words; ``versions`` of what it ran with.
         budget: evaluations that might be spent; None: no limit.
         thorough: ``--thorough``.
@@ -322,6 +325,7 @@ class BisectReport:
     thorough: bool = False
     jobs: int = 1
     notes: tuple[str, ...] = ()
+    prices: ModulePrices | None = None
     method: str = "Bayesian selection over settings, verified on all documents"
     versions: Mapping[str, Value] = field(default_factory=dict)
 

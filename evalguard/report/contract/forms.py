@@ -23,6 +23,7 @@ from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.floor_report import FloorReport
 from evalguard.core.reports.generations import DriftPart
+from evalguard.core.reports.module_prices import ModulePrice
 from evalguard.core.reports.night_report import BrokenTonight, NightReport, NightStep
 from evalguard.core.reports.resources import Resources
 from evalguard.core.reports.tensors_report import InvariantResult, TensorDelta, TensorsReport
@@ -83,6 +84,7 @@ FORMS: Mapping[type, Form] = {
     MetricSearch: Form(
         names={"culprits": "guilty"}, add={"culprits": "culprit_names"}, in_any_unit=True
     ),
+    ModulePrice: Form(add=_added("per_megabyte")),
     Suspect: Form(names={"name": "setting"}),
     **dict.fromkeys((GuiltySetting, Measured, Part, Recommended), Form(in_any_unit=True)),
     FloorReport: Form(names=_VERSION, leave_out=("model_key",)),

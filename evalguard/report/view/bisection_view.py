@@ -15,6 +15,7 @@ from evalguard.core.reports.bisect_report import (
 )
 from evalguard.core.settings import Value
 from evalguard.report.table import Table
+from evalguard.report.view.prices_view import PricesView, prices_view
 from evalguard.report.view.side_view import value_text
 from evalguard.report.words import rounding
 from evalguard.report.words.bisection_drifts import search_drift_text
@@ -126,6 +127,7 @@ class BisectionView:
         guilty: names of all culprits.
         fix: None where there is nothing to repair.
         proof, resume: commands, "" where there is none.
+        prices: of a quantised candidate, what modules win back; None where that is not known.
     """
 
     status: str
@@ -136,6 +138,7 @@ class BisectionView:
     fix: FixView | None
     proof: str
     resume: str
+    prices: PricesView | None
 
 
 def group_by_metric(searches: Sequence[SearchView]) -> list[list[SearchView]]:
@@ -182,6 +185,7 @@ def bisection_view(found: BisectReport | None) -> BisectionView | None:
         fix=_fix_view(found),
         proof=printable(found.proof),
         resume=printable(found.resume),
+        prices=prices_view(found.prices),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from evalguard.core.gate_state import Key
 from evalguard.core.reports.bisect_report import Repaired
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.module_prices import ModulePrices
 from evalguard.core.settings import Value
 from evalguard.errors import error_text
 from evalguard.run.bisection.derived_settings import SearchableCandidate
@@ -42,6 +43,7 @@ class BisectFindings:
         values: of the settings that were put right.
         judged: the repaired candidate as the gate last judged it; ``repaired`` as it is reported.
         unfinished: whether something that was still to be asked was not.
+        prices: what modules of a quantised candidate would win back; None: not measured.
         ratios: by module, how far a trace of the two models found it beyond the floor; {}: nobody
             traced them.
     """
@@ -55,6 +57,7 @@ class BisectFindings:
     repaired: Repaired | None = None
     unfinished: bool = False
     notes: list[str] = field(default_factory=list)
+    prices: ModulePrices | None = None
     ratios: Mapping[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,7 +116,7 @@ class BisectFindings:
             candidate=candidate,
             scored=scored,
             seed=choices.task_options.seed,
-            budget=self._budget_left(choices.bisect.budget),
+            budget=self.budget_left,
             thorough=choices.bisect.thorough,
             repaired_before=tuple(self.values),
             inside=inside,
@@ -186,10 +189,11 @@ class BisectFindings:
         """What the gate last judged."""
         return self.finished.report if self.judged is None else self.judged.judgement
 
-    def _budget_left(self, budget: float | None) -> float | None:
-        if budget is None:
-            return None
-        return max(budget - self._spent, 0.0)
+    @property
+    def budget_left(self) -> float | None:
+        """Full evaluations that may still be spent; None: no limit."""
+        budget = self.finished.choices.bisect.budget
+        return None if budget is None else max(budget - self._spent, 0.0)
 
     @property
     def _spent(self) -> float:

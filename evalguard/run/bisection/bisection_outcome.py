@@ -41,6 +41,7 @@ def build_bisect_report(
         thorough=choices.thorough,
         jobs=choices.jobs,
         notes=tuple(findings.notes),
+        prices=findings.prices,
         versions={"evalguard": evalguard.__version__, "numpy": version("numpy")},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from evalguard.report.words.bisection_texts import search_metric_text
 from evalguard.run.bisection.bisect_findings import BisectFindings
 from evalguard.run.bisection.bisection_outcome import build_bisect_report
 from evalguard.run.bisection.metric_search import SearchedMetric
-from evalguard.run.bisection.model_search import search_model
+from evalguard.run.bisection.model_search import KEPT_FOLDER, search_model
 from evalguard.run.bisection.refining import RefinedCandidate, score_candidate_alone
 from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.settings_oracle import OpenOracle
@@ -21,6 +22,9 @@ from evalguard.run.bisection.subject import (
     Subject,
     drift_of,
 )
+from evalguard.run.modules.module_prices import PricedModules, measure_prices
+
+_UNPRICED = "what modules would win back at the base's precision was not measured"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +47,7 @@ class Bisection:
         began = time.monotonic()
         try:
             self._all(subject)
+            self._price(subject)
         except (Exception, KeyboardInterrupt) as error:
             if not self.findings.searches:
                 raise
@@ -66,6 +71,31 @@ class Bisection:
             if known.passes:
                 return
             wanted = known.failing(done)
+
+    def _price(self, subject: Subject) -> None:
+        """Measure what modules of a quantised candidate would win back, where they are searched."""
+        known, over = self.findings, self.findings.finished.choices.bisect.over
+        if over == "settings" or any(one.search.ended for one in known.searches):
+            return
+        finished, folder = known.finished, known.finished.folder
+        try:
+            priced = PricedModules.of(finished, over)
+            if priced is not None:
+                known.prices = measure_prices(
+                    priced,
+                    finished,
+                    subject,
+                    announced=known.announced or math.inf,
+                    budget=known.budget_left,
+                    say=self.progress.note,
+                    kept=None if folder is None else folder / KEPT_FOLDER,
+                    open_oracle=self.open_oracle,
+                )
+        except (KeyboardInterrupt, Interrupted):
+            known.unfinished = True
+            known.notes.append(f"{_UNPRICED}: it was interrupted")
+        except Exception as error:  # noqa: BLE001 - what was searched stands, whatever it is
+            known.notes.append(f"{_UNPRICED}: {error_text(error)}")
 
     def _settle(self, subject: Subject) -> bool:
         """Search one metric, the largest causes first; False if that ended early.

@@ -10,13 +10,13 @@ import numpy as np
 
 from evalguard.bisect.oracle import Floats, Untestable
 from evalguard.core.gate_state import Key
-from evalguard.core.scores import ScoreTable
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError, error_text
 from evalguard.run.bisection.oracle_opening import open_model_oracle
 from evalguard.run.bisection.settings_oracle import (
     OpenOracle,
     OracleContext,
     OracleRequest,
+    SearchScale,
     SettingsOracle,
 )
 from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
@@ -217,36 +217,84 @@ class _Measuring:
     ) -> SwapEffect:
         table = next(one for one in self.finished.scored[0].tables if one.key == self.key)
         scale = oracle.scale
-        drift = float(np.mean(scale.scores(table.values) - own)) / scale.yardstick
-        gone, stderr, units = _paired_mean((taken - own) / scale.yardstick, table)
-        estimate = t_estimate(
-            gone, stderr, df=units - 1, confidence=self.confidence, method="paired-t"
+        gain = estimate_gain(
+            scale,
+            drift=float(np.mean(scale.scores(table.values) - own)) / scale.yardstick,
+            own=own,
+            taken=taken,
+            clusters=table.clusters,
+            confidence=self.confidence,
         )
-
-        def repaired(amount: float) -> float:
-            """From yardsticks of the mean score to what the metric's sigma changes by."""
-            return scale.sigma(drift) - scale.sigma(drift - amount)
-
         task, filter_name, metric = self.key
         return SwapEffect(
             module=name,
             task=task,
             filter=filter_name,
             metric=metric,
-            sigma=repaired(gone),
-            interval=(repaired(estimate.low), repaired(estimate.high)),
-            p_value=estimate.p_value,
+            sigma=gain.amount,
+            interval=(gain.low, gain.high),
+            p_value=gain.p_value,
             n=int(own.size),
-            drift=scale.sigma(drift),
-            left=scale.sigma(drift - gone),
+            drift=gain.drift,
+            left=gain.drift - gain.amount,
             confidence=self.confidence,
         )
 
 
-def _paired_mean(differences: Floats, table: ScoreTable) -> tuple[float, float, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What of a drift is gone under another assignment, in the unit of a scale.
+
+    Attributes:
+        amount: below 0 where there is more drift than before.
+        low, high: paired interval, two-sided.
+        p_value: one-sided, that nothing is gone.
+        drift: before.
+    """
+
+    amount: float
+    low: float
+    high: float
+    p_value: float | None
+    drift: float
+
+
+def estimate_gain(
+    scale: SearchScale,
+    *,
+    drift: float,
+    own: Floats,
+    taken: Floats,
+    clusters: Sequence[str] = (),
+    confidence: float = 0.95,
+) -> Gain:
+    """Estimate what is gone of a drift, document by document.
+
+    Args:
+        drift: of the candidate, in yardsticks.
+        own, taken: scores of the candidate as it is and with the modules taken, shape (n,).
+        clusters: n labels; documents that belong together are one unit. (): each is one.
+    """
+    gone, stderr, units = _paired_mean((taken - own) / scale.yardstick, clusters)
+    estimate = t_estimate(gone, stderr, df=units - 1, confidence=confidence, method="paired-t")
+
+    def repaired(amount: float) -> float:
+        """From yardsticks of the mean score to what the figure changes by."""
+        return scale.sigma(drift) - scale.sigma(drift - amount)
+
+    return Gain(
+        amount=repaired(gone),
+        low=repaired(estimate.low),
+        high=repaired(estimate.high),
+        p_value=estimate.p_value,
+        drift=scale.sigma(drift),
+    )
+
+
+def _paired_mean(differences: Floats, clusters: Sequence[str]) -> tuple[float, float, int]:
     """Mean, standard error and units; documents that belong together are one unit."""
-    if table.clusters:
-        sums = cluster_sums(differences, None, table.clusters)
+    if clusters:
+        sums = cluster_sums(differences, None, clusters)
         return float(np.mean(differences)), cluster_stderr(sums), sums.count
     found = moments(differences, None)
     return found.point, found.stderr, int(differences.size)

@@ -1,0 +1,160 @@
+"""What modules of a quantised candidate win back: the one that costs drift is the best buy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from evalguard.core.reports.module_prices import ModulePrice, ModulePrices
+from evalguard.recipes.gguf import convert
+from evalguard.run.bisection.oracle_opening import open_model_oracle
+from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
+from evalguard.run.compare import compare_sides
+from evalguard.run.modules.module_prices import PricedModules, measure_prices
+from evalguard.run.options import make_options
+
+pytestmark = pytest.mark.slow
+gguf = pytest.importorskip("gguf")
+
+DEMO = Path(__file__).parents[3]
+CULPRIT = "model.layers.2.mlp.up_proj"
+F32, Q4_0 = 4.0, 18 / 32  # bytes a weight; a block is 32 of 4 bits and a scale of 16
+
+
+def rounded(values: Any) -> Any:
+    """As a file in Q4_0 has it: int4 in groups of 32; the same where rows are no multiple."""
+    if values.shape[1] % 32:
+        return values
+    kind = gguf.GGMLQuantizationType.Q4_0
+    return gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind).reshape(values.shape)
+
+
+def write_base(model: Path, folder: Path, seed: int) -> Path:
+    """A model of which all matrices but the culprit's nearly are what int4 leaves of them."""
+    rng = np.random.default_rng(seed)
+    shutil.copytree(model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name, values in tensors.items():
+        if values.ndim == 2 and not name.startswith(CULPRIT):
+            noise = rng.normal(size=values.shape).astype(np.float32)
+            tensors[name] = rounded(values) + 1e-4 * values.std() * noise
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_int4(base: Path, folder: Path) -> Path:
+    """The same with all matrices in int4, as plain numbers."""
+    shutil.copytree(base, folder)
+    tensors = load_file(folder / "model.safetensors")
+    told = {name: rounded(one) if one.ndim == 2 else one for name, one in tensors.items()}
+    save_file(told, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def priced(
+    base: Path, candidate: str, tasks: Path, task: str, work: Path, over: Any = "modules"
+) -> ModulePrices:
+    """The prices of a candidate, which is given as model_args."""
+    guard = work / "guard.yaml"
+    guard.write_text(
+        f"models:\n  orig: {{model_args: {{pretrained: {base}, dtype: float32}}}}\n"
+        f"  int4: {{model_args: {{{candidate}, dtype: float32}}}}\n"
+    )
+    options = make_options(
+        None, config=guard, tasks=[task], include_path=[tasks], limit=48, device="cpu", threads=1,
+        cache_dir=work / "cache", quiet=True, write=False, bisect="never",
+    )  # fmt: skip
+    finished = compare_sides("orig", "int4", options, cwd=work)
+    rows = PricedModules.of(finished, over)
+    assert rows is not None
+    return measure_prices(
+        rows, finished, worst(finished), announced=1e9, budget=None, say=lambda _: None,
+        kept=None, open_oracle=open_model_oracle,
+    )  # fmt: skip
+
+
+def worst(finished: FinishedComparison) -> Subject:
+    report = finished.report
+    found = choose_subject(
+        report.comparisons, report.gate, finished.scored[0].tables, failing_only=False
+    )
+    assert isinstance(found, Subject)
+    return found
+
+
+def by_modules(found: ModulePrices) -> Mapping[tuple[str, ...], ModulePrice]:
+    return {row.modules: row for row in found.rows}
+
+
+def test_of_an_int4_model_the_module_that_costs_drift_wins_it_back_and_no_other(
+    tmp_path: Path,
+) -> None:
+    base = write_base(DEMO / "demo" / "model", tmp_path / "base", 1)
+    candidate = f"pretrained: {write_int4(base, tmp_path / 'int4')}"
+    found = priced(base, candidate, DEMO / "tasks", "evalguard_lastword", tmp_path)
+    rows = by_modules(found)
+    assert len(rows) == 4 * 7 + 7 + 1  # modules, their kinds, and the tied embeddings
+    culprit = rows[CULPRIT,]
+    assert culprit.kl is not None
+    assert found.kl is not None
+    assert culprit.kl.low > 0.0
+    assert culprit.kl.amount == pytest.approx(found.kl, rel=0.05)
+    assert {*found.proven} == {row for names, row in rows.items() if CULPRIT in names}
+    assert {*found.rows[:2]} == {*found.proven}
+    assert ("model.embed_tokens", "lm_head") in rows  # tied: they are one
+    # Plain numbers do not tell what they take once they are packed.
+    assert all(row.added_bytes is None for row in found.rows)
+    assert "what restoring costs is not known" in found.notes[0]
+    assert (found.owner, found.unit, found.documents) == ("", "sigma", 48)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_of_a_trained_model_in_a_gguf_file_it_is_the_best_buy(
+    tmp_path: Path, shared_data: Path, seed: int
+) -> None:
+    base = write_base(shared_data / "stories260K" / "hf", tmp_path / "base", seed)
+    (tmp_path / "q4").mkdir()
+    kept = {"*ffn_down*": "F16"}  # rows of 172 have no whole blocks
+    convert(tmp_path / "q4" / "model.gguf", str(base), type="Q4_0", overrides=kept)
+    candidate = f"pretrained: {tmp_path / 'q4'}, gguf_file: model.gguf, tokenizer: {base}"
+    found = priced(base, candidate, write_stories(tmp_path, shared_data), "lastword", tmp_path)
+    best = found.rows[0]
+    assert best.modules == (CULPRIT,)
+    assert best.added_bytes == 172 * 64 * (F32 - Q4_0)
+    assert best.kl is not None
+    assert best.kl.low > 0.0
+    assert best.per_megabyte == pytest.approx(best.kl.amount / best.added_bytes * 1e6)
+    assert (found.owner, best.option) == ("llama.cpp", "--tensor-type blk.2.ffn_up=f32")
+    (innocent,) = [row for row in found.rows if row.modules == ("model.layers.1.mlp.up_proj",)]
+    assert innocent.kl is not None
+    assert innocent.kl.low <= 0.0 <= innocent.kl.high
+    assert {row.modules for row in found.proven} >= {(CULPRIT,)}
+    assert all(CULPRIT in row.modules for row in found.proven)
+    assert not any("down_proj" in row.name for row in found.rows)  # it is not quantised
+
+
+def write_stories(folder: Path, shared_data: Path) -> Path:
+    """A task: the last word of short stories."""
+    lines = (shared_data / "stories260K" / "tinystories_lastword.jsonl").read_text().splitlines()
+    split = [json.loads(line)["text"].rpartition(" ") for line in lines[:96:2]]
+    rows = [{"context": context, "target": f" {word}"} for context, _, word in split]
+    file = folder / "documents.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place = folder / "tasks"
+    place.mkdir()
+    (place / "lastword.yaml").write_text(
+        f"task: lastword\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {file}}}}}\n"
+        "test_split: test\noutput_type: loglikelihood\ndoc_to_text: '{{context}}'\n"
+        "doc_to_target: '{{target}}'\nmetric_list:\n"
+        "  - {metric: perplexity, aggregation: perplexity, higher_is_better: false}\n"
+        "metadata: {version: 1.0}\n"
+    )
+    return place
