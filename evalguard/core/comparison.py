@@ -197,10 +197,23 @@ class Comparison:
         candidate / base where more is better, base / candidate where less is. None where nobody
         says which way is better, and for values that are not above 0: their ratio says nothing.
         """
-        if self.base is None or self.candidate is None or not self.directed:
+        return None if self.candidate is None else self._recovery_at(self.candidate)
+
+    @property
+    def recovery_interval(self) -> tuple[float, float] | None:
+        """Paired interval of recovery: that of the drift, from the base's value as it is."""
+        unit, ends = self.base_stderr, self.sigma_interval
+        if self.base is None or not unit or ends is None or self.recovery is None:
             return None
-        if not (0.0 < self.base < math.inf and 0.0 <= self.candidate < math.inf):
+        sign = -1.0 if self.higher_is_better else 1.0
+        best, worst = (self._recovery_at(self.base + sign * end * unit) for end in ends)
+        return None if best is None or worst is None else (worst, best)
+
+    def _recovery_at(self, value: float) -> float | None:
+        if self.base is None or not self.directed:
+            return None
+        if not (0.0 < self.base < math.inf and 0.0 <= value < math.inf):
             return None
         if self.higher_is_better:
-            return 100.0 * self.candidate / self.base
-        return 100.0 * self.base / self.candidate if self.candidate > 0.0 else None
+            return 100.0 * value / self.base
+        return 100.0 * self.base / value if value > 0.0 else None

@@ -20,10 +20,10 @@ from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 from evalguard.store.cache_folder import default_cache_dir
-from evalguard.store.stored_weights import (
-    StoredWeights,
+from evalguard.store.loaded_weights import (
+    LoadedWeights,
     read_adapter_bytes,
-    read_stored_weights,
+    read_loaded_weights,
     same_architecture,
 )
 
@@ -59,7 +59,7 @@ def with_sizes(
 class _Side:
     """What is stored of a model, and more of an ``adapter``; else the ``reason`` why not."""
 
-    stored: StoredWeights | None = None
+    stored: LoadedWeights | None = None
     adapter: int = 0
     loaded_as: str = ""
     reason: str = ""
@@ -111,7 +111,7 @@ def _read_variant(variant: Variant, description: ModelDescription | None, cache_
         if arguments.get(name):
             raise EvaluationError(f"which files model_args.{name} loads is not known")
     gguf_file = str(arguments.get("gguf_file") or "")
-    stored = read_stored_weights(_find_place(variant, arguments), gguf_file=gguf_file)
+    stored = read_loaded_weights(_find_place(variant, arguments), gguf_file=gguf_file)
     peft = arguments.get("peft")
     adapter = read_adapter_bytes(_find_named(str(peft), "")) if peft else 0
     return _Side(
@@ -174,7 +174,7 @@ def _find_named(name: str, subfolder: str, revision: str = "") -> Path:
 def _loaded_as(
     variant: Variant,
     arguments: Mapping[str, Value],
-    stored: StoredWeights,
+    stored: LoadedWeights,
     description: ModelDescription | None,
 ) -> str:
     """What loading makes of the stored weights; "" where they are loaded as they are."""

@@ -15,7 +15,13 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.repeat_command import as_bisection, as_one_pair
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.report_formats import Format
-from evalguard.core.reports.several_report import NoVerdict, SeveralReport, Step, step_drifts
+from evalguard.core.reports.several_report import (
+    KlSplit,
+    NoVerdict,
+    SeveralReport,
+    Step,
+    step_drifts,
+)
 from evalguard.errors import EXIT_FAILED, EvalguardError, Interrupted, UsageError, error_text
 from evalguard.report.formats import choose_format
 from evalguard.report.progress import ProgressLine
@@ -29,6 +35,7 @@ from evalguard.run.compare import RecurringBase, compare_sides, resolve_request
 from evalguard.run.ending import finish_resumed_run, store_run
 from evalguard.run.interrupts import interruptible
 from evalguard.run.judging import build_report
+from evalguard.run.kl_splits import split_kl
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.result import CompareResult
@@ -139,6 +146,7 @@ class _SeveralRun:
         found = self._verdicts(specs)
         steps, notes = self._steps(found, before)
         report = _build_report(sources[specs[0]][0].name, found, steps, notes)
+        splits = _split_kl(report, found)
         searched = _pairs_to_search(report)
         ended: dict[_Pair, CompareResult] = {}
         stopped = False
@@ -151,6 +159,7 @@ class _SeveralRun:
             {spec: _reported(found[spec], results.get(spec)) for spec in specs},
             {pair: ended[one.named] for pair, one in steps.items()},
             notes,
+            splits,
         )
         problems = [text for one in ended.values() for text in one.problems]
         problems += _write_files(report, self.options, self.cwd)
@@ -329,6 +338,7 @@ def _build_report(
     found: Mapping[str, FinishedComparison | CompareReport | NoVerdict],
     steps: Mapping[_Pair, FinishedComparison | CompareResult],
     notes: tuple[str, ...],
+    splits: tuple[KlSplit, ...] = (),
 ) -> SeveralReport:
     candidates = tuple(
         one.report if isinstance(one, FinishedComparison) else one for one in found.values()
@@ -341,8 +351,17 @@ def _build_report(
             Step(report=one.report, drifts=tuple(step_drifts(one.report.comparisons, of_chain)))
             for one in steps.values()
         ),
+        kl_splits=splits,
         notes=notes,
     )
+
+
+def _split_kl(
+    report: SeveralReport, found: Mapping[str, FinishedComparison | NoVerdict]
+) -> tuple[KlSplit, ...]:
+    finished = {one.report.candidate.name: one for _, one in _finished_comparisons(found)}
+    splits = (split_kl(report.path(name), finished) for name in finished)
+    return tuple(split for split in splits if split is not None)
 
 
 def _reported(
@@ -416,16 +435,8 @@ def _check_options(specs: Sequence[str], options: CompareOptions) -> None:
                 f"--{option} is for one candidate, and there are {len(specs)}",
                 hint="declare each in the guard file, or compare them one by one",
             )
-    formats = {f"-o {path}": choose_format(path, options.output_format) for path in options.output}
-    if options.output_format is not None:
-        formats.setdefault(f"--format {options.output_format}", options.output_format)
-    for said, chosen in formats.items():
-        if chosen not in SEVERAL_FORMATS:
-            raise UsageError(
-                f"{said}: several candidates are not written as {chosen}",
-                hint=f"formats: {', '.join(SEVERAL_FORMATS)}; every candidate's run folder has "
-                "its own report.html",
-            )
+    for path in options.output:
+        choose_format(path, options.output_format)
     for path in options.output:
         check_output(path)
 

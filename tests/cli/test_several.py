@@ -251,7 +251,7 @@ def test_one_file_holds_all_candidates(run: Any, compare: Any) -> None:
     [
         (("--cand", "same"), "given twice"),
         (("--cand", "sharp", "--set", "gain=reference"), "--set is for one candidate, and there"),
-        (("--cand", "sharp", "-o", "page.html"), "several candidates are not written as html"),
+        (("--cand", "sharp", "-o", "page.docx"), "the suffix '.docx' says no format"),
         (("--chain",), "--chain needs two candidates or more, got 1"),
         (("--cand", "shrap"), "did you mean 'sharp'"),
     ],
@@ -264,7 +264,7 @@ def test_what_makes_no_sense_of_several_candidates_is_refused(
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_the_table_has_a_column_for_each_candidate_and_fits(
+def test_the_table_has_a_row_for_each_candidate_and_fits(
     run: Any, world: SmallWorld, width: int
 ) -> None:
     result = evalguard.compare_several(
@@ -272,7 +272,43 @@ def test_the_table_has_a_column_for_each_candidate_and_fits(
     )
     text = result.render(width=width)
     assert max(map(len, text.splitlines())) <= width
-    for name in ("same", "sharp", "soft"):
-        assert any(f" {name}" in line and "base" in line for line in text.splitlines())
+    (heading,) = [line for line in text.splitlines() if line.startswith("candidate ")]
+    assert heading.endswith("verdict")
+    for name in ("orig", "same", "sharp", "soft"):
+        (row,) = [line for line in text.splitlines() if line.startswith(f"{name} ")][:1]
+        assert row.split()[-1] in ("base", "passed", "regressed", "undecided")
+        assert "32.0" in row  # bits a weight
     assert result.exit_code == 1
     assert not result.passed
+
+
+def test_sizes_of_both_models_are_in_the_result_and_on_the_screen(compare: Any) -> None:
+    found = compare("orig", "same", "--cand", "sharp", "--json").document
+    for one in found["candidates"]:
+        for side in (one["base"], one["candidate"]):
+            assert side["size"]["bytes"] == 4 * side["size"]["weights"]
+            assert (side["size"]["kind"], side["size"]["reason"]) == ("safetensors", "")
+
+
+def test_the_kl_of_a_chain_is_split_over_its_steps(compare: Any) -> None:
+    found = compare("orig", "soft", "--cand", "other", "--chain", "--json").document
+    (split,) = found["kl_splits"]
+    assert split["candidate"] == "other"
+    assert [part["base"] for part in split["parts"]] == ["orig", "soft"]
+    kls = [sum(one["kl"]["value"] * one["positions"] for one in each["distributions"])
+           / sum(one["positions"] for one in each["distributions"])
+           for each in found["candidates"]]  # fmt: skip
+    first, second = (part["kl"]["value"] for part in split["parts"])
+    assert first == pytest.approx(kls[0], rel=1e-9)
+    assert first + second == pytest.approx(kls[1], rel=1e-9)
+    shares = [part["share"]["value"] for part in split["parts"]]
+    assert shares == pytest.approx([kls[0] / kls[1], 1 - kls[0] / kls[1]], rel=1e-9)
+    low, high = split["parts"][0]["share"]["interval"]
+    assert low < shares[0] < high
+
+
+def test_one_page_shows_all_candidates(run: Any, compare: Any) -> None:
+    compare("orig", "same", "--cand", "sharp", "-o", "all.html")
+    page = Path("all.html").read_text()
+    assert "REGRESSED: sharp (1 of 2 candidates)" in page
+    assert page.count('class="chart size-plot"') == 2

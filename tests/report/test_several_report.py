@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Any
 
 import numpy as np
 import pytest
 from distribution_examples import distribution
-from example_reports import DEMO, comparison
+from example_documents import HOSTILE
+from example_reports import DEMO, comparison, report
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.reports.several_report import NoVerdict, SeveralReport, step_drifts
+from evalguard.core.distribution_comparison import Figure
+from evalguard.core.reports.checkpoint_size import CheckpointSize
+from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.several_report import (
+    KlPart,
+    KlSplit,
+    NoVerdict,
+    SeveralReport,
+    StepKind,
+    step_drifts,
+)
 from evalguard.report.several import SEVERAL_FORMATS, render_several
 
 
@@ -74,6 +87,140 @@ def test_an_annotation_says_which_candidate_has_no_verdict() -> None:
     assert lines[-1] == "::error title=int4%3A no verdict::there is no model folder"
 
 
+def candidate(name: str, *, size: CheckpointSize | None = None, **changes: Any) -> CompareReport:
+    """The demo's comparison as that of another candidate."""
+    identity = dataclasses.replace(DEMO.candidate, name=name, size=size)
+    base = dataclasses.replace(DEMO.base, size=_BASE)
+    return dataclasses.replace(DEMO, base=base, candidate=identity, **changes)
+
+
+_BASE = CheckpointSize(bytes=3_056_128, weights=764_032, kind="safetensors")
+
+
+def gguf(size: int) -> CheckpointSize:
+    return CheckpointSize(bytes=size, weights=764_032, kind="gguf")
+
+
+def ladder(*more: CompareReport | NoVerdict) -> SeveralReport:
+    known = distribution()
+    rungs = (
+        candidate("q8_0", size=gguf(818_176), distributions=(known,)),
+        candidate("q4_K", size=gguf(516_096), distributions=(known,)),
+    )
+    return SeveralReport(base="orig", candidates=(*rungs, *more))
+
+
+def lines_of(report: SeveralReport, width: int = 80) -> list[str]:
+    return render_several(report, width=width, color=False).splitlines()
+
+
+def test_a_ladder_at_80_columns() -> None:
+    text = lines_of(ladder())
+    assert text[3:7] == [
+        "candidate     size  bits  mean KL  [95%]             recovery  sigma  verdict",
+        "orig       3.06 MB  32.0                                              base",
+        "q8_0        818 kB  8.57   0.0123  [0.0115, 0.0132]     96.9%  +1.47  regressed",
+        "q4_K        516 kB  5.40   0.0123  [0.0115, 0.0132]     96.9%  +1.47  regressed",
+    ]
+    assert "KL in nats a token, over 48,211 tokens." in text
+
+
+def test_wider_screens_have_more_columns_and_none_is_lost_in_markdown() -> None:
+    headings = [lines_of(ladder(), width)[lines_of(ladder(), width).index("") + 1]
+                for width in (60, 80, 110, 300)]  # fmt: skip
+    counts = [len(heading.split("  ")) for heading in headings]
+    assert counts == sorted(counts)
+    assert headings[0].split()[0] == "candidate"
+    assert headings[0].split()[-1] == "verdict"
+    markdown = SEVERAL_FORMATS["markdown"](ladder())
+    (table,) = [line for line in markdown.splitlines() if line.startswith("| candidate")]
+    for comparison_ in DEMO.comparisons:
+        assert comparison_.metric.replace("_", "\\_") in table
+    assert table.count("recovery") == len(DEMO.comparisons)
+    (row,) = [line for line in markdown.splitlines() if line.startswith("| q4")]
+    # 99.9% KL, top-1; recovery of a perplexity is base / candidate, of an accuracy the other way
+    assert "0.61 \\[0.44, inf\\] | 98.12%" in row
+    assert f"{100 * 4.1329989138930125 / 4.2631:.1f}%" in row
+    assert f"{100 * 0.6094 / 0.6211:.1f}%" in row
+
+
+def test_nine_rungs_that_pass_fit_the_first_screen() -> None:
+    passing = report(comparison(outcome="unchanged", significant=False, certain=False, sigma=0.01,
+                                sigma_interval=(-0.1, 0.12), p_value=0.4))  # fmt: skip
+    rungs = tuple(
+        dataclasses.replace(
+            passing,
+            base=dataclasses.replace(passing.base, size=_BASE),
+            candidate=dataclasses.replace(
+                passing.candidate, name=f"rung {number}", size=gguf(10**6)
+            ),
+            distributions=(distribution(),),
+        )
+        for number in range(9)
+    )
+    text = lines_of(SeveralReport(base="orig", candidates=rungs))
+    assert len(text) <= 24
+    assert text[0].startswith("PASSED: all 9 candidates against orig")
+
+
+def test_what_is_not_known_of_a_row_has_a_dash_and_a_reason() -> None:
+    reason = "its files are its server's"
+    served = candidate("served", size=CheckpointSize(reason=reason))
+    gone = NoVerdict(name="int4", reason="there is no model folder", hint="", exit_code=3)
+    text = lines_of(ladder(served, gone))
+    (row,) = [line for line in text if line.startswith("served ") and "[" not in line]
+    assert row.split()[1:4] == ["-", "-", "-"]
+    assert f"served: size not known: {reason}." in text
+    assert "served: no KL: evalguard_rolling: distributions were not compared." in text
+    (failed,) = [line for line in text if line.startswith("int4 ") and "FAILED" not in line]
+    assert failed.split()[-1] == "failed"
+    assert "int4  FAILED: no verdict: there is no model folder" in text
+
+
+def test_a_size_says_where_loading_makes_something_else_of_it() -> None:
+    four = dataclasses.replace(_BASE, loaded_as="bitsandbytes nf4")
+    text = lines_of(ladder(candidate("nf4", size=four)))
+    assert any("3.06 MB*" in line for line in text)
+    assert "* as stored; loaded as: nf4 bitsandbytes nf4." in text
+
+
+def part(step: tuple[str, str], kind: StepKind, share: float) -> KlPart:
+    figure = Figure(value=share, stderr=0.01, interval=(share - 0.02, share + 0.02))
+    return KlPart(step=step, kind=kind, kl=figure, share=figure)
+
+
+def test_a_chain_through_an_engine_says_what_the_engine_does() -> None:
+    parts = (part(("orig", "q8_0"), "engine", 0.84), part(("q8_0", "q4_K"), "quantisation", 0.16))
+    split = KlSplit(candidate="q4_K", parts=parts)
+    text = " ".join(lines_of(dataclasses.replace(ladder(), kl_splits=(split,))))
+    assert (
+        "Of the KL, the engine (orig -> q8_0) is 84% [82, 86] at q4_K; the rest is the "
+        "quantisation." in " ".join(text.split())
+    )
+    other = KlSplit(candidate="q4_K", parts=(part(("orig", "q8_0"), "", 0.84), parts[1]))
+    said = " ".join(lines_of(dataclasses.replace(ladder(), kl_splits=(other,))))
+    assert (
+        "Of the KL of q4_K comes 84% [82, 86] with orig -> q8_0, 16% [14, 18] with q8_0 -> q4_K."
+        in " ".join(said.split())
+    )
+    document = json.loads(
+        SEVERAL_FORMATS["json"](dataclasses.replace(ladder(), kl_splits=(split,)))
+    )
+    (written,) = document["kl_splits"]
+    assert [one["kind"] for one in written["parts"]] == ["engine", "quantisation"]
+    assert written["parts"][0]["share"]["interval"] == [0.82, 0.86]
+
+
+def test_a_page_shows_every_row_at_its_mark_and_runs_no_name() -> None:
+    hostile = " ".join(HOSTILE)
+    page = SEVERAL_FORMATS["html"](
+        ladder(candidate(hostile, size=gguf(10**6), distributions=(distribution(),)))
+    )
+    assert page.count('class="chart size-plot"') == 2
+    assert "<title>q8_0; verdict regressed; size 818 kB; bits 8.57; mean KL [95%] 0.0123" in page
+    assert "<script>alert" not in page
+
+
 def test_distributions_that_are_the_same_are_told_from_ones_that_are_not_known() -> None:
     same = dataclasses.replace(DEMO, distributions=(distribution(bit_identical=True),))
     other = dataclasses.replace(DEMO, distributions=())
@@ -82,6 +229,7 @@ def test_distributions_that_are_the_same_are_told_from_ones_that_are_not_known()
     text = render_several(
         SeveralReport(base="orig", candidates=(same, other)), width=120, color=False
     )
-    (row,) = [line.split() for line in text.splitlines() if "same top token" in line]
-    assert row[-1] == "-"
-    assert row[-2] != "-"
+    (known,) = [line.split() for line in text.splitlines() if line.startswith("fla-port ")][:1]
+    (unknown,) = [line.split() for line in text.splitlines() if line.startswith("int4 ")][:1]
+    assert known[1] != "-"
+    assert unknown[1] == "-"

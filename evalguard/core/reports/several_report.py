@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate import gravest_exit_code
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.reports.compare_report import CompareReport
@@ -67,6 +69,34 @@ class NoVerdict:
     exit_code: int = EXIT_FAILED
 
 
+# What a step of a chain is: to another library or model type, to fewer bits; "": neither, or both.
+StepKind = Literal["engine", "quantisation", ""]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlPart:
+    """What one step on the way to a candidate adds to its mean KL from the base.
+
+    Attributes:
+        step: names of the model before and after it.
+        kl: in nats a token: mean KL(base || after) - mean KL(base || before).
+        share: of the candidate's mean KL; the shares of all its steps add up to 1.
+    """
+
+    step: tuple[str, str]
+    kind: StepKind
+    kl: Figure
+    share: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlSplit:
+    """A candidate's mean KL from the base, over all tasks, split over the steps of its chain."""
+
+    candidate: str
+    parts: tuple[KlPart, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeveralReport:
     """Several candidates, each judged against one base by its own gate.
@@ -76,12 +106,14 @@ class SeveralReport:
         candidates: in the order in which they were given.
         steps: of a chain, but for those that begin at the base: they are its first candidates'
             comparisons.
+        kl_splits: of the candidates of a chain whose distributions were compared and moved.
         notes: why there are no steps where some were asked for.
     """
 
     base: str
     candidates: tuple[CompareReport | NoVerdict, ...]
     steps: tuple[Step, ...] = ()
+    kl_splits: tuple[KlSplit, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

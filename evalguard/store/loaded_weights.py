@@ -11,11 +11,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.regular_file import read_regular_text
 from evalguard.store.gguf_table import read_gguf_table
 from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
 from evalguard.store.tensor_files.stored import FileBytes, StoredTensor
+from evalguard.store.tensor_files.stored_weights import list_stored_weights
 from evalguard.store.tensor_files.torch_files import read_torch
 
 # What transformers loads of a folder, in its order: one file, else the index of several. Whatever
@@ -37,14 +38,13 @@ _FEW = 0.05  # of the bytes: whole numbers that are no weights, such as position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWeights:
+class LoadedWeights:
     """The tensors that a model is loaded from.
 
     Attributes:
         kind: form of the files: "safetensors", "torch" or "gguf".
         bytes: of all tensors as they are stored.
-        numbers: weights that they stand for; None of packed ones, whose numbers are several weights
-            or none.
+        numbers: weights that they stand for; None where how they are packed is not known.
         dtype: of most bytes.
         packing: how the weights are packed, "" where each number is one.
         sizes: what the config says of the architecture's size; {} where there is none.
@@ -58,7 +58,7 @@ class StoredWeights:
     sizes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_stored_weights(place: Path, *, gguf_file: str = "") -> StoredWeights:
+def read_loaded_weights(place: Path, *, gguf_file: str = "") -> LoadedWeights:
     """Return what a model folder, as transformers loads it, or a file of weights holds.
 
     Args:
@@ -93,18 +93,18 @@ def read_adapter_bytes(folder: Path) -> int:
     return sum(one.nbytes for one in _checked_tensors(found))
 
 
-def same_architecture(one: StoredWeights, other: StoredWeights) -> bool:
+def same_architecture(one: LoadedWeights, other: LoadedWeights) -> bool:
     """Whether two checkpoints hold as many weights, by the sizes that their configs name."""
     return bool(one.sizes) and one.sizes == other.sizes
 
 
-def _read_file(path: Path) -> StoredWeights:
+def _read_file(path: Path) -> LoadedWeights:
     if path.suffix != ".gguf":
         return _plain_weights(path.parent, [path])
     tensors = read_gguf_table(path)
     if not tensors:
         raise EvaluationError(f"{path} holds no tensors")
-    return StoredWeights(
+    return LoadedWeights(
         kind="gguf",
         bytes=sum(one.bytes for one in tensors),
         numbers=sum(one.weights for one in tensors),
@@ -138,7 +138,7 @@ def _shards(folder: Path, index: str) -> tuple[list[Path], Mapping[str, str]]:
 
 def _plain_weights(
     folder: Path, files: list[Path], weight_map: Mapping[str, str] | None = None
-) -> StoredWeights:
+) -> LoadedWeights:
     """Of safetensors or torch files that are loaded together."""
     tensors: dict[str, StoredTensor] = {}
     for file in files:
@@ -156,14 +156,27 @@ def _plain_weights(
     whole = sum(one.nbytes for one in tensors.values() if not _is_float(one))
     packing = _quantisation(config) or ("whole numbers" if whole > _FEW * size else "")
     numbers = sum(one.elements for one in tensors.values() if _is_float(one))
-    return StoredWeights(
+    return LoadedWeights(
         kind="safetensors" if files[0].suffix == ".safetensors" else "torch",
         bytes=size,
-        numbers=None if packing else numbers,
+        numbers=_packed_weights(files, size) if packing else numbers,
         dtype=_most((one.dtype, one.nbytes) for one in tensors.values()),
         packing=packing,
         sizes=_named_sizes(config),
     )
+
+
+def _packed_weights(files: list[Path], size: int) -> int | None:
+    """The weights that packed files stand for; None where not all of them are read."""
+    place = files[0] if len(files) == 1 else files[0].parent
+    try:
+        found = list_stored_weights(place)
+    except EvalguardError:
+        return None
+    if any(one.fault for one in found) or sum(one.stored_bytes for one in found) != size:
+        return None
+    counts = [one.weights for one in found]
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def _checked_tensors(file: Path) -> list[StoredTensor]:
