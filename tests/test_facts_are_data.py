@@ -45,7 +45,6 @@ SEARCHED = {
     ("config/yaml_nodes.py", ast.unparse(ast.parse(r"""'\'\\t\' that cannot start' in said"""))): (
         "the YAML reader's"
     ),
-    ("report/contract/json_values.py", "where.removeprefix('.')"): "a place in a document",
     ("run/error_places.py", "str(error).startswith(text)"): "one place twice, from a worker too",
     ("run/error_places.py", "f\"'{setting.name}'\" in message"): TO_BE_DONE,
     ("run/error_places.py", "f\"'{setting.target.path}'\" in message"): TO_BE_DONE,

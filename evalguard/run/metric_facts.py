@@ -9,7 +9,7 @@ from typing import Any
 from evalguard.core.scores import Aggregation, ScoreTable, Uninformative
 from evalguard.core.settings import Value
 from evalguard.report.contract.forms import write_record
-from evalguard.report.contract.json_values import read_record
+from evalguard.report.contract.record_reading import read_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

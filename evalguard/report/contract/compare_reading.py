@@ -16,26 +16,23 @@ from evalguard.report.contract.compare_document import (
     WITH_CAVEATS,
 )
 from evalguard.report.contract.compare_parts import (
-    across_fields,
     bisect_fields,
-    distribution_fields,
     gate_fields,
     read_gated,
-    resources_fields,
     restore_states,
     side_fields,
-)
-from evalguard.report.contract.json_values import (
-    damaged_error,
-    read_entries,
-    read_list,
-    read_record,
 )
 from evalguard.report.contract.non_finite import (
     NON_FINITE,
     non_finite_of_texts,
     read_non_finite,
     restore_non_finite,
+)
+from evalguard.report.contract.record_reading import (
+    damaged_error,
+    read_entries,
+    read_list,
+    read_record,
 )
 
 
@@ -84,15 +81,8 @@ def _read_document(document: Mapping[str, Any]) -> CompareReport:
             **fields,
             "base": side_fields(fields.get("base"), "base"),
             "candidate": side_fields(fields.get("candidate"), "candidate"),
-            "distributions": [
-                distribution_fields(one, f"distributions[{number}]")
-                for number, one in enumerate(fields["distributions"])
-            ],
             "gate": gate_fields(fields["gate"], gated),
-            "across_tasks": across_fields(fields.get("across_tasks")),
             "bisect": bisect_fields(fields.get("bisect")),
-            "resources": resources_fields(fields.get("resources")),
-            "version": fields.get("evalguard", ""),
         },
     )
     if report.bisect and all(search.inside for search in report.bisect.searches):

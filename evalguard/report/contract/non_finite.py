@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    pass
-from evalguard.report.contract.json_values import read_record
+from evalguard.report.contract.record_reading import read_record
 
 NON_FINITE = "non_finite"
 NonFinite = Literal["nan", "+inf", "-inf"]

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalguard.core.checksum import with_checksum
-from evalguard.core.reports.trace_report import ConstantRelation, Trace, TraceReport
+from evalguard.core.reports.trace_report import ConstantRelation, TraceReport
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, StoreError
 from evalguard.report.contract.forms import write_record
-from evalguard.report.contract.json_values import damaged_error, read_list, read_record
 from evalguard.report.contract.non_finite import (
     NON_FINITE,
     non_finite_of_texts,
@@ -18,15 +17,10 @@ from evalguard.report.contract.non_finite import (
     read_non_finite,
     restore_non_finite,
 )
+from evalguard.report.contract.record_reading import damaged_error, read_list, read_record
 from evalguard.report.contract.record_schema import CHECKSUM, LOST, add_keys, contract_schema
 
 TRACE_SCHEMA = "evalguard.trace/1"
-# Fields of Trace that stand at the top of the document; its counts of documents and tokens are
-# told by the documents themselves.
-_OF_TRACE = (
-    "first", "suspects", "localised", "layers", "unaligned", "never_run", "nonfinite", "details",
-    "twin", "tokens",
-)  # fmt: skip
 
 
 def trace_document(report: TraceReport) -> dict[str, Any]:
@@ -74,20 +68,9 @@ def read_trace(document: Mapping[str, Any]) -> TraceReport:
         known = NON_FINITE in document
         lost = read_non_finite(document[NON_FINITE]) if known else non_finite_of_texts(caveats)
         fields = restore_non_finite({**document, "caveats": caveats}, "caveats", lost)
-        trace = {
-            **{name: fields.get(name) for name in _OF_TRACE if name in fields},
-            "documents": len(read_list(fields.get("documents"), "documents")),
-            "caveats": fields["caveats"],
-        }
-        own = {name: value for name, value in fields.items() if name not in _OF_TRACE}
-        report: TraceReport = read_record(
-            TraceReport,
-            {
-                **own,
-                "trace": read_record(Trace, trace),
-                "version": fields.get("evalguard", ""),
-            },
-        )
+        documents = len(read_list(fields.get("documents"), "documents"))
+        trace = {**fields, "documents": documents}
+        report: TraceReport = read_record(TraceReport, {**fields, "trace": trace})
     except RecursionError as error:
         raise damaged_error("the document", "is nested too deeply") from error
     return report

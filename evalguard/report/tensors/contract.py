@@ -9,8 +9,8 @@ from evalguard.core.reports.tensors_report import InvariantResult, SideCounts, T
 from evalguard.core.tensors.noise import NoiseTable
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, StoreError
 from evalguard.report.contract.forms import write_record
-from evalguard.report.contract.json_values import read_record
 from evalguard.report.contract.non_finite import nulls_told
+from evalguard.report.contract.record_reading import read_record
 from evalguard.report.contract.record_schema import LOST, TEXTS, add_keys, contract_schema
 
 TENSORS_SCHEMA = "evalguard.tensors/1"

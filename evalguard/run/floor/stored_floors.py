@@ -12,7 +12,7 @@ from evalguard.core.noise_floor import MetricFloor
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.contract.floor_document import FLOOR_SCHEMA
-from evalguard.report.contract.json_values import read_record
+from evalguard.report.contract.record_reading import read_record
 from evalguard.run.options import CompareOptions
 from evalguard.store.result_file import read_result
 
