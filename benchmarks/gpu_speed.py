@@ -91,10 +91,10 @@ def _measure(folder: Path, options: argparse.Namespace) -> Iterator[Row]:
     yield _exact_kl((base, candidate), tasks, options)
     yield _divergences(shape["vocab_size"], options)
     yield run_marked_tests()
-    yield agree_with_fla(options.device)
     small = _save_model(folder / "small", {**_COMMON, **_SMALL}, 2, options.device)
     yield compare_quantised(small, tasks, options)
     yield from compare_whole((base, candidate), tasks, best["gpu_lastword"], options)
+    yield agree_with_fla(options.device)
 
 
 def _save_model(folder: Path, shape: dict[str, Any], seed: int, device: str) -> Path:

@@ -26,7 +26,8 @@ def test_a_model_against_itself_is_unchanged_to_the_last_bit(
     )  # fmt: skip
     assert result.passed
     assert all(comparison.bit_identical for comparison in result.comparisons)
-    assert all(one.bit_identical for one in result.distributions)
+    found = [(one.exact, one.kl.value, one.same_top1.value) for one in result.distributions]
+    assert all(one.bit_identical for one in result.distributions), (found, result.report.notes)
     resources = result.report.resources
     assert resources is not None
     assert resources.device_peak_memory is not None
