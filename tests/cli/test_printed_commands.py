@@ -188,9 +188,6 @@ def test_those_of_plans_floors_and_of_a_first_guard_file_run(
     assert printed(made.err) == ["evalguard models --config 'a guard.yaml'"]
 
 
-# The way from one command to the next: what a screen names is what its command finds.
-
-
 def asked(world: SmallWorld, base: str, candidate: Path | str) -> tuple[str, ...]:
     of = ("--base", str(world.models.get(base, Path(base))), "--cand", str(candidate))
     return (*of, "--tasks", "sw_word", "--include-path", str(world.tasks))

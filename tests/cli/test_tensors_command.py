@@ -139,9 +139,6 @@ def test_an_invariant_alone_decides(run: Run) -> None:
     assert finite.out.startswith("HOLDS: finite in 2 tensors; exit code 0")
 
 
-# Noise
-
-
 def test_the_signature_of_torchaos_round_trip_on_rocm_is_of_the_class_of_fp16_and_tf32(
     run: Run, tmp_path: Path
 ) -> None:

@@ -243,9 +243,6 @@ def test_ctrl_c_in_a_pass_leaves_no_half_trace(
     assert list(Path("reports").iterdir()) == []
 
 
-# What cannot be traced is refused, with what to do.
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

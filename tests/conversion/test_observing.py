@@ -279,8 +279,6 @@ def test_a_hook_beside_a_compiled_module_runs_and_the_module_counts(
     assert str(module) in reads.files
 
 
-# A command runs as Python would run it.
-
 SHOW = (
     "import json, os, sys\n"
     "if __name__ == '__main__':\n"

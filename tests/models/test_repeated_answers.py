@@ -225,9 +225,6 @@ def test_a_server_that_reads_less_than_the_probe_is_asked_for_less(
         probe(stub=Short(tokenizer=tiny_llama), arguments={"max_length": 512})
 
 
-# Greedy texts.
-
-
 def sampling(draws: np.random.Generator) -> Callable[[Any], int]:
     def choose(row: Any) -> int:
         chances = np.exp(row)
@@ -317,9 +314,6 @@ def test_texts_that_change_places_without_numbers_are_said(probe: Probe) -> None
 
     (found,) = probe("generate_until", shape="tgi", generates=1, chooses=choose)
     assert "more than one greedy text" in found.text
-
-
-# The pieces.
 
 
 @given(st.integers(8, 700), st.lists(st.integers(0, 50), min_size=2, max_size=40))

@@ -11,16 +11,13 @@ import pytest
 import torch
 from packed_layers import pack
 from torch import nn
-from traced_models import Recording, changed, make_llama, make_sequences
+from traced_models import changed, make_llama
+from wrong_scales import DOCUMENTS, HALF, scale_attention
 
 from evalguard.core.reports.trace_report import LayerDelta, Trace
 from evalguard.core.tracing.weight_precision import round_weights
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError
 from evalguard.models.tracing.model_trace import trace_models
-from evalguard.models.tracing.recorded import record_activations
-
-DOCUMENTS = make_sequences()
-HALF = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def at(trace: Trace, point: str) -> LayerDelta:
@@ -35,13 +32,6 @@ def beyond(trace: Trace) -> dict[str, float]:
         for layer in trace.layers
         if layer.local_ratio is not None and layer.local_ratio > limit
     }
-
-
-def scale_attention(layer: int, by: float) -> Any:
-    def change(model: Any) -> None:
-        model.model.layers[layer].self_attn.scaling *= by
-
-    return change
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -417,80 +407,3 @@ def test_errors_by_token_and_head_show_which_head_is_wrong() -> None:
     assert [len(tokens) for tokens in detail.tokens] == [8, 8]
     assert detail.heads[0] == pytest.approx(0.1, rel=1e-3)
     assert max(detail.heads[1:]) < 1e-6
-
-
-# Activations that were recorded elsewhere.
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_recorded_activations_are_traced_by_forcing_the_base(dtype: torch.dtype) -> None:
-    base = make_llama()
-    candidate = changed(base, scale_attention(1, 1.2), dtype)
-    precision = str(dtype).removeprefix("torch.")
-    recording = Recording.of(candidate, DOCUMENTS, precision=precision)
-    trace = trace_models(base, recording, DOCUMENTS)
-    assert [s.point for s in trace.suspects] == ["model.layers.1.self_attn.o_proj:in"]
-    healthy = Recording.of(changed(base, lambda m: None, dtype), DOCUMENTS, precision=precision)
-    assert trace_models(base, healthy, DOCUMENTS).suspects == ()
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_the_precision_of_a_recording_is_found_where_it_is_not_stated(dtype: torch.dtype) -> None:
-    base = make_llama()
-    trace = trace_models(
-        base, Recording.of(changed(base, lambda m: None, dtype), DOCUMENTS), DOCUMENTS
-    )
-    assert trace.twin is not None
-    assert trace.twin.weights == str(dtype).removeprefix("torch.")
-    assert trace.suspects == ()
-
-
-@pytest.mark.parametrize("precision", ["", "quantised", "int8 in groups of 32"])
-def test_quantised_weights_of_a_recording_are_a_floor_where_they_are_declared(
-    precision: str,
-) -> None:
-    base = make_llama(intermediate_size=64)
-
-    def change(model: Any) -> None:
-        for module in model.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                values = round_weights(module.weight.data.numpy(), "int8 in groups of 32")
-                module.weight.data = torch.from_numpy(np.array(values))
-
-    recording = Recording.of(changed(base, change), DOCUMENTS, precision=precision)
-    trace = trace_models(base, recording, DOCUMENTS)
-    assert trace.twin is not None
-    assert trace.twin.seen == "int8 in groups of 32"
-    assert bool(trace.suspects) == (precision == "")
-    assert trace.twin.weights == ("int8 in groups of 32" if precision else "float32")
-
-
-def test_a_candidate_can_be_recorded_and_closed_before_the_base_is_loaded() -> None:
-    candidate = changed(make_llama(), scale_attention(1, 1.2), torch.bfloat16)
-    with record_activations(candidate, DOCUMENTS, memory=4096) as recording:
-        del candidate
-        trace = trace_models(make_llama(), recording, DOCUMENTS)
-    assert [s.module for s in trace.suspects] == ["model.layers.1.self_attn"]
-
-
-def test_between_sparse_recordings_the_container_of_what_ran_is_blamed() -> None:
-    base = make_llama()
-    candidate = changed(base, scale_attention(1, 1.2))
-    recording = Recording.of(
-        candidate,
-        DOCUMENTS,
-        precision="float32",
-        keep=lambda name: name.endswith(("layernorm:out", "v_proj:out", "o_proj:out")),
-    )
-    (suspect,) = trace_models(base, recording, DOCUMENTS).suspects
-    assert suspect.module == "model.layers.1.self_attn"
-    assert suspect.point == "model.layers.1.self_attn.o_proj:out"
-    assert "between model.layers.1.self_attn.v_proj:out and" in suspect.operation
-
-
-def test_a_recording_that_has_nothing_of_the_base_or_no_known_precision_is_refused() -> None:
-    base = make_llama()
-    with pytest.raises(EvaluationError, match="no recorded activation"):
-        trace_models(base, Recording(values=[{"a.b:out": np.zeros(3)}] * 2), DOCUMENTS)
-    with pytest.raises(UsageError, match="bfloat61"):
-        trace_models(base, Recording(precision="bfloat61"), DOCUMENTS)

@@ -272,9 +272,6 @@ def test_a_scale_that_does_not_fit_is_said(tmp_path: Path) -> None:
     assert "a scale of [5] does not fit [4, 6]" in report.deltas[0].fault
 
 
-# Bad input
-
-
 def test_models_without_a_common_name_are_an_error_that_shows_both(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="no tensor name in common") as caught:
         compare_states(
@@ -335,9 +332,6 @@ def test_other_architectures_are_a_caveat(tmp_path: Path, state: State) -> None:
     assert report.caveats == ("the base is a LlamaForCausalLM, the candidate a MistralForCausalLM",)
 
 
-# Streaming
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_the_figures_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     """More elements than a process is given at a time, so that sums of several are merged."""
@@ -379,9 +373,6 @@ def test_progress_ends_with_all_elements(tmp_path: Path, state: State) -> None:
     assert seen == sorted(seen)
 
 
-# Invariants
-
-
 @pytest.mark.parametrize(("delta", "share"), [(2e-4, 0.170), (5e-4, 0.0710), (1e-3, 0.036)])
 def test_the_sign_mask_of_one_task_vector_is_false_where_bfloat16_kept_the_base(
     tmp_path: Path, delta: float, share: float
@@ -421,9 +412,6 @@ def test_tolerances_can_be_given(tmp_path: Path, state: State) -> None:
     wide = compare_states(tmp_path, state, near, platform="rocm", operation="matmul")
     assert wide.exit_code == 0
     assert "TF32" in wide.deltas[0].tolerance.reason
-
-
-# GGUF
 
 
 def save_quantised(model: Path, kind: str, path: Path) -> Path:

@@ -125,9 +125,6 @@ def test_a_cast_before_it_changes_nothing_of_that() -> None:
         assert not find_beyond(values, raw, kind).any()
 
 
-# Whole files
-
-
 @pytest.mark.parametrize("kind", ["Q4_0", "Q2_K", "Q3_K", "IQ2_XXS"])
 def test_no_tails_are_too_heavy(tmp_path: Path, kind: str) -> None:
     """Student's t with two degrees of freedom, importance over six orders of magnitude."""

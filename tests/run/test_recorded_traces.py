@@ -71,9 +71,6 @@ def signals() -> list[dict[str, np.ndarray]]:
     ]
 
 
-# What ggml does otherwise than PyTorch, in torch.
-
-
 def by_half_im2col(conv: torch.nn.Conv1d) -> Callable[[torch.Tensor], torch.Tensor]:
     """ggml_conv_1d: patches and weights in fp16, sums in fp32."""
 

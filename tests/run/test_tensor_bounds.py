@@ -150,9 +150,6 @@ def test_the_ends_of_every_grid_are_those_that_gguf_decodes(kind: str) -> None:
     assert np.median(reached) > 0.85
 
 
-# Whole files
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 @pytest.mark.parametrize("name", ["GGUF q4_k", "int4 groups of 64"])
 def test_a_planted_difference_is_flagged_and_named(tmp_path: Path, name: str, fault: Any) -> None:

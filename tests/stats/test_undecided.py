@@ -44,9 +44,6 @@ def drawn_answers(rng: np.random.Generator, n: int, *, churn: float, drift: floa
     return paired(base, np.where(lost, 0.0, np.where(won, 1.0, base)))
 
 
-# Which of the two it is.
-
-
 def test_above_the_margin_with_an_interval_that_holds_0_is_chance_not_excluded() -> None:
     found = judge(answers(1319, lost=112, won=86), Gate())
     assert found.outcome == "undecided"
@@ -68,9 +65,6 @@ def test_what_is_decided_lacks_nothing(lost: int) -> None:
     assert found.needed_n is None
 
 
-# The smallest drift that a run shows.
-
-
 def test_the_detectable_drift_fails_four_of_five_runs() -> None:
     rng, gate, n = np.random.default_rng(5), Gate(margin=Margin(0.01, "points")), 1319
     drift = judge(answers(n, lost=100, won=98), gate).undecided
@@ -81,9 +75,6 @@ def test_the_detectable_drift_fails_four_of_five_runs() -> None:
         for _ in range(600)
     ]
     assert np.mean([one == "regressed" for one in fails]) == pytest.approx(0.8, abs=0.06)
-
-
-# The documents that decide.
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.005, 0.01, 0.02])
@@ -187,9 +178,6 @@ def test_a_plan_asks_for_the_documents_that_the_comparison_asks_for(
         pilot, n=1319, margin=gate.default_margin, alpha=0.025, power=0.8, metrics=metrics
     )
     assert plan.needed_to_decide == asked
-
-
-# The Holm-adjusted interval stands where it is what keeps a drift from being real.
 
 
 def test_what_only_the_adjustment_keeps_from_being_real_shows_the_adjusted_interval() -> None:

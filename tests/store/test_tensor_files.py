@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from gguf_writer import save_gguf
 from safetensors.torch import save_file
-from tiny_models import save_llama
 
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.store.tensor_files import open_tensors
-from evalguard.store.tensor_files.gguf_names import map_gguf_names
 
 STATE = {
     "a.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4),
@@ -255,68 +251,3 @@ def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> Non
     (tmp_path / "m.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(EvaluationError, match="not in its folder"):
         open_tensors(tmp_path)
-
-
-# GGUF
-
-
-def test_a_gguf_file_has_the_numbers_of_its_model_once_names_are_mapped(tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
-    model = save_llama(tmp_path / "hf", tied=False)
-    file = save_gguf(model, tmp_path / "m.gguf")
-    with open_tensors(model) as base, open_tensors(file) as other:
-        assert other.metadata["llama.attention.head_count_kv"] > 0
-        for first, second, inverted in ((base, other, False), (other, base, True)):
-            names = map_gguf_names(
-                base.tensors, other.tensors, other.metadata, gguf_is_base=inverted
-            )
-            aligned = names.align(first.tensors, second.tensors)
-            assert not aligned.base_only
-            assert not aligned.cand_only
-            for pair in aligned.pairs:
-                found = pair.layout.apply(second.tensors[pair.cand].load())
-                np.testing.assert_array_equal(found, first.tensors[pair.base].load())
-
-
-def write_gguf(path: Path, kind: str, rows: np.ndarray) -> Path:
-    gguf = pytest.importorskip("gguf")
-    writer = gguf.GGUFWriter(path, "llama")
-    quantised = getattr(gguf.GGMLQuantizationType, kind)
-    data = gguf.quants.quantize(rows, quantised)
-    writer.add_tensor("x", data, raw_dtype=quantised)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_1", "BF16", "F16"])
-def test_gguf_blocks_are_dequantised_as_gguf_does(tmp_path: Path, kind: str) -> None:
-    gguf = pytest.importorskip("gguf")
-    rows = np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)
-    path = write_gguf(tmp_path / "x.gguf", kind, rows)
-    quantised = getattr(gguf.GGMLQuantizationType, kind)
-    expected = gguf.quants.dequantize(gguf.quants.quantize(rows, quantised), quantised)
-    with open_tensors(path) as files:
-        tensor = files.tensors["x"]
-        np.testing.assert_array_equal(tensor.load(), expected)
-        np.testing.assert_array_equal(tensor.read(64, 128), expected[1])
-        assert tensor.dtype in (kind.lower(), "bfloat16", "float16")
-
-
-def test_a_damaged_gguf_file_is_an_error(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "x.gguf", "Q8_0", np.ones((4, 64), dtype=np.float32))
-    path.write_bytes(path.read_bytes()[:-64])
-    with pytest.raises(EvaluationError, match="cannot be read as a GGUF file"):
-        open_tensors(path)
-
-
-def test_without_the_package_the_error_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_gguf(tmp_path / "x.gguf", "Q8_0", np.ones((4, 64), dtype=np.float32))
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(EvaluationError, match="the package gguf is not installed") as caught:
-        open_tensors(path)
-    assert "lm-evalguard[gguf]" in caught.value.hint

@@ -16,14 +16,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 import yaml
 from system_models import MODEL, ROOT, Compare, kl_mean, named, perplexity
+from tiny_models import save_tokenizer
 
 
 @pytest.fixture(scope="session")
 def cache_dir() -> Path:
     named = os.environ.get("EVALGUARD_SYSTEMS_CACHE")
     return Path(named) if named else Path.home() / ".cache" / "evalguard-systems"
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A random Llama whose matrices are whole blocks of 32."""
+    size = save_tokenizer(tmp_path / "llama")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=size, hidden_size=64, intermediate_size=128, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        initializer_range=0.2, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
 
 
 @pytest.fixture

@@ -1,0 +1,49 @@
+"""Where llama.cpp introduces error, in float32, in four bits and with a wrong rope base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from system_models import MODEL
+from traced_ports import accumulated_errors, gguf, local_errors, suspects, trace
+
+pytestmark = pytest.mark.systems
+
+
+def test_gguf_in_float32_agrees_with_pytorch_at_every_point(llama: Path, cache_dir: Path) -> None:
+    found = trace(llama, gguf(llama, type="F32"), cache_dir)
+    assert not found.suspects
+    assert not found.unaligned
+    assert max(local_errors(found).values()) < 1e-6
+    assert max(accumulated_errors(found).values()) < 5e-6
+    assert {"model.layers.3.self_attn.o_proj:in", "(root):out"} <= local_errors(found).keys()
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q5_0", "Q4_0"])
+def test_gguf_whose_matrices_are_all_rounded_alike_has_no_single_location(
+    kind: str, llama: Path, cache_dir: Path
+) -> None:
+    found = trace(llama, gguf(llama, type=kind), cache_dir)
+    assert not found.suspects
+    assert max(accumulated_errors(found).values()) > 1e-4
+
+
+def test_gguf_one_matrix_in_four_bits_of_a_file_in_fp16_is_named(
+    llama: Path, cache_dir: Path
+) -> None:
+    overrides = {"blk.1.ffn_down.weight": "Q4_0"}
+    found = trace(llama, gguf(llama, type="F16", overrides=overrides), cache_dir)
+    assert list(suspects(found)) == ["model.layers.1.mlp.down_proj"]
+
+
+def test_gguf_a_wrong_rope_base_is_seen_in_the_attention(llama: Path, cache_dir: Path) -> None:
+    found = trace(llama, gguf(llama, type="F32", rope_base=9000.0), cache_dir)
+    assert set(suspects(found)) == {f"model.layers.{n}.self_attn" for n in range(4)}
+
+
+def test_gguf_of_gemma_2_is_blamed_for_ggmls_table_of_gelu(cache_dir: Path) -> None:
+    found = trace(MODEL, gguf(MODEL, type="F32"), cache_dir)
+    assert set(suspects(found).values()) == {f"model.layers.{n}.mlp.down_proj:in" for n in range(4)}
+    errors = local_errors(found)
+    assert all(error < 1e-3 for error in errors.values())

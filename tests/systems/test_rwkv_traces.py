@@ -1,0 +1,58 @@
+"""RWKV-7: neither side is a model of this environment."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from system_models import MODEL, ROOT
+from traced_ports import IDS, accumulated_errors, fla, opened, port, suspects
+
+from evalguard.core.reports.trace_report import Trace
+from evalguard.core.settings import Setting, Target, Variant
+from evalguard.core.tracing.points import token_inputs
+
+pytestmark = pytest.mark.systems
+
+
+def trace_there(base: Variant, candidates: Sequence[Variant], cache_dir: Path) -> list[Trace]:
+    """Both models in environments of their own: the base is traced in its worker."""
+    sequences = [token_inputs(ids) for ids in IDS]
+    found = []
+    with opened(base, cache_dir) as original:
+        for candidate in candidates:
+            with opened(candidate, cache_dir) as side:
+                recorded = side.record(sequences)
+            with contextlib.closing(recorded):
+                found.append(original.trace(recorded, sequences))
+    return found
+
+
+def test_rwkv7_chunks_differ_from_the_recurrence_before_the_group_norm_and_pip_does_not(
+    cache_dir: Path,
+) -> None:
+    rounded = Setting(
+        name="g_norm", reference="float32", candidate="bfloat16",
+        target=Target.parse("dtype:model.layers.1.attn.g_norm"),
+    )  # fmt: skip
+    pip = port(
+        "rwkv", "rwkv", ROOT / "demo/rwkv7/rwkv7.pth", tokenizer=str(MODEL), max_length=512
+    )  # fmt: skip
+    chunks, norm, other = trace_there(
+        fla(prefill="recurrent"),
+        [
+            fla(prefill="chunk"),
+            fla(prefill="recurrent", SETTINGS=(rounded,), ASSIGNMENT={"g_norm": "bfloat16"}),
+            pip,
+        ],
+        cache_dir,
+    )
+    assert suspects(chunks) == {
+        f"model.layers.{n}.attn": f"model.layers.{n}.attn.g_norm:in" for n in range(2)
+    }
+    assert list(suspects(norm)) == ["model.layers.1.attn.g_norm"]
+    assert not other.suspects
+    assert not other.unaligned
+    assert max(accumulated_errors(other).values()) < 5e-6
