@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from functools import reduce
 from itertools import combinations, islice
 from pathlib import Path
@@ -14,12 +13,11 @@ import pytest
 import yaml
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # demo/ is a folder of scripts, not a part of the package
+from demo import documents
+from demo.corpus import is_test_company, stories, story, words_of
+from demo.words import TOTALS
 
-from demo import documents  # noqa: E402
-from demo.corpus import is_test_company, stories, story, words_of  # noqa: E402
-from demo.words import TOTALS  # noqa: E402
+ROOT = Path(__file__).parents[1]
 
 MODEL = ROOT / "demo" / "model"
 DATA = ROOT / "tasks" / "data"

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.speed.row import at_least, at_most, table
+from benchmarks.speed.vocabulary import save_tokenizer, words
 
-from benchmarks.speed.row import at_least, at_most, table  # noqa: E402
-from benchmarks.speed.vocabulary import save_tokenizer, words  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.bisect_counts import (  # noqa: E402
+from benchmarks.bisect_counts import (
     Counts,
     append,
     code_digest,
@@ -19,10 +15,10 @@ from benchmarks.bisect_counts import (  # noqa: E402
     read,
     sums,
 )
-from benchmarks.bisect_outcomes import OTHERS, OURS  # noqa: E402
-from benchmarks.bisect_planting import CASES  # noqa: E402
-from benchmarks.bisect_simulation import schedule  # noqa: E402
-from benchmarks.bisect_tables import report  # noqa: E402
+from benchmarks.bisect_outcomes import OTHERS, OURS
+from benchmarks.bisect_planting import CASES
+from benchmarks.bisect_simulation import schedule
+from benchmarks.bisect_tables import report
 
 RUNS = 24
 SEED = 1107  # neither the benchmark's nor one that was tuned on

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from planted_scores import YARDSTICK, PlantedScores
 
+from benchmarks.bisect_counts import counted
+from benchmarks.bisect_outcomes import drawn, names
 from evalguard.bisect import find
 from evalguard.bisect.answer_structure import Structure
 from evalguard.bisect.buildable import Buildable
@@ -19,12 +19,6 @@ from evalguard.bisect.find import find_culprits
 from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.verification import FIRST, plan_for
 from evalguard.bisect.yardstick import Yardstick
-
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.bisect_counts import counted  # noqa: E402
-from benchmarks.bisect_outcomes import drawn, names  # noqa: E402
 
 SEED = 1107  # neither the benchmark's nor one that was tuned on
 RUNS = 24

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +12,11 @@ import click
 import numpy as np
 import pytest
 
+from benchmarks.gate_policies import gate_of, policies, state
+from benchmarks.tables import scored
 from evalguard.cli.main import cli
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is a folder of scripts, not a part of the package
-
-from benchmarks.gate_policies import gate_of, policies, state  # noqa: E402
-from benchmarks.tables import scored  # noqa: E402
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _PLACEHOLDER = re.compile(r"\.\.\.|\[|<|\bOPTIONS\b|…")

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import html
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
 
+from documentation.markdown_text import cell, code
+from documentation.reference import CONTRACTS, FOLDER, reference_pages
 from evalguard.cli.main import cli
 from evalguard.config.guard_schema import build_guard_schema
-
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT))  # documentation/ is a folder of scripts, not a part of the package
-
-from documentation.markdown_text import cell, code  # noqa: E402
-from documentation.reference import CONTRACTS, FOLDER, reference_pages  # noqa: E402
 
 PAGES = reference_pages()
 

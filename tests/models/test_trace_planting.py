@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is a folder of scripts, not a part of the package
-
-from benchmarks.trace_faults import ARCHITECTURES, FAULTS, HEALTHY  # noqa: E402
-from benchmarks.trace_planting import check_healthy, run_plantings  # noqa: E402
+from benchmarks.trace_faults import ARCHITECTURES, FAULTS, HEALTHY
+from benchmarks.trace_planting import check_healthy, run_plantings
 
 pytestmark = [
     pytest.mark.slow,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 from calibration_cells import cells
@@ -12,8 +10,6 @@ from calibration_cells import cells
 from benchmarks.calibration import ALL_METHODS
 from benchmarks.tally import LOWEST, tally
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is a folder of scripts, not a part of the package
 # Where an interval is known to be too narrow even from 200 documents on (docs/calibration.md).
 LIMITS = ("99% identical", "0.5% flips", "base always right")
 CLOSED_FORMS = [name for name in ALL_METHODS if name not in ("bootstrap", "unit")]

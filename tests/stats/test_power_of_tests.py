@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is a folder of scripts, not a part of the package
-
-from benchmarks import needed as power  # noqa: E402
-from benchmarks.needed import Needed, Scatter, needed  # noqa: E402
-from benchmarks.power import _picked  # noqa: E402
-from benchmarks.published import _paired  # noqa: E402
-from benchmarks.quantised import quantised_copy  # noqa: E402
-from benchmarks.tables import scored  # noqa: E402
+from benchmarks import needed as power
+from benchmarks.needed import Needed, Scatter, needed
+from benchmarks.power import _picked
+from benchmarks.published import _paired
+from benchmarks.quantised import quantised_copy
+from benchmarks.tables import scored
 
 RNG = np.random.default_rng(61)
 N = 2_000
