@@ -9,6 +9,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,12 @@ def test_no_private_name_crosses_files() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("evalguard"):
                 private = [a.name for a in node.names if re.match(r"_[^_]", a.name)]
                 assert not private, f"{name} imports {private} of {node.module}"
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by it, so that the second of them could not be collected."""
+    names = Counter(file.name for file in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, files in names.items() if files > 1] == []
 
 
 def test_a_class_name_has_one_meaning() -> None:
