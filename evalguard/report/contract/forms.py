@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 from evalguard.bisect.search_result import Part, Suspect
 from evalguard.core.distribution_comparison import DistributionComparison, Percentile
 from evalguard.core.gate import GatedMetric, GateResult
+from evalguard.core.history_night import NightMetric, NightRun
 from evalguard.core.reports.bisect_report import (
     SIGMA,
     BisectReport,
@@ -19,10 +20,12 @@ from evalguard.core.reports.bisect_report import (
     MetricSearch,
     Recommended,
 )
+from evalguard.core.reports.broken_on_nights import BrokenDocuments
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.floor_report import FloorReport
 from evalguard.core.reports.generations import DriftPart
+from evalguard.core.reports.history_report import FlipReport, HistoryRun, MetricFlips
 from evalguard.core.reports.module_prices import ModulePrice
 from evalguard.core.reports.night_report import BrokenTonight, NightReport, NightStep
 from evalguard.core.reports.resources import Resources
@@ -87,6 +90,12 @@ FORMS: Mapping[type, Form] = {
     ModulePrice: Form(add=_added("per_megabyte")),
     Suspect: Form(names={"name": "setting"}),
     **dict.fromkeys((GuiltySetting, Measured, Part, Recommended), Form(in_any_unit=True)),
+    NightRun: Form(names={"number": "run"}),
+    NightMetric: Form(add={"sigma_stderr": "stderr"}),
+    HistoryRun: Form(inline=("run",)),
+    MetricFlips: Form(inline=("key",)),
+    FlipReport: Form(leave_out=("nights",)),
+    BrokenDocuments: Form(add=_added("total")),
     FloorReport: Form(names=_VERSION, leave_out=("model_key",)),
     NightReport: Form(names=_VERSION, add=_added("counts")),
     **dict.fromkeys((NightStep, BrokenTonight), Form(inline=("key",))),

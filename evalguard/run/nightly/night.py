@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.core.reports.night_report import PairNight
-from evalguard.errors import EvalguardError, EvaluationError, WorkerError, error_text
+from evalguard.errors import EvalguardError, EvaluationError, StoreError, WorkerError, error_text
 from evalguard.report.progress import ProgressLine
 from evalguard.run.interrupts import interruptible
 from evalguard.run.nightly.night_history import NightHistory
@@ -151,8 +151,8 @@ class RunningNight:
         for record in reversed(self.journal.records):
             if record.get(step) == list(pair.names):
                 try:
-                    return read_pair(record["pair"])
-                except (ValueError, TypeError, KeyError):
+                    return read_pair(record.get("pair", {}))
+                except StoreError:
                     return None
         return None
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from evalguard.core.reports.night_report import SCHEMA, PairNight
 from evalguard.core.settings import Value
+from evalguard.errors import StoreError
 from evalguard.regular_file import read_regular_text
 from evalguard.run.nightly.pair_record import read_pair
 from evalguard.store.night_journal import NightJournal
@@ -61,7 +62,7 @@ def read_last_night(
         if document is not None and document.get("guard") == guard:
             try:
                 return str(document["created"]), tuple(map(read_pair, document["pairs"]))
-            except (ValueError, TypeError, KeyError):
+            except (StoreError, TypeError, KeyError):
                 continue
     return None
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, cast
 
 from evalguard.core.reports.night_report import PairNight
-from evalguard.errors import EvalguardError, EvaluationError, WorkerError
+from evalguard.errors import EvalguardError, EvaluationError, StoreError, WorkerError
 from evalguard.run.nightly.pair_record import read_pair
 from evalguard.run.nightly.pair_worker import PairWork
 from evalguard.run.own_process import OwnProcess
@@ -94,6 +94,6 @@ def _ask_for_night(process: OwnProcess, work: PairWork, end: float) -> PairNight
         raise EvaluationError(str(error), hint=error.hint) from error
     try:
         return read_pair(cast("dict[str, Any]", answer))
-    except (ValueError, TypeError, KeyError) as error:
+    except StoreError as error:
         process.stop()
-        raise WorkerError(f"its process sent a damaged answer: {error!r}") from error
+        raise WorkerError(f"its process sent a damaged answer: {error}") from error
