@@ -26,7 +26,12 @@ from evalguard.report.markdown_blocks import code_block, foldout, join_paragraph
 from evalguard.report.table import Table
 from evalguard.report.view.screen import finding_lines, gate_rule_text, verdict_text
 from evalguard.report.words import rounding
-from evalguard.report.words.metric_labels import full_label, metric_margin, shown_interval
+from evalguard.report.words.metric_labels import (
+    format_percent,
+    full_label,
+    metric_margin,
+    shown_interval,
+)
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.shown_subtasks import judged_comparisons
 
@@ -222,6 +227,8 @@ def _metric_cell(row: LadderRow, key: Key, notes: _Notes) -> str:
     sigma, low, high = rounding.format_sigma_interval(found.sigma, interval, margin=margin)
     if interval is not None:
         sigma += f" [{low}, {high}]"
+        if found.confidence != report.gate.confidence:  # of a run that stopped early
+            sigma += f" {notes.mark(f'an interval at {format_percent(found.confidence)}')}"
     elif found.sigma is None:
         sigma += f" {notes.mark(f'{full_label(found)}: sigma has no size')}"
     else:
@@ -288,7 +295,7 @@ def _more_metrics(
 
 def _legend(reports: Sequence[CompareReport]) -> str:
     """What the columns hold, how much was asked, and the gate's rule where all have the same."""
-    confidence = f"{100 * reports[0].gate.confidence:.6g}%"
+    confidence = format_percent(reports[0].gate.confidence)
     texts = [
         f"KL(base || model) in nats a token, with {confidence} intervals{_of_tasks(reports)}",
         "metrics as value (recovery, sigma): recovery is what is kept of the base's value, above "

@@ -6,7 +6,6 @@ the hub, and a task one of its ``eval.yaml``; anything else is published by ``mo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,7 +68,7 @@ def _entries(report: CompareReport) -> Iterator[dict[str, Any]]:
         task = _BENCHMARKS.get((asked.dataset, asked.config)) or _BENCHMARKS.get(
             (asked.dataset, "")
         )
-        if task is None or task in seen or not math.isfinite(value):
+        if task is None or task in seen or not 0.0 <= value <= 1.0:
             continue
         seen.add(task)
         yield _entry(report, comparison, asked, task)
