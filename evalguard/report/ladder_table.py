@@ -180,17 +180,15 @@ def _kl_columns(report: SeveralReport, rows: Sequence[LadderRow]) -> Iterator[_C
     yield _Column(heading="mean KL", cells=["", *map(kl_cell, kls)], rank=_KL)
     yield _Column(
         heading=interval,
-        cells=["", *map(_kl_interval, kls)],
+        cells=["", *map(kl_interval_cell, kls)],
         rank=_KL_INTERVAL,
         right=False,
         joins=True,
     )
-    yield _Column(
-        heading="99.9% KL", cells=["", *(_short(percentile_text(one)) for one in tails)], rank=_TAIL
-    )
+    yield _Column(heading="99.9% KL", cells=["", *map(tail_cell, tails)], rank=_TAIL)
     yield _Column(
         heading=interval,
-        cells=["", *map(_tail_interval, tails)],
+        cells=["", *map(tail_interval_cell, tails)],
         rank=_TAIL_INTERVAL,
         right=False,
         joins=True,
@@ -310,14 +308,21 @@ def kl_cell(figure: Figure) -> str:
     return _short(rounding.round_to_error(figure.value, _coarse(figure.stderr)))
 
 
-def _kl_interval(figure: Figure) -> str:
+def kl_interval_cell(figure: Figure) -> str:
+    """Return its interval with the same digits; "" where there is none."""
     if figure.interval is None:
         return ""
     ends = (_short(rounding.round_to_error(end, _coarse(figure.stderr))) for end in figure.interval)
     return f"[{', '.join(ends)}]"
 
 
-def _tail_interval(figure: Figure) -> str:
+def tail_cell(figure: Figure) -> str:
+    """Return a percentile of KL with the digits that its interval supports."""
+    return _short(percentile_text(figure))
+
+
+def tail_interval_cell(figure: Figure) -> str:
+    """Return the interval of a percentile of KL; "" where there is none."""
     if figure.interval is None:
         return ""
     low, high = figure.interval

@@ -9,16 +9,16 @@ from typing import Any
 
 from evalguard.core.checksum import checksum_fault
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.ladder import LadderRow, ladder_rows
 from evalguard.core.reports.runs_alike import find_run_differences
 from evalguard.core.reports.several_report import SCHEMA as SEVERAL_SCHEMA
-from evalguard.core.reports.several_report import NoVerdict
+from evalguard.core.reports.several_report import NoVerdict, SeveralReport
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.card.badge import draw_badge
 from evalguard.report.card.card_section import card_section, draw_card_plot
 from evalguard.report.card.eval_results import RESULTS_FOLDER, render_eval_results
 from evalguard.report.card.model_index import render_model_index
 from evalguard.report.contract.compare_document import COMPARE_SCHEMA
+from evalguard.report.several_texts import candidate_name
 from evalguard.report.words.plain_text import printable
 from evalguard.run.stored_run import rebuild_report
 from evalguard.store.output_file import check_output, write_output
@@ -28,24 +28,18 @@ _HINT = (
     "give run folders of `evalguard compare`, or the FILE.json that it wrote with -o for several "
     "candidates"
 )
-_MOST_SAID = 3
+_MOST_SAID, _MOST_NAMED = 3, 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """Candidates of one base that were asked alike, ready to be published."""
 
-    rows: tuple[LadderRow, ...]
-
-    @property
-    def reports(self) -> tuple[CompareReport, ...]:
-        """Of the candidates that have a comparison."""
-        found = (one.outcome for one in self.rows)
-        return tuple(one for one in found if isinstance(one, CompareReport))
+    report: SeveralReport
 
     def markdown(self) -> str:
         """Return the section, without a picture: that is a file beside one."""
-        return card_section(self.rows)
+        return card_section(self.report)
 
     def write(self, paths: Sequence[Path]) -> None:
         """Write files, each in the form that its name says; .md with a picture beside it.
@@ -73,11 +67,11 @@ class ModelCard:
         """The files that a name asks for."""
         suffix = path.suffix.lower()
         if suffix == ".md":
-            plot = draw_card_plot(self.rows)
+            plot = draw_card_plot(self.report)
             picture = path.with_name(f"{path.stem}-size.svg")
             if not plot:
-                return {path: card_section(self.rows)}
-            return {path: card_section(self.rows, plot=picture.name), picture: plot}
+                return {path: card_section(self.report)}
+            return {path: card_section(self.report, plot=picture.name), picture: plot}
         one_of: Mapping[str, Callable[[CompareReport], str]] = {
             ".svg": draw_badge, ".yaml": render_model_index, ".yml": render_model_index,
         }  # fmt: skip
@@ -95,13 +89,14 @@ class ModelCard:
         return {path: render(self._only_report(path))}
 
     def _only_report(self, path: Path) -> CompareReport:
-        if len(self.rows) > 1 or not self.reports:
+        candidates = self.report.candidates
+        if len(candidates) > 1:
+            names = ", ".join(map(candidate_name, candidates[:_MOST_NAMED]))
             raise UsageError(
-                f"-o {path}: this is about one candidate, and there are {len(self.rows)}: "
-                f"{', '.join(printable(one.name) for one in self.rows[:9])}",
+                f"-o {path}: this is about one candidate, and there are {len(candidates)}: {names}",
                 hint=f"evalguard card RUN -o {path}, with the run of the one that it is about",
             )
-        return self.reports[0]
+        return self.report.reports[0]
 
 
 def read_model_card(paths: Sequence[Path]) -> ModelCard:
@@ -131,7 +126,8 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
                 + (f"; and {more} more" if more > 0 else ""),
                 hint="compare all candidates with one base, and one command line",
             )
-    return ModelCard(rows=ladder_rows([one for _, one in found]))
+    candidates = tuple(one for _, one in found)
+    return ModelCard(report=SeveralReport(base=of_first.base.name, candidates=candidates))
 
 
 def _read_outcomes(path: Path) -> list[CompareReport | NoVerdict]:
@@ -167,11 +163,10 @@ def _check_candidates(found: Sequence[tuple[Path, CompareReport | NoVerdict]]) -
     """Refuse two rows that nobody could tell apart."""
     names: dict[str, Path] = {}
     for path, one in found:
-        name = one.name if isinstance(one, NoVerdict) else one.candidate.name
+        name = candidate_name(one)
         if name in names:
             raise UsageError(
-                f"{names[name]} and {path} both are of a candidate that is called "
-                f"{printable(name)}",
+                f"{names[name]} and {path} both are of a candidate that is called {name}",
                 hint="leave one out, or name them in a guard file and compare again",
             )
         names[name] = path

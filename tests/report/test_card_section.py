@@ -20,8 +20,7 @@ from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate import Gate
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.ladder import ladder_rows
-from evalguard.core.reports.several_report import NoVerdict
+from evalguard.core.reports.several_report import NoVerdict, SeveralReport
 from evalguard.core.scores import NotCompared
 from evalguard.core.stopping import SequentialRun, SequentialTask
 from evalguard.report.card.card_section import card_section, draw_card_plot
@@ -30,8 +29,17 @@ GOLDEN = Path(__file__).parent / "golden" / "card.md"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+def several(*outcomes: CompareReport | NoVerdict) -> SeveralReport:
+    first = next(one for one in outcomes if isinstance(one, CompareReport))
+    return SeveralReport(base=first.base.name, candidates=outcomes)
+
+
 def section(*outcomes: CompareReport | NoVerdict, plot: str = "") -> str:
-    return card_section(ladder_rows(outcomes), plot=plot)
+    return card_section(several(*outcomes), plot=plot)
+
+
+def picture(*outcomes: CompareReport | NoVerdict) -> str:
+    return draw_card_plot(several(*outcomes))
 
 
 def cells(page: str) -> list[list[str]]:
@@ -76,16 +84,16 @@ def test_a_row_has_size_bits_kl_metrics_with_recovery_and_sigma_and_the_verdict(
     head, base, first, _ = cells(page)
     assert dict(zip(head, first, strict=True)) == {
         "model": "Q8_0",
-        "size": "1.3 MB",
+        "size": "1.27 MB",
         "bits per weight": "8.50",
-        "mean KL": "0.000800 [0.000720, 0.000880]",
+        "mean KL": "0.00080 [0.00072, 0.00088]",
         "99.9% KL": "0.0240 [0.0160, 0.0400]",
         "same top token": "98.12% [97.88, 98.36]",
         "lambada_openai perplexity": "4.263 (96.9%, +0.10 [-0.20, 0.40])",
-        "arc_easy acc": "0.7550 (99.3%, +0.10 [-0.20, 0.40])",
+        "arc_easy acc": "0.7550 (99.34%, +0.10 [-0.20, 0.40])",
         "verdict": "passed",
     }
-    assert base[:3] == ["f16 (base)", "2.4 MB", "16.00"]
+    assert base[:3] == ["f16 (base)", "2.40 MB", "16.0"]
     assert base[6:8] == ["4.133 ± 0.089", "0.7600 ± 0.0088"]
 
 
@@ -112,7 +120,7 @@ def test_an_open_end_stays_open() -> None:
     tail = dataclasses.replace(Q8.distributions[0].kl_percentiles[0], figure=open_end)
     spread = dataclasses.replace(Q8.distributions[0], kl_percentiles=(tail,))
     page = section(dataclasses.replace(Q8, distributions=(spread,)))
-    assert column(page, "99.9% KL")["Q8_0"] == "0.6 [0.4, inf]"
+    assert column(page, "99.9% KL")["Q8_0"] == "0.60 [0.4, inf]"
 
 
 def test_a_metric_that_was_left_out_has_its_reason() -> None:
@@ -138,7 +146,7 @@ def test_a_candidate_without_a_comparison_keeps_its_row() -> None:
     page = section(Q8, NoVerdict(name="AWQ", reason="there is no model folder"))
     assert column(page, "verdict")["AWQ"] == "no verdict"
     assert "there is no model folder" in why(page, column(page, "mean KL")["AWQ"])
-    assert "- **AWQ**: no verdict: there is no model folder" in page
+    assert "- **AWQ**: FAILED: no verdict: there is no model folder" in page
 
 
 def test_documents_that_were_left_out_are_told() -> None:
@@ -172,15 +180,15 @@ def test_a_base_that_was_scored_twice_says_so() -> None:
 def test_gates_of_their_own_are_told_row_by_row() -> None:
     lax = run("Q5_K", gate=Gate(margin=2.0))
     page = section(Q8, lax)
-    assert "- **Q8\\_0**: gate: a metric fails above 1 sigma" in page
-    assert "- **Q5\\_K**: gate: a metric fails above 2 sigma" in page
+    told = [line for line in page.splitlines() if line.startswith("- **Q")]
+    assert [re.findall(r"fails above (\d) sigma", line) for line in told] == [["1"], ["2"]]
 
 
 def test_sizes_that_are_loaded_otherwise_say_so() -> None:
     size = CheckpointSize(bytes=2_400_000, weights=1_200_000, loaded_as="bitsandbytes nf4")
     shown = run("nf4", candidate=dataclasses.replace(candidate("nf4"), size=size))
     page = section(shown)
-    assert column(page, "size")["nf4"].startswith("2.4 MB (")
+    assert column(page, "size")["nf4"].startswith("2.40 MB (")
     assert "loaded as bitsandbytes nf4" in notes(page).values()
 
 
@@ -203,7 +211,7 @@ def test_names_of_models_and_tasks_stay_text(text: str) -> None:
     page = section(shown, NoVerdict(name=f"{text}2", reason=text))
     assert_harmless(page)
     assert {len(row) for row in cells(page)} == {8}
-    ElementTree.fromstring(draw_card_plot(ladder_rows([Q8, shown])))
+    ElementTree.fromstring(picture(Q8, shown))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -223,17 +231,18 @@ def test_any_report_gives_a_harmless_section_whose_empty_cells_have_reasons(
 
 
 def test_the_picture_has_a_dot_for_each_row_with_size_and_kl() -> None:
-    root = ElementTree.fromstring(draw_card_plot(ladder_rows(LADDER)))
+    root = ElementTree.fromstring(picture(*LADDER))
     dots = root.findall(f".//{SVG}circle")
     assert len(dots) == 3
     titles = [title.text or "" for title in root.findall(f".//{SVG}g/{SVG}title")]
-    assert any("Q4_K, 720 kB, 4.80, KL 0.0200 [0.0180, 0.0220], undecided" in t for t in titles)
+    assert any("Q4_K; verdict undecided; size 720 kB; bits 4.80; mean KL" in t for t in titles)
 
 
 def test_without_kl_the_picture_is_of_recovery() -> None:
-    rows = ladder_rows([run("Q8_0", kl=None), run("Q4_K", kl=None)])
-    assert "lambada_openai perplexity, % of the base" in draw_card_plot(rows)
+    shown = picture(run("Q8_0", kl=None), run("Q4_K", kl=None))
+    assert "recovery, %" in shown
+    assert "mean KL" not in shown
 
 
 def test_without_sizes_there_is_no_picture() -> None:
-    assert draw_card_plot(ladder_rows([BROKEN])) == ""
+    assert picture(BROKEN) == ""

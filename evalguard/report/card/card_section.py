@@ -6,26 +6,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from evalguard.core.amounts import size_text
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate_state import Key
 from evalguard.core.markdown_text import inline
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.ladder import LadderRow
+from evalguard.core.reports.ladder import LadderRow, ladder_rows
 from evalguard.core.reports.runs_alike import stops_early
-from evalguard.core.reports.several_report import NoVerdict
+from evalguard.core.reports.several_report import NoVerdict, SeveralReport, state_of
 from evalguard.report.card.conditions_line import conditions_line, task_conditions
 from evalguard.report.card.documents_asked import list_tasks, partly_asked_text
-from evalguard.report.html.size_plot import PlottedModel, draw_size_plot, size_plot_file
+from evalguard.report.html.ladder_plots import draw_kl_plot, draw_recovery_plot
+from evalguard.report.html.size_plot import size_plot_file
+from evalguard.report.ladder_table import (
+    bits_cell,
+    kl_cell,
+    kl_interval_cell,
+    ranked_metrics,
+    recovery_cell,
+    size_cell,
+    tail_cell,
+    tail_interval_cell,
+)
 from evalguard.report.markdown_blocks import code_block, foldout, join_paragraphs
+from evalguard.report.several_texts import (
+    candidate_name,
+    grouped_findings,
+    shared_gate_rule,
+    verdict_texts,
+)
 from evalguard.report.table import Table
-from evalguard.report.view.screen import finding_lines, gate_rule_text, verdict_text
 from evalguard.report.words import rounding
+from evalguard.report.words.distribution_texts import share_text
 from evalguard.report.words.metric_labels import (
     format_percent,
     full_label,
@@ -33,15 +49,13 @@ from evalguard.report.words.metric_labels import (
     shown_interval,
 )
 from evalguard.report.words.plain_text import printable
-from evalguard.report.words.shown_subtasks import judged_comparisons
 
 _NONE = "–"
 _MOST_METRICS = 6
-_MOST_FINDINGS = 4
-_SAME = 1e-6
+_MOST_FINDINGS = 8
+_SAME = 1e-6  # relative: rounding of a base that was scored twice
 _LONGEST_NAME, _LONGEST_SENTENCE = 200, 600
 _ESTIMATED = "KL is estimated from a reference file of the base"
-_KL_AXIS = "mean KL, nats a token"
 
 
 @dataclass(slots=True)
@@ -57,24 +71,22 @@ class _Notes:
         return f"({self.texts.index(text) + 1})"
 
 
-def card_section(rows: Sequence[LadderRow], *, plot: str = "") -> str:
+def card_section(report: SeveralReport, *, plot: str = "") -> str:
     """Return the section; texts of models, tasks and files stay text.
 
     Args:
-        rows: of one base, asked alike, at least one with a verdict.
+        report: candidates that were asked alike, at least one with a verdict.
         plot: name of the picture beside it; "" where there is none.
     """
-    reports = [one.outcome for one in rows if isinstance(one.outcome, CompareReport)]
-    base, notes = reports[0].base, _Notes()
-    keys = list(dict.fromkeys(one.key for each in reports for one in judged_comparisons(each)))
+    reports, notes = report.reports, _Notes()
+    rows, keys = ladder_rows(report.candidates), ranked_metrics(report)
     labels = {one.key: full_label(one) for each in reports for one in each.comparisons}
     shown = keys[:_MOST_METRICS]
     headings = ["model", "size", "bits per weight", "mean KL", "99.9% KL", "same top token"]
     headings += [*(labels[key] for key in shown), "verdict"]
-    name = f"{printable(base.name)} (base)"
-    cells = [
-        [name, *_size_cells(base.size, notes), "", "", "", *_base_cells(reports, shown, notes), ""]
-    ]
+    name = f"{printable(report.base)} (base)"
+    size = _size_cells(reports[0].base.size, notes)
+    cells = [[name, *size, "", "", "", *_base_cells(reports, shown, notes), ""]]
     cells += [_row(one, shown, notes) for one in rows]
     table = Table(
         headings=[inline(one, _LONGEST_NAME) for one in headings],
@@ -83,59 +95,25 @@ def card_section(rows: Sequence[LadderRow], *, plot: str = "") -> str:
     )
     more = _more_metrics(rows, keys[_MOST_METRICS:], labels, reports, notes)
     listed = [f"{at}. {inline(one, _LONGEST_SENTENCE)}" for at, one in enumerate(notes.texts, 1)]
-    tasks = task_conditions(reports[0])
     line = conditions_line(reports)
-    return (
-        join_paragraphs(
-            f"## Evaluation against {inline(printable(base.name), _LONGEST_NAME)}",
-            table.markdown(),
-            f"![What is lost, by size]({quote(plot)})" if plot else "",
-            inline(_legend(reports)),
-            "\n".join(listed),
-            "\n".join(_verdicts(rows)),
-            more,
-            code_block([line]),
-            foldout("the tasks", code_block(tasks)) if "|tasks:" in line else "",
-        )
-        + "\n"
+    tasks = foldout("the tasks", code_block(task_conditions(reports[0])))
+    paragraphs = join_paragraphs(
+        f"## Evaluation against {inline(printable(report.base), _LONGEST_NAME)}",
+        table.markdown(),
+        f"![What is lost, by size]({quote(plot)})" if plot else "",
+        inline(_legend(report)),
+        "\n".join(listed),
+        "\n".join(_verdicts(report)),
+        more,
+        code_block([line]),
+        tasks if "|tasks:" in line else "",
     )
+    return f"{paragraphs}\n"
 
 
-def draw_card_plot(rows: Sequence[LadderRow]) -> str:
+def draw_card_plot(report: SeveralReport) -> str:
     """Return an SVG file of KL by size, or of recovery where no KL is known; "" without sizes."""
-    reports = [one.outcome for one in rows if isinstance(one.outcome, CompareReport)]
-    if not any(_bytes(one) is not None for one in rows):
-        return ""
-    if any(one.kl.value is not None for one in rows):
-        models = [_plotted(one, one.kl.value, one.kl.interval) for one in rows]
-        return size_plot_file(draw_size_plot(models, name=_KL_AXIS, better="lower", base=0.0))
-    judged = [key for one in reports for key in (c.key for c in judged_comparisons(one))]
-    for key in dict.fromkeys(judged):
-        found = [(one, _comparison(one, key)) for one in rows]
-        models = [_plotted(one, None if c is None else c.recovery, None) for one, c in found]
-        if any(one.drawn for one in models):
-            label = next(full_label(c) for _, c in found if c is not None)
-            axis = f"{label}, % of the base"
-            return size_plot_file(draw_size_plot(models, name=axis, better="higher", base=100.0))
-    return ""
-
-
-def _plotted(
-    row: LadderRow, value: float | None, interval: tuple[float, float] | None
-) -> PlottedModel:
-    cells = [row.name, *_size_cells(row.size, _Notes()), f"KL {_figure(row.kl)}", _verdict(row)]
-    return PlottedModel(
-        name=row.name,
-        size=_bytes(row),
-        value=value,
-        interval=interval,
-        row=", ".join(cells),
-        state=row.state,
-    )
-
-
-def _bytes(row: LadderRow) -> int | None:
-    return None if row.size is None else row.size.bytes
+    return size_plot_file(draw_kl_plot(report) or draw_recovery_plot(report)[0])
 
 
 def _row(row: LadderRow, keys: Sequence[Key], notes: _Notes) -> list[str]:
@@ -153,8 +131,12 @@ def _row(row: LadderRow, keys: Sequence[Key], notes: _Notes) -> list[str]:
         kl = [f"{_NONE} {notes.mark(f'no KL: {printable(row.unknown)}')}"] * 3
     else:
         how = f" {notes.mark(_ESTIMATED)}" if _is_estimated(one) else ""
-        tail = _interval_cell(row.kl_tail, notes)
-        kl = [_interval_cell(row.kl, notes) + how, tail + how, _share_cell(row.same_top1, notes)]
+        mean, tail, top = row.kl, row.kl_tail, row.same_top1
+        kl = [
+            _figure_cell(mean, kl_cell(mean), kl_interval_cell(mean), notes) + how,
+            _figure_cell(tail, tail_cell(tail), tail_interval_cell(tail), notes) + how,
+            _figure_cell(top, share_text(top), _share_interval(top), notes),
+        ]
     metrics = [_metric_cell(row, key, notes) for key in keys]
     return [" ".join(said), *size, *kl, *metrics, _verdict(row)]
 
@@ -172,36 +154,22 @@ def _size_cells(size: CheckpointSize | None, notes: _Notes) -> tuple[str, str]:
         why = size.reason or "the files do not say it"
         unknown = f"{_NONE} {notes.mark(f'the size is not known: {printable(why)}')}"
     loaded = f" {notes.mark(f'loaded as {printable(size.loaded_as)}')}" if size.loaded_as else ""
-    stored = unknown if size.bytes is None else size_text(size.bytes) + loaded
-    bits = size.bits_per_weight
-    return stored, unknown if bits is None else f"{bits:.2f}"
+    stored = unknown if size.bytes is None else size_cell(replace(size, loaded_as="")) + loaded
+    return stored, unknown if size.bits_per_weight is None else bits_cell(size)
 
 
-def _interval_cell(figure: Figure, notes: _Notes) -> str:
+def _figure_cell(figure: Figure, value: str, interval: str, notes: _Notes) -> str:
     if figure.value is None:
         return f"{_NONE} {notes.mark('no number came out')}"
+    return f"{value} {interval or notes.mark('without an interval: the run has none')}"
+
+
+def _share_interval(figure: Figure) -> str:
     if figure.interval is None:
-        return f"{_figure(figure)} {notes.mark('without an interval: the run has none')}"
-    return _figure(figure)
-
-
-def _figure(figure: Figure, scale: float = 1.0, unit: str = "") -> str:
-    """A value with its interval, with the digits that the interval supports."""
-    if figure.value is None:
-        return _NONE
-    low, high = figure.interval or (math.nan, math.nan)
-    half = (high - low) / 4.0 if math.isfinite(high - low) else math.nan
-    error = scale * (half if half > 0.0 else figure.stderr or math.nan)
-    value, *ends = (
-        rounding.round_to_error(scale * one, error) for one in (figure.value, low, high)
-    )
-    return f"{value}{unit}" if figure.interval is None else f"{value}{unit} [{', '.join(ends)}]"
-
-
-def _share_cell(figure: Figure, notes: _Notes) -> str:
-    if figure.value is None:
-        return f"{_NONE} {notes.mark('no number came out')}"
-    return _figure(figure, 100.0, "%")
+        return ""
+    error = None if figure.stderr is None else 100.0 * figure.stderr
+    low, high = (rounding.round_to_error(100.0 * end, error) for end in figure.interval)
+    return f"[{low}, {high}]"
 
 
 def _comparison(row: LadderRow, key: Key) -> Comparison | None:
@@ -238,7 +206,7 @@ def _metric_cell(row: LadderRow, key: Key, notes: _Notes) -> str:
 
 def _recovery(found: Comparison, notes: _Notes) -> str:
     if found.recovery is not None:
-        return f"{found.recovery:.1f}%"
+        return recovery_cell(found)
     why = (
         "nobody says which way is better"
         if not found.directed
@@ -293,8 +261,9 @@ def _more_metrics(
     return foldout(f"{len(keys)} more metrics", table.markdown())
 
 
-def _legend(reports: Sequence[CompareReport]) -> str:
+def _legend(report: SeveralReport) -> str:
     """What the columns hold, how much was asked, and the gate's rule where all have the same."""
+    reports = report.reports
     confidence = format_percent(reports[0].gate.confidence)
     texts = [
         f"KL(base || model) in nats a token, with {confidence} intervals{_of_tasks(reports)}",
@@ -303,18 +272,16 @@ def _legend(reports: Sequence[CompareReport]) -> str:
         f"with its paired {confidence} interval",
         "sizes as stored",
     ]
-    rules = {gate_rule_text(one) for one in reports}
-    if len(rules) == 1:
-        texts.append(f"gate: {rules.pop()}")
+    rule = shared_gate_rule(report)
+    texts += [f"gate: {rule}"] if rule else []
     part = next((one for one in map(partly_asked_text, _whole(reports)) if one), "")
-    if part:
-        texts.append(f"not all documents were asked: {part}")
-    shots = sorted({one.num_fewshot for each in reports for one in list_tasks(each)
-                    if one.num_fewshot})  # fmt: skip
+    texts += [f"not all documents were asked: {part}"] if part else []
+    tasks = [one for each in reports for one in list_tasks(each)]
+    shots = sorted({one.num_fewshot for one in tasks if one.num_fewshot})
     if shots:
-        seeds = {one.fewshot_seed for each in reports for one in list_tasks(each)} - {None}
-        drawn = f", drawn with seed {', '.join(map(str, sorted(filter(None, seeds))))}"
-        texts.append(f"few-shot examples: {', '.join(map(str, shots))}{drawn if seeds else ''}")
+        seeds = sorted({one.fewshot_seed for one in tasks if one.fewshot_seed is not None})
+        drawn = f", drawn with seed {', '.join(map(str, seeds))}" if seeds else ""
+        texts.append(f"few-shot examples: {', '.join(map(str, shots))}{drawn}")
     return f"{'. '.join(text[0].upper() + text[1:] for text in texts)}."
 
 
@@ -330,26 +297,20 @@ def _whole(reports: Sequence[CompareReport]) -> Iterator[CompareReport]:
     return (one for one in reports if not stops_early(one))
 
 
-def _verdicts(rows: Sequence[LadderRow]) -> Iterator[str]:
+def _verdicts(report: SeveralReport) -> Iterator[str]:
     """Why a row did not pass, and what every reader has to see of any."""
-    reports = [one.outcome for one in rows if isinstance(one.outcome, CompareReport)]
-    shared = len({gate_rule_text(one) for one in reports}) == 1
-    for row in rows:
-        one = row.outcome
-        if not isinstance(one, CompareReport):
-            said = [f"no verdict: {printable(one.reason)}"]
-        else:
-            said = [verdict_text(one)] if row.state != "passed" else []
-            said += [f"gate: {gate_rule_text(one)}"] if not shared else []
-            said += [f"{full} is accepted by a waiver" for full in _accepted(one)]
-            findings = finding_lines(one)
-            said += findings[:_MOST_FINDINGS]
-            more = len(findings) - _MOST_FINDINGS
-            said += [f"and {more} more findings in its report"] if more > 0 else []
-        name = inline(printable(row.name), _LONGEST_NAME)
-        yield from (f"- **{name}**: {inline(text, _LONGEST_SENTENCE)}" for text in said)
-
-
-def _accepted(report: CompareReport) -> Iterator[str]:
-    for one in report.gate.accepted:
-        yield printable(f"{one.key[0]} {one.key[2]}")
+    shared = bool(shared_gate_rule(report))
+    said: list[tuple[str, str]] = []
+    for one in report.candidates:
+        name = candidate_name(one)
+        if state_of(one) != "passed" or not shared:
+            said += [(name, text) for text in verdict_texts(one, shared_gate=shared)]
+        if isinstance(one, CompareReport):
+            waived = [" ".join(filter(None, each.key[::2])) for each in one.gate.accepted]
+            said += [(name, f"{printable(each)} is accepted by a waiver") for each in waived]
+    found = grouped_findings(report)
+    said += found[:_MOST_FINDINGS]
+    for name, text in said:
+        yield f"- **{inline(name, _LONGEST_NAME)}**: {inline(text, _LONGEST_SENTENCE)}"
+    if len(found) > _MOST_FINDINGS:
+        yield f"- and {len(found) - _MOST_FINDINGS} more findings, in the reports of the runs"

@@ -47,7 +47,7 @@ def render_eval_results(report: CompareReport) -> str:
         )
     entries = list(_entries(report))
     if not entries:
-        known = ", ".join(dict.fromkeys(dataset for dataset, _ in _BENCHMARKS))
+        known = ", ".join(dict.fromkeys(_OWN_NAMES.get(name, name) for name, _ in _BENCHMARKS))
         raise UsageError(
             f"no task of this run is one of the hub's benchmarks ({known})",
             hint="model-index takes any task: -o FILE.yaml",

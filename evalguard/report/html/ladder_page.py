@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 import evalguard
-from evalguard.core.comparison import Comparison
 from evalguard.core.gate_state import GateState
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.ladder import LadderRow, ladder_rows
 from evalguard.core.reports.several_report import NoVerdict, SeveralReport, state_of
 from evalguard.report.html.html_page import html_page
-from evalguard.report.html.size_plot import PlottedModel, draw_size_plot
-from evalguard.report.ladder_table import ladder_legend, ladder_table, ranked_metrics, row_texts
+from evalguard.report.html.ladder_plots import draw_kl_plot, draw_recovery_plot
+from evalguard.report.ladder_table import ladder_legend, ladder_table
 from evalguard.report.several_texts import (
     candidate_name,
     grouped_findings,
@@ -26,7 +24,6 @@ from evalguard.report.several_texts import (
     steps_table,
     verdict_texts,
 )
-from evalguard.report.words.metric_labels import full_label
 from evalguard.report.words.plain_text import printable
 
 
@@ -71,39 +68,9 @@ def _texts(report: SeveralReport, one: CompareReport | NoVerdict) -> CandidateTe
 
 def _plots(report: SeveralReport) -> list[tuple[Markup, str]]:
     """KL by size, and recovery of the metric that drifts most; each with what it shows."""
-    rows, texts = ladder_rows(report.candidates), row_texts(report)
-    pairs = list(zip(rows, texts, strict=True))
-    kl = [_plotted(row, text, row.kl.value, row.kl.interval) for row, text in pairs]
-    found = [(draw_size_plot(kl, name="mean KL, nats a token", better="lower"), "Mean KL")]
-    for key in ranked_metrics(report)[:1]:
-        of_rows = [_comparison(row, key) for row in rows]
-        models = [
-            _plotted(row, text, *((None, None) if c is None else (c.recovery, c.recovery_interval)))
-            for (row, text), c in zip(pairs, of_rows, strict=True)
-        ]
-        label = next(full_label(c) for c in of_rows if c is not None)
-        plot = draw_size_plot(models, name="recovery, %", better="higher", base=100.0)
-        found.append((plot, f"Recovery of {label}; the dashed line is the base"))
+    recovery, label = draw_recovery_plot(report)
+    found = [
+        (draw_kl_plot(report), "Mean KL"),
+        (recovery, f"Recovery of {label}; the dashed line is the base"),
+    ]
     return [(plot, said) for plot, said in found if plot]
-
-
-def _plotted(
-    row: LadderRow, text: str, value: float | None, interval: tuple[float, float] | None
-) -> PlottedModel:
-    return PlottedModel(
-        name=row.name,
-        size=None if row.size is None else row.size.bytes,
-        value=value,
-        interval=interval,
-        row=text,
-        state=row.state,
-    )
-
-
-def _comparison(row: LadderRow, key: tuple[str, str, str]) -> Comparison | None:
-    one = row.outcome
-    return (
-        None
-        if isinstance(one, NoVerdict)
-        else next((c for c in one.comparisons if c.key == key), None)
-    )
