@@ -240,7 +240,8 @@ class Observer:
 
     def _is_covered(self, path: str) -> bool:
         """Whether something else stands for a file: a package's digest, the model's own."""
-        if path.startswith(_SYSTEM) or path.startswith(tuple(self._ignored)):
+        # such a folder itself, too, which a recipe looks for where it writes
+        if path.startswith(_SYSTEM) or (path + os.sep).startswith(tuple(self._ignored)):
             return True
         for place in self._model:
             if path.startswith(place):

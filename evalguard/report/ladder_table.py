@@ -291,9 +291,10 @@ def size_cell(size: CheckpointSize | None) -> str:
 
 
 def bits_cell(size: CheckpointSize | None) -> str:
-    """Return bits per weight with two decimals, one from 10 on."""
+    """Return stored bits per weight with two decimals, one from 10 on; marked as the size is."""
     bits = None if size is None else size.bits_per_weight
-    return NONE if bits is None else f"{bits:.{2 if bits < 9.995 else 1}f}"
+    mark = _OTHER if _has_other_form(size) else ""
+    return NONE if bits is None else f"{bits:.{2 if bits < 9.995 else 1}f}{mark}"
 
 
 def recovery_cell(comparison: Comparison) -> str:

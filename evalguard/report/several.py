@@ -59,7 +59,8 @@ from evalguard.report.words.metric_labels import (
 from evalguard.report.words.plain_text import printable, wrap_keeping_intervals, wrap_text
 
 _WIDTH = 80
-_MOST_VERDICTS, _MOST_NOTES = 3, 3  # what the first screen has room for
+# What the first screen has room for.
+_MOST_VERDICTS, _MOST_NOTES, _MOST_SPLITS, _MOST_STEPS = 3, 3, 3, 4
 _NOT = {True: "that does not pass", False: "that do not pass"}
 _GRAVEST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
 
@@ -74,7 +75,7 @@ def render_several(report: SeveralReport, *, width: int, color: bool, verbose: b
     blocks = [
         _head(report, width),
         _ladder(report, width),
-        [*_splits(report, width), *_steps(report, width)],
+        [*_splits(report, width, verbose=verbose), *_steps(report, width, verbose=verbose)],
         _verdicts(report, width, verbose=verbose),
         *([table.lines(width) for table in metric_tables(report)] if verbose else []),
         _next_lines(report, width),
@@ -191,21 +192,25 @@ def _verdicts(report: SeveralReport, width: int, *, verbose: bool) -> list[Text]
     return lines
 
 
-def _splits(report: SeveralReport, width: int) -> list[Text]:
+def _splits(report: SeveralReport, width: int, *, verbose: bool) -> list[Text]:
     return [
         Text(line)
-        for text in split_texts(report)
+        for text in split_texts(report, most=None if verbose else _MOST_SPLITS)
         for line in wrap_keeping_intervals(text, width, first="", rest="  ")
     ]
 
 
-def _steps(report: SeveralReport, width: int) -> list[Text]:
+def _steps(report: SeveralReport, width: int, *, verbose: bool) -> list[Text]:
     """What each step adds to the drift of the metrics that drift most, and its cause."""
     lines: list[Text] = []
     if report.steps:
-        said = f"Steps, in standard errors of {printable(report.base)}:"
-        lines += [Text(line, style="bold") for line in wrap_text(said, width)]
-        lines += steps_table(report).lines(width)
+        table = steps_table(report)
+        if verbose or len(table.rows) <= _MOST_STEPS:
+            said = f"Steps, in standard errors of {printable(report.base)}:"
+            lines += [Text(line, style="bold") for line in wrap_text(said, width)]
+            lines += table.lines(width)
+        else:
+            lines += wrap_prose(f"{len(table.rows)} steps, each with its drift: -v", width)
         for step in report.steps:
             cause = cause_line(step.report, step_name(step.names))
             lines += [Text(line) for line in wrap_text(cause, width, rest="  ")] if cause else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate_state import Key
 from evalguard.core.reports.compare_report import CompareReport
@@ -66,23 +68,36 @@ def grouped_findings(report: SeveralReport) -> list[tuple[str, str]]:
     ]
 
 
-def split_texts(report: SeveralReport) -> list[str]:
-    """Say what share of the candidates' KL is the engine, else what comes with each step."""
-    of_engine: dict[str, list[str]] = {}
+def split_texts(report: SeveralReport, *, most: int | None = None) -> list[str]:
+    """Say what share of the candidates' KL is the engine, else what comes with each step.
+
+    Args:
+        most: of more candidates, those of the largest and the smallest share stand for all.
+    """
+    of_engine: dict[str, list[tuple[str, Figure]]] = {}
     texts = []
     for split in report.kl_splits:
         name, kinds = printable(split.candidate), [part.kind for part in split.parts]
         if kinds.count("engine") == 1 and "" not in kinds:
             engine = split.parts[kinds.index("engine")]
-            shares = of_engine.setdefault(step_name(engine.step), [])
-            shares.append(f"{_share(engine.share)} at {name}")
+            of_engine.setdefault(step_name(engine.step), []).append((name, engine.share))
             continue
         shares = [f"{_share(part.share)} with {step_name(part.step)}" for part in split.parts]
         texts.append(f"Of the KL of {name} comes {', '.join(shares)}.")
     return [
-        f"Of the KL, the engine ({step}) is {', '.join(shares)}; the rest is the quantisation."
+        f"Of the KL, the engine ({step}) is {_share_list(shares, most)}; the rest is the "
+        "quantisation."
         for step, shares in of_engine.items()
     ] + texts
+
+
+def _share_list(shares: Sequence[tuple[str, Figure]], most: int | None) -> str:
+    if most is None or len(shares) <= most:
+        return ", ".join(f"{_share(share)} at {name}" for name, share in shares)
+    ordered = sorted(shares, key=lambda one: one[1].value or 0.0)
+    (lowest, least), (highest, largest) = ordered[0], ordered[-1]
+    between = len(shares) - 2
+    return f"{_share(largest)} at {highest} to {_share(least)} at {lowest} ({between} between)"
 
 
 def _share(share: Figure) -> str:

@@ -14,7 +14,7 @@ from variants import variant
 
 from evalguard.conversion import building
 from evalguard.conversion.build_digests import changed_since_build
-from evalguard.conversion.building import build
+from evalguard.conversion.building import build, find_build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Value, Variant
 from evalguard.errors import BuildError, UsageError
@@ -104,6 +104,23 @@ def test_a_build_that_was_changed_since_is_known_by_its_digest(folder: Path) -> 
     assert changed_since_build(entry) is False
     (output / "weights").write_text("something else")
     assert changed_since_build(entry) is True
+
+
+def test_a_recipe_that_looks_for_the_folder_it_writes_in_is_not_built_anew(folder: Path) -> None:
+    """As torch and transformers do; the folder has another name once the build is whole."""
+    script = folder / "convert.py"
+    script.write_text(f"import os, sys\nos.stat(os.path.dirname(sys.argv[3]))\n{SCRIPT}")
+    assert made(folder) == made(folder)
+    assert runs(folder) == 1
+
+
+def test_a_build_that_is_there_is_found_and_none_is_made(folder: Path) -> None:
+    one = variant({}, build=recipe(folder), allow_code=True)
+    cache = folder.parent / "cache"
+    assert find_build(one, plan_conversion(one), cache) is None
+    assert runs(folder) == 0
+    made(folder)
+    assert find_build(one, plan_conversion(one), cache) == made(folder)
 
 
 def test_a_build_setting_makes_another_output(folder: Path) -> None:
