@@ -67,6 +67,7 @@ class ModulePrices:
 
     Attributes:
         task, filter, metric: of which ``unit`` is the unit; the KL is on the same documents.
+        unit: of the drifts: "sigma", or that of a limit's own figure.
         kl: mean KL of the candidate on them, in nats; None where it was not measured.
         drift: of the candidate in ``unit``; None likewise.
         documents: how many of ``n`` were scored under each row.
