@@ -83,7 +83,7 @@ def test_names_stay_text(text: str) -> None:
     badge.encode()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reports())
 def test_any_report_has_a_badge(shown: CompareReport) -> None:
     badge = draw_badge(shown)

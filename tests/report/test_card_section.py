@@ -214,7 +214,7 @@ def test_names_of_models_and_tasks_stay_text(text: str) -> None:
     ElementTree.fromstring(picture(Q8, shown))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reports())
 def test_any_report_gives_a_harmless_section_whose_empty_cells_have_reasons(
     shown: CompareReport,

@@ -174,7 +174,7 @@ def test_names_stay_texts(text: str) -> None:
     written.encode()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reports())
 def test_any_report_gives_what_the_hub_reads_or_says_that_there_is_nothing(
     shown: CompareReport,

@@ -69,8 +69,13 @@ def test_another_base_is_told_with_what_is_known_of_the_difference() -> None:
 
 
 def test_other_tasks_are_told() -> None:
-    (said,) = differences(run(), run(metric=comparison(task="piqa")))
-    assert said == "tasks that only one of them has: lambada_openai"
+    other = run(dataclasses.replace(ASKED, task="piqa"), metric=comparison(task="piqa"))
+    assert differences(run(), other) == ["tasks that only one of them has: lambada_openai"]
+
+
+def test_a_run_of_which_nothing_could_be_compared_was_asked_the_same() -> None:
+    nothing = dataclasses.replace(run(), comparisons=())
+    assert differences(run(), nothing) == []
 
 
 def test_other_intervals_are_told() -> None:

@@ -79,10 +79,10 @@ def _value_differences(one: Mapping[str, Value], two: Mapping[str, Value]) -> It
 
 
 def _tasks(report: CompareReport) -> dict[str, None]:
-    """Tasks and groups of which a run says anything."""
-    compared = [one.task for one in report.comparisons]
+    """Tasks and groups of which a run says anything, if only that they were asked."""
+    asked = [one.task for one in (*report.tasks, *report.distributions)]
     left_out = [one.task for one in report.not_compared]
-    return dict.fromkeys([*compared, *left_out, *(one.task for one in report.distributions)])
+    return dict.fromkeys([*(one.task for one in report.comparisons), *asked, *left_out])
 
 
 def _task_differences(task: str, first: CompareReport, other: CompareReport) -> Iterator[str]:
