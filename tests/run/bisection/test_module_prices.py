@@ -11,14 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from small_world import SmallWorld, make_world
+from tiny_models import save_llama
 
+import evalguard
 from evalguard.core.reports.module_prices import ModulePrice, ModulePrices
+from evalguard.errors import EvaluationError
 from evalguard.recipes.gguf import convert
+from evalguard.report.contract.compare_reading import read_report
+from evalguard.run.bisection import rounds
 from evalguard.run.bisection.oracle_opening import open_model_oracle
 from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
 from evalguard.run.compare import compare_sides
 from evalguard.run.modules.module_prices import PricedModules, measure_prices
 from evalguard.run.options import make_options
+from evalguard.run.result import CompareResult
 
 pytestmark = pytest.mark.slow
 gguf = pytest.importorskip("gguf")
@@ -139,6 +146,71 @@ def test_of_a_trained_model_in_a_gguf_file_it_is_the_best_buy(
     assert {row.modules for row in found.proven} >= {(CULPRIT,)}
     assert all(CULPRIT in row.modules for row in found.proven)
     assert not any("down_proj" in row.name for row in found.rows)  # it is not quantised
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallWorld, Path]:
+    """A world of tiny models, and one of them in int4."""
+    folder = tmp_path_factory.mktemp("small")
+    world = make_world(folder, save_llama(folder / "orig", tied=False))
+    return world, write_int4(world.models["llama"], folder / "int4")
+
+
+def bisected(small: tuple[SmallWorld, Path], **given: Any) -> CompareResult:
+    world, int4 = small
+    return evalguard.bisect_settings(
+        str(world.models["llama"]), str(int4), tasks=["sw_word"], include_path=[world.tasks],
+        device="cpu", threads=1, cache_dir=world.folder / "cache",
+        output_path=world.folder / "runs", bisect_over="layers", quiet=True, **given,
+    )  # fmt: skip
+
+
+def test_a_search_over_layers_of_a_quantised_model_ends_with_prices_that_are_stored(
+    small: tuple[SmallWorld, Path],
+) -> None:
+    result = bisected(small)
+    found = result.report.bisect
+    assert found is not None
+    assert found.prices is not None
+    assert {"model.layers.0", "mlp.up_proj (all 2)"} <= {row.name for row in found.prices.rows}
+    assert result.run_folder is not None
+    stored = json.loads((Path(result.run_folder) / "result.json").read_text())
+    assert read_report(stored).bisect == found
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "goes_on"),
+    [
+        (EvaluationError("the disk is full"), "not measured: the disk is full", False),
+        (ValueError("a mistake of ours"), "not measured: ValueError: a mistake of ours", False),
+        (KeyboardInterrupt(), "not measured: it was interrupted", True),
+    ],
+)
+def test_what_was_searched_stands_where_prices_cannot_be_measured(
+    small: tuple[SmallWorld, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    said: str,
+    goes_on: bool,
+) -> None:
+    def fails(*_: Any, **__: Any) -> ModulePrices:
+        raise error
+
+    monkeypatch.setattr(rounds, "measure_prices", fails)
+    found = bisected(small).report.bisect
+    assert found is not None
+    assert found.prices is None
+    assert found.status != "stopped"
+    assert said in found.notes[-1]
+    assert ("--resume" in found.resume) is goes_on
+
+
+def test_a_budget_that_is_spent_leaves_nothing_for_prices(
+    small: tuple[SmallWorld, Path],
+) -> None:
+    found = bisected(small, bisect_budget=6.0).report.bisect
+    assert found is not None
+    assert found.prices is None or found.prices.evaluations <= 6.0 - found.evaluations
 
 
 def write_stories(folder: Path, shared_data: Path) -> Path:
