@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from interpreters import interpreter
 from system_models import (
     MODEL,
     ORIGINAL,
+    ROOT,
     Compare,
     healthy,
     kl_mean,
@@ -21,6 +23,8 @@ from system_models import (
     run_in,
 )
 from tiny_models import save_llama
+
+from evalguard import compare_several
 
 pytestmark = pytest.mark.systems
 
@@ -154,3 +158,65 @@ def test_gguf_of_another_vocabulary_is_refused_and_no_verdict(
     found = compare({"original": ORIGINAL, "port": port}, code=3)
     assert "requests differently" in found["error"]["message"]
     assert "token ids" in found["error"]["message"]
+
+
+def test_gguf_k_quants_are_those_of_ggml_and_types_that_do_not_fit_are_named(
+    compare: Compare, cache_dir: Path, tmp_path: Path
+) -> None:
+    """Rows of the demo's model are of 128 and 256 weights; a K-quant's block has 256."""
+    found = compare(
+        {"original": ORIGINAL, "port": {**LLAMA_CPP, "settings": {
+            "weights": {"reference": "F32", "candidate": "Q4_K", "target": "build.type"}
+        }}},
+        "--distributions", "reference", "--bisect", "never",
+    )  # fmt: skip
+    assert 1e-4 < kl_mean(found) < 1e-2
+    size = found["candidate"]["size"]
+    assert (size["kind"], size["weights"]) == ("gguf", found["base"]["size"]["weights"])
+    assert 5.0 < size["bits_per_weight"] < 6.0
+    (note,) = [one for one in found["notes"] if "in place of" in one]
+    assert "Q5_0 in place of Q4_K: token_embd.weight" in note
+    script = tmp_path / "rounded.py"
+    script.write_text(
+        "import sys, numpy as np\n"
+        "from gguf import GGMLQuantizationType as T\n"
+        "from gguf.quants import dequantize\n"
+        "from evalguard.recipes.ggml_quantiser import quantise_rows\n"
+        "x = np.random.default_rng(5).normal(size=(8, 512)).astype('f4')\n"
+        "for name in ('Q6_K', 'Q5_K', 'Q4_K', 'Q3_K', 'Q2_K', 'IQ4_XS', 'IQ4_NL', 'IQ3_S'):\n"
+        "    y = dequantize(quantise_rows(x, T[name]), T[name])\n"
+        "    print(name, float(np.sqrt(np.mean((x - y) ** 2))))\n"
+    )
+    told = run_in(LLAMA_CPP["requirements"], cache_dir, str(script)).split()
+    error = dict(zip(told[::2], map(float, told[1::2]), strict=True))
+    # of a normal of spread 1, each bit that is left out about doubles the error
+    assert error["Q6_K"] < 0.02 < error["Q5_K"] < 0.05 < error["Q4_K"] < 0.1
+    assert error["Q4_K"] < error["Q3_K"] < 0.2 < error["Q2_K"] < 0.45
+    assert error["IQ4_NL"] < 0.11
+    assert error["IQ3_S"] < 0.25
+
+
+def test_gguf_the_kl_of_a_quantised_file_is_split_into_engine_and_quantisation(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    inputs = {"source": str(MODEL)}
+    models = {
+        "orig": ORIGINAL,
+        "f16": {**LLAMA_CPP, "settings": {}, "build": {
+            **LLAMA_CPP["build"], "inputs": {**inputs, "type": "F16"}}},
+        "q8": {**LLAMA_CPP, "settings": {}, "build": {
+            **LLAMA_CPP["build"], "inputs": {**inputs, "type": "Q8_0"}}},
+    }  # fmt: skip
+    guard = tmp_path / "guard.yaml"
+    told = {"models": models, "tasks": ["evalguard_lastword"], "include_path": str(ROOT / "tasks")}
+    guard.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
+    found = compare_several(
+        "orig", ["f16", "q8"], chain=True, config=guard, limit=48, cache_dir=cache_dir,
+        output_path=tmp_path / "runs", quiet=True, track=("none",),
+    )  # fmt: skip
+    (split,) = found.report.kl_splits
+    assert [part.kind for part in split.parts] == ["engine", "quantisation"]
+    engine, quantised = (part.share.value or 0.0 for part in split.parts)
+    assert engine + quantised == pytest.approx(1.0)
+    assert 0.0 < engine < 0.05
+    assert "the engine (orig -> f16) is 0." in " ".join(found.render().split())
