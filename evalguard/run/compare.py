@@ -14,11 +14,11 @@ from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.lmeval_run import share_documents
 from evalguard.models.logits_file import is_logits_file
 from evalguard.run.bisection.stored_request import StoredRequest
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.checkpoint_sizes import with_sizes
 from evalguard.run.choices import Choices, resolve_choices, with_workers
 from evalguard.run.ending import DEFAULT_OUTPUT, finish_run
 from evalguard.run.executing.actors import with_execution
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.floor.stored_floors import read_given_floor
 from evalguard.run.history.storage import prepare_history
 from evalguard.run.interrupts import interruptible

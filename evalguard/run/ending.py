@@ -13,22 +13,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.run.bisection.bisection import attach_bisection
 from evalguard.run.bisection.stored_request import StoredRequest
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.document_drifts import compute_document_drifts
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.history.storage import store_in_history
 from evalguard.run.interrupts import interruptible
 from evalguard.run.named_tokens import name_tokens
 from evalguard.run.publishing.tracking import track_run
 from evalguard.run.record import write_run_folder
 from evalguard.run.report_files import requested_files, write_report_files
-
-if TYPE_CHECKING:
-    pass
 from evalguard.run.result import CompareResult
 
 DEFAULT_OUTPUT = Path("reports")
@@ -70,8 +65,14 @@ def finish_resumed_run(
 
 def _publish(finished: FinishedComparison, request: StoredRequest) -> CompareReport:
     asked = requested_files(finished.options, cwd=request.cwd)
-    report = write_report_files(attach_bisection(finished, request), asked)
     choices = finished.choices
+    report = finished.report
+    if finished.candidate is not None or choices.bisect.use == "always" or choices.bisect.instead:
+        # what searches is loaded where something may be searched: two finished runs need none of it
+        from evalguard.run.bisection.bisection import attach_bisection
+
+        report = attach_bisection(finished, request)
+    report = write_report_files(report, asked)
     return track_run(
         report,
         choices.track,

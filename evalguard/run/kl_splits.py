@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evalguard.core.reports.several_report import KlPart, KlSplit, StepKind
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.cluster_fields import cluster_documents
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.scoring.task_distributions import cluster_labels
 from evalguard.run.sources import ModelSource, Source

@@ -28,11 +28,11 @@ from evalguard.report.progress import ProgressLine
 from evalguard.report.several import SEVERAL_FORMATS, render_several, several_document
 from evalguard.report.words.metric_labels import decisive_comparison
 from evalguard.run.bisection.stored_request import StoredRequest
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unsearchable import names_off_reference
 from evalguard.run.choices import with_workers
 from evalguard.run.compare import RecurringBase, compare_sides, resolve_request
 from evalguard.run.ending import finish_resumed_run, store_run
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.interrupts import interruptible
 from evalguard.run.judging import build_report
 from evalguard.run.kl_splits import split_kl
@@ -290,7 +290,7 @@ def _was_stopped(result: CompareResult) -> bool:
     """Whether Ctrl-C ended the bisection of a comparison."""
     found = result.report.bisect
     ended = () if found is None else tuple(search.ended for search in found.searches)
-    return "interrupted" in ended or result.report.bisect_reason.startswith("interrupted")
+    return "interrupted" in (*ended, result.report.bisect_ended)
 
 
 def _bisect_option(

@@ -254,26 +254,8 @@ def _comparison(
         n=table.n,
         n_used=table.n,
         n_total=documents_of_task(paired),
-        base=drift.base.point,
-        base_stderr=drift.base.stderr,
-        candidate=drift.candidate.point,
-        candidate_stderr=drift.candidate.stderr,
-        sigma=drift.sigma,
-        sigma_interval=judged.interval,
-        paired_stderr=drift.paired_stderr,
-        p_value=drift.estimate.p_value,
         mid_p_value=mid_p,
         exact_p_value=exact_p,
-        method=drift.estimate.method,
-        confidence=drift.estimate.confidence,
-        false_alarm_probability=false_alarm_of(drift, tolerance),
-        outcome=verdict.outcome,
-        significant=verdict.significant,
-        certain=verdict.certain,
-        bit_identical=judged.bit_identical,
-        reason=judged.reason,
-        undecided=judged.undecided,
-        needed_n=None if judged.undecided is None else judged.undecided.needed_n,
         **drift_fields(drift, judged, tolerance),
         flips=drift.flips,
         churn=answers.churn if answers else None,
@@ -307,11 +289,29 @@ def _mcnemar_p_values(drift: Drift) -> tuple[float | None, float | None]:
 
 
 def drift_fields(drift: Drift, judged: MetricJudgement, tolerance: MetricMargin) -> dict[str, Any]:
-    """The fields of a comparison that say its drift in units of the metric, and its margin."""
-    estimate = drift.estimate
+    """The fields of a comparison that say its drift, its margin, and what is judged of both."""
+    estimate, verdict = drift.estimate, judged.verdict
     ends = (0.0, 0.0) if judged.bit_identical else (estimate.low, estimate.high)
     linear = drift.log_sign == 0
     return {
+        "base": drift.base.point,
+        "base_stderr": drift.base.stderr,
+        "candidate": drift.candidate.point,
+        "candidate_stderr": drift.candidate.stderr,
+        "sigma": drift.sigma,
+        "sigma_interval": judged.interval,
+        "paired_stderr": drift.paired_stderr,
+        "p_value": estimate.p_value,
+        "method": estimate.method,
+        "confidence": estimate.confidence,
+        "false_alarm_probability": false_alarm_of(drift, tolerance),
+        "outcome": verdict.outcome,
+        "significant": verdict.significant,
+        "certain": verdict.certain,
+        "bit_identical": judged.bit_identical,
+        "reason": judged.reason,
+        "undecided": judged.undecided,
+        "needed_n": None if judged.undecided is None else judged.undecided.needed_n,
         "margin": tolerance.sigma,
         "margin_text": tolerance.margin.text,
         "drift": estimate.point if linear else None,

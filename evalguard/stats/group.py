@@ -21,7 +21,6 @@ from evalguard.stats.companions import disagreements, plain_t, sign_flip_compani
 from evalguard.stats.compare_scores import (
     drift_fields,
     failed_comparison,
-    false_alarm_of,
     margin_tolerance,
     sigma_tolerance,
 )
@@ -220,7 +219,7 @@ def _comparison(
     judged: MetricJudgement,
     tolerance: MetricMargin,
 ) -> Comparison:
-    first, verdict = subtasks[0].comparison, judged.verdict
+    first = subtasks[0].comparison
     return Comparison(
         task=group.name,
         filter=first.filter,
@@ -229,24 +228,6 @@ def _comparison(
         directed=all(subtask.comparison.directed for subtask in subtasks),
         n=sum(subtask.comparison.n for subtask in subtasks),
         n_used=sum(subtask.comparison.n_used for subtask in subtasks),
-        base=drift.base.point,
-        base_stderr=drift.base.stderr,
-        candidate=drift.candidate.point,
-        candidate_stderr=drift.candidate.stderr,
-        sigma=drift.sigma,
-        sigma_interval=judged.interval,
-        paired_stderr=drift.paired_stderr,
-        p_value=drift.estimate.p_value,
-        method=drift.estimate.method,
-        confidence=drift.estimate.confidence,
-        false_alarm_probability=false_alarm_of(drift, tolerance),
-        outcome=verdict.outcome,
-        significant=verdict.significant,
-        certain=verdict.certain,
-        bit_identical=judged.bit_identical,
-        reason=judged.reason,
-        undecided=judged.undecided,
-        needed_n=None if judged.undecided is None else judged.undecided.needed_n,
         **drift_fields(drift, judged, tolerance),
         subtasks=group.tasks,
         subgroups=group.groups,

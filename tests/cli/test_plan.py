@@ -46,6 +46,17 @@ def test_plan_needs_both_models_or_a_run(refused: Any) -> None:
     assert "--run" in ran.err
 
 
+def test_a_file_of_a_bases_answers_is_no_model_to_score_a_sample_with(
+    refused: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "base.parquet"
+    file.write_bytes(b"PAR1")
+    ran = refused(2, "plan", "--base", str(file), "--cand", "a")
+    assert f"--base {file} is a file of a base's answers" in ran.err
+    assert "name the model: --base MODEL" in ran.err
+    assert "--run FOLDER" in ran.err
+
+
 def test_plan_from_a_run_folder(run: Any, compare: Any) -> None:
     compare("orig", "sharp")
     folder = next(Path("reports").iterdir())

@@ -25,8 +25,8 @@ from evalguard.run.bisection.bisection import attach_bisection
 from evalguard.run.bisection.command import resume_bisection
 from evalguard.run.bisection.derived_settings import SearchableCandidate
 from evalguard.run.bisection.settings_oracle import OracleContext, OracleRequest
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unchanged import check_unchanged
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.stored_run import read_stored_run
 
 # What a setting costs on a document, in nats, by task.
@@ -100,7 +100,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", opened_scorer)
         monkeypatch.setattr("evalguard.run.compare.check_models", lambda sources: None)
         own = partial(attach_bisection, open_oracle=opened)
-        monkeypatch.setattr("evalguard.run.ending.attach_bisection", own)
+        monkeypatch.setattr("evalguard.run.bisection.bisection.attach_bisection", own)
         fields = {
             "config": guard,
             "output_path": tmp_path / "reports",
@@ -539,6 +539,7 @@ def test_ctrl_c_before_anything_is_found_out_says_how_to_go_on(run: Run) -> None
     result = run(Interrupting(opened=0))
     expected = "interrupted before anything was found out; evalguard bisect --resume "
     assert result.report.bisect_reason == f"{expected}{result.run_folder} goes on"
+    assert result.report.bisect_ended == "interrupted"
     assert names(resume_bisection(result.run_folder, quiet=True)) == ["gain"]
 
 

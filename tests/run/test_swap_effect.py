@@ -13,8 +13,8 @@ from tiny_models import save_llama
 
 from evalguard.core.settings import Value
 from evalguard.errors import UsageError
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.compare import compare_sides
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.modules.swap_effect import SwapEffect, measure_swap_effects
 from evalguard.run.options import make_options
 

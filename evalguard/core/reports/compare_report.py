@@ -11,7 +11,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.reports.asked_task import AskedTask
-from evalguard.core.reports.bisect_report import BisectReport
+from evalguard.core.reports.bisect_report import BisectReport, Ended
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.findings import Finding, unstored
 from evalguard.core.reports.generations import GenerationComparison
@@ -121,6 +121,8 @@ class CompareReport:
         version: version of evalguard that made it.
         across_tasks_reason: why across_tasks is None; "" where it is not.
         bisect_reason: why bisect is None where a bisection was to be expected; "" else.
+        bisect_ended: "interrupted" or "failed": how a bisection ended that had found nothing out by
+            then; "" where none began, or bisect has what it found.
     """
 
     version: str = ""
@@ -146,6 +148,7 @@ class CompareReport:
     sequential: SequentialRun | None = None
     bisect: BisectReport | None = None
     bisect_reason: str = ""
+    bisect_ended: Ended = ""
     resources: Resources | None = field(default=None, compare=False)
     tracked: tuple[Sent, ...] = field(default=(), compare=False)
     files: Mapping[str, str] | None = field(default=None, compare=False)

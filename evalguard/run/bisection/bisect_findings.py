@@ -20,12 +20,8 @@ from evalguard.run.bisection.repair import (
     shown_assignment,
 )
 from evalguard.run.bisection.search import SearchPlan
-from evalguard.run.bisection.subject import (
-    FinishedComparison,
-    Subject,
-    choose_subject,
-    unsearchable_failures,
-)
+from evalguard.run.bisection.subject import Subject, choose_subject, unsearchable_failures
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.gate_judgement import GateJudgement
 from evalguard.run.modules.trace_prior import find_trace, weigh_settings
 from evalguard.run.scoring.scored_side import ScoredSide

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evalguard.core.checksum import with_checksum
-from evalguard.core.reports.bisect_report import BisectReport
+from evalguard.core.reports.bisect_report import BisectReport, Ended
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.score_rows import finite_rows
 from evalguard.errors import EvalguardError, Interrupted, error_text
@@ -27,24 +27,14 @@ from evalguard.run.bisection.oracle_opening import open_model_oracle
 from evalguard.run.bisection.rounds import Bisection
 from evalguard.run.bisection.settings_oracle import OpenOracle
 from evalguard.run.bisection.stored_request import StoredRequest
-from evalguard.run.bisection.subject import (
-    FinishedComparison,
-    Subject,
-    choose_subject,
-    explain_chance,
-)
+from evalguard.run.bisection.subject import Subject, choose_subject, explain_chance
 from evalguard.run.bisection.unsearchable import why_unsearchable
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.judging import build_report
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import write_document
 from evalguard.worker.server_pool import keep_servers
-
-# After the verdict: bisect where that was asked for, and write what was found beside it.
-#
-# The run folder is complete before a bisection begins. Whatever happens in it, the verdict, the
-# exit code and the files stay what they were.
-
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,15 +55,16 @@ def attach_bisection(
     """
     report = finished.report
     found: BisectReport | str
+    ended: Ended = ""
     try:
         found = _bisect_or_reason(finished, request, open_oracle)
     except (KeyboardInterrupt, Interrupted):
-        found = _interrupted_reason(finished)
+        found, ended = _interrupted_reason(finished), "interrupted"
     except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is
         _LOG.info("the bisection failed", exc_info=True)  # shown under --debug
-        found = error_text(error)
+        found, ended = error_text(error), "failed"
     if isinstance(found, str):
-        with_it = replace(report, bisect_reason=found)
+        with_it = replace(report, bisect_reason=found, bisect_ended=ended)
     else:
         with_it = replace(report, bisect=found)
     return with_it if with_it == report else _store_bisection(with_it)
@@ -206,6 +197,7 @@ def _result_with_bisection(folder: Path, report: CompareReport) -> dict[str, obj
             **there,
             "bisect": new["bisect"],
             "bisect_reason": new["bisect_reason"],
+            "bisect_ended": new["bisect_ended"],
             "notes": list(dict.fromkeys(notes)),
             **told,
         }

@@ -14,11 +14,11 @@ from typing import Any
 from evalguard.errors import UsageError
 from evalguard.report.contract.compare_document import COMPARE_SCHEMA
 from evalguard.run.bisection.stored_request import StoredRequest
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.unchanged import check_unchanged
 from evalguard.run.bisection.unsearchable import why_unsearchable
 from evalguard.run.compare import compare_sides
 from evalguard.run.ending import finish_resumed_run, finish_run
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.result import CompareResult
@@ -99,7 +99,9 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
     with keep_servers():
         again = compare_sides(request.base, request.candidate, unkept, cwd=request.cwd)
         check_unchanged(there, again.report)
-        then = replace(before, run_folder=str(folder), bisect=None, bisect_reason="")
+        then = replace(
+            before, run_folder=str(folder), bisect=None, bisect_reason="", bisect_ended=""
+        )
         # as they were settled, but for what was left out of the comparison alone
         settled = replace(again.options, write=options.write, use_history=options.use_history)
         finished: FinishedComparison = replace(again, report=then, options=settled)

@@ -17,10 +17,10 @@ from evalguard.run.bisection.config_settings import (
 )
 from evalguard.run.bisection.generation_settings import generation_settings
 from evalguard.run.bisection.model_differences import HFSide, why_not_derivable
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.bisection.tokenizer_settings import tokenizer_name, tokenizer_settings
 from evalguard.run.bisection.unsearchable import names_off_reference, why_unsearchable
 from evalguard.run.bisection.weight_settings import DerivedWeights, weight_settings
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.modules.module_settings import derive_module_settings
 from evalguard.run.sources import ModelSource
 

@@ -16,7 +16,7 @@ from evalguard.run.bisection.repaired_guard import (
     proof_command,
     render_repaired_guard,
 )
-from evalguard.run.bisection.subject import FinishedComparison
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.sources import ModelSource
 from evalguard.run.typed_options import typed_comparison, typed_text
 from evalguard.store.run_folder import write_text

@@ -21,7 +21,7 @@ from evalguard.run.bisection.settings_oracle import (
     SearchedLimit,
     SettingsOracle,
 )
-from evalguard.run.bisection.subject import FinishedComparison
+from evalguard.run.finished_comparison import FinishedComparison
 
 KEPT_FOLDER = "kept"
 """Of a run folder: what a bisection without a cache has finished, until it ends by itself."""

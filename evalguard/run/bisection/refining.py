@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.settings import Setting
-from evalguard.run.bisection.subject import FinishedComparison, Subject
+from evalguard.run.bisection.subject import Subject
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
 from evalguard.run.scoring.scored_side import ScoredSide, side_of_model

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisect_report import Repaired, RepairedMetric
 from evalguard.core.settings import Assignment, Value
-from evalguard.run.bisection.subject import FinishedComparison
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.gate_judgement import GateJudgement
 from evalguard.run.judging import judge_scores
 from evalguard.run.scoring.distribution_choice import DistributionChoice

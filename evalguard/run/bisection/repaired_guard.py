@@ -10,8 +10,8 @@ from evalguard.core.gate import Gate
 from evalguard.core.redaction import redacted_command
 from evalguard.core.settings import Value
 from evalguard.core.verdict import Margin
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.choices import Choices
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.modules.module_settings import drop_idle_modules
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.sources import ModelSource

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -17,43 +16,10 @@ from evalguard.core.gate import GateResult, is_real
 from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.limits import Limit, LimitVerdict
-from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
-from evalguard.run.choices import Choices
-from evalguard.run.meter import Meter
-from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.sources import ModelSource, Source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedComparison:
-    """A finished comparison; its report is the one that was written, ``meter`` timed it.
-
-    ``named`` is what the user called the two sides.
-    """
-
-    named: tuple[str, str]
-    sources: tuple[Source, Source]
-    scored: tuple[ScoredSide, ScoredSide]
-    choices: Choices
-    options: CompareOptions
-    report: CompareReport
-    meter: Meter | None = None
-
-    @property
-    def candidate(self) -> ModelSource | None:
-        """The candidate, if it is a model whose settings can be changed."""
-        source = self.sources[1]
-        return source if isinstance(source, ModelSource) else None
-
-    @property
-    def folder(self) -> Path | None:
-        """The run folder, if one was written."""
-        return None if self.report.run_folder is None else Path(self.report.run_folder)
-
 
 _FAR_MARGINS = 8.0  # margins from which on drift is searched for its largest causes first
 _COARSE_PARTS = 4.0  # parts of the drift that is tolerated then

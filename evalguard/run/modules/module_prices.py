@@ -31,7 +31,8 @@ from evalguard.run.bisection.settings_oracle import (
     SearchedLimit,
     SettingsOracle,
 )
-from evalguard.run.bisection.subject import FinishedComparison, Subject
+from evalguard.run.bisection.subject import Subject
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.modules.module_settings import ModuleLevel, hold_settings, take_modules_from
 from evalguard.run.modules.quantised_modules import (
     QuantisedModule,

@@ -19,7 +19,8 @@ from evalguard.run.bisection.settings_oracle import (
     SearchScale,
     SettingsOracle,
 )
-from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
+from evalguard.run.bisection.subject import Subject, choose_subject
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.modules.module_settings import hold_settings, take_modules_from
 from evalguard.run.sources import ModelSource
 from evalguard.stats.clusters import cluster_stderr, cluster_sums

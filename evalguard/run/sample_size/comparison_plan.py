@@ -13,6 +13,7 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.plan_report import PilotFacts, PlanReport, Role, TaskCost
 from evalguard.core.scores import NotCompared
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
+from evalguard.models.logits_file import is_logits_file
 from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
 from evalguard.run.interrupts import NOTHING_CACHED, interruptible
@@ -24,6 +25,7 @@ from evalguard.run.sample_size.plan_result import PlanResult
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
+from evalguard.run.stored_base import is_parquet
 from evalguard.stats.metric_plan import MetricPlan
 
 DEFAULT_PILOT = 64
@@ -66,6 +68,7 @@ def plan(
     )
     if pilot < 2:
         raise UsageError(f"a pilot of {pilot} documents shows no scatter", hint="take 64 or more")
+    _refuse_kept_answers(Path(base))
     with interruptible("reading what is to be planned", hint=NOTHING_CACHED):
         sources, choices = resolve_request(str(base), str(candidate), options)
         options = with_workers(options, choices)
@@ -95,6 +98,18 @@ def plan(
         **sign_plan(options),
     )
     return PlanResult(report)
+
+
+def _refuse_kept_answers(base: Path) -> None:
+    """Refuse a file of a base's answers: what it was not asked, nobody can ask it now."""
+    path = base.expanduser()
+    if is_parquet(path) or is_logits_file(path):
+        raise UsageError(
+            f"--base {base} is a file of a base's answers: a plan scores a sample of documents "
+            "with both models, and no model can be loaded from it",
+            hint="name the model: --base MODEL; a finished comparison is planned from with "
+            "--run FOLDER",
+        )
 
 
 def _drop_unplannable(side: ScoredSide) -> ScoredSide:

@@ -48,8 +48,9 @@ def choose_distributions(
     if mode == "auto" and (kept or file):
         mode = "reference"
     if (kept or file) and mode != "reference":
+        what = f"{kept.path} (--base)" if kept else f"{file} (save_reference)"
         raise UsageError(
-            f"a reference file has no use with distributions {mode}",
+            f"{what} is of answers and distributions, which distributions {mode} does not compare",
             hint="leave out one of the two",
         )
     if kept and (file or options.reference_top_k):

@@ -10,8 +10,8 @@ from typing import Any
 from evalguard.core.reports.trace_report import SuspectModule, TraceReport
 from evalguard.errors import EvalguardError, error_text
 from evalguard.report.words.metric_labels import decisive_comparison
-from evalguard.run.bisection.subject import FinishedComparison
 from evalguard.run.compare import compare_sides
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.modules.module_settings import note_mixed_code
 from evalguard.run.modules.swap_effect import SwapEffect, measure_swap_effects
 from evalguard.run.options import CompareOptions

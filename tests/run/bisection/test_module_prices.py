@@ -21,8 +21,9 @@ from evalguard.recipes.gguf import convert
 from evalguard.report.contract.compare_reading import read_report
 from evalguard.run.bisection import rounds
 from evalguard.run.bisection.oracle_opening import open_model_oracle
-from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
+from evalguard.run.bisection.subject import Subject, choose_subject
 from evalguard.run.compare import compare_sides
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.modules.module_prices import PricedModules, measure_prices
 from evalguard.run.options import make_options
 from evalguard.run.result import CompareResult
