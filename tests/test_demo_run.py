@@ -48,6 +48,7 @@ def test_the_port_is_worse_by_one_to_three_sigma_on_the_last_word(cache: Path) -
     assert len(result.report.candidate.settings) >= 8
 
 
+@pytest.mark.nightly
 def test_each_guilty_setting_costs_something_and_all_others_together_nothing(
     cache: Path,
 ) -> None:
@@ -68,6 +69,7 @@ def test_each_guilty_setting_costs_something_and_all_others_together_nothing(
     assert harmless.outcome in ("unchanged", "improved")
 
 
+@pytest.mark.nightly
 def test_with_every_setting_back_at_its_reference_the_port_is_the_original(cache: Path) -> None:
     names = [setting.name for setting in demo(cache, limit=2).report.candidate.settings]
     result = demo(cache, cand_set=dict.fromkeys(names, "reference"))

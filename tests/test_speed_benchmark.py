@@ -54,6 +54,7 @@ def test_a_row_says_whether_its_target_is_met() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_its_rows_run_on_a_few_documents(tmp_path: Path) -> None:
     output = tmp_path / "speed.md"
     done = run("--rows", "choice", "--quick", "--output", str(output))

@@ -112,6 +112,7 @@ def test_a_comparison_and_its_bisection_are_those_of_one_process_though_an_actor
     assert "17 blocks on 2 Ray actors" in run.err or "16 blocks on 2 Ray actors" in run.err
 
 
+@pytest.mark.nightly
 def test_what_a_lost_machine_was_asked_another_one_answers_and_the_cluster_stays(
     world: SmallWorld,
     tmp_path: Path,
@@ -175,6 +176,7 @@ def test_ctrl_c_ends_what_was_started_and_keeps_what_was_scored(
         assert "finished blocks of documents are kept" in text
 
 
+@pytest.mark.nightly
 def test_distributions_are_scored_by_all_actors_and_are_those_of_one_process(
     world: SmallWorld,
     tmp_path: Path,

@@ -135,7 +135,7 @@ print(json.dumps(sorted(ran)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["hf", "transformers"])
+@pytest.mark.parametrize("kind", ["hf", pytest.param("transformers", marks=pytest.mark.nightly)])
 def test_all_that_runs_while_a_model_answers_is_in_the_digest(tiny_llama: Path, kind: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCH, str(tiny_llama), kind, str(PACKAGE)],

@@ -96,7 +96,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("bring", "what"),
     [
         ("remote code", "a class of transformers"),
-        ("a hook", "a function of torch"),
+        pytest.param("a hook", "a function of torch", marks=pytest.mark.nightly),
         pytest.param("remote code", "the default dtype", marks=pytest.mark.nightly),
         pytest.param("a hook", "deterministic algorithms", marks=pytest.mark.nightly),
     ],

@@ -246,7 +246,10 @@ WHOLE: dict[str, tuple[dict[str, str], Change]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize(
+    "name",
+    ["a file", pytest.param("a module found before the neighbour", marks=pytest.mark.nightly)],
+)
 def test_a_change_is_scored_anew_and_nothing_else_is(
     name: str, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,11 +62,16 @@ def with_code(folder: Path, code: str) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        "an entry of a dict",
         NEIGHBOURS,
         *(
             pytest.param(one, marks=pytest.mark.nightly)
-            for one in ("a hook of all modules", "a class", "an object that is called", "a flag")
+            for one in (
+                "an entry of a dict",
+                "a hook of all modules",
+                "a class",
+                "an object that is called",
+                "a flag",
+            )
         ),
     ],
 )

@@ -171,7 +171,9 @@ def test_heavy_tails_outliers_and_empty_rows_are_healthy(tmp_path: Path, name: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["random", "heavy-tailed"])
+@pytest.mark.parametrize(
+    "kind", ["random", pytest.param("heavy-tailed", marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("name", [*FORMATS, *OTHERS])
 def test_no_healthy_quantisation_is_flagged(tmp_path: Path, name: str, kind: str) -> None:
     assert check_healthy(name, kind, tmp_path)[2] == "0"

@@ -132,6 +132,7 @@ def test_code_that_a_traced_model_brings_changes_the_other_model_in_neither_orde
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_code_was_brought_into_traces_no_model_itself(
     llama: Path, tmp_path: Path
 ) -> None:

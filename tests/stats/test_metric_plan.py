@@ -121,6 +121,7 @@ def test_no_plan_rests_a_t_test_on_fewer_than_30_documents():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_planned_documents_detect_the_margin_with_the_planned_power():
     """The whole way: a pilot's plan, then runs of that size through the real statistics."""
     pilot, _ = pilots(paired(BASE, CANDIDATE))

@@ -60,6 +60,7 @@ def test_mergekit_a_whole_task_vector_gives_the_tuned_model(
     assert any(one["elements"] for one in masks)
 
 
+@pytest.mark.nightly
 def test_mergekit_a_density_that_loses_the_tuning_is_named(
     compare: Compare, noisy_model: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_mergekit_a_density_that_loses_the_tuning_is_named(
     assert named(found) == {"density"}
 
 
+@pytest.mark.nightly
 def test_mergekit_a_method_that_trims_is_named(compare: Compare, noisy_model: Path) -> None:
     method = {"reference": "task_arithmetic", "candidate": "ties", "target": "build.method"}
     port = merged(noisy_model)

@@ -51,6 +51,7 @@ def test_onnx_int8_weights_are_named(compare: Compare) -> None:
     assert named(found) == {"weights"}
 
 
+@pytest.mark.nightly
 def test_onnx_modules_that_are_skipped_keep_their_weights(compare: Compare) -> None:
     skip = {"reference": ["model.layers.*.mlp.*"], "candidate": [], "target": "build.skip"}
     inputs = {**ONNX["build"]["inputs"], "weights": "int8"}

@@ -47,9 +47,10 @@ def loaded_as(reference: dict[str, Any] | None, candidate: dict[str, Any]) -> di
             {"quant_method": "bitsandbytes", "load_in_8bit": True},
             {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
         ),
-        (
+        pytest.param(
             {"quant_method": "quanto", "weights": "int8"},
             {"quant_method": "quanto", "weights": "int4"},
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["bitsandbytes", "quanto"],

@@ -63,6 +63,7 @@ def untied(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_torchao_an_output_embedding_that_is_quantised_is_named_beside_larger_groups(
     compare: Compare, untied: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_fla_token_by_token_is_rwkv_pip(compare: Compare) -> None:
     assert kl_mean(found) < 1e-9
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "planted", [{"bos"}, {"bos", "state"}], ids=lambda planted: "+".join(sorted(planted))
 )
@@ -151,7 +152,7 @@ def test_fla_of_a_checkpoint_that_is_rounded_already_the_norms_weights_are_no_se
 @pytest.mark.parametrize(
     "device",
     [
-        "cpu",
+        pytest.param("cpu", marks=pytest.mark.nightly),
         pytest.param(
             "cuda",
             marks=[

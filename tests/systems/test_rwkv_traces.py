@@ -30,6 +30,7 @@ def trace_there(base: Variant, candidates: Sequence[Variant], cache_dir: Path) -
     return found
 
 
+@pytest.mark.nightly
 def test_rwkv7_chunks_differ_from_the_recurrence_before_the_group_norm_and_pip_does_not(
     cache_dir: Path,
 ) -> None:
