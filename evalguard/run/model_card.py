@@ -114,7 +114,6 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
     reports = [(path, one) for path, one in found if isinstance(one, CompareReport)]
     if not reports:
         raise UsageError("no candidate of these runs has a verdict", hint=_HINT)
-    _check_candidates(found)
     (first, of_first), *others = reports
     for path, one in others:
         differing = list(find_run_differences(of_first, one))
@@ -126,6 +125,7 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
                 + (f"; and {more} more" if more > 0 else ""),
                 hint="compare all candidates with one base, and one command line",
             )
+    _check_candidates(found)
     candidates = tuple(one for _, one in found)
     return ModelCard(report=SeveralReport(base=of_first.base.name, candidates=candidates))
 

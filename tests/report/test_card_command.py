@@ -225,3 +225,11 @@ def test_a_card_needs_a_run(refused: Run) -> None:
 
 def test_regressed_runs_exit_with_0_since_the_card_is_the_result(run: Run) -> None:
     assert run("card", write(Q2)).code == 0
+
+
+def test_the_steps_of_a_chain_among_its_runs_are_told_by_their_base(refused: Run) -> None:
+    f16 = dataclasses.replace(BASE, name="Q8_0", digest="1" * 16)
+    step = write(dataclasses.replace(Q4, base=f16), "reports/Q8_0-vs-Q4_K")
+    err = refused(2, "card", write(Q8), write(Q4), step).err
+    assert "the base is not the same" in err
+    assert "name: f16 and Q8_0" in err

@@ -20,6 +20,7 @@ from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate import Gate
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
+from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.several_report import NoVerdict, SeveralReport
 from evalguard.core.scores import NotCompared
 from evalguard.core.stopping import SequentialRun, SequentialTask
@@ -189,6 +190,7 @@ def test_sizes_that_are_loaded_otherwise_say_so() -> None:
     shown = run("nf4", candidate=dataclasses.replace(candidate("nf4"), size=size))
     page = section(shown)
     assert column(page, "size")["nf4"].startswith("2.40 MB (")
+    assert column(page, "bits per weight")["nf4"].startswith("16.0 (")
     assert "loaded as bitsandbytes nf4" in notes(page).values()
 
 
@@ -246,3 +248,24 @@ def test_without_kl_the_picture_is_of_recovery() -> None:
 
 def test_without_sizes_there_is_no_picture() -> None:
     assert picture(BROKEN) == ""
+
+
+def test_findings_that_go_without_saying_come_last() -> None:
+    differ = Finding(kind="sides_differ", text="configs differ: dtype float32 -> q4_K")
+    moved = Finding(kind="distributions_moved", text="beneath the scores the distributions moved")
+    page = section(run("Q5_K", findings=(differ, moved)), run("Q4_K", findings=(differ,)))
+    told = [line for line in page.splitlines() if line.startswith("- **")]
+    assert [line.partition("**: ")[0] for line in told] == ["- **Q5\\_K", "- **all"]
+
+
+def test_an_estimated_kl_is_said_to_be_of_all_rows_or_of_those_that_have_one() -> None:
+    estimated = dataclasses.replace(Q8.distributions[0], exact=False)
+    one, other = run("Q5_K", distributions=(estimated,)), run("Q6_K", distributions=(estimated,))
+    said = "estimated from a reference file of the base"
+    page = section(one, other)
+    assert f"in nats a token, {said}, with 95% intervals" in page
+    assert "(1)" not in column(page, "mean KL")["Q5_K"]
+    page = section(one, Q8)
+    assert notes(page)["1"] == f"KL is {said}"
+    assert column(page, "mean KL")["Q5_K"].endswith(" (1)")
+    assert not column(page, "mean KL")["Q8_0"].endswith(" (1)")

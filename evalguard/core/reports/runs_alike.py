@@ -80,9 +80,10 @@ def _value_differences(one: Mapping[str, Value], two: Mapping[str, Value]) -> It
 
 def _tasks(report: CompareReport) -> dict[str, None]:
     """Tasks and groups of which a run says anything, if only that they were asked."""
-    asked = [one.task for one in (*report.tasks, *report.distributions)]
-    left_out = [one.task for one in report.not_compared]
-    return dict.fromkeys([*(one.task for one in report.comparisons), *asked, *left_out])
+    found = [one.task for one in report.comparisons]
+    found += [one.task for one in report.tasks]
+    found += [one.task for one in report.distributions]
+    return dict.fromkeys([*found, *(one.task for one in report.not_compared)])
 
 
 def _task_differences(task: str, first: CompareReport, other: CompareReport) -> Iterator[str]:

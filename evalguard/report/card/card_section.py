@@ -54,8 +54,10 @@ _NONE = "–"
 _MOST_METRICS = 6
 _MOST_FINDINGS = 8
 _SAME = 1e-6  # relative: rounding of a base that was scored twice
+# That a quantised model has another dtype, and that a loss has no single document.
+_OF_COURSE = frozenset({"sides_differ", "loss_is_spread"})
 _LONGEST_NAME, _LONGEST_SENTENCE = 200, 600
-_ESTIMATED = "KL is estimated from a reference file of the base"
+_ESTIMATED = "estimated from a reference file of the base"
 
 
 @dataclass(slots=True)
@@ -87,7 +89,8 @@ def card_section(report: SeveralReport, *, plot: str = "") -> str:
     name = f"{printable(report.base)} (base)"
     size = _size_cells(reports[0].base.size, notes)
     cells = [[name, *size, "", "", "", *_base_cells(reports, shown, notes), ""]]
-    cells += [_row(one, shown, notes) for one in rows]
+    mixed = len({_is_estimated(one.outcome) for one in rows if not one.unknown}) > 1
+    cells += [_row(one, shown, notes, mixed=mixed) for one in rows]
     table = Table(
         headings=[inline(one, _LONGEST_NAME) for one in headings],
         rows=cells,
@@ -116,7 +119,8 @@ def draw_card_plot(report: SeveralReport) -> str:
     return size_plot_file(draw_kl_plot(report) or draw_recovery_plot(report)[0])
 
 
-def _row(row: LadderRow, keys: Sequence[Key], notes: _Notes) -> list[str]:
+def _row(row: LadderRow, keys: Sequence[Key], notes: _Notes, *, mixed: bool) -> list[str]:
+    """Cells of a candidate; ``mixed``: KL of some candidates is estimated, and of some exact."""
     said = [printable(row.name)]
     one = row.outcome
     if isinstance(one, CompareReport) and stops_early(one):
@@ -130,7 +134,7 @@ def _row(row: LadderRow, keys: Sequence[Key], notes: _Notes) -> list[str]:
     if row.unknown:
         kl = [f"{_NONE} {notes.mark(f'no KL: {printable(row.unknown)}')}"] * 3
     else:
-        how = f" {notes.mark(_ESTIMATED)}" if _is_estimated(one) else ""
+        how = f" {notes.mark(f'KL is {_ESTIMATED}')}" if mixed and _is_estimated(one) else ""
         mean, tail, top = row.kl, row.kl_tail, row.same_top1
         kl = [
             _figure_cell(mean, kl_cell(mean), kl_interval_cell(mean), notes) + how,
@@ -154,8 +158,11 @@ def _size_cells(size: CheckpointSize | None, notes: _Notes) -> tuple[str, str]:
         why = size.reason or "the files do not say it"
         unknown = f"{_NONE} {notes.mark(f'the size is not known: {printable(why)}')}"
     loaded = f" {notes.mark(f'loaded as {printable(size.loaded_as)}')}" if size.loaded_as else ""
-    stored = unknown if size.bytes is None else size_cell(replace(size, loaded_as="")) + loaded
-    return stored, unknown if size.bits_per_weight is None else bits_cell(size)
+    stored = replace(size, loaded_as="")  # the note says what is loaded
+    return (
+        unknown if size.bytes is None else size_cell(stored) + loaded,
+        unknown if size.bits_per_weight is None else bits_cell(stored) + loaded,
+    )
 
 
 def _figure_cell(figure: Figure, value: str, interval: str, notes: _Notes) -> str:
@@ -265,8 +272,10 @@ def _legend(report: SeveralReport) -> str:
     """What the columns hold, how much was asked, and the gate's rule where all have the same."""
     reports = report.reports
     confidence = format_percent(reports[0].gate.confidence)
+    known = [one for one in ladder_rows(report.candidates) if not one.unknown]
+    how = f", {_ESTIMATED}" if known and all(_is_estimated(one.outcome) for one in known) else ""
     texts = [
-        f"KL(base || model) in nats a token, with {confidence} intervals{_of_tasks(reports)}",
+        f"KL(base || model) in nats a token{how}, with {confidence} intervals{_of_tasks(reports)}",
         "metrics as value (recovery, sigma): recovery is what is kept of the base's value, above "
         "100% is better; sigma is the drift in standard errors of the base, above 0 is worse, "
         f"with its paired {confidence} interval",
@@ -308,9 +317,20 @@ def _verdicts(report: SeveralReport) -> Iterator[str]:
         if isinstance(one, CompareReport):
             waived = [" ".join(filter(None, each.key[::2])) for each in one.gate.accepted]
             said += [(name, f"{printable(each)} is accepted by a waiver") for each in waived]
-    found = grouped_findings(report)
+    found = [*_findings(report, of_course=False), *_findings(report, of_course=True)]
     said += found[:_MOST_FINDINGS]
     for name, text in said:
         yield f"- **{inline(name, _LONGEST_NAME)}**: {inline(text, _LONGEST_SENTENCE)}"
     if len(found) > _MOST_FINDINGS:
         yield f"- and {len(found) - _MOST_FINDINGS} more findings, in the reports of the runs"
+
+
+def _findings(report: SeveralReport, *, of_course: bool) -> list[tuple[str, str]]:
+    """The findings that go without saying in a ladder, or all others, which stand first."""
+    candidates = [
+        replace(one, findings=tuple(f for f in one.findings if (f.kind in _OF_COURSE) == of_course))
+        if isinstance(one, CompareReport)
+        else one
+        for one in report.candidates
+    ]
+    return grouped_findings(replace(report, candidates=tuple(candidates)))
