@@ -26,10 +26,10 @@ test-slow: $(VENV)/.test $(VENV)/.ray browser
 # Each system of docs/systems in an environment of its own, made once and kept under
 # EVALGUARD_SYSTEMS_CACHE.
 test-systems: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "systems and not nightly and not gpu" -n 2 --dist loadgroup --durations 25
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/systems -m "not nightly and not gpu" -n 2 --dist loadgroup --durations 25
 
 # Takes hours: full-size simulations, endurance runs, the lowest and newest dependencies.
-test-nightly: $(VENV)/.test browser
+test-nightly: $(VENV)/.test $(VENV)/.ray browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not gpu" -n 2 --dist worksteal
 
 lint: $(VENV)/.test
