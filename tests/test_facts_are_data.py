@@ -50,7 +50,6 @@ SEARCHED = {
     ("run/error_places.py", "f\"'{setting.target.path}'\" in message"): TO_BE_DONE,
     ("run/error_places.py", "str(setting.target) in message"): TO_BE_DONE,
     ("run/publishing/shown_result.py", "message.split('\\n', 1)"): "the first line of any error",
-    ("run/several.py", "result.report.bisect_reason.startswith('interrupted')"): "to be done",
 }
 
 
