@@ -24,8 +24,9 @@ from evalguard.core.amounts import size_text
 from evalguard.core.reports.module_prices import ModulePrice, ModulePrices
 from evalguard.recipes.gguf import convert
 from evalguard.run.bisection.oracle_opening import open_model_oracle
-from evalguard.run.bisection.subject import FinishedComparison, Subject, choose_subject
+from evalguard.run.bisection.subject import Subject, choose_subject
 from evalguard.run.compare import compare_sides
+from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.modules.module_prices import PricedModules, measure_prices
 from evalguard.run.options import make_options
 

@@ -100,9 +100,6 @@ def test_a_run_of_the_first_version_makes_a_card(run: Run) -> None:
     assert ",docs=?" in out
 
 
-# What is refused: with what differs, and before anything is written.
-
-
 def test_runs_of_other_bases_are_refused(run: Run, refused: Run) -> None:
     other = dataclasses.replace(BASE, name="bf16", digest="0" * 16)
     folders = write(Q8), write(dataclasses.replace(Q4, base=other))

@@ -189,8 +189,6 @@ def test_any_report_gives_what_the_hub_reads_or_says_that_there_is_nothing(
     }
 
 
-# Results of the hub's own benchmarks: the newer form, which leaderboards read.
-
 GSM8K: dict[str, Any] = {
     **ACC, **UNCHANGED, "task": "gsm8k", "metric": "exact_match", "filter": "strict-match",
     "n": 1319, "n_used": 1319, "n_total": 1319, "base": 0.55, "candidate": 0.5466,

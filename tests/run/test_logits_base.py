@@ -154,9 +154,6 @@ def test_a_worker_gives_the_same(compare: Compare, file: Path, tmp_path: Path) -
     assert there.distributions == here
 
 
-# What cannot be compared
-
-
 def damage(content: bytes, how: str) -> bytes:
     changed, rows = bytearray(content), 20 + 4 * 10 * CONTEXT
     if how == "cut":
@@ -253,9 +250,6 @@ def test_options_that_a_file_cannot_follow_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         compare(file, "llama", **given)
-
-
-# llama.cpp itself
 
 
 @pytest.mark.data

@@ -13,10 +13,11 @@ from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisect_report import (
     Ended,
     GuiltySetting,
+    Measured,
     MetricSearch,
+    UntestableAssignment,
 )
 from evalguard.errors import error_text
-from evalguard.run.bisection.measured import build_measured, build_untestable
 from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.settings_oracle import (
     SettingsOracle,
@@ -67,10 +68,10 @@ class SearchOutcome:
             log_unit=self.oracle.scale.log_unit,
             unit=plan.subject.unit,
             inert=self._inert(),
-            untestable=build_untestable(result),
+            untestable=_untestable(result),
             evaluations=result.cost + (more.cost if more else 0.0),
             probes=len(result.probes) + (len(more.trials) if more else 0),
-            measured=build_measured(result),
+            measured=_measured(result),
             loads=self.oracle.loads,
             seed=plan.seed,
             ended=self._end_state(),
@@ -144,3 +145,35 @@ class SearchOutcome:
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _measured(result: BisectResult) -> tuple[Measured, ...]:
+    """Every measurement, in order; what was not scored has no drift."""
+    return tuple(
+        Measured(
+            settings=probe.settings,
+            documents=probe.documents,
+            documents_so_far=probe.documents_so_far,
+            drift_sigma=_finite(probe.drift_sigma),
+            error_sigma=_finite(probe.error_sigma),
+            outcome=probe.outcome,
+            reason=probe.untestable,
+            cost=probe.cost,
+        )
+        for probe in result.probes
+    )
+
+
+def _untestable(result: BisectResult) -> tuple[UntestableAssignment, ...]:
+    """The assignments that could not be built or run."""
+    return tuple(
+        UntestableAssignment(
+            settings=probe.settings, outcome=probe.outcome, reason=probe.untestable
+        )
+        for probe in result.untestable
+        if probe.outcome != "scored"
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
