@@ -147,9 +147,32 @@ def measure_ladder(ladder: Ladder, cache_dir: Path, *, limit: int | None) -> Sev
             config=file,
             limit=limit,
             cache_dir=cache_dir,
-            output_path=Path(place) / "runs",
+            write=False,
             track=("none",),
         )
+
+
+def introduction(limit: int | None) -> Iterator[str]:
+    """Yield how the tables were made, and what is to be known of them."""
+    documents = "all documents" if limit is None else f"the first {limit:,} documents"
+    yield "# The ladder: which quantisation, at what size, at what cost\n"
+    option = "" if limit is None else f"--limit {limit} "
+    yield (
+        f"`python -m benchmarks.ladder {option}--shared-data ../shared/data --output "
+        "benchmarks/results/ladder.md --page benchmarks/results/ladder.html`\n"
+    )
+    yield (
+        f"Against the checkpoint in float32, {documents} of each task, KL by a reference of the "
+        "base (its 64 most probable tokens and draws of the rest). GGUF: every matrix has the one "
+        "type, rounded by ggml, run by llama.cpp (xllamacpp 2026.10.11549), without an importance "
+        "matrix. Rows of these models are short (128 and 256 weights, 64 and 172), so that "
+        "K-quants give way by llama.cpp's rules: most of q6_K is Q8_0, of q5_K Q5_1, of q4_K "
+        "Q5_0, of q3_K Q4_0, and rows of 172 are F16 in every quantised file. torchao keeps "
+        "embeddings in float32 and int4 in bytes; nf4 is made while loading, so that its size is "
+        "the checkpoint's, and bitsandbytes' kernel for CPUs has no matrix of 172 columns. "
+        "Passages of stories260K that come from one story count as independent here. The page "
+        " of the demo's model: [ladder.html](ladder.html).\n"
+    )
 
 
 def report_ladder(ladder: Ladder, result: SeveralResult) -> Iterator[str]:
@@ -158,8 +181,11 @@ def report_ladder(ladder: Ladder, result: SeveralResult) -> Iterator[str]:
     yield "```text"
     yield result.render(width=80).split("\nMore: ")[0].split("\nNext")[0].rstrip()
     yield "```\n"
-    markdown = result.rendered("markdown")
-    yield from (line for line in markdown.splitlines() if line.startswith("|"))
+    for line in result.rendered("markdown").splitlines():
+        if line.startswith("| step |"):
+            yield f"\nSteps, in standard errors of {result.report.base}:\n"
+        if line.startswith("|"):
+            yield line
     yield ""
 
 
@@ -179,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tasks=("evalguard_lastword", "evalguard_rolling"),
         include=_ROOT / "tasks",
     )
-    lines = []
+    lines = list(introduction(given.limit))
     with tempfile.TemporaryDirectory() as place:
         ladders = [demo]
         if given.shared_data:
