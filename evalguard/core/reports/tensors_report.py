@@ -11,15 +11,16 @@ from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED
 
-# identical: bit for bit; equal: the same numbers in another dtype; within, beyond the tolerance.
-TensorState = Literal["identical", "equal", "within", "beyond", "shape", "unreadable"]
+# identical: bit for bit; equal: the same numbers in another dtype; within, beyond the tolerance;
+# rescaled: within it once factors of rows and columns are taken back, which other tensors may do.
+TensorState = Literal["identical", "equal", "within", "rescaled", "beyond", "shape", "unreadable"]
 FileKind = Literal["safetensors", "torch", "gguf", "npz", "npy"]
 LikenessKind = Literal["precision", "structure", "noise"]
 Role = Literal["tensor", "scale", "zero point"]
 
 # The gravest first.
 STATES: tuple[TensorState, ...] = (
-    "unreadable", "shape", "beyond", "within", "equal", "identical",
+    "unreadable", "shape", "beyond", "rescaled", "within", "equal", "identical",
 )  # fmt: skip
 
 
@@ -143,7 +144,8 @@ class TensorDelta:
             them; ``beyond_blocks``: runs of 32 that hold some.
         damage: rows and blocks that stand out, and what was done to them.
         state: identical: bit for bit; equal: the same numbers in another dtype or layout; within,
-            beyond the tolerance; shape: of another shape.
+            beyond the tolerance; rescaled: within it once factors of rows and columns are taken
+            back, which other tensors may do; shape: of another shape.
         role: a tensor's values, or a scale or zero point of its quantisation.
         greatest_absolute: greatest abs(candidate - base) of all elements.
         greatest_relative: greatest abs(candidate - base) / abs(base) of all elements.
@@ -303,7 +305,12 @@ class TensorsReport:
 
     @property
     def exit_code(self) -> int:
-        """0 equal within tolerance, 1 not, 3 where a tensor could not be read."""
+        """0 equal within tolerance, 1 not, 3 where a tensor could not be read, or all that differs
+        was rescaled: whether that cancels out is not known from weights."""
         if self.count("unreadable"):
             return EXIT_FAILED
-        return EXIT_PASSED if self.passed else EXIT_REGRESSED
+        if self.passed:
+            return EXIT_PASSED
+        differs = self.missing or self.count("beyond") or self.count("shape")
+        known = differs or self.invariants
+        return EXIT_REGRESSED if known else EXIT_FAILED

@@ -28,7 +28,6 @@ _BOTH_WAYS = 2
 ANYTHING = np.float32(1e30)
 SEARCHED = np.finfo(np.float32).max
 CUT_OFF = np.float32(np.inf)
-_FEW_LEVELS = 16  # up to as many a quantiser may choose its scale by least squares, or move errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +111,3 @@ def lost_by_float16(scale: Array) -> Array:
     """Return what a scale loses when it is stored as float16: half a unit in its last place."""
     lost: Array = np.maximum(np.abs(scale) * np.float32(2**-11), np.float32(2**-25))
     return lost
-
-
-def moves_errors(codes: Array) -> bool:
-    """Whether integers have so few levels that a quantiser may move errors (GPTQ), which then
-    are no longer those of rounding to nearest."""
-    return int(codes.max(initial=0)) - int(codes.min(initial=0)) < _FEW_LEVELS

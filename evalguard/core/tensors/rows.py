@@ -396,5 +396,5 @@ def _name_block(base: Array, candidate: Array) -> tuple[Fault, float]:
 
 
 ROW_FAULTS: tuple[Fault, ...] = tuple(
-    one for one in get_args(Fault) if one.startswith(("rows ", "blocks ", "heads "))
+    one for one in get_args(Fault) if one.startswith(("rows ", "blocks ", "heads ", "zero points "))
 )

@@ -26,6 +26,8 @@ Fault = Literal[
     "rows permuted", "heads permuted", "rows swapped", "rows rolled", "rows shifted",
     "rows duplicated", "rows zeroed", "rows negated", "rows scaled", "rows not finite",
     "rows damaged", "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
+    # of packed weights
+    "zero points off", "rescaled",
 ]  # fmt: skip
 
 # These say where, and not what was done.

@@ -25,6 +25,7 @@ from evalguard.core.reports.tensors_report import (
     TensorState,
 )
 from evalguard.core.settings import Value
+from evalguard.core.tensors.channel_factors import ChannelFactors
 from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
 from evalguard.core.tensors.invariants import check_invariant
 from evalguard.core.tensors.name_map import Layout, NameAlignment, NameMap
@@ -39,6 +40,7 @@ from evalguard.run.tensors.likeness import (
     describe_layout_fault,
     find_exchanged,
 )
+from evalguard.run.tensors.rescaling import explain_plain
 from evalguard.run.tensors.resized_pairs import ResizedPair, find_resized
 from evalguard.run.tensors.streaming import (
     StoredPair,
@@ -261,10 +263,13 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
     found: dict[str, TensorDelta] = {}
     unlike: list[StoredPair] = []
     others: dict[str, tuple[Likeness, ...]] = {}
+    rescaled: dict[str, ChannelFactors] = {}
     processes = options.processes or default_processes(total)
     for summed in sum_pairs(pairs, processes=processes, progress=advance):
-        delta, others[summed.pair.name] = _summed_delta(summed, options.noise)
-        found[summed.pair.name] = delta
+        delta, seen = _summed_delta(summed, options.noise)
+        found[delta.name], others[delta.name] = delta, seen.others
+        if seen.rescaling is not None:
+            rescaled[delta.name] = seen.rescaling
         unknown = delta.state == "beyond" and delta.likeness is None
         if unknown and summed.sums.relative_l2 > _UNLIKE:
             unlike.append(summed.pair)
@@ -275,6 +280,10 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
                 kind="structure", name="swapped", fault="swapped", detail=f"it is {other}"
             ),
         )
+    for pair in pairs if any(one.candidate.parts for one in pairs) else ():
+        explained = explain_plain(pair, found[pair.name], rescaled, pairs)
+        if explained is not None:
+            found[pair.name] = replace(found[pair.name], state="rescaled", likeness=explained)
     return _agree(found, others)
 
 
@@ -333,25 +342,25 @@ def _unsummed(pair: StoredPair) -> TensorDelta:
     )
 
 
-def _summed_delta(
-    summed: SummedPair, noise: NoiseTable | None
-) -> tuple[TensorDelta, tuple[Likeness, ...]]:
-    """Return a pair's delta, and what explains it as exactly as what it looks like."""
+def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> tuple[TensorDelta, Description]:
+    """Return a pair's delta, and what its difference looks like."""
     pair, sums = summed.pair, summed.sums
     delta = _unsummed(pair)
     if summed.fault:
-        return replace(delta, state="unreadable", fault=summed.fault), ()
+        return replace(delta, state="unreadable", fault=summed.fault), Description()
     state = _state(pair, sums)
     seen = Description()
     if sums.greatest_abs.value > 0.0 or state == "beyond":
         try:
             seen = describe_difference(summed, noise, beyond=state == "beyond")
         except (EvaluationError, ValueError) as error:  # changed while it was read
-            return replace(delta, state="unreadable", fault=str(error)), ()
+            return replace(delta, state="unreadable", fault=str(error)), seen
         finally:
             forget_bytes(pair.base, pair.candidate)
     if sums.beyond and state == "within" and not seen.sound:
         state = "beyond"
+    if seen.rescaling is not None and not seen.damage:
+        state = "rescaled"
     shape = pair.base.shape
     delta = replace(
         delta,
@@ -383,7 +392,7 @@ def _summed_delta(
         ),
         likeness=seen.likeness,
     )
-    return delta, seen.others
+    return delta, seen
 
 
 def _state(pair: StoredPair, sums: PairSums) -> TensorState:
@@ -401,7 +410,8 @@ def _state(pair: StoredPair, sums: PairSums) -> TensorState:
     if sums.snr is None or sums.snr >= least:
         return "within"
     # one element may have made the scale of a whole row: then its format keeps no more
-    kept = pair.candidate.parts and not sums.beyond
+    # whether elements beyond their format are damage is said by their blocks
+    kept = pair.candidate.parts and pair.is_bounded
     return "within" if kept and uses_whole_range(pair.candidate) else "beyond"
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reports.tensors_report import Likeness
-from evalguard.core.tensors.bounds import moves_errors
-from evalguard.core.tensors.differences import BLOCK
+from evalguard.core.tensors.channel_factors import ChannelFactors
 from evalguard.core.tensors.grid import Grid, explain_by_grid
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.core.tensors.precision_vote import PrecisionVote, vote_precision
@@ -27,9 +26,12 @@ from evalguard.core.tensors.structure import (
     find_swapped,
     fingerprint_places,
 )
+from evalguard.run.tensors.packed_fit import fit_blocks
+from evalguard.run.tensors.rescaling import find_rescaling, name_rescaling
 from evalguard.run.tensors.row_scan import (
     expect_grid,
     expect_rounding,
+    name_rows,
     scan_rows,
     shape_rows,
 )
@@ -46,7 +48,6 @@ _SMALL = 1 << 20  # elements: rows of less are always looked at
 _UNEVEN = 4.0  # times the median of the parts' relative squared errors
 # What a candidate's dtype loses of an element: a factor is exact up to it.
 _LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "float64": 2.0**-22}
-_MANY_BLOCKS = 0.25  # of all blocks
 # What no order of rows or columns makes.
 _NEVER_LAYOUT: tuple[Fault, ...] = ("rows shifted", "rows zeroed", "rows not finite")
 _MOVED: tuple[Fault, ...] = ("rows duplicated", "rows permuted", "rows swapped")
@@ -61,6 +62,7 @@ class Description:
         likeness: None: like nothing known.
         others: exact explanations that are as good.
         damage: rows and blocks that are damaged, the most first.
+        rescaling: factors by which rows and columns were multiplied before they were quantised.
         sound: whether the stored format explains it all, though elements are beyond its bound: of a
             quantiser that moves errors.
     """
@@ -69,6 +71,7 @@ class Description:
     others: tuple[Likeness, ...] = ()
     damage: tuple[RowFault, ...] = ()
     sound: bool = False
+    rescaling: ChannelFactors | None = None
 
 
 def describe_difference(
@@ -95,6 +98,10 @@ def describe_difference(
         rounding = rounding or name_format(pair)
         if not sums.beyond and not beyond:
             return Description(likeness=rounding)
+        if pair.candidate.parts and sums.beyond:
+            packed = _describe_packed(pair, rounding, beyond=beyond)
+            if packed is not None:
+                return packed
     grid = None if rounding is not None else explain_by_grid(base, candidate)
     if grid is not None:
         rounding = _grid_likeness(grid)
@@ -107,11 +114,40 @@ def describe_difference(
         if vote is not None and vote.way is not None and vote.rounded == "candidate":
             expected = expect_rounding(vote.way)
         damage = scan_rows(pair, expected)
-    if not beyond and _is_sound(summed, damage):
-        return Description(likeness=rounding, sound=True)
     if vote is None and pair.is_bounded and not damage:
         rounding = None  # what it is stored in explains nothing that its format cannot do
     return _conclude(summed, noise, rounding, damage)
+
+
+def _describe_packed(
+    pair: StoredPair, rounding: Likeness | None, *, beyond: bool
+) -> Description | None:
+    """Say what is wrong with blocks of a packed candidate, or that nothing is; None where they
+    are off in another way."""
+    fit = fit_blocks(pair)
+    if fit is None:
+        return None
+    factors = find_rescaling(pair) if fit.moves_errors else None
+    if factors is not None:
+        undone = fit_blocks(pair, rows=factors.rows, columns=factors.columns)
+        faults = None if undone is None else undone.find_faults()
+        if faults is not None:
+            seen = name_rescaling(factors)
+            if faults:
+                seen = _rows_likeness(faults, seen)
+            return Description(likeness=seen, damage=faults, rescaling=factors)
+    named: tuple[RowFault, ...] = ()
+    if fit.rows == pair.base.shape[0]:
+        named = name_rows(pair, fit.whole_rows)
+    faults = fit.find_faults(named=named)
+    if faults and not fit.moves_errors and faults[0].fault in UNKNOWN_DAMAGE:
+        # what a rounding to nearest explains of each element says more than its blocks do
+        faults = scan_rows(pair) or faults
+    if faults:
+        return Description(likeness=_rows_likeness(faults, rounding), damage=faults)
+    if faults is not None and not beyond:
+        return Description(likeness=rounding, sound=True)
+    return None
 
 
 def _conclude(
@@ -156,19 +192,6 @@ def _rows_likeness(damage: Sequence[RowFault], rounding: Likeness | None) -> Lik
         fault=first.fault,
         detail="; ".join([first.detail, *others]),
     )
-
-
-def _is_sound(summed: SummedPair, damage: Sequence[RowFault]) -> bool:
-    """Whether a bound is no bound: in few levels a quantiser may move errors from column to column
-    (GPTQ), and then most rows are beyond half a step, none far more than the others."""
-    pair, sums = summed.pair, summed.sums
-    blocks = sums.elements / BLOCK
-    if not pair.candidate.parts or not sums.beyond or sums.beyond_blocks < _MANY_BLOCKS * blocks:
-        return False
-    if not moves_errors(pair.candidate.read(0, min(pair.candidate.elements, _SAMPLE * 8))):
-        return False
-    shape = shape_rows(pair.base.shape)
-    return shape is None or sum(len(one.rows) for one in damage) > _MOST * shape[0]
 
 
 def _find_exact(summed: SummedPair, base: Array, candidate: Array) -> list[Likeness]:

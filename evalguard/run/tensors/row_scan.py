@@ -91,6 +91,17 @@ class PairRows:
         return allowed
 
 
+def name_rows(pair: StoredPair, rows: NDArray[np.intp]) -> tuple[RowFault, ...]:
+    """Say what was done to whole rows that are known to be damaged; () of what says only where."""
+    shape = shape_rows(pair.base.shape)
+    if shape is None or not rows.size:
+        return ()
+    reader = PairRows(pair, *shape)
+    found = find_row_faults(_fill(reader), rows, reader.pick)
+    blocks = ("blocks ", "rows damaged")
+    return tuple(one for one in found if not one.fault.startswith(blocks))
+
+
 def scan_rows(
     pair: StoredPair, expected: Callable[[Array, Array], Array] | None = None
 ) -> tuple[RowFault, ...]:

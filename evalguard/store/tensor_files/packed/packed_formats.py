@@ -4,7 +4,7 @@ the names and dtypes of its parts, and by what the checkpoint says of itself."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -88,9 +88,16 @@ def fold_packed(
         taken |= {one.name for one in made.parts}
         found[made.parts[0].name] = made
     left = {name: one for name, one in tensors.items() if name not in taken}
-    for made in _find_unknown(left, {one.name for one in found.values()}, told):
+    names = {one.name: first for first, one in found.items()}
+    for made in _find_unknown(left, told):
+        first = names.get(made.name)
+        if first is None:
+            found[made.parts[0].name] = made
+        elif found[first].fault:  # more of what cannot be read
+            found[first] = replace(found[first], parts=(*found[first].parts, *made.parts))
+        else:
+            continue
         taken |= {one.name for one in made.parts}
-        found[made.parts[0].name] = made
     quantised = bool(found) or bool(told.method)
     folded: dict[str, StoredTensor] = {}
     scales: dict[str, StoredTensor] = {}
@@ -226,9 +233,7 @@ def _choose_by_dtype(
     return name, read_scaled
 
 
-def _find_unknown(
-    left: Mapping[str, StoredTensor], known: set[str], told: Quantisation
-) -> Iterator[StoredTensor]:
+def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Iterator[StoredTensor]:
     """Yield weights of which parts are left that nothing explains, as what cannot be read."""
     modules: dict[str, list[StoredTensor]] = {}
     why: dict[str, str] = {}
@@ -252,9 +257,7 @@ def _find_unknown(
             continue
         modules.setdefault(stem, []).append(tensor)
     for stem, parts in modules.items():
-        name = f"{stem}.weight"
-        if name not in known:
-            yield _faulty(name, tuple(parts), why[stem], told)
+        yield _faulty(f"{stem}.weight", tuple(parts), why[stem], told)
 
 
 def _find_orphan(name: str) -> tuple[str, str] | None:

@@ -52,7 +52,9 @@ def read_compressed_tensors_integers(parts: Parts) -> StoredTensor:
             f"{stored.name} says {list(shape)}, {packed.name} is of shape {list(packed.shape)}"
         )
     columns, words = shape[-1], packed.shape[-1]
-    bits = next((one for one in range(1, 9) if -(-columns * one // 32) == words), 0)
+    fitting = [one for one in range(1, 9) if -(-columns * one // 32) == words]
+    told = parts.told.integer_bits  # of under 32 columns several fit
+    bits = told if told in fitting else max(fitting, default=0)
     if not bits:
         raise PackingError(
             f"{packed.name} has {words:,} words a row, which hold {columns:,} columns of no whole "

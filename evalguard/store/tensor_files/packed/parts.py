@@ -112,7 +112,7 @@ def load_once(tensor: StoredTensor, change: Callable[[Array], Array] | None = No
 
 def power_of_two(exponents: Array) -> Array:
     """Return scales that are stored as an exponent with a bias of 127 (E8M0; 255 is NaN)."""
-    codes = exponents.astype(np.float32)
+    codes = exponents.astype(np.float64)
     return np.where(codes == 255, np.nan, np.exp2(codes - 127)).astype(np.float32)
 
 

@@ -65,6 +65,13 @@ class Quantisation:
             return tuple(block)
         return ()
 
+    @property
+    def integer_bits(self) -> int:
+        """Bits of all weights that are integers; 0 where nothing says it or they differ."""
+        told = {one.get("num_bits") for one in self._weights() if one.get("type") == "int"}
+        bits = told.pop() if len(told) == 1 else 0
+        return bits if isinstance(bits, int) and 1 <= bits <= 8 else 0
+
     def _weights(self) -> Iterator[Mapping[str, Any]]:
         groups = self.settings.get("config_groups")
         for group in groups.values() if isinstance(groups, dict) else ():
@@ -76,10 +83,12 @@ class Quantisation:
 def read_quantisation(config: Mapping[str, Any], folder: Path) -> Quantisation:
     """Return what config.json says, else a library's own file in the folder."""
     found: dict[str, Any] = {}
-    for key in ("quantization_config", "compression_config"):
-        told = config.get(key)
-        if isinstance(told, dict):
-            found = {**told, **found}
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        for key in ("quantization_config", "compression_config"):
+            told = part.get(key)
+            if isinstance(told, dict):
+                found = {**told, **found}
     method = str(found.get("quant_method") or found.get("quantization_type") or "")
     for name, owner in _OWN_FILES.items():
         if method not in ("", owner):

@@ -133,6 +133,16 @@ class RowGrid:
             values *= self.factors
         return values.reshape(-1)
 
+    def reach(self, raw: Bytes) -> Array:
+        """Return half the step at each element."""
+        rows = self.split(raw)
+        found = self.grouped(np.take(self.levels.reach, rows.codes))
+        found *= self.spread(np.abs(rows.scales))
+        found = found.reshape(len(rows.codes), self.columns)
+        if self.factors is not None:
+            found *= np.abs(self.factors)
+        return found.reshape(-1)
+
     def _bound(self, raw: Bytes, values: Array, _exact: Array) -> Bound:
         """Return the greatest error of a rounding to nearest in each element."""
         rows, levels = self.split(raw), self.levels

@@ -123,6 +123,7 @@ def read_scaled(parts: Parts) -> StoredTensor:
         parts.told.name or f"{codes.dtype} with a scale",
         parts,
         zero_point=parts.find("_zero_point"),
+        levels=signed_levels(parts.told.integer_bits or 8) if codes.dtype == "int8" else None,
         blocks=blocks if len(used.shape) >= 2 else (),
         factors=parts.find_smoothing(),
     )

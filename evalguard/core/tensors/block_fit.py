@@ -1,0 +1,246 @@
+"""How well the blocks of a packed weight fit the weight that they were made from.
+
+A rounding to nearest leaves every element within half a step. Quantisers that move errors from
+column to column (GPTQ), or learn which way to round (AutoRound), do not: they leave more, in all
+blocks alike. What is damaged stands out of the others: by its size, by a shift of all its elements
+(a zero point), by a factor (a scale), or by one element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.tensors.bounds import SEARCHED
+from evalguard.core.tensors.rows import RowFault, factor_text, rows_text
+from evalguard.core.tensors.structure import Fault
+
+Array = NDArray[Any]
+
+WIDEST = 128  # columns of a block: of a wider group parts are looked at
+# All of these are in half steps, of which a rounding to nearest leaves 0.58 (root mean square).
+_RMS = 2.0
+_SHIFT, _MOST_SHIFT = 1.0, 1.6  # a zero point that is one off shifts by 2
+_FACTOR, _MOST_FACTOR = 0.12, 0.5
+_USUAL = 8.0  # times what is usual of shifts and factors
+_CERTAIN, _BY_CHANCE = 7.0, 60.0  # standard errors, and more of blocks of few elements
+_WORST = 2.5  # times an element's bound
+# Errors that are moved grow with the largest step of a row, and with its columns: times the others
+# of the same columns, measured by it.
+_MOVED_RMS, _MOVED_WORST, _MOVED_NARROW = 4.0, 3.0, 8.0  # the last of blocks of few elements
+_NEAREST_RMS, _NEAREST_WORST = 1.3, 1.6  # where none were moved
+_FEW_LEVELS = 4  # of which so much is lost that a factor of a block says nothing
+_FEW_BLOCKS, _FEW = 0.02, 16  # beyond their bound: of more, errors were moved
+_MOVED = 2.0  # as much as quantisers move in the middle block; what is off by more is another
+_NEGATED = 0.1  # of a factor
+_WHOLE = 0.8  # of a row's blocks
+_MOST_BLOCKS = 0.25  # that stand out; of more, the others are no rule
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockFit:
+    """Figures of every block of a packed weight, filled by rows.
+
+    Attributes:
+        rows, blocks, width: of the weight, of a row, of a block.
+        order: (columns,) that puts the columns of a group beside each other; None: they are.
+        levels: that an element may have.
+        shifts: whether groups have a zero point of their own, which may be wrong.
+    """
+
+    rows: int
+    blocks: int
+    width: int
+    order: Array | None = None
+    levels: int = 256
+    shifts: bool = False
+    unit: Array = field(init=False)
+    rms: Array = field(init=False)
+    shift: Array = field(init=False)
+    factor: Array = field(init=False)
+    weight: Array = field(init=False)
+    worst: Array = field(init=False)
+    farthest: Array = field(init=False)
+    zeroed: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape = (self.rows, self.blocks)
+        for name in ("unit", "rms", "shift", "factor", "weight", "worst", "farthest"):
+            setattr(self, name, np.zeros(shape, dtype=np.float32))
+        self.zeroed = np.zeros(shape, dtype=np.bool_)
+
+    def add(self, first: int, base: Array, candidate: Array, reach: Array, allowed: Array) -> None:
+        """Take in whole rows.
+
+        Args:
+            reach: half a step of each element.
+            allowed: the greatest error of a rounding to nearest, infinite where it was cut off.
+        """
+        laid = [self._lay(one) for one in (base, candidate, reach, allowed)]
+        base, candidate, reach, allowed = laid
+        here = slice(first, first + len(base))
+        with np.errstate(all="ignore"):
+            kept = allowed < SEARCHED
+            ours = np.where(kept, base, 0)
+            off = np.where(kept, candidate - base, 0)
+            count = np.maximum(kept.sum(axis=2), 1)
+            unit = np.sqrt(np.mean(reach * reach, axis=2))
+            unit = np.where(unit > 0, unit, np.finfo(np.float32).tiny)
+            squares = np.einsum("ijk,ijk->ij", ours, ours)
+            self.rms[here] = np.sqrt(np.einsum("ijk,ijk->ij", off, off) / count) / unit
+            self.shift[here] = off.sum(axis=2) / count / unit
+            dot = np.einsum("ijk,ijk->ij", ours, off)
+            self.factor[here] = np.where(squares > 0, dot / squares, 0)
+            self.weight[here] = np.sqrt(squares) / unit
+            self.unit[here] = unit
+            self.farthest[here] = np.abs(off).max(axis=2)
+            self.worst[here] = np.nan_to_num(np.abs(off) / allowed, nan=0, posinf=1e9).max(axis=2)
+            self.zeroed[here] = (candidate == 0).all(axis=2) & (base != 0).any(axis=2)
+
+    def _lay(self, values: Array) -> Array:
+        ordered = values if self.order is None else values[:, self.order]
+        return ordered.reshape(len(values), self.blocks, self.width)
+
+    @property
+    def moves_errors(self) -> bool:
+        """Whether so many blocks are beyond a rounding to nearest that it was none."""
+        beyond = int((_finite(self.worst) > 1).sum())
+        return beyond > max(_FEW_BLOCKS * self.worst.size, _FEW)
+
+    def flag(self) -> dict[Fault, Array]:
+        """Return which blocks stand out, each by what is wrong with it."""
+        rms, shift, factor = (_finite(one) for one in (self.rms, self.shift, self.factor))
+        worst, explained = _finite(self.worst), factor * _finite(self.weight)
+        shifted = self._stands_out(shift, shift * np.sqrt(self.width), (_SHIFT, _MOST_SHIFT))
+        scaled = self._stands_out(factor, explained, (_FACTOR, _MOST_FACTOR))
+        beyond = worst > 1
+        if self.moves_errors:
+            off = rms * self.unit
+            more = 1 + _MOVED_NARROW / self.width
+            large = (rms > _RMS) & (self._beside(off) > _MOVED_RMS * more)
+            large |= (worst > _WORST) & (self._beside(self.farthest) > _MOVED_WORST * more)
+            scaled &= self.levels > _FEW_LEVELS
+        else:
+            large = (rms > _NEAREST_RMS) | (worst > _NEAREST_WORST)
+        zeroed = beyond & self.zeroed & (rms > 1)
+        left = beyond & ~zeroed
+        off_zero = left & shifted & self.shifts & (np.abs(shift) > 0.7 * rms)
+        explained = np.clip(explained, -1e15, 1e15)
+        kept = (
+            (1 + np.clip(factor, -1e9, 1e9)) * _finite(self.weight)
+        ) ** 2  # what is the base's of the candidate
+        with np.errstate(over="ignore", invalid="ignore"):
+            rest = np.maximum(rms**2 * self.width - explained**2, 0)
+        wrong = left & ~off_zero & scaled & (kept > 4 * rest) & (explained**2 > rest)
+        return {
+            "zero points off": off_zero,
+            "blocks zeroed": zeroed,
+            "blocks negated": wrong & (np.abs(factor + 2) < _NEGATED),
+            "blocks scaled": wrong & (np.abs(factor + 2) >= _NEGATED),
+            "blocks damaged": left
+            & ~off_zero
+            & ~wrong
+            & (large | scaled | (shifted & self.shifts)),
+        }
+
+    def _stands_out(self, values: Array, explained: Array, limits: tuple[float, float]) -> Array:
+        """Say which blocks have a shift or a factor that is neither usual nor chance.
+
+        Args:
+            explained: root of the squares that it explains of each block.
+            limits: what it has to be at least, and is asked for at most.
+        """
+        usual = float(np.median(np.abs(values)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            rest = _finite(self.rms).astype(np.float64) ** 2 - explained**2 / self.width
+            error = np.sqrt(np.maximum(rest, 0.01))
+            chance = _BY_CHANCE / self.width if self.moves_errors else 0.0
+            certain = np.abs(explained) > (_CERTAIN + chance) * error
+        found: Array = np.abs(values) > min(max(limits[0], _USUAL * usual), limits[1])
+        return found & certain
+
+    def _beside(self, size: Array) -> Array:
+        """Return errors beside those of the same columns, in the largest steps of their rows."""
+        with np.errstate(all="ignore"):
+            own = _finite(size / self.unit.max(axis=1, keepdims=True))
+            usual = np.median(own, axis=0, keepdims=True)
+            found: Array = own / np.maximum(usual, 1e-9)
+        return found
+
+    @property
+    def whole_rows(self) -> Array:
+        """Rows of which nearly all blocks stand out."""
+        flagged = np.logical_or.reduce([*self.flag().values()])
+        return np.flatnonzero(flagged.mean(axis=1) > _WHOLE)
+
+    def find_faults(self, *, named: tuple[RowFault, ...] = ()) -> tuple[RowFault, ...] | None:
+        """Return the damaged blocks by what was done to them, the most first; None where so many
+        stand out, or all are so far off, that they are no damage of blocks.
+
+        Args:
+            named: what was done to some whole rows, whose blocks are no others.
+        """
+        flags = self.flag()
+        rows = [row for one in named for row in one.rows]
+        for flagged in flags.values():
+            flagged[rows] = False
+        if sum(int(one.sum()) for one in flags.values()) > _MOST_BLOCKS * self.rms.size:
+            return None
+        if self.moves_errors and float(np.median(_finite(self.rms))) > _MOVED:
+            return None
+        found = [
+            *named,
+            *(
+                self._describe(fault, np.argwhere(flagged))
+                for fault, flagged in flags.items()
+                if flagged.any()
+            ),
+        ]
+        return tuple(sorted(found, key=lambda one: -len(one.rows)))
+
+    def _describe(self, fault: Fault, places: Array) -> RowFault:
+        rows = np.unique(places[:, 0])
+        row, block = (int(one) for one in places[0])
+        first, last = block * self.width, (block + 1) * self.width - 1
+        where = f"columns {first} to {last}"
+        if self.order is not None:
+            where = f"{self.width} columns, first {int(self.order[first])}"
+        parts = [f"{rows_text(rows.tolist())}, {where}"]
+        if len(places) == len(rows) * self.blocks and self.blocks > 1:
+            parts = [rows_text(rows.tolist())]
+        elif len(places) > 1:
+            parts = [
+                f"{len(places):,} blocks of {rows_text(rows.tolist())}; first row {row}, {where}"
+            ]
+        index = tuple(places.T)
+        if fault == "blocks scaled":
+            parts.append(factor_text(1 + self.factor[index]))
+        if fault == "zero points off":
+            steps = np.unique(np.rint(self.shift[index] / 2).astype(int))
+            named = [f"{step:+d}" for step in steps[:3].tolist()]
+            parts.append(f"values shifted by {' or '.join(named)} steps")
+        blocks = tuple(
+            (int(one), int(at) * self.width, (int(at) + 1) * self.width - 1)
+            for one, at in places[:8].tolist()
+        )
+        return RowFault(
+            fault=fault,
+            rows=tuple(rows.tolist()),
+            detail=", ".join(parts),
+            blocks=() if self.order is not None else blocks,
+        )
+
+
+def _finite(values: Array) -> Array:
+    finite = np.nan_to_num(values.astype(np.float64), nan=1e9, posinf=1e9, neginf=-1e9)
+    return np.clip(finite, -1e9, 1e9)
+
+
+def choose_width(group: int) -> int:
+    """Return how many columns of a group are looked at together: a part of it, at most 128."""
+    if group <= WIDEST:
+        return group
+    return next((one for one in range(WIDEST, 15, -1) if group % one == 0), group)
