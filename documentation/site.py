@@ -27,7 +27,8 @@ ELSEWHERE = {
     "ci/gitlab/evalguard.yml": "ci/gitlab/evalguard.yml",
     **{
         f"benchmarks/results/{file.name}": f"benchmarks/results/{file.name}"
-        for file in sorted((ROOT / "benchmarks/results").glob("*.md"))
+        for suffix in ("md", "svg")
+        for file in sorted((ROOT / "benchmarks/results").glob(f"*.{suffix}"))
     },
     # The report of the demo that README shows.
     _SAMPLE: _SAMPLE,
@@ -44,7 +45,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     assert config.nav is not None
     for section in config.nav:
         if "Measured" in section:
-            section["Measured"] = [page for page in ELSEWHERE if page.startswith("benchmarks/")]
+            measured = (page for page in ELSEWHERE if page.startswith("benchmarks/"))
+            section["Measured"] = [page for page in measured if page.endswith(".md")]
     return config
 
 
