@@ -159,7 +159,7 @@ def introduction(limit: int | None) -> Iterator[str]:
     option = "" if limit is None else f"--limit {limit} "
     yield (
         f"`python -m benchmarks.ladder {option}--shared-data ../shared/data --output "
-        "benchmarks/results/ladder.md --page benchmarks/results/ladder.html`\n"
+        "benchmarks/results/ladder.md --page benchmarks/results/ladder_page.html`\n"
     )
     yield (
         f"Against the checkpoint in float32, {documents} of each task, KL by a reference of the "
@@ -171,7 +171,8 @@ def introduction(limit: int | None) -> Iterator[str]:
         "embeddings in float32 and int4 in bytes; nf4 is made while loading, so that its size is "
         "the checkpoint's, and bitsandbytes' kernel for CPUs has no matrix of 172 columns. "
         "Passages of stories260K that come from one story count as independent here. The page "
-        "of the demo's model: [ladder.html](ladder.html).\n"
+        "of the demo's model: [ladder_page.html](ladder_page.html).
+"
     )
 
 

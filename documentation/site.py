@@ -27,7 +27,7 @@ ELSEWHERE = {
     "ci/gitlab/evalguard.yml": "ci/gitlab/evalguard.yml",
     **{
         f"benchmarks/results/{file.name}": f"benchmarks/results/{file.name}"
-        for suffix in ("md", "svg")
+        for suffix in ("md", "svg", "html")
         for file in sorted((ROOT / "benchmarks/results").glob(f"*.{suffix}"))
     },
     # The report of the demo that README shows.
