@@ -171,8 +171,7 @@ def introduction(limit: int | None) -> Iterator[str]:
         "embeddings in float32 and int4 in bytes; nf4 is made while loading, so that its size is "
         "the checkpoint's, and bitsandbytes' kernel for CPUs has no matrix of 172 columns. "
         "Passages of stories260K that come from one story count as independent here. The page "
-        "of the demo's model: [ladder_page.html](ladder_page.html).
-"
+        "of the demo's model: [ladder_page.html](ladder_page.html).\n"
     )
 
 
