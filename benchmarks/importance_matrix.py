@@ -69,9 +69,12 @@ def search_signed(blocks: Array, weights: Array, half: int) -> tuple[Array, Arra
 def search_offset(
     blocks: Array, weights: Array, top: int, least: float, step: float, count: int
 ) -> tuple[Array, Array, Array]:
-    """Return scale, minimum (not below zero) and codes 0 to ``top`` (make_qkx3_quants)."""
-    low = np.minimum(blocks.min(axis=1, keepdims=True), 0)
-    span = blocks.max(axis=1, keepdims=True) - low
+    """Return scale, minimum (not below zero) and codes 0 to ``top`` (make_qkx3_quants).
+
+    Steps are tried from the minimum that was the best until then.
+    """
+    most, low = blocks.max(axis=1, keepdims=True), np.minimum(blocks.min(axis=1, keepdims=True), 0)
+    span = most - low
     whole = weights.sum(axis=1, dtype=np.float64)
     sum_x = (weights * blocks).sum(axis=1, dtype=np.float64)
     scale, minimum = (span / top)[:, 0].astype(np.float64), low[:, 0].astype(np.float64)
@@ -95,6 +98,8 @@ def search_offset(
         better = (divisor > 0) & (off < best)
         best[better], scale[better], minimum[better] = off[better], this[better], offset[better]
         codes[better] = levels[better]
+        low[better, 0] = offset[better]
+        span = most - low
     return scale.astype(np.float32), -minimum.astype(np.float32), codes
 
 

@@ -20,7 +20,7 @@ Array = NDArray[Any]
 CAST = 2.0**-8
 # Of 32 elements so many may be cut off: an importance matrix may let few of them choose the scale.
 _RUN, _MOST_CUT = 32, 28
-_MOST_LOST = 6  # where a grid is one number, for its scale was rounded to zero
+_MOST_LOST = 8  # where a grid is one number, for its scale was rounded to zero
 _BOTH_WAYS = 2
 # What an element may be off by where its format has no bound for it, where its whole block has
 # another scale than its greatest element asks for, and where it was cut off: the last two an

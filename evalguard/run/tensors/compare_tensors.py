@@ -312,7 +312,11 @@ def _choose_tolerance(one: StoredTensor, other: StoredTensor, options: TensorOpt
     alike = one.parts and other.parts and kept[0] == kept[1] and one.packing == other.packing
     if alike and options.rtol is None and options.atol is None:
         return _SAME_PACKING
-    return _tolerance((kept[0], kept[1]), options)
+    found = _tolerance((kept[0], kept[1]), options)
+    rounding = max(one.rounding, other.rounding)
+    if not rounding or found.snr is not None or options.atol is not None:
+        return found
+    return replace(found, atol=found.atol + rounding)
 
 
 def _tolerance(dtypes: tuple[str, str], options: TensorOptions) -> Tolerance:

@@ -68,6 +68,7 @@ _SEARCHED_LEVELS = {
     "q5_1": (32, False),
 }
 _TRIED = 0.95
+_ROUNDED = 0.51
 _NONE_LEFT = 0.02  # of a step: an element that chose the scale
 # Of the scale that the greatest element asks for: one that alone counts asks for half of it or half
 # as much again, and of two together the scale may be any smaller one.
@@ -95,13 +96,15 @@ def _is_searched(
             own = np.where(turned[:, None], -own, own)
             wanted, zero = exact / own + levels / 2, levels / 2
             step = np.where(turned[:, None], -step, step)
+            apart = np.abs(wanted - codes)
+            room = 0.51 + np.abs(wanted - zero) * (_TRIED / (levels / 2))
+            cut = ((codes == top) & (wanted > top)) | ((codes == 0) & (wanted < 0))
+            found: Array = ((apart <= room) | cut).all(axis=1)
         else:
             least = np.minimum(exact.min(axis=1, keepdims=True), 0)
             own = (exact.max(axis=1, keepdims=True) - least) / top
-            wanted, zero = (exact - least) / own, 0.0
-        apart = np.abs(wanted - codes)
-        room = 0.51 + np.abs(wanted - zero) * (_TRIED / (levels / 2 if centred else top))
-        cut = ((codes == top) & (wanted > top)) | ((codes == 0) & (wanted < 0))
+            zero = 0.0
+            found = _is_rounded_line(exact, codes, top)
         ratio = (step / own)[:, 0]
         # of any weights, some elements ask for more and some for less
         left, none = exact - values, _NONE_LEFT * np.abs(step)
@@ -114,8 +117,34 @@ def _is_searched(
             balanced = _lies_between(less, more, codes) | _lies_between(more, less, codes)
             chosen = (np.abs(left) < _CHOSEN * np.abs(step)).sum(axis=1)
             balanced &= (ratio > _SMALL_SCALE) | (chosen >= 2)
-        found: Array = ((apart <= room) | cut).all(axis=1) & balanced
+        found &= balanced
         found &= (ratio > _LEAST_SCALE) & (ratio < _MOST_SCALE)
+    return found
+
+
+def _is_rounded_line(exact: Array, codes: Array, top: int) -> Array:
+    """Say of each block whether codes are some a x + b rounded to nearest and cut off at the ends.
+
+    make_qkx3_quants tries steps around that of the range, and each from the minimum that was the
+    best until then, which is none that is stored: a and b are any that give the greatest element
+    about the highest level, and 0 none below the lowest. They are there if no two elements ask for
+    more and for less of a than each other.
+    """
+    high, edge = exact.max(axis=1, keepdims=True), np.zeros((len(exact), 1))
+    places = np.concatenate([exact, high, edge], axis=1).astype(np.float64)
+    last = np.full_like(high, top, dtype=np.float64)
+    least = np.where(codes <= 0, -np.inf, codes - _ROUNDED)
+    most = np.where(codes >= top, np.inf, codes + _ROUNDED)
+    least = np.concatenate([least, last - _TRIED, edge - _ROUNDED], axis=1)
+    most = np.concatenate([most, last + _TRIED, np.full_like(edge, np.inf)], axis=1)
+    apart = places[:, None, :] - places[:, :, None]
+    room = most[:, None, :] - least[:, :, None]
+    need = least[:, None, :] - most[:, :, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        upper = np.where(apart > 0, room / apart, np.inf).min(axis=(1, 2))
+        lower = np.where(apart > 0, need / apart, -np.inf).max(axis=(1, 2))
+    equal = (np.where(apart == 0, need, -np.inf) <= 0).all(axis=(1, 2))
+    found: Array = (lower <= upper) & equal
     return found
 
 
@@ -178,7 +207,10 @@ def _q8_0(blocks: Array) -> Cells:
 
 
 def _centred(blocks: Array, half: int) -> Cells:
-    """q4_0 and q5_0: the greatest element is the lowest level, its opposite is cut off."""
+    """q4_0 and q5_0: the greatest element is the lowest level, its opposite is cut off.
+
+    Of a scale that float16 makes 0, the search may have chosen twice what that loses.
+    """
     scale = np.abs(_half_floats(blocks[:, :2]))
     signed = _half_floats(blocks[:, :2])
     ends = -half * signed, (half - 1) * signed
@@ -186,7 +218,7 @@ def _centred(blocks: Array, half: int) -> Cells:
         width=32,
         low=np.minimum(*ends),
         high=np.maximum(*ends),
-        inner=_SEARCHED * scale + half * lost_by_float16(scale),
+        inner=_SEARCHED * scale + half * lost_by_float16(scale) * (1 + (scale == 0)),
         outer=scale,
     )
 
@@ -279,7 +311,7 @@ def _q6_k(blocks: Array) -> Cells:
     return _signed_scales(_half_floats(blocks[:, 208:210]), codes, 32)
 
 
-def _codebook(step: Array, cut: Array) -> Cells:
+def _codebook(step: Array, cut: Array, single: Array | None = None) -> Cells:
     """iq4_nl and iq4_xs: 16 levels from -127 to 113, at most 24 apart."""
     size = np.abs(step)
     ends = -127 * step, 113 * step
@@ -289,6 +321,7 @@ def _codebook(step: Array, cut: Array) -> Cells:
         high=np.maximum(*ends),
         inner=16 * size + 127 * lost_by_float16(step),
         outer=30 * size + cut,
+        single=single,
     )
 
 
@@ -303,13 +336,33 @@ def _iq4_xs(blocks: Array) -> Cells:
     high = (high >> np.arange(0, 16, 2, dtype=np.uint16)) & 3
     low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
     codes = (low | (high.astype(np.uint8) << 4)).astype(np.float32) - 32
-    return _codebook(scale * codes, 64 * np.abs(scale) + 0 * codes)
+    # half a step of scales, each of which reaches 134 times as far (127 + 7: the least tried)
+    cut = 0.505 * 134 * np.abs(scale) + 0 * codes
+    return _codebook(scale * codes, cut, (codes == 0) & (scale != 0))
 
 
 def _mxfp4(blocks: Array) -> Cells:
     """Powers of two as scales; e2m1 reaches 6, at most 2 apart (OCP microscaling formats, 1.0)."""
     step = np.exp2(blocks[:, :1].astype(np.float32) - 127)
     return Cells(width=32, low=-6 * step, high=6 * step, inner=1.01 * step, outer=1.1 * step)
+
+
+def _nvfp4(blocks: Array) -> Cells:
+    """Four scales of 8 bits of 16 elements each: unsigned e4m3, up to 448 and from 2**-10."""
+    codes = blocks[:, :4].astype(np.int32)
+    exponent, mantissa = codes >> 3, (codes & 7).astype(np.float32)
+    normal = np.ldexp(1 + mantissa / 8, exponent - 7)
+    scale = np.where(exponent == 0, mantissa * np.float32(2**-9), normal).astype(np.float32)
+    scale[(codes == 0) | (codes == 0x7F)] = 0
+    # a scale is rounded by up to a 16th, which is cut off; of the lowest six halves are lost
+    lost = np.where(exponent == 0, np.float32(6 * 2**-10), 0).astype(np.float32)
+    return Cells(
+        width=16,
+        low=-6 * scale,
+        high=6 * scale,
+        inner=1.01 * scale + lost,
+        outer=0.45 * scale,
+    )
 
 
 def _ternary(blocks: Array) -> Cells:
@@ -332,6 +385,7 @@ _READERS: dict[str, Callable[[Array], Cells]] = {
     "iq4_nl": _iq4_nl,
     "iq4_xs": _iq4_xs,
     "mxfp4": _mxfp4,
+    "nvfp4": _nvfp4,
     "tq1_0": _ternary,
     "tq2_0": _ternary,
 }

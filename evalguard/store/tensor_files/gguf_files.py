@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import ExitStack
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from evalguard.errors import EvaluationError
 from evalguard.store.tensor_files.gguf_bounds import bound_blocks
+from evalguard.store.tensor_files.gguf_scales import fold_scales
 from evalguard.store.tensor_files.plain_codecs import plain_codec, unknown_codec
 from evalguard.store.tensor_files.stored import (
     Bytes,
@@ -22,6 +25,7 @@ from evalguard.store.tensor_files.stored import (
     TensorCodec,
 )
 
+_UNKNOWN_TYPE = re.compile(r"(?:np.uint32\()?(\d+)\)? is not a valid GGMLQuantizationType")
 _GGUF_HINT = "pip install 'lm-evalguard[gguf]', or pip install gguf"
 
 
@@ -41,8 +45,17 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
     try:
         reader = GGUFReader(path)
     except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        unknown = _UNKNOWN_TYPE.fullmatch(said)
+        if unknown is not None:
+            raise EvaluationError(
+                f"{path} has a tensor of ggml's type {unknown[1]}, which the package gguf "
+                f"{version('gguf')} does not know",
+                hint="a later gguf may (pip install -U gguf); else the file is damaged, or of a "
+                "fork of llama.cpp",
+            ) from error
         raise EvaluationError(
-            f"{path} cannot be read as a GGUF file: {' '.join(str(error).split())[:200]}",
+            f"{path} cannot be read as a GGUF file: {said}",
             hint="it was cut off or damaged: copy or download it again",
         ) from error
     metadata = {
@@ -50,7 +63,8 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
         for name, part in reader.fields.items()
         if len(part.data) <= 1000 and isinstance(value := part.contents(), str | int | float | list)
     }
-    return {one.name: _gguf_tensor(one, file) for one in reader.tensors}, metadata
+    tensors = {str(one.name): _gguf_tensor(one, file) for one in reader.tensors}
+    return fold_scales(tensors), metadata
 
 
 def _gguf_tensor(stored: Any, file: OpenedFile) -> StoredTensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,12 @@ from evalguard.core.reports.tensors_report import FileKind
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.regular_file import open_regular, read_regular_text
 from evalguard.store.tensor_files.gguf_files import read_gguf
+from evalguard.store.tensor_files.lora_adapters import (
+    find_base,
+    fold_adapter,
+    is_adapter,
+    read_adapter_config,
+)
 from evalguard.store.tensor_files.numpy_files import read_npy, read_npz
 from evalguard.store.tensor_files.packed.packed_formats import FoldedTensors, fold_packed
 from evalguard.store.tensor_files.packed.quantisation import Quantisation, read_quantisation
@@ -96,6 +103,11 @@ def open_tensors(path: str | Path) -> TensorFiles:
             that is not installed.
     """
     place = Path(path).expanduser()
+    named = _split_adapter(str(path))
+    if named is not None:
+        return _open_adapter(*named)
+    if is_adapter(place):
+        return _open_adapter(None, place)
     if not place.exists():
         raise UsageError(f"there is nothing at {path}", hint=f"evalguard tensors reads {_FORMS}")
     with ExitStack() as stack:
@@ -105,6 +117,42 @@ def open_tensors(path: str | Path) -> TensorFiles:
             kind = _file_kind(place)
             tensors, metadata = _read_file(place, kind, stack)
             found = _collection(place, kind, (place,), tensors, stack, metadata=metadata)
+        found._stack = stack.pop_all()
+    return found
+
+
+def _split_adapter(path: str) -> tuple[Path, Path] | None:
+    """Return what BASE+ADAPTER names; None for a path of one thing."""
+    if Path(path).expanduser().exists():
+        return None
+    for at in (one.start() for one in re.finditer(r"\+", path)):
+        base, adapter = Path(path[:at]).expanduser(), Path(path[at + 1 :]).expanduser()
+        if base.exists() and is_adapter(adapter):
+            return base, adapter
+    return None
+
+
+def _open_adapter(base: Path | None, folder: Path) -> TensorFiles:
+    """Open an adapter together with its base, as the weights that both make."""
+    config = read_adapter_config(folder)
+    with ExitStack() as stack:
+        found = stack.enter_context(open_tensors(base or find_base(folder, config)))
+        adapter = stack.enter_context(_open_files(folder))
+        both = replace(
+            found,
+            name=f"{found.name}+{folder}",
+            files=(*found.files, *adapter.files),
+            tensors=fold_adapter(found.tensors, adapter.tensors, config),
+            notes=(*found.notes, *adapter.notes),
+        )
+        both._stack = stack.pop_all()
+    return both
+
+
+def _open_files(folder: Path) -> TensorFiles:
+    """Open the files of a folder, whatever they are of."""
+    with ExitStack() as stack:
+        found = _open_folder(folder, stack)
         found._stack = stack.pop_all()
     return found
 

@@ -59,6 +59,8 @@ class StoredTensor:
         first: element of the source with which it begins, on the bound of a block.
         packing: how a checkpoint packed it, for people: "GPTQ int4"; "" of plain numbers.
         parts: what a packed tensor is stored as.
+        rounding: how far an element may be off, beside its dtype's tolerance, by the order in which
+            it was rounded.
         shape_known: False where its file says how many elements it has, and not in which shape.
     """
 
@@ -71,6 +73,7 @@ class StoredTensor:
     first: int = 0
     packing: str = ""
     parts: tuple[StoredTensor, ...] = ()
+    rounding: float = 0.0
     shape_known: bool = True
 
     @property
