@@ -241,7 +241,7 @@ def test_windows_longer_than_the_model_reads_are_refused(
     [
         ({"tasks": ["sw_word"]}, "has no answers to sw_word"),
         ({"apply_chat_template": True}, "a chat template is to be applied"),
-        ({"distributions": "off"}, "no use with distributions off"),
+        ({"distributions": "off"}, "which distributions off does not compare"),
         ({"base_set": {"a": 1}}, "no model is loaded"),
     ],
 )

@@ -66,8 +66,12 @@ def test_tokens_of_the_file_are_as_many_as_were_asked_for(score: Score, tmp_path
         ({"tasks": ("sw_choice",)}, UsageError, "has no answers to sw_choice"),
         ({"limit": 7}, EvaluationError, "answers to documents 0 to 6 of task 'sw_word'"),
         ({"apply_chat_template": True}, UsageError, "chat template is to be applied"),
-        ({"distributions": "lockstep"}, UsageError, "no use with distributions lockstep"),
-        ({"distributions": "off"}, UsageError, "no use with distributions off"),
+        (
+            {"distributions": "lockstep"},
+            UsageError,
+            "which distributions lockstep does not compare",
+        ),
+        ({"distributions": "off"}, UsageError, "which distributions off does not compare"),
         ({"save_reference": Path("b")}, UsageError, "nothing is kept of it once more"),
     ],
 )
