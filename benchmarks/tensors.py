@@ -59,6 +59,9 @@ CASES = (
     Case(name="bfloat16, every element changed", base="BF16", candidate="BF16", noise=5e-4),
     Case(name="float32 and bfloat16", base="F32", candidate="BF16", noise=0.0),
     Case(name="float32, every element changed", base="F32", candidate="F32", noise=5e-4),
+    Case(name="bfloat16 and int8 with a scale a row", base="BF16", candidate="I8", noise=0.0),
+    Case(name="bfloat16 and ModelOpt NVFP4", base="BF16", candidate="NVFP4", noise=0.0),
+    Case(name="bfloat16 and GPTQ int4", base="BF16", candidate="GPTQ", noise=0.0),
 )
 
 
@@ -68,11 +71,12 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=10.0, help="of both files together")
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--case", default="", help="those whose name holds it")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     rows = []
-    for case in CASES:
+    for case in (one for one in CASES if options.case in one.name):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             files = [Path(folder) / f"{side}.safetensors" for side in ("base", "candidate")]
             size = write_pair(case, files, int(options.gigabytes * 1e9))
@@ -82,9 +86,11 @@ def main() -> None:
 
 def write_pair(case: Case, files: list[Path], wanted: int) -> int:
     """Write both files; return the bytes of their tensors."""
-    width = sum({"BF16": 2, "F32": 4}[kind] for kind in (case.base, case.candidate))
-    shapes = dict(shapes_of(wanted // width))
+    width = sum(WIDTHS[kind] for kind in (case.base, case.candidate))
+    shapes = dict(shapes_of(int(wanted / width)))
     generator = np.random.default_rng(0)
+    if case.candidate in PACKED:
+        return write_packed(case, files, shapes, generator)
     outputs = [file.open("wb") for file in files]
     for output, kind in zip(outputs, (case.base, case.candidate), strict=True):
         output.write(header(shapes, kind))
@@ -99,6 +105,87 @@ def write_pair(case: Case, files: list[Path], wanted: int) -> int:
         os.fsync(output.fileno())
         output.close()
     return sum(file.stat().st_size for file in files)
+
+
+def write_packed(
+    case: Case,
+    files: list[Path],
+    shapes: dict[str, tuple[int, int]],
+    generator: np.random.Generator,
+) -> int:
+    """Write a plain base and a packed candidate; return the bytes of both files."""
+    from safetensors.numpy import save_file
+
+    packed: dict[str, np.ndarray] = {}
+    with files[0].open("wb") as output:
+        output.write(header(shapes, case.base))
+        for name, shape in shapes.items():
+            values = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+            output.write(encode(values, case.base))
+            packed |= PACKED[case.candidate](name, values)
+    scales = [name for name, one in packed.items() if one.dtype == np.dtype("V1")]
+    plain = {name: one.view(np.uint8) if name in scales else one for name, one in packed.items()}
+    save_file(plain, files[1])
+    if scales:
+        rename_dtype(files[1], scales)
+    for file in files:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+    return sum(file.stat().st_size for file in files)
+
+
+def rename_dtype(path: Path, names: list[str]) -> None:
+    """Call some tensors of bytes float8 in a file's header, which numpy has not."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        told = json.loads(file.read(length))
+        for name in names:
+            told[name]["dtype"] = "F8_E4M3"
+        text = json.dumps(told, separators=(",", ":")).encode()
+        room = max(length, len(text))
+        file.seek(8 + length)
+        rest = file.read()
+        file.seek(0)
+        file.write(room.to_bytes(8, "little") + text.ljust(room) + rest)
+
+
+def pack_int8(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return integers of 8 bits and a scale for each row."""
+    scale = np.abs(values).max(axis=1, keepdims=True) / 127
+    return {name: np.rint(values / scale).astype(np.int8), f"{name}_scale": scale}
+
+
+def pack_nvfp4(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return ModelOpt's parts, all blocks with the scale of the largest element."""
+    whole = np.abs(values).max() / np.float32(6)
+    size = np.abs(values) / whole
+    edges = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], dtype=np.float32)
+    codes = np.searchsorted(edges, size).astype(np.uint8) | ((values < 0).astype(np.uint8) << 3)
+    one = np.full((values.shape[0], values.shape[1] // 16), 0x38, dtype=np.uint8)
+    return {
+        name: codes[:, ::2] | (codes[:, 1::2] << 4),
+        f"{name}_scale": one.view("V1"),
+        f"{name}_scale_2": np.float32(whole).reshape(1),
+    }
+
+
+def pack_gptq(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return GPTQ's parts, in groups of 128."""
+    stem, (rows, columns) = name.removesuffix(".weight"), values.shape
+    groups = values.reshape(rows, -1, 128)
+    scale = (np.abs(groups).max(axis=2) / 7).astype(np.float16)
+    codes = np.clip(np.rint(groups / scale[..., None].astype(np.float32)) + 8, 0, 15)
+    grid = codes.reshape(rows, columns).T.astype(np.uint32).reshape(-1, 8, rows)
+    words = (grid << np.arange(0, 32, 4, dtype=np.uint32)[None, :, None]).sum(1, dtype=np.uint32)
+    return {
+        f"{stem}.qweight": np.ascontiguousarray(words).view(np.int32),
+        f"{stem}.qzeros": np.full((columns // 128, rows // 8), 0x77777777, dtype=np.int32),
+        f"{stem}.scales": np.ascontiguousarray(scale.T),
+    }
+
+
+PACKED = {"I8": pack_int8, "NVFP4": pack_nvfp4, "GPTQ": pack_gptq}
+WIDTHS = {"BF16": 2.0, "F32": 4.0, "I8": 1.0, "NVFP4": 0.57, "GPTQ": 0.52}  # bytes an element
 
 
 def shapes_of(elements: int) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -56,8 +56,7 @@ def words(report: TensorsReport, name: str = f"{UP}.weight") -> str:
     return "" if likeness is None else likeness.words
 
 
-# How formats pack, in a few lines each, from the same descriptions as the code that reads them; the
-# owners' own packages are tests/systems/test_packed_by_owners.py.
+# How formats pack, in a few lines each, from the same descriptions as the code that reads them.
 
 
 def choose_e2m1(scaled: torch.Tensor) -> torch.Tensor:

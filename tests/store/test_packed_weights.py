@@ -58,9 +58,9 @@ def test_a_part_that_is_missing_leaves_a_weight_that_cannot_be_read(tmp_path: Pa
     assert (weight.weights, weight.stored_bytes) == (None, 64 * 16 + 64 * 2)
 
 
-# Blocks checked by hand, and each format against its owner's package: compressed-tensors 0.20.0,
-# ModelOpt 0.47.0, bitsandbytes 0.50.2, torchao 0.18.0, optimum-quanto 0.2.7, AutoAWQ 0.2.9 and
-# transformers 5.24.0 (tests/systems/test_packed_by_owners.py does so again).
+# Blocks checked by hand. Whole weights were read as their owners' packages dequantise them, when this
+# was written: compressed-tensors 0.20.0, ModelOpt 0.47.0, bitsandbytes 0.50.2, torchao 0.18.0,
+# optimum-quanto 0.2.7, AutoAWQ 0.2.9, transformers 5.24.0 (gpt-oss).
 
 
 def numbers(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> list[list[float]]:
