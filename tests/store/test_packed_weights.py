@@ -58,8 +58,8 @@ def test_a_part_that_is_missing_leaves_a_weight_that_cannot_be_read(tmp_path: Pa
     assert (weight.weights, weight.stored_bytes) == (None, 64 * 16 + 64 * 2)
 
 
-# Blocks checked by hand. Whole weights were read as their owners' packages dequantise them, when this
-# was written: compressed-tensors 0.20.0, ModelOpt 0.47.0, bitsandbytes 0.50.2, torchao 0.18.0,
+# Blocks checked by hand. Whole weights were read as their owners' packages dequantise them, when
+# this was written: compressed-tensors 0.20.0, ModelOpt 0.47.0, bitsandbytes 0.50.2, torchao 0.18.0,
 # optimum-quanto 0.2.7, AutoAWQ 0.2.9, transformers 5.24.0 (gpt-oss).
 
 
