@@ -144,14 +144,20 @@ def _union_reader(inside: tuple[Any, ...]) -> Reader:
         return _reader_of(Any)
     if all(get_origin(one) is Literal for one in others):
         inner = _choice_reader(tuple(choice for one in others for choice in get_args(one)))
-    elif {bool, int, float, str} <= {*others}:  # ``Value``, which names itself in what it holds
-        return _reader_of(Any)
+    elif {int, float, str} <= {*others}:  # plain values, which are what they are
+        return _plain_reader(next((one for one in others if get_origin(one) is tuple), None))
     else:
         (other,) = others
         inner = _reader_of(other)
     if NoneType not in inside:
         return inner
     return lambda value, where: None if value is None else inner(value, where)
+
+
+def _plain_reader(of_lists: Any) -> Reader:
+    """Values as they are; of a union with a tuple, lists as that tuple."""
+    items = _reader_of(Any if of_lists is None else of_lists)
+    return lambda value, where: items(value, where) if isinstance(value, list) else value
 
 
 def _tuple_reader(inside: tuple[Any, ...]) -> Reader:
