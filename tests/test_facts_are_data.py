@@ -33,6 +33,7 @@ ALLOWED = {
     ("core/tensors/rows.py", "rows "): "a name of a fault",
     ("core/tensors/rows.py", "blocks "): "a name of a fault",
     ("core/tensors/rows.py", "heads "): "a name of a fault",
+    ("core/tensors/rows.py", "zero points "): "a name of a fault",
     ("report/contract/non_finite.py", NULL_OF_0_1): "documents before non_finite",
     ("report/contract/field_descriptions.py", " No part of a report's equality."): "a docstring",
     ("run/loading/edited_model.py", PATCH_PREFIX): "a key of the digests of code",
