@@ -133,9 +133,7 @@ def _side_column(
     if scores is None:
         return [None] * len(doc_ids)
     values = column_of(scores.samples, name)
-    if len(places) == len(values) == len(doc_ids) and all(
-        places.get(doc_id) == at for at, doc_id in enumerate(doc_ids)
-    ):
+    if len(values) == len(doc_ids) and [*places] == doc_ids:
         return values
     return [values[places[one]] if one in places else None for one in doc_ids]
 

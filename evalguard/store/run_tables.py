@@ -81,9 +81,9 @@ class SampleColumns(Mapping[str, Sequence[Any]]):
         self._made: dict[str, list[Any]] = {}
 
     def __getitem__(self, name: str) -> list[Any]:
-        if name not in self._schema.names:
-            raise KeyError(name)
         if name not in self._made:
+            if name not in self._schema.names:
+                raise KeyError(name)
             table = self._picked
             if table is None:
                 table = _read_columns(self._file, [name])

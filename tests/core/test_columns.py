@@ -16,6 +16,7 @@ from evalguard.core.documents.columns import (
     Lists,
     Numbers,
     Texts,
+    TextsFiller,
     column_of,
     pair_columns,
 )
@@ -38,6 +39,26 @@ def test_texts_are_those_that_were_packed_halves_of_characters_too(
     order = list(range(len(values)))[::-1]
     assert list(packed.pick(order)) == values[::-1]
     assert list(packed.part(0, len(values) // 2)) == values[: len(values) // 2]
+
+
+@given(values=texts, others=texts, again=st.booleans(), data=st.data())
+def test_texts_that_others_begin_with_are_kept_once_and_are_the_same(
+    values: list[str | None], others: list[str | None], again: bool, data: st.DataObject
+) -> None:
+    others = values[: data.draw(st.integers(0, len(values)))] + others if again else others
+    first = TextsFiller()
+    second = TextsFiller(first)
+    for place in range(max(len(values), len(others))):  # in turn, as the lines of two filters
+        for filled, own in ((first, values), (second, others)):
+            filled.extend(own[place : place + 1])
+            if data.draw(st.booleans()):
+                filled.pack_waiting()
+    assert len(second) == len(others)
+    packed = first.pack(), second.pack()
+    assert [list(one) for one in packed] == [values, others]
+    assert packed[1] == Texts.of(others)
+    assert packed[1].is_utf8 == Texts.of(others).is_utf8
+    assert (packed[0].data is packed[1].data) is (values == others)
 
 
 @given(

@@ -160,46 +160,76 @@ class Texts(Column):
 
 
 class TextsFiller:
-    """Texts while they come in."""
+    """Texts while they come in; those that ``like`` begins with are not kept a second time."""
 
-    __slots__ = ("_data", "_is_utf8", "_known", "_lengths", "_waiting", "append", "extend")
+    __slots__ = (
+        *("_data", "_is_utf8", "_known", "_lengths", "_like", "_shared", "_waiting"),
+        *("append", "extend"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, like: TextsFiller | None = None) -> None:
         self._data, self._known, self._lengths = bytearray(), bytearray(), array("q")
         self._is_utf8 = True
+        self._like, self._shared = like, (0, 0)  # texts and bytes that are kept there
         self._waiting: list[str | None] = []
         self.append, self.extend = self._waiting.append, self._waiting.extend
 
     def __len__(self) -> int:
-        return len(self._lengths) + len(self._waiting)
+        return self._shared[0] + len(self._lengths) + len(self._waiting)
 
     def pack_waiting(self) -> None:
         """Pack what has come in since."""
         if not self._waiting:
             return
         if None in self._waiting:
-            self._known += bytes([one is not None for one in self._waiting])
+            known = bytes([one is not None for one in self._waiting])
             texts = [one or "" for one in self._waiting]
         else:
-            self._known += b"\1" * len(self._waiting)
+            known = b"\1" * len(self._waiting)
             texts = cast("list[str]", self._waiting.copy())
         self._waiting.clear()
         joined = "".join(texts)
         if joined.isascii():  # a byte is a character
-            self._data += joined.encode()
-            self._lengths.extend(map(len, texts))
+            self._keep(joined.encode(), array("q", map(len, texts)), known)
             return
         parts = [one.encode("utf-8", "surrogatepass") for one in texts]
-        self._data += b"".join(parts)
-        self._lengths.extend(map(len, parts))
+        self._keep(b"".join(parts), array("q", map(len, parts)), known)
         try:
             joined.encode()
         except UnicodeEncodeError:
             self._is_utf8 = False
 
+    def _keep(self, data: bytes, lengths: array[int], known: bytes) -> None:
+        n, size = self._shared
+        if self._like is not None:
+            self._like.pack_waiting()
+            rows, place = slice(n, n + len(lengths)), slice(size, size + len(data))
+            if (
+                self._like._lengths[rows] == lengths
+                and self._like._known[rows] == known
+                and self._like._data[place] == data
+            ):
+                self._shared = rows.stop, place.stop
+                return
+            self._take_own()
+        self._data += data
+        self._lengths += lengths
+        self._known += known
+
+    def _take_own(self) -> None:
+        """Keep what was shared until here, too."""
+        if self._like is not None:
+            (n, size), like = self._shared, self._like
+            self._data, self._lengths = like._data[:size], like._lengths[:n]
+            self._known = like._known[:n]
+            self._like, self._shared = None, (0, 0)
+
     def pack(self) -> Texts:
         """All texts that came in."""
         self.pack_waiting()
+        if self._like is not None and len(self) == len(self._like):
+            return self._like.pack()
+        self._take_own()
         known = np.frombuffer(self._known, dtype=np.bool_)
         return Texts(
             self._data, _bounds(self._lengths), None if known.all() else known, self._is_utf8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from json.encoder import encode_basestring as quote
 from typing import Any
@@ -125,10 +125,24 @@ def ascend(doc_ids: NDArray[Any]) -> bool:
 def _written_arguments(asked: Sequence[Any], prompt: str | None) -> str:
     if len(asked) == 2 and asked[0] == prompt and type(asked[1]) is str:  # nearly all of them
         return f"[null, {quote(asked[1])}]"
-    parts = [quote(one) if type(one) is str else _READABLE.encode(one) for one in asked[1:]]
+    parts = [quote(one) if type(one) is str else _written_options(one) for one in asked[1:]]
     if asked:
         parts.insert(0, "null" if asked[0] == prompt else _READABLE.encode(asked[0]))
     return f"[{', '.join(parts)}]"
+
+
+def _written_options(options: Any) -> str:
+    """JSON text of options, which are nearly always those of the document before."""
+    key = repr(options)  # 0, 0.0 and False are equal
+    if key not in _WRITTEN:
+        if len(_WRITTEN) >= _MOST_WRITTEN:
+            _WRITTEN.clear()
+        _WRITTEN[key] = _READABLE.encode(options)
+    return _WRITTEN[key]
+
+
+_WRITTEN: dict[str, str] = {}
+_MOST_WRITTEN = 64
 
 
 def _or_nothing(texts: Texts) -> Texts | Numbers:
@@ -171,8 +185,8 @@ def _first_hashes(by_filter: Mapping[str, Samples], name: str, ids: NDArray[np.i
 
 
 def _of_documents(
-    samples: Samples, values: Sequence[Any], doc_ids: NDArray[np.int64]
-) -> Sequence[Any]:
+    samples: Samples, values: Iterable[Any], doc_ids: NDArray[np.int64]
+) -> Iterable[Any]:
     """A filter's values of documents; None of those that it does not have."""
     if np.array_equal(samples.doc_ids, doc_ids):
         return values
@@ -182,17 +196,24 @@ def _of_documents(
 
 def _written_scores(by_filter: Mapping[str, Samples], doc_ids: NDArray[np.int64]) -> Texts:
     """JSON texts: filter -> metric -> lm-eval's item."""
-    columns = []
-    for name, samples in by_filter.items():
-        written = [_written_items(metric, items) for metric, items in samples.items.items()]
-        parts = zip(*written, strict=True) if written else repeat((), len(samples.doc_ids))
-        key = json.dumps(name)
-        texts = [f"{key}: {{{', '.join(filter(None, of_one))}}}" for of_one in parts]
-        columns.append(_of_documents(samples, texts, doc_ids))
+    columns = [
+        _of_documents(samples, _written_filter(name, samples), doc_ids)
+        for name, samples in by_filter.items()
+    ]
     filled = TextsFiller()
-    for of_one in zip(*columns, strict=True):
+    for number, of_one in enumerate(zip(*columns, strict=True), start=1):
         filled.append(f"{{{', '.join(filter(None, of_one))}}}")
+        if number % PIECE == 0:
+            filled.pack_waiting()
     return filled.pack()
+
+
+def _written_filter(name: str, samples: Samples) -> Iterator[str]:
+    written = [_written_items(metric, items) for metric, items in samples.items.items()]
+    parts = zip(*written, strict=True) if written else repeat((), len(samples.doc_ids))
+    key = json.dumps(name)
+    for of_one in parts:
+        yield f"{key}: {{{', '.join(filter(None, of_one))}}}"
 
 
 def _written_items(metric: str, items: Sequence[Any]) -> Iterator[str]:
@@ -236,4 +257,6 @@ def _written_generated(
                 },
             ).written
         filled.append(known[key])
+        if len(filled) % PIECE == 0:
+            filled.pack_waiting()
     return filled.pack()

@@ -24,8 +24,15 @@ def read_requests(arguments: Any) -> list[list[Any]]:
     requests = arguments.values() if isinstance(arguments, dict) else arguments
     if not isinstance(arguments, (dict, list)):
         return []
-    texts = [[*one.values()] if isinstance(one, dict) else one for one in requests]
-    return texts if set(map(type, texts)) <= {list} else []
+    texts = []
+    for one in requests:
+        if type(one) is dict:
+            texts.append([*one.values()])
+        elif type(one) is list:
+            texts.append(one)
+        else:
+            return []
+    return texts
 
 
 def find_prompt(requests: Sequence[Sequence[Any]]) -> str | None:
@@ -39,7 +46,7 @@ def find_prompt(requests: Sequence[Sequence[Any]]) -> str | None:
 def hash_requests(requests: Sequence[Sequence[Any]]) -> str:
     """``request_hash`` of them, by a faster writer of JSON where both give the same."""
     texts = [[one for one in asked if isinstance(one, str)] for asked in requests]
-    if any(one == other for one, other in pairwise(texts)):
+    if len(texts) > 1 and any(one == other for one, other in pairwise(texts)):
         return request_hash(requests)
     try:
         written = orjson.dumps(texts)
@@ -145,7 +152,7 @@ def _is_texts(responses: Sequence[Any], requests: Sequence[Sequence[Any]]) -> bo
     for response in responses:
         if type(response) is not list or len(response) != 1 or type(response[0]) is not str:
             return False
-    return all(len(asked) != 1 for asked in requests)
+    return 1 not in map(len, requests)
 
 
 Answer = tuple[float | None, bool | None, str | None]

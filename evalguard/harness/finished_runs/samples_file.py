@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,9 +56,12 @@ def read_lmeval_samples(
         doc_id = row.get("doc_id") if isinstance(row, dict) else None
         if type(doc_id) is not int or doc_id < 0:
             raise EvaluationError(f"{path}:{number}: no sample of lm-eval: it has no 'doc_id'")
-        for name in HASHES:
-            if not isinstance(row.get(name), str):
-                raise _without_hashes(row, f"{path}:{number}")
+        if not (
+            isinstance(row.get("doc_hash"), str)
+            and isinstance(row.get("prompt_hash"), str)
+            and isinstance(row.get("target_hash"), str)
+        ):
+            raise _without_hashes(row, f"{path}:{number}")
         filter_name = row.get("filter")
         if not filter_name:
             seen = sum(doc_id in reader.lines for reader in found.values())
@@ -69,7 +72,7 @@ def read_lmeval_samples(
         reader = found.get(filter_name)
         if reader is None:
             own = [metric for metric, of_filter in metrics if of_filter == filter_name]
-            reader = _FilterReader(filter_name, len(found), own, choosing, fallbacks)
+            reader = _FilterReader(filter_name, [*found.values()], own, choosing, fallbacks)
             found[filter_name] = reader
         first = reader.lines.setdefault(doc_id, number)
         if first != number:
@@ -79,10 +82,12 @@ def read_lmeval_samples(
                 hint="two runs were written into one file: make the run once more",
             )
         try:
-            is_first = not reader.rank or not any(
-                doc_id in earlier.lines for earlier in islice(found.values(), reader.rank)
-            )
-            reader.add(doc_id, row, documents if is_first else None)
+            shown: DocumentReader | None = documents
+            for earlier in reader.earlier:
+                if doc_id in earlier.lines:
+                    shown = None
+                    break
+            reader.add(doc_id, row, shown)
         except RecursionError as error:
             where = f"{path}:{number}"
             raise EvaluationError(f"{where}: no sample of lm-eval: nested too deep") from error
@@ -137,28 +142,33 @@ class _FilterReader:
     """Samples of one filter while their lines come in.
 
     Attributes:
-        rank: 0 for the first filter that the file names.
+        earlier: those of the filters that the file names before.
         lines: the line of each document, by doc_id, in the order of the file.
     """
 
     def __init__(
         self,
         name: str,
-        rank: int,
+        earlier: Sequence[_FilterReader],
         metrics: Sequence[str],
         choosing: Choosing,
         fallbacks: Mapping[str, str | None],
     ) -> None:
         self.lines: dict[int, int] = {}
-        self.rank = rank
+        self.earlier = earlier
         self._name, self._metrics = name, metrics
         self._choosing, self._fallbacks = choosing, fallbacks
         self._generates = choosing.output_type == "generate_until"
-        self._hashes = tuple(TextsFiller() for _ in (*HASHES, "asked"))
+        first = earlier[0] if earlier else None
+        self._hashes: tuple[TextsFiller, ...] = tuple(
+            TextsFiller() if first is None else TextsFiller(first._hashes[n])
+            for n in range(len(HASHES) + 1)  # and that of what was asked
+        )
         self._items: dict[str, list[Any]] = {}
         self._sound, self._several = bytearray(), bytearray()
-        self._given: dict[str, TextsFiller] = {}
-        self._texts = TextsFiller()
+        self._answers = TextsFiller()
+        self._given = {"": self._answers} if self._generates else {}
+        self._texts: TextsFiller = TextsFiller(first._texts if first else None)
         self._unfound: list[bool | None] = []
         self._without: list[bool] = []
         self._scored_texts: dict[int, str | None] = {}
@@ -208,12 +218,13 @@ class _FilterReader:
             target = str(row.get("target", ""))
             chosen = Chosen.of(requests, filtered, target, self._choosing)
             for name, item in found.items():
-                self._give(name, chosen.answer(name, item))
+                answers = self._given.setdefault(name, TextsFiller())
+                _put(answers, place, chosen.answer(name, item), None)
 
     def _take_text(self, text: str | None, filtered: Sequence[Any]) -> None:
         self._texts.append(text)
         given = filtered[0] if filtered else None
-        self._give("", given if isinstance(given, str) else None)
+        self._answers.append(given if isinstance(given, str) else None)
         unfound = None
         if text is not None and filtered and self._name in self._fallbacks:
             unfound = found_nothing(text, given, self._fallbacks[self._name])
@@ -221,9 +232,6 @@ class _FilterReader:
         self._without.append(
             bool(filtered) and gives_nothing(given) if unfound is None else unfound
         )
-
-    def _give(self, metric: str, answer: str | None) -> None:
-        _put(self._given.setdefault(metric, TextsFiller()), len(self._sound) - 1, answer, None)
 
     def finish(self) -> Samples:
         """All that came in."""

@@ -115,7 +115,7 @@ def _answers_of(task: str, rows: Rows) -> Iterator[_Shown]:
             not isinstance(doc_id, int)
             or not isinstance(texts, (list, tuple))
             or not texts
-            or not all(isinstance(text, str) for text in texts)
+            or not set(map(type, texts)) <= {str}
         ):
             yield None
             continue
