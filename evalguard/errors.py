@@ -23,13 +23,18 @@ class EvalguardError(Exception):
     """Base of all errors that evalguard raises on purpose.
 
     ``str(error)`` is the message; ``hint`` says what to do, or is empty.
+
+    Of an error that one setting causes, ``setting`` is its name, or ``target`` where it is applied,
+    as a guard file writes it (``config.X``); "" where that is not known.
     """
 
     exit_code = EXIT_FAILED
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", setting: str = "", target: str = ""
+    ) -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint, self.setting, self.target = hint, setting, target
 
 
 class UsageError(EvalguardError):

@@ -57,9 +57,11 @@ def _call_hook(
         raise SettingError(
             f"{where} failed with {type(error).__name__}: {error}",
             hint=f"it was called as function(model, {redact_value(call.value, call.setting)!r})",
+            setting=call.setting,
         ) from error
     if answer is not None:
         raise SettingError(
             f"{where} returned a {type(answer).__name__}; a hook edits the model in place "
-            "and returns None"
+            "and returns None",
+            setting=call.setting,
         )

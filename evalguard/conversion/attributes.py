@@ -47,7 +47,8 @@ def read_attribute(model: torch.nn.Module, edit: AttributeEdit) -> Value:
         if effective != _as_held(found, edit.value):
             raise SettingError(
                 f"setting '{edit.setting}' did not take: {name}.{edit.attribute} is "
-                f"{effective!r}, asked was {edit.value!r}"
+                f"{effective!r}, asked was {edit.value!r}",
+                setting=edit.setting,
             )
     return effective
 
@@ -58,21 +59,23 @@ def _set(module: torch.nn.Module, name: str, edit: AttributeEdit) -> None:
         raise SettingError(
             f"{where} is a submodule and cannot be set to {edit.value!r}",
             hint="replace modules in a call: hook, or name an attribute inside it",
+            setting=edit.setting,
         )
     if held in module._parameters or held in module._buffers:
-        _fill(module, held, edit.value, where)
+        _fill(module, edit, where)
         return
     if not hasattr(module, held):
         raise SettingError(
             f"{where} does not exist ({name} is a {type(module).__name__})"
             f"{nearest(held, _settable(module))}",
             hint=f"it has: {', '.join(sorted(_settable(module))) or 'no plain attributes'}",
+            setting=edit.setting,
         )
-    value = _checked(getattr(module, held), edit.value, where)
+    value = _checked(getattr(module, held), edit, where)
     try:
         setattr(module, held, value)
     except AttributeError as error:
-        raise SettingError(f"{where} cannot be set: {error}") from error
+        raise SettingError(f"{where} cannot be set: {error}", setting=edit.setting) from error
 
 
 def _settable(module: torch.nn.Module) -> set[str]:
@@ -85,12 +88,15 @@ def _settable(module: torch.nn.Module) -> set[str]:
     return plain | {name for name, tensor in tensors if tensor is not None}
 
 
-def _fill(module: torch.nn.Module, held: str, value: Value, where: str) -> None:
+def _fill(module: torch.nn.Module, edit: AttributeEdit, where: str) -> None:
     import torch
 
+    held, value = edit.attribute, edit.value
     current = getattr(module, held)
     if current is None:
-        raise SettingError(f"{where} is absent in this model and cannot be filled")
+        raise SettingError(
+            f"{where} is absent in this model and cannot be filled", setting=edit.setting
+        )
     try:
         filled = torch.as_tensor(value, dtype=current.dtype, device=current.device)
         filled = filled.expand_as(current).clone()
@@ -98,6 +104,7 @@ def _fill(module: torch.nn.Module, held: str, value: Value, where: str) -> None:
         raise SettingError(
             f"{where} holds a tensor of shape {tuple(current.shape)} and cannot take {value!r}",
             hint="give a number, or a list that broadcasts to that shape",
+            setting=edit.setting,
         ) from error
     if held in module._parameters:
         module._parameters[held] = torch.nn.Parameter(filled, requires_grad=current.requires_grad)
@@ -105,7 +112,8 @@ def _fill(module: torch.nn.Module, held: str, value: Value, where: str) -> None:
         module._buffers[held] = filled
 
 
-def _checked(current: object, value: Value, where: str) -> Value:
+def _checked(current: object, edit: AttributeEdit, where: str) -> Value:
+    value = edit.value
     if isinstance(current, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if current is None or (value is None and isinstance(current, _PLAIN)):
@@ -117,6 +125,7 @@ def _checked(current: object, value: Value, where: str) -> Value:
     raise SettingError(
         f"{where} holds {_shown(current)} and cannot take {value!r} ({type(value).__name__})",
         hint="an attribute keeps its type; what is not a plain value can be set in a call: hook",
+        setting=edit.setting,
     )
 
 

@@ -39,6 +39,7 @@ def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., ob
         raise UsageError(
             f"'{where}' is code, and code from this guard file is not allowed to run",
             hint="name the guard file with --config and allow code, if you trust it",
+            target=f"call:{where}",
         )
     # Python takes a compiled file for current if whole seconds and size are equal: none is left
     # behind for a later run, also of modules that the function imports when it is called.
@@ -52,6 +53,7 @@ def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., ob
         raise SettingError(
             f"'{where}': {path} has no function '{name}'{nearest(name, functions)}",
             hint=f"it defines: {', '.join(functions) or 'no functions'}",
+            target=f"call:{where}",
         )
     return function  # type: ignore[no-any-return]
 
@@ -72,6 +74,7 @@ def _from_name(module: str, folder: str, where: str) -> ModuleType:
         raise SettingError(
             f"'{where}': cannot import {module}: {type(error).__name__}: {error}",
             hint=_where_it_is_looked_for(folder),
+            target=f"call:{where}",
         ) from error
 
 
@@ -91,13 +94,16 @@ def _from_file(path: str, folder: str, where: str) -> ModuleType:
         raise SettingError(
             f"'{where}': there is no file {file}",
             hint="files are looked up relative to the guard file",
+            target=f"call:{where}",
         )
     name = "evalguard_user_" + hashlib.sha256(str(file).encode()).hexdigest()
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise SettingError(f"'{where}': {file} cannot be imported as Python")
+        raise SettingError(
+            f"'{where}': {file} cannot be imported as Python", target=f"call:{where}"
+        )
     module = importlib.util.module_from_spec(spec)
     _make_importable(file.parent)
     sys.modules[name] = module
@@ -106,7 +112,8 @@ def _from_file(path: str, folder: str, where: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SettingError(
-            f"'{where}': {file} fails to import: {type(error).__name__}: {error}"
+            f"'{where}': {file} fails to import: {type(error).__name__}: {error}",
+            target=f"call:{where}",
         ) from error
     return module
 

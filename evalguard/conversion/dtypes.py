@@ -64,7 +64,8 @@ def read_dtype(model: torch.nn.Module, edit: DtypeEdit, edits: tuple[DtypeEdit, 
             if tensor.is_floating_point() and found != edit.dtype:
                 raise SettingError(
                     f"setting '{edit.setting}' did not take: {name}.{tensor_name} is {found}, "
-                    f"asked was {edit.dtype}"
+                    f"asked was {edit.dtype}",
+                    setting=edit.setting,
                 )
     return edit.dtype
 
@@ -106,6 +107,7 @@ def _compute_dtype(edit: DtypeEdit) -> torch.dtype:
             f"setting '{edit.setting}': '{edit.dtype}' is not a dtype to compute in"
             f"{nearest(edit.dtype, COMPUTE_DTYPES)}",
             hint=f"dtypes: {', '.join(COMPUTE_DTYPES)}",
+            setting=edit.setting,
         )
     dtype: torch.dtype = getattr(torch, edit.dtype)
     return dtype

@@ -31,6 +31,7 @@ def set_generation(model: torch.nn.Module, values: Mapping[str, tuple[str, Value
                 f"setting '{setting}': the generation config has no attribute '{name}'"
                 f"{nearest(name, known)}",
                 hint=f"it has: {', '.join(sorted(known))}",
+                setting=setting,
             )
         setattr(config, name, value)
 
@@ -44,7 +45,9 @@ def read_generation(model: torch.nn.Module, setting: str, name: str, asked: Valu
     found: Value = getattr(_generation_config(model, setting), name)
     if found != asked:
         raise SettingError(
-            f"setting '{setting}' did not take: generation.{name} is {found!r}, asked was {asked!r}"
+            f"setting '{setting}' did not take: generation.{name} is {found!r}, "
+            f"asked was {asked!r}",
+            setting=setting,
         )
     return found
 
@@ -55,5 +58,6 @@ def _generation_config(model: torch.nn.Module, setting: str) -> Any:
         raise SettingError(
             f"setting '{setting}': {type(model).__name__} has no generation config",
             hint="generation.X settings work with transformers models that generate",
+            setting=setting,
         )
     return config

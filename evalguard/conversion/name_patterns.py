@@ -107,6 +107,7 @@ def matching(glob: str, names: Sequence[str], *, setting: str) -> list[str]:
                 f"setting '{setting}': no module is named '{one}'",
                 hint=f"nearest: {', '.join(_nearest_names(one, names)) or 'none'} "
                 "('*' stays within one dotted part, '**' crosses dots)",
+                setting=setting,
             )
         found |= matched
     return [name for name in names if name in found]

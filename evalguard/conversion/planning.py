@@ -244,6 +244,7 @@ def _dtype_name(setting: str, value: Value) -> str:
         raise SettingError(
             f"setting '{setting}': {value!r} is not a dtype",
             hint="write a torch dtype by name, e.g. float32 or bfloat16",
+            setting=setting,
         )
     return value
 
@@ -253,6 +254,7 @@ def _checkpoint_name(setting: str, value: Value) -> str | None:
         raise SettingError(
             f"setting '{setting}': {value!r} is not a checkpoint",
             hint="write a model folder or a hub id, or null for the weights as they were loaded",
+            setting=setting,
         )
     return value
 
@@ -298,6 +300,7 @@ def read_module_source(setting: str, value: Value) -> Variant | None:
             raise SettingError(
                 f"setting '{setting}': modules cannot be taken from a model with model_args.{name}",
                 hint="save the model that it makes, and name that",
+                setting=setting,
             )
     return Variant(name=pretrained, model="hf", model_args=arguments, settings=settings)
 
@@ -312,6 +315,7 @@ def _source_target(setting: str, text: str) -> Target:
             f"setting '{setting}': {text} of the model that modules are taken from cannot be taken "
             "along",
             hint=f"its settings may be {', '.join(MODULE_SOURCE_KINDS)}",
+            setting=setting,
         )
     return target
 
@@ -321,6 +325,7 @@ def _no_model(setting: str, value: Value) -> SettingError:
         f"setting '{setting}': {value!r} is not a model",
         hint="write a model folder or a hub id; {model_args: {pretrained: ...}, settings: "
         "{TARGET: VALUE}} for a model with settings; or null for the modules as they were loaded",
+        setting=setting,
     )
 
 
@@ -338,6 +343,7 @@ def _environment_text(setting: str, value: Value) -> str | None:
         raise SettingError(
             f"setting '{setting}': an environment variable cannot hold {value!r}",
             hint="write a string, a number, true, false or null (unset)",
+            setting=setting,
         )
     if isinstance(value, bool):
         return "1" if value else "0"
@@ -364,6 +370,7 @@ def _server_changes(
             raise SettingError(
                 f"setting '{name}' is of a server, and evalguard starts none for '{variant.name}'",
                 hint="add serve: {command: [...], url: ...} to this model",
+                setting=name,
             )
         if target.path.startswith(_OF_ENVIRONMENT):
             env[target.path.removeprefix(_OF_ENVIRONMENT)] = _environment_text(name, value)
@@ -385,11 +392,13 @@ def _package_versions(
                 f"setting '{name}' is the version of a package, and '{variant.name}' has no "
                 "environment of its own",
                 hint=f"add requirements: [{target.path}] to this model",
+                setting=name,
             )
         if not isinstance(value, str) or not _VERSION.fullmatch(value):
             raise SettingError(
                 f"setting '{name}': {value!r} is not a version",
                 hint='write it in quotes: "4.3.0", or with what it needs: "2.3.0 typeguard<3"',
+                setting=name,
             )
         found[target.path] = value
     return found
@@ -407,6 +416,7 @@ def _build_inputs(variant: Variant, overrides: Mapping[str, Value]) -> dict[str,
                 f"'{variant.name}' has settings build.{', build.'.join(overrides)} "
                 "but no build recipe",
                 hint="add build: to this model, or another target to these settings",
+                target=f"build.{next(iter(overrides))}" if len(overrides) == 1 else "",
             )
         return {}
     if recipe.command:
@@ -418,5 +428,6 @@ def _build_inputs(variant: Variant, overrides: Mapping[str, Value]) -> dict[str,
                     f"'{variant.name}': the build command never reads '{name}'"
                     f"{nearest(name, known)}",
                     hint=f"write {{{name}}} where the command needs it",
+                    target=f"build.{name}",
                 )
     return {**recipe.inputs, **overrides}

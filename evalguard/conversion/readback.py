@@ -35,6 +35,7 @@ def check_environment(env: Mapping[str, str | None]) -> None:
                 f"env.{name}: this process has {_shown(found)}, the setting asks for "
                 f"{_shown(asked)}",
                 hint="env settings need a worker process that is started with them",
+                target=f"env.{name}",
             )
 
 
@@ -182,6 +183,7 @@ def _did_not_take(setting: str, where: str, found: object, asked: object) -> Non
         f"setting '{setting}' did not take: {where} is {found!r} after loading, "
         f"asked was {asked!r}",
         hint="the model or its library overrides this value; nothing was scored",
+        setting=setting,
     )
 
 

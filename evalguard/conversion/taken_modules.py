@@ -106,6 +106,7 @@ def _counterpart(
         raise SettingError(
             f"{where} is not there{nearest(name, there)}",
             hint="only models whose modules have the same names can exchange them",
+            setting=edit.setting,
         )
     misfit = explain_misfit(own, there[name])
     if misfit:
@@ -113,6 +114,7 @@ def _counterpart(
             f"{where} {misfit}",
             hint="name a module inside or around it that is called in the same way, and has the "
             "same shapes, in both models",
+            setting=edit.setting,
         )
     return there[name]
 
@@ -185,12 +187,14 @@ def _place(model: torch.nn.Module, edit: ModuleEdit, name: str, module: torch.nn
             f"setting '{edit.setting}': {name} has no place in what another setting took from "
             f"another model: {path} is not there",
             hint="let the globs name modules that both models have",
+            setting=edit.setting,
         ) from error
     if inner not in parent._modules:
         raise SettingError(
             f"setting '{edit.setting}': {name} has no place in what another setting took from "
             f"another model: {path} is a {type(parent).__name__} without '{inner}'",
             hint="let the globs name modules that both models have",
+            setting=edit.setting,
         )
     parent._modules[inner] = module
 
@@ -213,7 +217,8 @@ def _check_that_it_runs(
         if now.get(name) is not found[name]:
             raise SettingError(
                 f"setting '{asked[name].setting}' did not take: {name} is not that of "
-                f"{_source_text(asked[name])}"
+                f"{_source_text(asked[name])}",
+                setting=asked[name].setting,
             )
     try:
         _run_once(model)
@@ -234,6 +239,7 @@ def _check_that_it_runs(
             f"{' '.join(str(error).split())}",
             hint="only modules whose inputs and outputs are alike can be exchanged; name larger "
             "ones, or those on both sides of what differs",
+            setting=edit.setting,
         ) from error
 
 

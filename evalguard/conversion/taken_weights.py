@@ -55,7 +55,7 @@ def take_weights(
             read_tensors = read(model, checkpoint, names)
         except SettingError as error:
             message = f"setting '{edit.setting}': {error}"
-            raise SettingError(message, hint=error.hint) from error
+            raise SettingError(message, hint=error.hint, setting=edit.setting) from error
         for name in names:
             module, inner = _place(model, name)
             before.append((module, inner, getattr(module, inner)))
@@ -134,6 +134,7 @@ def _prove(
             raise SettingError(
                 f"setting '{edit.setting}' did not take: {name} is not that of {edit.checkpoint}",
                 hint="the model shares this tensor with another one that a setting replaces",
+                setting=edit.setting,
             )
 
 

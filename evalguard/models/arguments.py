@@ -80,19 +80,25 @@ def check_arguments(
             raise UsageError(
                 f"model_args.{name} belongs to the run: base and candidate need the same batches",
                 hint="use --batch_size",
+                target=f"model_args.{name}",
             )
     if arguments.pop("trust_remote_code", False) and not trust_remote_code:
         raise UsageError(
             "model_args.trust_remote_code is set, but this model is not allowed to run remote code",
             hint="set trust_remote_code: true beside model_args, or use --trust_remote_code",
+            target="model_args.trust_remote_code",
         )
     if model_type in HF_TYPES:
         for name in _INTERNAL_ARGS & arguments.keys():
-            raise UsageError(f"model type '{model_type}' takes no argument '{name}'")
+            raise UsageError(
+                f"model type '{model_type}' takes no argument '{name}'",
+                target=f"model_args.{name}",
+            )
         for name, value in _FIXED.items():
             if arguments.pop(name, value) not in (value, None):
                 raise UsageError(
-                    f"model_args.{name} is always {value} here: {_FIXED_REASONS[name]}"
+                    f"model_args.{name} is always {value} here: {_FIXED_REASONS[name]}",
+                    target=f"model_args.{name}",
                 )
     return arguments
 
@@ -110,6 +116,7 @@ def check_dtypes(arguments: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"model_args.{argument}: {value!r} is not a dtype{nearest(str(value), names)}",
                 hint="e.g. float32, bfloat16, float16",
+                target=f"model_args.{argument}",
             )
 
 
@@ -121,7 +128,9 @@ def check_types(arguments: Mapping[str, Any]) -> None:
             continue
         fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
         if not fits or value < least:
-            raise UsageError(f"model_args.{argument}: {value!r} is not {wanted}")
+            raise UsageError(
+                f"model_args.{argument}: {value!r} is not {wanted}", target=f"model_args.{argument}"
+            )
 
 
 def check_device(asked: Any) -> None:
@@ -136,7 +145,9 @@ def check_device(asked: Any) -> None:
         wanted = torch.device(asked)
     except (RuntimeError, TypeError) as error:
         raise UsageError(
-            f"device: {asked!r} is not a device", hint="e.g. cpu, cuda, cuda:1"
+            f"device: {asked!r} is not a device",
+            hint="e.g. cpu, cuda, cuda:1",
+            target="model_args.device",
         ) from error
     found = {
         "cuda": torch.cuda.device_count(),

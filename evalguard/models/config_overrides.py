@@ -39,7 +39,9 @@ def override_config(config: Any, overrides: Mapping[str, Value]) -> None:
             setattr(config, head, changed)
         except (TypeError, ValueError, AttributeError, StrictDataclassError) as error:
             reason = " ".join(str(error).split())
-            raise SettingError(f"config.{path} cannot be {value!r}: {reason}") from error
+            raise SettingError(
+                f"config.{path} cannot be {value!r}: {reason}", target=f"config.{path}"
+            ) from error
 
 
 def apply_overrides(
@@ -128,6 +130,7 @@ def _unknown_attribute(path: str, config: Any, known: Any) -> SettingError:
         return SettingError(
             f"{type(config).__name__} has no attribute '{path}'",
             hint=f"it is an argument of loading: model_args.{path}",
+            target=f"config.{path}",
         )
     names = sorted(
         {*_attribute_names(known), *_attribute_names(config)}
@@ -140,6 +143,7 @@ def _unknown_attribute(path: str, config: Any, known: Any) -> SettingError:
     return SettingError(
         f"{type(config).__name__} has no attribute '{path}'{close}",
         hint="a config.X setting names an attribute that the config class knows",
+        target=f"config.{path}",
     )
 
 

@@ -54,11 +54,13 @@ def _unknown_argument(
         return UsageError(
             f"model_args.{bits[0]}: transformers takes no such argument any more",
             hint=f"quantization_config: {{quant_method: bitsandbytes, {bits[0]}: true}}",
+            target=f"model_args.{bits[0]}",
         )
     return UsageError(
         f"model type '{model_type}' takes no argument '{unknown[0]}'"
         f"{nearest(unknown[0], constructor_parameters(get_model(model_type)) | TRANSFORMERS_ARGS)}",
         hint=message,
+        target=f"model_args.{unknown[0]}",
     )
 
 

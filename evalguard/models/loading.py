@@ -66,6 +66,7 @@ def load_lm(
                 f"config.{next(iter(config_overrides))} cannot be set: model type "
                 f"'{model_type}' has no Hugging Face config that evalguard builds",
                 hint="config.X settings work with model: hf",
+                target=f"config.{next(iter(config_overrides))}",
             )
         return _load_registered(model_type, arguments, policy, trust_remote_code, allow_pickle)
 

@@ -70,7 +70,8 @@ def load_declared_class(
     for name, value in model_args.items():
         if name not in taken | {"tokenizer", "add_bos_token", "max_length"} and value is not None:
             raise UsageError(
-                f"model_args.{name} is of language models, and this checkpoint is another model's"
+                f"model_args.{name} is of language models, and this checkpoint is another model's",
+                target=f"model_args.{name}",
             )
     arguments = dict(model_args)
     check_folders(arguments, allow_pickle)

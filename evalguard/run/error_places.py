@@ -32,7 +32,7 @@ def with_location(source: ModelSource) -> Iterator[None]:
         raise
     except EvalguardError as error:
         if source.guard is not None and isinstance(error, _LOCATED_ERRORS):
-            setting = _quoted_setting(str(error), source.variant)
+            setting = _setting_at_fault(error, source.variant)
             where = source.guard.place(source.variant.name, setting)
             _prepend_text(error, f"{where}: ")
         error.hint = join_hints(source.misspelt, error.hint)  # a right name is the best of them
@@ -44,13 +44,11 @@ def _prepend_text(error: EvalguardError, text: str) -> None:
         error.args = (f"{text}{error}",)
 
 
-def _quoted_setting(message: str, variant: Variant) -> str:
-    """Return the one setting that a message quotes by name or target; "" if there is none."""
+def _setting_at_fault(error: EvalguardError, variant: Variant) -> str:
+    """Return the name of the one setting that an error is about; "" if there is none."""
     found = [
         setting.name
         for setting in variant.settings
-        if f"'{setting.name}'" in message
-        or f"'{setting.target.path}'" in message
-        or str(setting.target) in message
+        if error.setting == setting.name or error.target == str(setting.target)
     ]
     return found[0] if len(found) == 1 else ""

@@ -144,6 +144,7 @@ def pin_requirements(requirements: Sequence[str], packages: Mapping[str, str]) -
                 f"package.{package}: the model's requirements name no such package"
                 f"{nearest(plain, names)}",
                 hint=f"add {package} to requirements",
+                target=f"package.{package}",
             )
         place = names.index(plain)
         marker = requirements[place].partition(";")[1:]

@@ -31,7 +31,7 @@ class Failure:
 
     ``kind`` is the name of the nearest evalguard error class; ``expected`` is False for any other
     exception, whose traceback is in the worker's log. ``where`` belongs to GuardFileError,
-    ``giving_up`` to FallbackError.
+    ``giving_up`` to FallbackError; ``setting`` and ``target`` are as in EvalguardError.
     """
 
     kind: str
@@ -40,6 +40,8 @@ class Failure:
     where: str
     giving_up: str
     expected: bool
+    setting: str = ""
+    target: str = ""
 
 
 def to_failure(error: Exception) -> Failure:
@@ -62,6 +64,8 @@ def to_failure(error: Exception) -> Failure:
         where=str(getattr(error, "where", "")),
         giving_up=str(getattr(error, "giving_up", "")),
         expected=True,
+        setting=error.setting,
+        target=error.target,
     )
 
 
@@ -77,7 +81,13 @@ def to_exception(failure: Failure, *, model: str, log: str) -> EvalguardError:
         return EvaluationError(f"{failure.kind}: {failure.message}", hint=failure.hint)
     # The message is complete already; some constructors would put its beginning there again.
     error = kind.__new__(kind)
-    EvalguardError.__init__(error, failure.message, hint=failure.hint)
+    EvalguardError.__init__(
+        error,
+        failure.message,
+        hint=failure.hint,
+        setting=failure.setting,
+        target=failure.target,
+    )
     if isinstance(error, errors.GuardFileError):
         error.where = failure.where
     if isinstance(error, errors.WorkerError):

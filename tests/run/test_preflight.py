@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import BuildRecipe, OwnEnvironment, Variant
-from evalguard.errors import EvaluationError, SettingError, UsageError
+from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
 from evalguard.run.error_places import with_location
 from evalguard.run.model_checks import check_models
 from evalguard.run.sources import ModelSource
@@ -129,22 +129,25 @@ def test_a_model_of_a_guard_file_is_named_with_its_line(port: ModelSource) -> No
 
 
 @pytest.mark.parametrize(
-    ("message", "line"),
+    ("kind", "setting", "target", "line"),
     [
-        ("setting 'first' did not take", 6),
-        ("config.alpha cannot be 2", 6),
-        ("LlamaConfig has no attribute 'alpha'", 6),
-        ("no module is named 'model.*'; setting 'second'", 7),
-        ("settings 'first' and 'second' contradict each other", 3),
-        ("something else", 3),
+        (SettingError, "first", "", 6),
+        (SettingError, "", "config.alpha", 6),
+        (UsageError, "", "config.alpha", 6),
+        (SettingError, "second", "", 7),
+        (SettingError, "", "attr:model.*.beta", 7),
+        (SettingError, "", "config.beta", 3),
+        (SettingError, "third", "", 3),
+        (SettingError, "", "", 3),
     ],
 )
-def test_the_setting_that_a_message_quotes_gives_the_line(
-    port: ModelSource, message: str, line: int
+def test_the_setting_that_an_error_is_about_gives_the_line(
+    port: ModelSource, kind: type[EvalguardError], setting: str, target: str, line: int
 ) -> None:
-    with pytest.raises(SettingError) as raised, with_location(port):
-        raise SettingError(message, hint="look there")
-    assert str(raised.value) == f"evalguard.yaml:{line}: {message}"
+    """Of words that quote another one, nothing follows."""
+    with pytest.raises(kind) as raised, with_location(port):
+        raise kind("'first' and 'second'", hint="look there", setting=setting, target=target)
+    assert str(raised.value) == f"evalguard.yaml:{line}: 'first' and 'second'"
     assert raised.value.hint == "look there"
 
 

@@ -299,13 +299,15 @@ def test_messages_come_back_equal(content: Any) -> None:
         errors.StoreError,
     ],
 )
-def test_evalguards_own_errors_keep_class_message_hint_and_exit_code(
+def test_evalguards_own_errors_keep_class_message_hint_setting_and_exit_code(
     kind: type[EvalguardError],
 ) -> None:
     sent = kind("what", hint="do")
+    sent.setting, sent.target = "first", "config.alpha"
     got = to_exception(to_failure(sent), model="m", log="log")
     assert type(got) is kind
     assert (str(got), got.hint, got.exit_code) == ("what", "do", sent.exit_code)
+    assert (got.setting, got.target) == ("first", "config.alpha")
 
 
 def test_a_guard_file_error_keeps_its_place_and_says_it_once() -> None:

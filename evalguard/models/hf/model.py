@@ -109,6 +109,7 @@ class GuardedHFLM(PieceScoring):
                     f"config.{next(iter(self._config_overrides))} cannot be set: autogptq and "
                     "gptqmodel build the model from its own config",
                     hint="load the model without autogptq and gptqmodel",
+                    target=f"config.{next(iter(self._config_overrides))}",
                 )
             super()._create_model(pretrained, **arguments)
             return

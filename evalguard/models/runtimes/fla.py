@@ -51,10 +51,14 @@ def load(arguments: RuntimeArguments) -> Runtime:
     arguments.check_all_taken()
     for name, tokens in (("pad_to", pad_to), ("segment", 1 if segment is None else int(segment))):
         if tokens < 1:
-            raise UsageError(f"model_args.{name}: {tokens} is no number of tokens from 1 on")
+            raise UsageError(
+                f"model_args.{name}: {tokens} is no number of tokens from 1 on",
+                target=f"model_args.{name}",
+            )
     if state_layout != "kv" and segment is None:
         raise UsageError(
-            "model_args.state_layout: no state is handed over without model_args.segment"
+            "model_args.state_layout: no state is handed over without model_args.segment",
+            target="model_args.state_layout",
         )
 
     importlib.import_module("fla")  # registers its models with transformers
@@ -68,7 +72,10 @@ def load(arguments: RuntimeArguments) -> Runtime:
             hint=f"on a CPU there are stand-ins for {', '.join(_STAND_INS)}",
         )
     if prefill != "auto" and config.model_type != "rwkv7":
-        raise UsageError(f"model_args.prefill is of rwkv7; this is {config.model_type}")
+        raise UsageError(
+            f"model_args.prefill is of rwkv7; this is {config.model_type}",
+            target="model_args.prefill",
+        )
     if fuse_norm is not None:
         config.fuse_norm = bool(fuse_norm)
     if config.model_type == "rwkv7":

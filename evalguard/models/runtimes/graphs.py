@@ -78,6 +78,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
         raise UsageError(
             f"model_args.pretrained: {folder} is a file",
             hint="name its folder, which has the tokenizer too; file: names one of several graphs",
+            target="model_args.pretrained",
         )
     graph = _find_graph(folder, arguments.take("file"), _SUFFIXES[arguments.model_type])
     threads = int(arguments.take("threads", arguments.threads) or 0)
@@ -114,6 +115,7 @@ def _find_graph(folder: Path, named: str | None, suffixes: Sequence[str]) -> Pat
             raise UsageError(
                 f"model_args.file: {folder} has no graph '{named}'{nearest(named, names)}",
                 hint=f"one of: {', '.join(names)}" if names else "",
+                target="model_args.file",
             )
         return folder / named
     if len(known) != 1:
@@ -231,6 +233,7 @@ class _ONNXRuntime(_GraphRuntime):
                 f"model_args.provider: this ONNX Runtime has no {provider}"
                 f"{nearest(provider, known)}",
                 hint=f"it has: {', '.join(known)}",
+                target="model_args.provider",
             )
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = getattr(

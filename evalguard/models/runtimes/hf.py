@@ -79,11 +79,13 @@ def read_quantisation(told: Any) -> Any:
             f"model_args.quantization_config: quant_method {method!r} is not known"
             f"{nearest(str(method), known)}",
             hint=f"{{quant_method: NAME, ...}} with NAME one of: {', '.join(known)}",
+            target="model_args.quantization_config",
         )
     if method == "bitsandbytes" and not (told.get("load_in_8bit") or told.get("load_in_4bit")):
         raise UsageError(
             "model_args.quantization_config: bitsandbytes is not told how many bits",
             hint="load_in_8bit: true, or load_in_4bit: true",
+            target="model_args.quantization_config",
         )
     return AutoQuantizationConfig.from_dict(dict(told))
 

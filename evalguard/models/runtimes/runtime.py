@@ -160,6 +160,7 @@ class RuntimeArguments:
             raise UsageError(
                 f"model_args.{name}: '{found}' is not known{nearest(found, choices)}",
                 hint=f"one of: {', '.join(choices)}",
+                target=f"model_args.{name}",
             )
         return found
 
@@ -174,19 +175,23 @@ class RuntimeArguments:
             raise UsageError(
                 f"model type '{self.model_type}' needs model_args.{name}: a path",
                 hint=f"write model_args: {{{name}: PATH}}",
+                target=f"model_args.{name}",
             )
         path = Path(found).expanduser()
         if path.exists():
             return path
         if not _HUB_ID.fullmatch(found):
-            raise UsageError(f"model_args.{name}: there is nothing at {path}")
+            raise UsageError(
+                f"model_args.{name}: there is nothing at {path}", target=f"model_args.{name}"
+            )
         try:
             from huggingface_hub import snapshot_download
 
             return Path(snapshot_download(found, revision=self.take("revision")))
         except Exception as error:
             raise UsageError(
-                f"model_args.{name}: '{found}' is neither here nor to be had from the hub: {error}"
+                f"model_args.{name}: '{found}' is neither here nor to be had from the hub: {error}",
+                target=f"model_args.{name}",
             ) from error
 
     def check_all_taken(self) -> None:
@@ -201,4 +206,5 @@ class RuntimeArguments:
                     f"model type '{self.model_type}' takes no argument '{name}'"
                     f"{nearest(name, self.taken)}",
                     hint=f"its arguments: {', '.join(sorted(self.taken))}",
+                    target=f"model_args.{name}",
                 )

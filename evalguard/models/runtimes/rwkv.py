@@ -42,6 +42,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
         raise UsageError(
             f"model_args.strategy: '{strategy}' is not known",
             hint=f"DEVICE and one of {', '.join(_DTYPES)}, e.g. cpu fp32",
+            target="model_args.strategy",
         )
     named = arguments.take("tokenizer")
     prefix, add_bos = arguments.take("prefix_token_id"), arguments.take("add_bos_token")

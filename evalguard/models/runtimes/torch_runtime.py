@@ -99,6 +99,7 @@ def take_common(arguments: RuntimeArguments) -> dict[str, Any]:
         raise UsageError(
             f"model_args.dtype: '{named}' is no dtype here{nearest(str(named), _DTYPES)}",
             hint=f"one of: {', '.join(_DTYPES)}",
+            target="model_args.dtype",
         )
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

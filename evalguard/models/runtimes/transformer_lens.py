@@ -67,6 +67,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
                 f"model_args.{next(iter(overrides))} is a field of HookedTransformer's "
                 "configuration, which a bridge does not read",
                 hint="api: hooked, or leave it out",
+                target=f"model_args.{next(iter(overrides))}",
             )
         if bridge is None:
             raise _no_class("TransformerBridge", "3.0 and later")

@@ -28,7 +28,10 @@ def take_top_argument(arguments: dict[str, Any], client: type) -> int:
         return 0
     number = arguments[TOP_ARGUMENT]
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise UsageError(f"model_args.{TOP_ARGUMENT}: {number!r} is not a number of tokens")
+        raise UsageError(
+            f"model_args.{TOP_ARGUMENT}: {number!r} is not a number of tokens",
+            target=f"model_args.{TOP_ARGUMENT}",
+        )
     if TOP_ARGUMENT in inspect.signature(client).parameters:  # llama_server asks for it itself
         return 0
     parse = getattr(client, "parse_logprobs", None)
@@ -37,6 +40,7 @@ def take_top_argument(arguments: dict[str, Any], client: type) -> int:
             f"model_args.{TOP_ARGUMENT} has no use with this model type",
             hint="local-completions, openai-completions, sglang-generate and llama_server ask "
             "servers for it",
+            target=f"model_args.{TOP_ARGUMENT}",
         )
     return int(arguments.pop(TOP_ARGUMENT))
 

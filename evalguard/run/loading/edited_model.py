@@ -279,5 +279,6 @@ def _editable_model(lm: Any, wanted: LoadPlan) -> torch.nn.Module | None:
             f"'{wanted.variant.model}' has none in this process",
             hint="weights:, module:, generation., attr:, dtype: and call: settings work with "
             "model: hf",
+            setting=names[0],
         )
     return model

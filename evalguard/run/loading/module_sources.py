@@ -98,6 +98,7 @@ class HostModel:
             raise SettingError(
                 f"setting '{setting}': modules of a {type(model).__name__} cannot be replaced",
                 hint="module: settings work with transformers models, without peft",
+                setting=setting,
             )
         devices = {str(tensor.device) for tensor in model.parameters()}
         if len(devices) != 1 or "meta" in devices:
@@ -105,6 +106,7 @@ class HostModel:
                 f"setting '{setting}': modules cannot be replaced in a model that lies on "
                 f"{', '.join(sorted(devices)) or 'no device'}",
                 hint="load it on one device, without offloading or parallelize",
+                setting=setting,
             )
         return cls(
             dtype=computing_dtype(model),

@@ -76,6 +76,7 @@ def _refuse_unsupported(plan: ConversionPlan) -> None:
             raise SettingError(
                 f"setting '{name}' ({target}) works with model: hf in evalguard's own environment",
                 hint="use model_args.X, attr:GLOB.X, dtype:GLOB, env.X, build.X or package.X",
+                setting=name,
             )
 
 
@@ -90,6 +91,7 @@ def _carry_settings(runtime: Runtime, variant: Variant, plan: ConversionPlan) ->
                 f"setting '{names[0]}' edits a torch module, and model type '{variant.model}' has "
                 "none",
                 hint="use model_args.X, env.X, build.X or package.X",
+                setting=names[0],
             )
         apply(runtime.module, plan, **code)
     effective |= read_edits(runtime.module, plan, **code)
@@ -102,7 +104,8 @@ def _carry_settings(runtime: Runtime, variant: Variant, plan: ConversionPlan) ->
             if value is not None and found != value:
                 raise SettingError(
                     f"setting '{name}' did not take: {target} is {found!r} after loading, asked "
-                    f"was {value!r}"
+                    f"was {value!r}",
+                    setting=name,
                 )
             effective[name] = found
     return {setting.name: effective[setting.name] for setting in variant.settings}
@@ -115,7 +118,8 @@ def _read_version(setting: str, package: str, asked: Value) -> Value:
         found = "not installed"
     if found != str(asked).split()[0]:
         raise SettingError(
-            f"setting '{setting}' did not take: {package} is {found}, asked was {asked}"
+            f"setting '{setting}' did not take: {package} is {found}, asked was {asked}",
+            setting=setting,
         )
     return asked
 

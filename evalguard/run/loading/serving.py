@@ -131,7 +131,9 @@ def _check_packages(variant: Variant, plan: ConversionPlan, python: Interpreter)
         wanted = f"{package}-{version.split()[0]}"
         if _plain(wanted) not in there:
             raise SettingError(
-                f"'{variant.name}': package.{package} did not take: its environment has no {wanted}"
+                f"'{variant.name}': package.{package} did not take: its environment has no "
+                f"{wanted}",
+                target=f"package.{package}",
             )
 
 

@@ -239,6 +239,7 @@ def _open_declared_class(
             f"setting '{taking[0]}' takes modules of another model, and '{source.name}' is no "
             "language model",
             hint="leave its module: settings at null for this trace",
+            setting=taking[0],
         )
     module = load_declared_class(
         wanted.model_args,
