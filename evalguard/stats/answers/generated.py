@@ -41,8 +41,10 @@ class DocumentAnswers:
     @property
     def repeats(self) -> int:
         """Answers to each of its requests; texts, where nothing says that there are several."""
-        of_filters = self.known.missing.values() if self.known is not None else ()
-        return next((len(missing) for missing in of_filters), len(self.texts))
+        if self.known is not None:
+            for missing in self.known.missing.values():
+                return len(missing)
+        return len(self.texts)
 
 
 def compare_generations(
