@@ -5,7 +5,7 @@
 Two safetensors files of random weights in the shapes of a Llama are written, read from one end to
 the other with nothing done to the bytes, and compared by the command line in a process of its own.
 Before each run the files are put out of the page cache (``--warm`` leaves them in). The files are
-removed at the end.
+removed at the end. Packed files are also read and dequantised with nothing compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +26,14 @@ import numpy as np
 
 from benchmarks.output import deliver
 from evalguard.core.tensors.precision_vote import round_mantissa
+from evalguard.run.tensors.streaming import forget_bytes
+from evalguard.store.tensor_files import open_tensors
+from evalguard.store.tensor_files.packed.levels import codebook_levels, float8_levels
 
 COMMAND = "python -m benchmarks.tensors --gigabytes 10 --output benchmarks/results/tensors.md"
 WIDTH, INNER, VOCABULARY = 2048, 5632, 32000
 READ = 1 << 24  # bytes at a time of the plain reading
+PIECE, PART = 1 << 18, 1 << 15  # elements that a comparison reads and decodes at a time
 CHILD = (
     "import os, resource, sys; from evalguard.cli import main\n"
     "try: main(sys.argv[1:])\n"
@@ -62,6 +66,8 @@ CASES = (
     Case(name="bfloat16 and int8 with a scale a row", base="BF16", candidate="I8", noise=0.0),
     Case(name="bfloat16 and ModelOpt NVFP4", base="BF16", candidate="NVFP4", noise=0.0),
     Case(name="bfloat16 and GPTQ int4", base="BF16", candidate="GPTQ", noise=0.0),
+    Case(name="bfloat16 and bitsandbytes nf4", base="BF16", candidate="NF4", noise=0.0),
+    Case(name="bfloat16 and FP8 in blocks", base="BF16", candidate="FP8", noise=0.0),
 )
 
 
@@ -75,13 +81,20 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    rows = []
+    rows, packed, alone = [], [], 0.0
     for case in (one for one in CASES if options.case in one.name):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             files = [Path(folder) / f"{side}.safetensors" for side in ("base", "candidate")]
             size = write_pair(case, files, int(options.gigabytes * 1e9))
-            rows.append(measure(case, files, size, options.times, warm=options.warm))
-    deliver(render(rows, warm=options.warm, times=options.times), options.output)
+            measured = measure(case, files, size, options.times, warm=options.warm)
+            rows.append(measured.row)
+            if case.noise and case.base == case.candidate == "BF16":
+                alone = measured.processor
+            if case.candidate in PACKED:
+                row = measure_dequantising(case, files, options.times, warm=options.warm)
+                share = f"{measured.processor / alone:.2f}" if alone else ""
+                packed.append([*row, share])
+    deliver(render(rows, packed, warm=options.warm, times=options.times), options.output)
 
 
 def write_pair(case: Case, files: list[Path], wanted: int) -> int:
@@ -184,8 +197,58 @@ def pack_gptq(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-PACKED = {"I8": pack_int8, "NVFP4": pack_nvfp4, "GPTQ": pack_gptq}
-WIDTHS = {"BF16": 2.0, "F32": 4.0, "I8": 1.0, "NVFP4": 0.57, "GPTQ": 0.52}  # bytes an element
+def pack_nf4(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return bitsandbytes' parts, in blocks of 64."""
+    table = codebook_levels("nf4").values[:16]
+    blocks = values.reshape(-1, 64)
+    absmax = np.abs(blocks).max(axis=1)
+    scaled = blocks / absmax[:, None]
+    codes = np.searchsorted((table[1:] + table[:-1]) / 2, scaled).astype(np.uint8).reshape(-1)
+    told = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": values.shape}
+    return {
+        name: ((codes[::2] << 4) | codes[1::2]).reshape(-1, 1),
+        f"{name}.absmax": absmax,
+        f"{name}.quant_map": table,
+        f"{name}.quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(told).encode(), np.uint8),
+    }
+
+
+def pack_fp8(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return DeepSeek's parts, in blocks of 128 x 128."""
+    high, wide = (size // 128 for size in values.shape)
+    blocks = values.reshape(high, 128, wide, 128)
+    scale = np.abs(blocks).max(axis=(1, 3)) / np.float32(448)
+    scaled = (blocks / scale[:, None, :, None]).reshape(values.shape)
+    table = float8_levels("float8_e4m3fn").values[:127]
+    codes = np.searchsorted((table[1:] + table[:-1]) / 2, np.abs(scaled)).astype(np.uint8)
+    codes |= (values < 0).astype(np.uint8) << 7
+    return {name: codes.view("V1"), f"{name}_scale_inv": scale}
+
+
+PACKED = {
+    "I8": pack_int8,
+    "NVFP4": pack_nvfp4,
+    "GPTQ": pack_gptq,
+    "NF4": pack_nf4,
+    "FP8": pack_fp8,
+}
+WIDTHS = {  # bytes an element
+    "BF16": 2.0,
+    "F32": 4.0,
+    "I8": 1.0,
+    "NVFP4": 0.57,
+    "GPTQ": 0.52,
+    "NF4": 0.57,
+    "FP8": 1.0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A row of the table, and the processor's seconds for each element."""
+
+    row: list[str]
+    processor: float
 
 
 def shapes_of(elements: int) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -221,17 +284,14 @@ def encode(values: np.ndarray, kind: str) -> bytes:
     return upper.astype(np.uint16).tobytes()
 
 
-def measure(case: Case, files: list[Path], size: int, times: int, *, warm: bool) -> list[str]:
+def measure(case: Case, files: list[Path], size: int, times: int, *, warm: bool) -> Measured:
     """Return a row: the best of several readings, and of several comparisons."""
     readings, walls, processors, memories = [], [], [], []
     for _ in range(times):
         forget(files, warm=warm)
         begun = time.perf_counter()
         for file in files:
-            with file.open("rb", buffering=0) as stream:
-                buffer = bytearray(READ)
-                while stream.readinto(buffer):
-                    pass
+            read_bytes(file)
         readings.append(time.perf_counter() - begun)
         forget(files, warm=warm)
         begun = time.perf_counter()
@@ -246,7 +306,7 @@ def measure(case: Case, files: list[Path], size: int, times: int, *, warm: bool)
         memories.append(int(kilobytes) / 1e6)
         processors.append(float(seconds))
     best, reading = min(walls), min(readings)
-    return [
+    row = [
         case.name,
         f"{size / 1e9:.1f} GB",
         f"{size / reading / 1e9:.2f} GB/s",
@@ -255,6 +315,60 @@ def measure(case: Case, files: list[Path], size: int, times: int, *, warm: bool)
         f"{size / min(processors) / 1e9:.2f} GB",
         f"{max(memories):.2f} GB",
     ]
+    return Measured(row=row, processor=min(processors) / count_elements(files[0]))
+
+
+def measure_dequantising(case: Case, files: list[Path], times: int, *, warm: bool) -> list[str]:
+    """Return a row: the packed file read plainly, and read as numbers; the base read as numbers."""
+    plain, packed, base = [], [], []
+    for _ in range(times):
+        forget(files, warm=warm)
+        plain.append(clock(read_bytes, files[1]))
+        forget(files, warm=warm)
+        packed.append(clock(read_numbers, files[1]))
+        base.append(clock(read_numbers, files[0]))
+    size = files[1].stat().st_size
+    return [
+        case.name.removeprefix("bfloat16 and "),
+        f"{size / min(plain) / 1e9:.2f} GB/s",
+        f"{size / min(packed) / 1e9:.2f} GB/s",
+        f"{min(packed) / min(plain):.2f}",
+        f"{min(packed) / min(base):.2f}",
+    ]
+
+
+def clock(read: Callable[[Path], object], file: Path) -> float:
+    """Return the seconds that reading a file takes."""
+    begun = time.perf_counter()
+    read(file)
+    return time.perf_counter() - begun
+
+
+def read_bytes(file: Path) -> None:
+    """Read a file from one end to the other."""
+    with file.open("rb", buffering=0) as stream:
+        buffer = bytearray(READ)
+        while stream.readinto(buffer):
+            pass
+
+
+def read_numbers(file: Path) -> None:
+    """Read all tensors of a file as numbers, in pieces as a comparison does."""
+    with open_tensors(file) as found:
+        for tensor in found.tensors.values():
+            block, size = tensor.codec.block, tensor.codec.size
+            step, part = (max(elements // block, 1) for elements in (PIECE, PART))
+            for at in range(0, tensor.elements, step * block):
+                raw = tensor.read_bytes(at, min(at + step * block, tensor.elements))
+                for first in range(0, raw.size, part * size):
+                    tensor.codec.decode(raw[first : first + part * size])
+            forget_bytes(tensor)
+
+
+def count_elements(file: Path) -> int:
+    """Return how many numbers a file holds."""
+    with open_tensors(file) as found:
+        return sum(tensor.elements for tensor in found.tensors.values())
 
 
 def forget(files: list[Path], *, warm: bool) -> None:
@@ -267,7 +381,9 @@ def forget(files: list[Path], *, warm: bool) -> None:
         os.close(descriptor)
 
 
-def render(rows: list[list[str]], *, warm: bool, times: int) -> Iterator[str]:
+def render(
+    rows: list[list[str]], packed: list[list[str]], *, warm: bool, times: int
+) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# Comparing tensor files, beside reading them"
     yield ""
@@ -290,6 +406,24 @@ def render(rows: list[list[str]], *, warm: bool, times: int) -> Iterator[str]:
         "comparing for the processor: where other work has most of it, the ratio says little, and "
         "what a second of one core compares says more. Memory is that of all processes, and does "
         "not grow with the files: tensors are read in pieces of 262,144 elements."
+    )
+    if not packed:
+        return
+    yield ""
+    yield "## Packed files: dequantising while reading"
+    yield ""
+    yield (
+        "| packed file | plain reading | read and dequantised | ratio | beside bfloat16 of the "
+        "same weights, read as numbers | whole command beside a plain pair |"
+    )
+    yield "|---|---|---|---|---|---|"
+    for row in packed:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+    yield (
+        "- Bytes are those of the packed file, by one process: of 4 bits each of them becomes two "
+        "float32, eight bytes. Whole command: seconds of the processor for each weight, over those "
+        "of two bfloat16 files of which every element differs."
     )
 
 

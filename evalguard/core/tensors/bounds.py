@@ -61,6 +61,8 @@ class Bound:
         with np.errstate(over="ignore", invalid="ignore"):
             difference = base - candidate
             beyond = np.abs(difference) > self.allowed
+            if not beyond.any():
+                return self.allowed
             lost = beyond & (np.abs(self.edge) == _BOTH_WAYS)
             outward = beyond & (difference * self.edge > 0) & ~lost
         if not (outward.any() or lost.any()):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.store.tensor_files.packed.bit_packing import exchange_nibbles
 from evalguard.store.tensor_files.packed.levels import codebook_levels
 from evalguard.store.tensor_files.packed.parts import PackingError, Parts, load_once
 from evalguard.store.tensor_files.packed.row_codec import (
@@ -50,15 +51,17 @@ def read_bitsandbytes_4bit(parts: Parts) -> StoredTensor:
         )
     nested = _read_nested(parts, state_told)
     columns = math.gcd(blocksize, elements)
-    grid = RowGrid(levels=codebook_levels(kind), columns=columns, has_slack=nested is not None)
     if columns % 2:
         raise PackingError(f"{list(shape)} is an odd number of elements")
+    grid = RowGrid(
+        levels=codebook_levels(kind),
+        columns=columns,
+        nibbles=True,
+        has_slack=nested is not None,
+    )
 
     def read(first: int, stop: int) -> PackedRows:
         raw = packed.read_bytes(first * columns // 2, stop * columns // 2)
-        codes = np.empty((raw.size, 2), dtype=np.uint8)
-        np.right_shift(raw, 4, out=codes[:, 0])
-        np.bitwise_and(raw, 15, out=codes[:, 1])
         blocks = np.arange(first, stop) * columns // blocksize
         begin, end = int(blocks[0]), int(blocks[-1]) + 1
         sizes, slack = absmax.read(begin, end), None
@@ -66,7 +69,8 @@ def read_bitsandbytes_4bit(parts: Parts) -> StoredTensor:
             sizes, slack = nested.read(sizes.astype(np.intp), begin)
             slack = slack[blocks - begin, None]
         steps = sizes.astype(np.float32)[blocks - begin, None]
-        return PackedRows(codes=codes.reshape(-1, columns), scales=steps, slack=slack)
+        codes = exchange_nibbles(raw).reshape(-1, columns // 2)
+        return PackedRows(codes=codes, scales=steps, slack=slack)
 
     name = f"{parts.stem}.weight"
     source = RowBytes(name=name, grid=grid, rows=elements // columns, read_rows=read)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.store.tensor_files.packed.bit_packing import split_nibbles
+from evalguard.store.tensor_files.packed.bit_packing import split_nibbles, transpose
 from evalguard.store.tensor_files.packed.levels import e2m1_levels
 from evalguard.store.tensor_files.packed.parts import (
     PackingError,
@@ -75,6 +75,7 @@ def make_e2m1(
         levels=e2m1_levels("mxfp4" if exponents else "nvfp4"),
         columns=shape[-1],
         groups=shape[-1] // width,
+        nibbles=True,
         factors=None if factors is None else load_once(factors)().reshape(-1),
     )
     if grid.factors is not None and grid.factors.size != grid.columns:
@@ -89,7 +90,7 @@ def make_e2m1(
             size = whole().reshape(-1)
             matrices = np.arange(first, stop) // height
             steps *= size if size.size == 1 else size[matrices, None]
-        return PackedRows(codes=split_nibbles(read_row_bytes(packed, first, stop)), scales=steps)
+        return PackedRows(codes=read_row_bytes(packed, first, stop), scales=steps)
 
     source = RowBytes(name=name, grid=grid, rows=count_rows(shape), read_rows=read)
     return make_packed(name, shape, packing, tuple(parts.used.values()), source)
@@ -172,7 +173,7 @@ def read_gpt_oss(parts: Parts) -> StoredTensor:
         )
         here = slice(begin, begin + stop - first)
         return PackedRows(
-            codes=np.ascontiguousarray(split_nibbles(raw).T)[here],
+            codes=transpose(split_nibbles(raw))[here],
             scales=np.repeat(steps.T, 32, axis=0)[here],
         )
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.store.tensor_files.packed.bit_packing import split_nibbles
 from evalguard.store.tensor_files.plain_codecs import plain_codec
 
 Array = NDArray[Any]
+Column = Literal["values", "reach", "allowed", "farthest", "ends"]
 
 _HALF = 0.505  # of a gap; half, and what float32 loses on the way
 # OCP microscaling formats 1.0, table of FP4 (E2M1); the highest bit is the sign.
@@ -45,6 +47,43 @@ class Levels:
     reach: Array
     outer: Array
     ends: Array
+
+    def look_up(self, column: Column, codes: Array, *, nibbles: bool) -> Array:
+        """Return a column of the table, or what follows from it, for codes: a number for each.
+
+        "allowed" is the greatest error of a rounding to a level, with what may be cut off at an
+        end; "farthest" the greatest size of what is rounded to it.
+
+        Args:
+            codes: (rows, bytes): one a byte, or two with the earlier in the lower bits.
+        """
+        if codes.shape[-1] % 2:  # one after the other
+            table = _tabulate(self, column)
+            return table[codes] if not nibbles else table[split_nibbles(codes)]
+        laid = np.ascontiguousarray(codes)
+        several = _tabulate_pairs(self, column, nibbles=nibbles)
+        found = np.take(several, laid.view(np.uint16))
+        numbers: Array = found.view(np.int8 if column == "ends" else np.float32)
+        return numbers.reshape(len(codes), -1)
+
+
+@lru_cache(maxsize=64)
+def _tabulate(levels: Levels, column: Column) -> Array:
+    if column == "allowed":
+        return levels.reach + levels.outer
+    if column == "farthest":
+        return np.abs(levels.values) + levels.reach
+    found: Array = getattr(levels, column)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _tabulate_pairs(levels: Levels, column: Column, *, nibbles: bool) -> Array:
+    """Return the numbers of all codes in two bytes beside each other, as one item each: a table
+    that fits a core's cache is looked up in a half or a quarter as often."""
+    pairs = np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape(-1, 2)
+    table = _tabulate(levels, column)[split_nibbles(pairs) if nibbles else pairs]
+    return table.view(f"V{table.shape[1] * table.itemsize}").reshape(-1)
 
 
 def _make(name: str, values: Array, *, outer: float, tops: int = 1, bottoms: int = 1) -> Levels:

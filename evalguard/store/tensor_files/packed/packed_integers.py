@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.tensors.bounds import CAST
-from evalguard.store.tensor_files.packed.bit_packing import split_nibbles, unpack_bits
+from evalguard.store.tensor_files.packed.bit_packing import (
+    lay_codes,
+    split_nibbles,
+    transpose,
+    unpack_bits,
+)
 from evalguard.store.tensor_files.packed.levels import offset_levels
 from evalguard.store.tensor_files.packed.parts import (
     PackingError,
@@ -68,6 +73,7 @@ def read_compressed_tensors_integers(parts: Parts) -> StoredTensor:
         raise PackingError(f"{groups:,} scales a row do not fit {columns:,} columns")
     offset = 1 << (bits - 1)
     height = shape[-2]
+    nibbles = bits == 4 and columns % 2 == 0
     if zero is not None and zero.dtype == "int32":
         high = -(-height * bits // 32)
         check_shape(zero, (*shape[:-2], high, groups), f"{scale.name} {list(scale.shape)}")
@@ -75,13 +81,14 @@ def read_compressed_tensors_integers(parts: Parts) -> StoredTensor:
         levels=offset_levels(bits, offset),
         columns=columns,
         groups=groups,
+        nibbles=nibbles,
         has_zeros=zero is not None,
         lost=2 * CAST if scale.dtype == "bfloat16" else CAST,
         group_of=_read_index(index, columns, groups),
     )
 
     def read(first: int, stop: int) -> PackedRows:
-        codes = unpack_bits(read_rows(packed, first, stop), bits)[:, :columns]
+        codes = lay_codes(read_rows(packed, first, stop), bits, columns, nibbles=nibbles)
         if scale.elements == 1:
             steps = np.full((stop - first, 1), scale.load().reshape(-1)[0], dtype=np.float32)
         else:
@@ -185,6 +192,7 @@ def _read_gptq(parts: Parts, packed: StoredTensor, scales: StoredTensor) -> Stor
         levels=offset_levels(bits, 0),
         columns=inputs,
         groups=groups,
+        nibbles=bits == 4,
         has_zeros=True,
         group_of=_read_index(index, inputs, groups),
     )
@@ -192,7 +200,7 @@ def _read_gptq(parts: Parts, packed: StoredTensor, scales: StoredTensor) -> Stor
 
     def read(first: int, stop: int) -> PackedRows:
         words = packed.load()
-        codes = unpack_bits(np.ascontiguousarray(words.T), bits)[:, :inputs]
+        codes = lay_codes(transpose(words), bits, inputs, nibbles=grid.nibbles)
         taken = unpack_bits(zeros.load(), bits)[:, :outputs].astype(np.int16)
         if form == "gptq" or (not form and not _is_second_version(taken, bits)):
             taken = (taken + 1) & (own if bits < 8 else 511)
@@ -227,9 +235,12 @@ def _read_awq(parts: Parts, packed: StoredTensor, scales: StoredTensor) -> Store
     order = (np.arange(outputs).reshape(-1, 8)[:, list(_AWQ_PLACES)]).reshape(-1)
 
     def read(first: int, stop: int) -> PackedRows:
-        codes, taken = (unpack_bits(one.load(), 4)[:, order] for one in (packed, zeros))
+        words, taken = packed.load().view(np.uint32), unpack_bits(zeros.load(), 4)[:, order]
+        codes = np.empty((outputs, inputs), dtype=np.uint8)
+        for output, place in enumerate(_AWQ_PLACES):
+            codes[output::8] = transpose((words >> np.uint32(4 * place)).astype(np.uint8)) & 15
         return PackedRows(
-            codes=np.ascontiguousarray(codes.T)[first:stop],
+            codes=codes[first:stop],
             scales=scales.load().astype(np.float32).T[first:stop],
             zeros=taken.astype(np.float32).T[first:stop],
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.tensors.bounds import CAST, Bound
 from evalguard.errors import EvaluationError
-from evalguard.store.tensor_files.packed.levels import Levels
+from evalguard.store.tensor_files.packed.levels import Column, Levels
 from evalguard.store.tensor_files.stored import Bytes, StoredTensor, TensorCodec
 
 Array = NDArray[Any]
@@ -26,7 +26,7 @@ class PackedRows:
     """Some rows of a packed weight.
 
     Attributes:
-        codes: (rows, columns) uint8.
+        codes: (rows, columns) uint8, or of half as many bytes, as :class:`RowGrid` says.
         scales: (rows, groups) float32.
         zeros: (rows, groups) float32, taken off the level before it is scaled; None: 0.
         slack: (rows, groups) float32, what the scale itself may be off by, for it was rounded after
@@ -45,6 +45,7 @@ class RowGrid:
 
     Attributes:
         columns: of a row, and ``groups`` of it that have a scale of their own.
+        nibbles: whether two codes of 4 bits lie in a byte, the earlier in the lower bits.
         lost: part of a number that is lost before and after it is rounded to a level.
         group_of: (columns,) the group of each column where they are not one after the other
             (act-order); None: they are.
@@ -54,6 +55,7 @@ class RowGrid:
     levels: Levels
     columns: int
     groups: int = 1
+    nibbles: bool = False
     has_zeros: bool = False
     has_slack: bool = False
     lost: float = CAST
@@ -61,9 +63,14 @@ class RowGrid:
     factors: Array | None = None
 
     @property
+    def code_bytes(self) -> int:
+        """Bytes of a row's codes."""
+        return self.columns // 2 if self.nibbles else self.columns
+
+    @property
     def size(self) -> int:
         """Bytes of a row."""
-        return self.columns + 4 * self.groups * (1 + self.has_zeros + self.has_slack)
+        return self.code_bytes + 4 * self.groups * (1 + self.has_zeros + self.has_slack)
 
     @property
     def width(self) -> int:
@@ -96,13 +103,13 @@ class RowGrid:
     def split(self, raw: Bytes) -> PackedRows:
         """Return the rows of bytes that :meth:`pack` made."""
         table = raw.reshape(-1, self.size)
-        planes = np.ascontiguousarray(table[:, self.columns :]).view(np.float32)
+        planes = np.ascontiguousarray(table[:, self.code_bytes :]).view(np.float32)
         at, found = self.groups, [planes[:, : self.groups]]
         for has in (self.has_zeros, self.has_slack):
             found.append(planes[:, at : at + self.groups] if has else planes[:, :0])
             at += self.groups * has
         return PackedRows(
-            codes=table[:, : self.columns],
+            codes=table[:, : self.code_bytes],
             scales=found[0],
             zeros=found[1] if self.has_zeros else None,
             slack=found[2] if self.has_slack else None,
@@ -122,9 +129,13 @@ class RowGrid:
         """Return (rows, columns) numbers so that :meth:`spread` fits them."""
         return values.reshape(len(values), self.groups, self.width) if self.width else values
 
+    def look_up(self, column: Column, rows: PackedRows) -> Array:
+        """Return what the levels' table says of each code, as :meth:`grouped` lays it."""
+        return self.grouped(self.levels.look_up(column, rows.codes, nibbles=self.nibbles))
+
     def _decode(self, raw: Bytes) -> Array:
         rows = self.split(raw)
-        values = self.grouped(np.take(self.levels.values, rows.codes))
+        values = self.look_up("values", rows)
         if rows.zeros is not None:
             values -= self.spread(rows.zeros)
         values *= self.spread(rows.scales)
@@ -136,33 +147,51 @@ class RowGrid:
     def reach(self, raw: Bytes) -> Array:
         """Return half the step at each element."""
         rows = self.split(raw)
-        found = self.grouped(np.take(self.levels.reach, rows.codes))
+        found = self.look_up("reach", rows)
         found *= self.spread(np.abs(rows.scales))
         found = found.reshape(len(rows.codes), self.columns)
         if self.factors is not None:
             found *= np.abs(self.factors)
         return found.reshape(-1)
 
-    def _bound(self, raw: Bytes, values: Array, _exact: Array) -> Bound:
-        """Return the greatest error of a rounding to nearest in each element."""
-        rows, levels = self.split(raw), self.levels
-        scales = np.abs(rows.scales)
-        allowed = self.grouped(np.take(levels.reach + levels.outer, rows.codes))
-        allowed *= self.spread(scales)
+    def _bound(self, raw: Bytes, values: Array, exact: Array) -> Bound:
+        """Return the greatest error of a rounding to nearest in each element.
+
+        Where all are within it, none is said to be at an end: that is asked of those beyond.
+        """
+        rows = self.split(raw)
+        allowed = self.look_up("allowed", rows)
+        allowed *= self.spread(np.abs(rows.scales))
         if rows.slack is not None:
-            reached = np.take(np.abs(levels.values) + levels.reach, rows.codes)
-            allowed += self.spread(rows.slack) * self.grouped(reached)
+            allowed += self.spread(rows.slack) * self.look_up("farthest", rows)
         allowed = allowed.reshape(len(rows.codes), self.columns)
-        edge = np.take(levels.ends, rows.codes)
-        if (rows.scales < 0).any():
-            turned = self.grouped(edge) * np.sign(self.spread(rows.scales)).astype(np.int8)
-            edge = turned.reshape(edge.shape)
         if self.factors is not None:
             allowed *= np.abs(self.factors)
-            edge = edge * np.sign(self.factors).astype(np.int8)
         allowed = allowed.reshape(-1)
-        allowed += np.abs(values) * np.float32(self.lost)
+        size = np.abs(values)
+        size *= np.float32(self.lost)
+        allowed += size
+        if _is_within(values, exact, allowed):
+            return Bound(allowed, np.zeros(allowed.size, dtype=np.int8))
+        edge = self.look_up("ends", rows)
+        if (rows.scales < 0).any():
+            edge = edge * np.sign(self.spread(rows.scales)).astype(np.int8)
+        edge = edge.reshape(len(rows.codes), self.columns)
+        if self.factors is not None:
+            edge = edge * np.sign(self.factors).astype(np.int8)
         return Bound(allowed, edge.reshape(-1))
+
+
+def _is_within(values: Array, exact: Array, allowed: Array) -> bool:
+    """Whether no element is beyond its bound, nor so near to it that a cast might decide."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = values - exact
+        np.abs(difference, out=difference)
+        difference *= _NEAR
+    return not (difference > allowed).any()
+
+
+_NEAR = np.float32(1.001)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,7 +258,7 @@ def uses_whole_range(tensor: StoredTensor) -> bool:
     step = max((1 << 18) // grid.columns, 1) * grid.columns
     for start in range(0, tensor.elements, step):
         rows = grid.split(tensor.read_bytes(start, min(start + step, tensor.elements)))
-        levels = grid.grouped(np.abs(np.take(grid.levels.values, rows.codes)))
+        levels = np.abs(grid.look_up("values", rows))
         reached.append(levels.reshape(-1, grid.width or grid.columns).max(axis=1))
         scales.append(np.unique(rows.scales))
     greatest = np.concatenate(reached)

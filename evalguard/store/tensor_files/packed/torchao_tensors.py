@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.store.tensor_files.packed.bit_packing import split_nibbles
 from evalguard.store.tensor_files.packed.four_bit_floats import check_whole, make_e2m1
 from evalguard.store.tensor_files.packed.levels import offset_levels, signed_levels
 from evalguard.store.tensor_files.packed.parts import (
@@ -126,6 +125,7 @@ def _read_int4(
         levels=offset_levels(4, 8),
         columns=columns,
         groups=groups,
+        nibbles=True,
         has_zeros=True,
         factors=None if smooth is None else load_once(smooth)().reshape(-1),
     )
@@ -135,9 +135,9 @@ def _read_int4(
         size = steps().T[first:stop]
         with np.errstate(divide="ignore", invalid="ignore"):
             taken = np.where(size == 0, 0, -shifts().T[first:stop] / size)
-        return PackedRows(
-            codes=split_nibbles(read_row_bytes(codes, first, stop)) ^ 8, scales=size, zeros=taken
-        )
+        # two's complement to offset
+        laid = read_row_bytes(codes, first, stop) ^ np.uint8(0x88)
+        return PackedRows(codes=laid, scales=size, zeros=taken)
 
     shape = (rows, columns)
     source = RowBytes(name=name, grid=grid, rows=count_rows(shape), read_rows=read)
