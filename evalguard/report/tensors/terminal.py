@@ -1,4 +1,4 @@
-"""Compared tensors and noise tables in a terminal: the answer first."""
+"""Compared tensors in a terminal: the answer first."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from evalguard.core.reports.tensors_report import TensorsReport
-from evalguard.core.tensors.noise import NoiseRange, NoiseTable
-from evalguard.core.tensors.tolerances import TOLERANCES
-from evalguard.report.table import Table
 from evalguard.report.tensors.words import (
     DeltaGroup,
     answer_text,
@@ -115,64 +112,3 @@ def _wrapped(texts: object, width: int, rest: str = "  ") -> list[Text]:
     return [
         Text(line) for text in listed for line in wrap_text(text, prose_width(width), rest=rest)
     ]
-
-
-# Noise tables and the table of tolerances.
-
-
-def render_noise(
-    table: NoiseTable, *, width: int, color: bool, figure: float | None = None, family: str = ""
-) -> str:
-    """Return a measured noise table; with a ``figure`` first what it looks like (``family``)."""
-    width = max(width, NARROWEST)
-    header = ["", "greatest absolute", "greatest relative", "mismatched"]
-    rows = [
-        [
-            f"{one.name} ({one.family})" if one.family != one.name else one.name,
-            "0, bit-identical" if one.exact else _range_text(one.greatest_absolute),
-            "" if one.exact else _range_text(one.greatest_relative),
-            "" if one.exact else _share_text(one.mismatched_share),
-        ]
-        for one in table.classes
-    ]
-    answer = ""
-    if figure is not None:
-        answer = (
-            f"A greatest absolute difference of {figure:g} looks like {family}"
-            if family
-            else f"A greatest absolute difference of {figure:g} is in none of these ranges"
-        )
-    about = (
-        f"Noise of {table.subject}: {table.repetitions} repetitions, {table.elements:,} elements "
-        f"each; least to greatest; mismatched at rtol {table.rtol:g}, atol {table.atol:g}"
-    )
-    blocks = [
-        wrap_prose(answer, width, style="bold"),
-        wrap_prose(printable(about), width),
-        Table(headings=header, rows=rows).lines(width),
-    ]
-    return render_page(blocks, width, color=color)
-
-
-def _range_text(found: NoiseRange) -> str:
-    return f"{found.low:.2g} to {found.high:.2g}"
-
-
-def _share_text(found: NoiseRange) -> str:
-    return f"{found.low:.0%} to {found.high:.0%}"
-
-
-def render_tolerances(*, width: int, color: bool) -> str:
-    """Return the table of tolerances with its reasons."""
-    width = max(width, NARROWEST)
-    lines: list[Text] = []
-    for row in TOLERANCES:
-        where = " ".join(part for part in (row.platform, row.operation) if part)
-        limit = (
-            f"rtol {row.rtol:g}, atol {row.atol:g}" if row.snr is None else f"SNR {row.snr:g} dB"
-        )
-        lines.append(Text(f"{row.dtype}{', ' if where else ''}{where}: {limit}", style="bold"))
-        lines += [
-            Text(line) for line in wrap_text(row.reason, prose_width(width), first="  ", rest="  ")
-        ]
-    return render_page([lines], width, color=color)

@@ -10,8 +10,10 @@ from evalguard.core.reports.tensors_report import TensorsReport
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.tensors.contract import noise_document, tensors_document
+from evalguard.report.tensors.noise_table import render_noise
 from evalguard.report.tensors.page import render_tensors_page
-from evalguard.report.tensors.terminal import render_noise, render_tensors, render_tolerances
+from evalguard.report.tensors.terminal import render_tensors
+from evalguard.report.tensors.tolerance_table import render_tolerances
 from evalguard.store.output_file import check_output, write_output
 
 _SUFFIXES = {".html": "html", ".htm": "html", ".json": "json", ".txt": "txt"}

@@ -245,6 +245,11 @@ def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Itera
             stem = name.removesuffix(suffix)
             by = f" by {told.name}" if told.method else ""
             why[stem] = f"evalguard does not know how {name} is packed{by}"
+        elif (lost := _find_lost(name, left)) is not None:
+            stem = lost.name.removesuffix(".weight")
+            if stem not in why:
+                modules.setdefault(stem, []).append(lost)
+            why.setdefault(stem, lost.fault)
         elif told.method and (orphan := _find_orphan(name)) is not None:
             stem, wanted = orphan
             if stem + ".weight" in left and stem + ".weight" != name:
@@ -269,6 +274,13 @@ def _find_orphan(name: str) -> tuple[str, str] | None:
         ),
         None,
     )
+
+
+def _find_lost(name: str, left: Mapping[str, StoredTensor]) -> StoredTensor | None:
+    """Return the weight whose scale a tensor is, where that weight itself cannot be read."""
+    orphan = _find_orphan(name)
+    weight = None if orphan is None else left.get(f"{orphan[0]}.weight")
+    return weight if weight is not None and weight.fault and weight.name != name else None
 
 
 def _is_no_plain_part(name: str, tensor: StoredTensor) -> bool:

@@ -1,0 +1,109 @@
+"""Packed weights whose parts are missing, do not fit or are not known: why, in their words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from packed_parts import ALL_CODES, quant_state, words
+from safetensors.torch import save_file
+
+from evalguard.store.tensor_files import open_tensors
+
+
+def fault(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> str:
+    save_file(tensors, folder / "model.safetensors")
+    text = json.dumps({"quantization_config": config} if config else {})
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    with open_tensors(folder) as found:
+        (weight,) = found.tensors.values()
+        return f"{weight.name}: {weight.fault}"
+
+
+def nvfp4(**changed: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    parts: dict[str, torch.Tensor | None] = {
+        "weight_packed": ALL_CODES,
+        "weight_scale": torch.ones(1, 1).to(torch.float8_e4m3fn),
+        "weight_global_scale": torch.ones(1),
+        **changed,
+    }
+    return {f"a.{name}": one for name, one in parts.items() if one is not None}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "said"),
+    [
+        (nvfp4(weight_scale=None), {}, "a.weight_scale is missing"),
+        (
+            nvfp4(weight_scale=torch.ones(1, 2).to(torch.float8_e4m3fn)),
+            {},
+            "a.weight_scale is of shape [1, 2], a.weight_packed [1, 8] asks for [1, 1]",
+        ),
+        (nvfp4(weight_packed=ALL_CODES.float()), {}, "a.weight_packed is float32, not uint8"),
+        (
+            {"a.codes": torch.ones(2, 2).int(), "a.codebooks": torch.ones(2)},
+            {"quant_method": "aqlm"},
+            "evalguard does not know how a.codes is packed by aqlm",
+        ),
+        (
+            {"a.W_q": torch.ones(2, 2, dtype=torch.uint8), "a.meta": torch.ones(2)},
+            {"quant_method": "hqq"},
+            "evalguard does not know how a.W_q is packed by hqq",
+        ),
+        (
+            {"a.weight": torch.ones(2, 2, dtype=torch.uint8), "a.weight_scale": torch.ones(3)},
+            {"quant_method": "bitnet"},
+            "a scale of [3] does not fit [2, 2]",
+        ),
+        (
+            {"a.weight": torch.ones(2, 2, dtype=torch.int8)},
+            {"quant_method": "compressed-tensors"},
+            "it is stored as int8, and a.weight_scale is missing",
+        ),
+        (
+            {"a.qzeros": words(1)[None], "a.scales": torch.ones(1, 8, dtype=torch.float16)},
+            {"quant_method": "gptq"},
+            "a.qweight is missing",
+        ),
+        (
+            {
+                "a.qweight": words(*[0] * 8)[None],
+                "a.qzeros": words(0)[None],
+                "a.scales": torch.ones(1, 8, dtype=torch.float16),
+                "a.g_idx": torch.full((8,), 5, dtype=torch.int32),
+            },
+            {"quant_method": "gptq"},
+            "a.g_idx names the groups 5 to 5, there are 1",
+        ),
+        (
+            {
+                "a.qweight": words(*[0] * 8)[None],
+                "a.qzeros": words(0)[None],
+                "a.scales": torch.ones(1, 8, dtype=torch.float16),
+            },
+            {"quant_method": "gptq", "checkpoint_format": "marlin"},
+            "evalguard does not know GPTQ's checkpoint format 'marlin'",
+        ),
+        (
+            {
+                "a.weight": torch.zeros(3, 1, dtype=torch.uint8),
+                "a.weight.absmax": torch.ones(2),
+                "a.weight.quant_state.bitsandbytes__nf4": quant_state(),
+            },
+            {},
+            "a.weight has 3 bytes and 2 blocks of 64, [2, 64] asks for 64 and 2",
+        ),
+        (
+            nvfp4(),
+            {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"u": 1}}},
+            "it was rotated before it was stored (transform_config)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_says_why(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any], said: str
+) -> None:
+    assert fault(tmp_path, tensors, **config).startswith(f"a.weight: {said}")

@@ -1,0 +1,204 @@
+"""Blocks of packed weights, dequantised by hand.
+
+Whole weights against their owners' packages: tests/systems/test_packed_by_owners.py; against
+ModelOpt 0.47.0, AutoAWQ 0.2.9 and transformers 5.24.0 (gpt-oss) when this was written.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from packed_parts import ALL_CODES, ALL_E2M1, quant_state, words
+from safetensors.torch import save_file
+
+from evalguard.store.tensor_files import open_tensors
+
+
+def numbers(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> list[list[float]]:
+    metadata = config.pop("metadata", None)
+    save_file(tensors, folder / "model.safetensors", metadata=metadata)
+    if config:
+        text = json.dumps({"quantization_config": config})
+        (folder / "config.json").write_text(text, encoding="utf-8")
+    with open_tensors(folder) as found:
+        (weight,) = found.tensors.values()
+        assert weight.fault == ""
+        values: list[list[float]] = weight.load().tolist()
+        return values
+
+
+def test_nvfp4_divides_by_compressed_tensors_second_scale(tmp_path: Path) -> None:
+    found = numbers(
+        tmp_path,
+        {
+            "a.weight_packed": ALL_CODES,
+            "a.weight_scale": torch.tensor([[1.5]]).to(torch.float8_e4m3fn),
+            "a.weight_global_scale": torch.tensor([2.0]),
+        },
+    )
+    assert found == [[0.75 * one for one in ALL_E2M1]]
+
+
+def test_nvfp4_multiplies_with_modelopts_second_scale(tmp_path: Path) -> None:
+    found = numbers(
+        tmp_path,
+        {
+            "a.weight": ALL_CODES,
+            "a.weight_scale": torch.tensor([[1.5]]).to(torch.float8_e4m3fn),
+            "a.weight_scale_2": torch.tensor(2.0),
+        },
+    )
+    assert found == [[3.0 * one for one in ALL_E2M1]]
+
+
+def test_mxfp4_has_powers_of_two_as_scales(tmp_path: Path) -> None:
+    tensors = {
+        "a.weight_packed": ALL_CODES.repeat(1, 2),
+        "a.weight_scale": torch.tensor([[126]], dtype=torch.uint8),
+    }
+    assert numbers(tmp_path, tensors) == [[0.5 * one for one in ALL_E2M1 * 2]]
+
+
+def test_gpt_oss_experts_are_turned_as_transformers_turns_them(tmp_path: Path) -> None:
+    tensors = {
+        "experts.down_proj_blocks": ALL_CODES.repeat(1, 2).reshape(1, 1, 1, 16).repeat(1, 2, 1, 1),
+        "experts.down_proj_scales": torch.tensor([[[127], [128]]], dtype=torch.uint8),
+    }
+    found = numbers(tmp_path, tensors)
+    assert found == [[[one, 2 * one] for one in ALL_E2M1 * 2]]
+
+
+def test_compressed_tensors_integers_are_offset_and_their_zero_points_packed_along_rows(
+    tmp_path: Path,
+) -> None:
+    tensors = {
+        "a.weight_packed": torch.stack([words(0x76543210), words(0xFEDCBA98)]),
+        "a.weight_scale": torch.tensor([[0.5], [2.0]]),
+        "a.weight_shape": torch.tensor([2, 8]),
+        "a.weight_zero_point": words(0x97).reshape(1, 1),  # -1 of the first row, 1 of the second
+    }
+    assert numbers(tmp_path, tensors) == [
+        [0.5 * (code - 8 + 1) for code in range(8)],
+        [2.0 * (code - 1) for code in range(8)],
+    ]
+
+
+def test_three_bits_run_across_words(tmp_path: Path) -> None:
+    codes = [number % 8 for number in range(32)]
+    packed = sum(code << (3 * place) for place, code in enumerate(codes))
+    tensors = {
+        "a.weight_packed": words(*(packed >> shift & 0xFFFFFFFF for shift in (0, 32, 64)))[None],
+        "a.weight_scale": torch.tensor([[1.0]]),
+        "a.weight_shape": torch.tensor([1, 32]),
+    }
+    assert numbers(tmp_path, tensors) == [[code - 4.0 for code in codes]]
+
+
+@pytest.mark.parametrize(("version", "zero"), [("gptq", 2), ("gptq_v2", 1)])
+def test_gptq_is_packed_along_inputs_and_stores_zeros_less_one(
+    tmp_path: Path, version: str, zero: int
+) -> None:
+    tensors = {
+        "a.qweight": words(0x76543210, 0xFEDCBA98).repeat(4).reshape(1, 8),
+        "a.qzeros": words(0x11111111).reshape(1, 1),
+        "a.scales": torch.tensor([[1.0, 0.5] * 4], dtype=torch.float16),
+        "a.g_idx": torch.zeros(8, dtype=torch.int32),
+    }
+    found = numbers(tmp_path, tensors, quant_method="gptq", checkpoint_format=version)
+    assert found[0] == [float(code - zero) for code in range(8)]
+    assert found[1] == [0.5 * (code + 8 - zero) for code in range(8)]
+
+
+def test_act_order_gives_each_input_the_scale_of_its_group(tmp_path: Path) -> None:
+    tensors = {
+        "a.qweight": words(0x33333333).reshape(1, 1).repeat(1, 8),
+        "a.qzeros": words(0x11111111, 0x22222222).reshape(2, 1),
+        "a.scales": torch.tensor([[1.0], [10.0]], dtype=torch.float16).repeat(1, 8),
+        "a.g_idx": torch.tensor([1, 0, 0, 1, 1, 0, 1, 0], dtype=torch.int32),
+    }
+    found = numbers(tmp_path, tensors, quant_method="gptq", checkpoint_format="gptq_v2")
+    assert found[3] == [10.0, 2.0, 2.0, 10.0, 10.0, 2.0, 10.0, 2.0]
+
+
+def test_awq_interleaves_its_outputs(tmp_path: Path) -> None:
+    """Nibbles from the lowest on are outputs 0, 2, 4, 6, 1, 3, 5, 7."""
+    tensors = {
+        "a.qweight": words(0x75316420, 0x75316420).reshape(2, 1),
+        "a.qzeros": words(0x11111111).reshape(1, 1),
+        "a.scales": torch.full((1, 8), 0.5, dtype=torch.float16),
+    }
+    found = numbers(tmp_path, tensors, quant_method="awq", version="gemm")
+    assert found == [[0.5 * (output - 1)] * 2 for output in range(8)]
+
+
+def test_bitsandbytes_has_the_earlier_element_in_the_higher_bits(tmp_path: Path) -> None:
+    tensors = {
+        "a.weight": torch.tensor([[0x70]] * 32 + [[0xF7]] * 32, dtype=torch.uint8),
+        "a.weight.absmax": torch.tensor([2.0, 3.0]),
+        "a.weight.quant_map": torch.zeros(16),
+        "a.weight.quant_state.bitsandbytes__nf4": quant_state(),
+    }
+    assert numbers(tmp_path, tensors) == [[0.0, -2.0] * 32, [3.0, 0.0] * 32]
+
+
+def test_bitsandbytes_quantises_the_greatest_elements_once_more(tmp_path: Path) -> None:
+    table = torch.linspace(-1, 1, 256)
+    tensors = {
+        "a.weight": torch.full((64, 1), 0xF7, dtype=torch.uint8),
+        "a.weight.absmax": torch.tensor([255, 0], dtype=torch.uint8),
+        "a.weight.quant_map": torch.zeros(16),
+        "a.weight.nested_absmax": torch.tensor([0.5]),
+        "a.weight.nested_quant_map": table,
+        "a.weight.quant_state.bitsandbytes__nf4": quant_state(
+            nested_blocksize=256, nested_dtype="float32", nested_offset=2.0
+        ),
+    }
+    assert numbers(tmp_path, tensors) == [[2.5, 0.0] * 32, [1.5, 0.0] * 32]
+
+
+def test_torchao_says_in_the_metadata_what_its_tensors_are(tmp_path: Path) -> None:
+    own = {
+        "_type": "IntxUnpackedToInt8Tensor",
+        "_data": {"target_dtype": {"_type": "torch.dtype", "_data": "int4"}, "block_size": [1, 2]},
+        "_tensor_data_names": ["qdata", "scale", "zero_point"],
+    }
+    found = numbers(
+        tmp_path,
+        {
+            "a._weight_qdata": torch.tensor([[-8, 7, 1, 2]], dtype=torch.int8),
+            "a._weight_scale": torch.tensor([[0.5, 2.0]]),
+            "a._weight_zero_point": torch.tensor([[0, 1]], dtype=torch.int8),
+        },
+        metadata={"a.weight": json.dumps(own), "tensor_names": '["a.weight"]'},
+    )
+    assert found == [[-4.0, 3.5, 0.0, 2.0]]
+
+
+def test_quanto_packs_its_groups_below_one_another(tmp_path: Path) -> None:
+    found = numbers(
+        tmp_path,
+        {
+            "a.weight._data._data": torch.tensor([[0x21, 0x43]], dtype=torch.uint8),
+            "a.weight._scale": torch.tensor([[0.5], [2.0]]),
+            "a.weight._shift": torch.tensor([[1.0], [4.0]]),
+            "a.input_scale": torch.ones(()),
+        },
+    )
+    assert found == [[0.5 * 1 - 1, 0.5 * 3 - 1], [2.0 * 2 - 4, 2.0 * 4 - 4]]
+
+
+def test_blocks_of_float8_may_be_cut_at_the_end(tmp_path: Path) -> None:
+    """576 rows in blocks of 128 are five blocks, the last of half the size (DeepSeek's kv_a)."""
+    scale = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [9.0, 10.0]])
+    found = numbers(
+        tmp_path,
+        {"a.weight": torch.ones(576, 192).to(torch.float8_e4m3fn), "a.weight_scale_inv": scale},
+        quant_method="fp8",
+        weight_block_size=[128, 128],
+    )
+    assert (found[0][127], found[0][128], found[127][0], found[128][0]) == (1.0, 2.0, 1.0, 3.0)
+    assert (found[512][0], found[575][191]) == (9.0, 10.0)
