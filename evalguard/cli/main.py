@@ -70,7 +70,7 @@ _COMMANDS = {
 
 
 _EPILOG = """\b
-Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided, 130 Ctrl-C"""
+Exit: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided, 130/143 stopped"""
 
 
 class _Program(Group):

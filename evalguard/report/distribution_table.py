@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rich.cells import cell_len
+
 from evalguard.report.view.distribution_view import distribution_table
 from evalguard.report.view.report_view import ReportView
 from evalguard.report.words.plain_text import wrap_text
@@ -16,7 +18,10 @@ def distribution_lines(view: ReportView, width: int, prose: int) -> list[str]:
     for sentence in (view.distributions_legend, *sentences):
         lines += wrap_text(sentence, prose) if sentence else []
     for one in view.distributions:
-        lines += ["", f"As llama.cpp prints {one.task}:", *one.llama_cpp] if one.llama_cpp else []
+        if one.llama_cpp:
+            lines += ["", *wrap_text(f"As llama.cpp prints {one.task}:", prose)]
+            for line in one.llama_cpp:  # its own columns, where they fit
+                lines += [line] if cell_len(line) <= width else wrap_text(line, width)
     return lines
 
 

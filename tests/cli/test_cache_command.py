@@ -41,7 +41,7 @@ def test_many_tasks_are_cut_to_the_room_beside_the_rest(run: Any, cache: Path) -
         path.write_text(json.dumps({**json.loads(path.read_text()), "tasks": ["lambada"] * 20}))
     lines = run("cache", "ls", "--cache-dir", cache).out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert any("lambada" in line and line.endswith("…") for line in lines)
+    assert any("lambada" in line and "…" in line for line in lines)
 
 
 def test_a_size_without_a_unit_removes_nothing(run: Any, cache: Path) -> None:

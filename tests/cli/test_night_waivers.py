@@ -21,7 +21,7 @@ class Midnight:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.day = 1
-        for module in ("nightly.nightly", "choices"):
+        for module in ("nightly.nightly_run", "pair_waivers"):
             monkeypatch.setattr(f"evalguard.run.{module}.datetime", self)
 
     def now(self, zone: timezone) -> datetime:

@@ -207,7 +207,7 @@ def test_distributions_are_compared_as_the_command_line_or_the_file_says(
         (
             "port",
             {"distributions": "off", "save_reference": Path("a")},
-            "no use with distributions off",
+            "which distributions off does not compare",
         ),
         (None, {"distributions": "reference"}, "finished run, which holds no distributions"),
         (None, {"distributions": "lockstep"}, "finished run, which holds no distributions"),

@@ -25,7 +25,7 @@ from evalguard.run.result import CompareResult
 
 Compare = Callable[..., CompareResult]
 CONTEXT = 32
-HERE = Path(__file__).parent / "llama_cpp"
+HERE = Path(__file__).parent / "llama_logits"
 
 
 @pytest.fixture(scope="module")
@@ -275,4 +275,4 @@ def test_the_figures_are_those_that_llama_perplexity_printed(
         assert number.sub("#", ours) == number.sub("#", theirs)
         for one, other in zip(number.findall(ours), number.findall(theirs), strict=True):
             last = 10.0 ** -len(other.partition(".")[2])
-            assert abs(float(one) - float(other)) < 1.5 * last, theirs
+            assert abs(float(one) - float(other)) < 2.5 * last, theirs

@@ -181,7 +181,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from evalguard.core.scorer import Response
-from evalguard.store.block_cache import ScoreCache
+from evalguard.store.kept_answers import ScoreCache
 
 cache = ScoreCache(Path(sys.argv[1]))
 block = [Response(loglikelihood=-1.0, token_logprobs=np.arange(500.0)) for _ in range(20)]
