@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,6 @@ from evalguard.run.tensors.streaming import forget_bytes
 from evalguard.store.tensor_files import open_tensors
 from evalguard.store.tensor_files.packed.levels import codebook_levels, float8_levels
 
-COMMAND = "python -m benchmarks.tensors --gigabytes 10 --output benchmarks/results/tensors.md"
 WIDTH, INNER, VOCABULARY = 2048, 5632, 32000
 READ = 1 << 24  # bytes at a time of the plain reading
 PIECE, PART = 1 << 18, 1 << 15  # elements that a comparison reads and decodes at a time
@@ -389,7 +389,8 @@ def render(
     yield ""
     cache = "with the files in the page cache" if warm else "with the files out of the page cache"
     yield (
-        f"`{COMMAND}`; Python {platform.python_version()}, numpy {np.__version__}, "
+        f"`python -m benchmarks.tensors {shlex.join(sys.argv[1:])}`; "
+        f"Python {platform.python_version()}, numpy {np.__version__}, "
         f"{platform.machine()}, {os.cpu_count()} cores at a load of "
         f"{os.getloadavg()[0]:.0f}, {cache}; best of {times}, greatest memory."
     )

@@ -50,25 +50,29 @@ def read_bitsandbytes_4bit(parts: Parts) -> StoredTensor:
             f"{-(-elements // blocksize):,}"
         )
     nested = _read_nested(parts, state_told)
-    columns = math.gcd(blocksize, elements)
+    width = math.gcd(blocksize, elements)
+    # whole rows of the weight where its blocks end with them, else a block at a time
+    groups = shape[-1] // width if shape[-1] % blocksize == 0 else 1
+    columns = groups * width
     if columns % 2:
         raise PackingError(f"{list(shape)} is an odd number of elements")
     grid = RowGrid(
         levels=codebook_levels(kind),
         columns=columns,
+        groups=groups,
         nibbles=True,
         has_slack=nested is not None,
     )
 
     def read(first: int, stop: int) -> PackedRows:
         raw = packed.read_bytes(first * columns // 2, stop * columns // 2)
-        blocks = np.arange(first, stop) * columns // blocksize
+        blocks = np.arange(first * groups, stop * groups) * width // blocksize
         begin, end = int(blocks[0]), int(blocks[-1]) + 1
         sizes, slack = absmax.read(begin, end), None
         if nested is not None:
             sizes, slack = nested.read(sizes.astype(np.intp), begin)
-            slack = slack[blocks - begin, None]
-        steps = sizes.astype(np.float32)[blocks - begin, None]
+            slack = slack[blocks - begin].reshape(-1, groups)
+        steps = sizes.astype(np.float32)[blocks - begin].reshape(-1, groups)
         codes = exchange_nibbles(raw).reshape(-1, columns // 2)
         return PackedRows(codes=codes, scales=steps, slack=slack)
 

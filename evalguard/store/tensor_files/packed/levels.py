@@ -3,7 +3,7 @@ healthy rounding to the nearest of them is off."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ class Levels:
         reach: (256,) half the greater gap to the levels beside each, infinite where there is none.
         outer: (256,) what may be added at an end, where clipping cuts off; 0 elsewhere.
         ends: (256,) int8: 1 at the highest level, -1 at the lowest, else 0.
+        signed: whether a code is its value, in two's complement.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Levels:
     reach: Array
     outer: Array
     ends: Array
+    signed: bool = False
 
     def look_up(self, column: Column, codes: Array, *, nibbles: bool) -> Array:
         """Return a column of the table, or what follows from it, for codes: a number for each.
@@ -57,12 +59,15 @@ class Levels:
         Args:
             codes: (rows, bytes): one a byte, or two with the earlier in the lower bits.
         """
+        if codes.strides[-1] != 1:
+            codes = np.ascontiguousarray(codes)
+        if self.signed and column == "values":
+            return codes.view(np.int8).astype(np.float32)
         if codes.shape[-1] % 2:  # one after the other
             table = _tabulate(self, column)
             return table[codes] if not nibbles else table[split_nibbles(codes)]
-        laid = np.ascontiguousarray(codes)
         several = _tabulate_pairs(self, column, nibbles=nibbles)
-        found = np.take(several, laid.view(np.uint16))
+        found = np.take(several, codes.view(np.uint16))
         numbers: Array = found.view(np.int8 if column == "ends" else np.float32)
         return numbers.reshape(len(codes), -1)
 
@@ -122,7 +127,7 @@ def signed_levels(bits: int) -> Levels:
     inside = (values >= -(2 ** (bits - 1))) & (values < 2 ** (bits - 1))
     table = np.where(inside, values, np.nan)
     made = _make(f"int{bits}", table, outer=max(1.5, 2**bits / 16), bottoms=2)
-    return Levels(name=made.name, values=values, reach=made.reach, outer=made.outer, ends=made.ends)
+    return replace(made, values=values, signed=True)
 
 
 @lru_cache

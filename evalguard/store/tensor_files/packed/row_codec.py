@@ -103,7 +103,10 @@ class RowGrid:
     def split(self, raw: Bytes) -> PackedRows:
         """Return the rows of bytes that :meth:`pack` made."""
         table = raw.reshape(-1, self.size)
-        planes = np.ascontiguousarray(table[:, self.code_bytes :]).view(np.float32)
+        planes = table[:, self.code_bytes :]
+        if self.code_bytes % 4:  # else they lie as numbers of four bytes do
+            planes = np.ascontiguousarray(planes)
+        planes = planes.view(np.float32)
         at, found = self.groups, [planes[:, : self.groups]]
         for has in (self.has_zeros, self.has_slack):
             found.append(planes[:, at : at + self.groups] if has else planes[:, :0])
