@@ -46,7 +46,6 @@ class CompletionServer:
     port: int = 0
     changed: asyncio.Condition | None = None
     _loop: asyncio.AbstractEventLoop | None = None
-    _transports: set[asyncio.WriteTransport] = field(default_factory=set)
     _thread: threading.Thread | None = None
     _ended: asyncio.Event | None = None
 
@@ -101,22 +100,14 @@ class CompletionServer:
         await self._ended.wait()
         await self._tell()
         await runner.cleanup()
-        for transport in self._transports:  # one with an answer that nobody takes stays open
-            transport.abort()
         await asyncio.sleep(0.05)  # transports close in the loop's next rounds
 
-    async def _models(self, request: web.Request) -> web.Response:
-        self._know(request)
+    async def _models(self, _: web.Request) -> web.Response:
         if self.facts is None:
             raise web.HTTPNotFound
         return web.json_response({"data": [{"id": "served", **self.facts}]})
 
-    def _know(self, request: web.Request) -> None:
-        if request.transport is not None:
-            self._transports.add(request.transport)
-
     async def _post(self, request: web.Request) -> web.StreamResponse:
-        self._know(request)
         asked = await request.json()
         if "aiohttp" not in request.headers["User-Agent"]:
             self.others.append(asked)

@@ -19,6 +19,9 @@ from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 
+# On a busy machine connections of an earlier test's server are collected while another test runs.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 GREEDY = {"until": ["."], "max_gen_toks": 4}
 SAMPLED = {"until": ["\n"], "max_gen_toks": 6, "temperature": 0.7, "do_sample": True}
 LONG = "mara carried the lantern down to the harbour because the fog had come in early " * 8
