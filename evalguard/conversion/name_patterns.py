@@ -6,9 +6,8 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from evalguard.core.module_names import fold_numbers
 from evalguard.errors import SettingError
-
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 class Covering:
@@ -35,7 +34,7 @@ class Covering:
         chosen = dict.fromkeys(self._highest(tensor, whole) for tensor in wanted)
         patterns: dict[str, None] = {}
         for name in chosen:
-            folded = _NUMBER.sub("*", name)
+            folded = fold_numbers(name)
             named = self._names_of(folded)
             shared = len(named) > 1 and all(other in chosen for other in named)
             patterns[folded if shared else name] = None

@@ -17,6 +17,8 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from evalguard.core.module_names import fold_numbers
+
 LLAMA_CPP, COMPRESSED_TENSORS, BITSANDBYTES = "llama.cpp", "compressed-tensors", "bitsandbytes"
 # quant_method of a config -> the keyword under which transformers takes modules to leave out.
 _KEYWORDS = {
@@ -33,7 +35,6 @@ _OWN_OPTIONS = {
     "token_embd.weight": "--token-embedding-type",
     "output.weight": "--output-tensor-type",
 }
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def keyword_of(method: str) -> str:
@@ -121,7 +122,7 @@ def _in_gguf(names: Sequence[str]) -> Iterator[str]:
 
 def _common_ends(names: Sequence[str]) -> Iterator[str]:
     """What all names end with, the shortest first, where they differ in numbers only."""
-    folded = {_NUMBER.sub("*", name) for name in names}
+    folded = {fold_numbers(name) for name in names}
     if len(names) < 2 or len(folded) != 1:
         return
     parts = folded.pop().rpartition("*.")[2].split(".")

@@ -19,7 +19,8 @@ _BUILDERS = frozenset(
         "text", "videofolder", "webdataset", "xml",
     }
 )  # fmt: skip
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+# A name on the hub, of a model or a dataset: with or without its owner.
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 # As the datasets library writes down what it downloaded.
 _DOWNLOADED = re.compile(r"hf://datasets/([^@]+)@([0-9a-f]{40})/")
 
@@ -27,7 +28,7 @@ _DOWNLOADED = re.compile(r"hf://datasets/([^@]+)@([0-9a-f]{40})/")
 def describe_data(config: Mapping[str, Any]) -> dict[str, Value]:
     """Return dataset, config and split of a task's configuration, {} for data of one's own."""
     path = config.get("dataset_path")
-    if not isinstance(path, str) or path in _BUILDERS or not _HUB_ID.fullmatch(path):
+    if not isinstance(path, str) or path in _BUILDERS or not HUB_ID.fullmatch(path):
         return {}
     if os.path.isdir(path):
         return {}

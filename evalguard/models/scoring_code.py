@@ -20,12 +20,12 @@ SCORING = (
     "conversion", "core/__init__.py", "core/chosen_option.py", "core/coded_rows.py",
     "core/distribution_tail.py", "core/divergence.py", "core/document_fields.py",
     "core/documents/__init__.py", "core/documents/columns.py", "core/documents/likelihoods.py",
-    "core/documents/rescoring.py",
-    "core/logprob_rows.py", "core/plain.py", "core/redaction.py", "core/reference.py",
-    "core/refused_writes.py", "core/score_items.py", "core/scored_positions.py", "core/scorer.py",
-    "core/scores.py", "core/secret_shapes.py", "core/settings.py", "core/shown_tokens.py",
-    "core/task_group.py", "core/token_windows.py", "core/top_tokens.py", "errors.py",
-    "harness", "models", "run/__init__.py", "run/loading", "run/worker.py", "worker",
+    "core/documents/rescoring.py", "core/logprob_rows.py", "core/module_names.py", "core/plain.py",
+    "core/redaction.py", "core/reference.py", "core/refused_writes.py", "core/score_items.py",
+    "core/scored_positions.py", "core/scorer.py", "core/scores.py", "core/secret_shapes.py",
+    "core/settings.py", "core/shown_tokens.py", "core/task_group.py", "core/token_windows.py",
+    "core/top_tokens.py", "errors.py", "harness", "models", "run/__init__.py", "run/loading",
+    "run/worker.py", "worker",
 )  # fmt: skip
 
 # What these files import, or what lies in their folders, and why it makes no score.

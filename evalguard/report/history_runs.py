@@ -13,7 +13,7 @@ from evalguard.core.reports.history_report import (
 )
 from evalguard.report.table import Table
 from evalguard.report.terminal_page import wrap_prose
-from evalguard.report.words.metric_labels import GRAVITY, STATE_STYLE
+from evalguard.report.words.metric_labels import GRAVITY, STATE_STYLE, key_label
 from evalguard.report.words.plain_text import fit_text, printable
 from evalguard.report.words.rounding import format_count, format_with_stderr
 
@@ -47,12 +47,6 @@ def listing_blocks(listing: HistoryListing, width: int) -> Iterator[list[Text]]:
 def format_time(created: str) -> str:
     """Return a time to the minute: "2026-11-20 03:00"."""
     return printable(created[:16].replace("T", " "))
-
-
-def key_label(task: str, filter_name: str, metric: str) -> str:
-    """Return "lastword perplexity", with the filter where it has a name."""
-    named = "" if filter_name in ("", "none") else f" ({filter_name})"
-    return printable(f"{task} {metric}{named}")
 
 
 def _run_cells(kept: HistoryRun) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from evalguard.core.reports.history_report import (
     FlipReport,
     MetricFlips,
 )
-from evalguard.report.history_runs import format_time, key_label
+from evalguard.report.history_runs import format_time
 from evalguard.report.terminal_page import wrap_prose
+from evalguard.report.words.metric_labels import key_label
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.rounding import format_count
 

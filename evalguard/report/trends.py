@@ -12,11 +12,11 @@ from evalguard.core.reports.history_report import (
     Trend,
     TrendReport,
 )
-from evalguard.report.history_runs import format_time, key_label
+from evalguard.report.history_runs import format_time
 from evalguard.report.table import Table
 from evalguard.report.terminal_page import next_lines, wrap_prose
 from evalguard.report.text_plot import draw_sparkline, plot_trend
-from evalguard.report.words.metric_labels import format_percent
+from evalguard.report.words.metric_labels import format_percent, key_label
 from evalguard.report.words.plain_text import fit_text, printable
 from evalguard.report.words.rounding import format_count, format_with_stderr, p_value_phrase
 from evalguard.stats.series.levels import ChangePoint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from evalguard.core.redaction import shown_value
@@ -10,10 +9,9 @@ from evalguard.core.reports.compare_report import RunIdentity, SettingState
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Variant, digest_of
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
+from evalguard.harness.task_data import HUB_ID
 from evalguard.models.model_folders import hub_commit
 from evalguard.run.sources import FileSource, LogitsSource, ModelSource, RunSource
-
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 def identify_model(source: ModelSource, description: ModelDescription) -> RunIdentity:
@@ -51,7 +49,7 @@ def _hub_model(variant: Variant) -> tuple[str, str]:
     name = variant.model_args.get("pretrained")
     if variant.build is not None or variant.serve is not None or not isinstance(name, str):
         return "", ""
-    if not _HUB_ID.fullmatch(name) or Path(name).exists():
+    if not HUB_ID.fullmatch(name) or Path(name).exists():
         return "", ""
     revision = str(variant.model_args.get("revision") or "main")
     subfolder = str(variant.model_args.get("subfolder") or "")
@@ -110,7 +108,7 @@ def _recorded_model(run: LmEvalRun) -> tuple[str, str]:
     """The same of a finished run, which looked up the commit of a model of the hub alone."""
     commit = None if run.origin is None else run.origin.model.get("model_sha")
     name = run.model_args.get("pretrained")
-    named = isinstance(name, str) and _HUB_ID.fullmatch(name)
+    named = isinstance(name, str) and HUB_ID.fullmatch(name)
     return (str(name), str(commit)) if commit and named else ("", "")
 
 

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from evalguard.errors import EvaluationError
 from evalguard.regular_file import open_regular
+from evalguard.store.tensor_files.stored import CUT_HINT
 
 # ggml's number of a type: name, weights of a block, bytes of a block (ggml.h, ggml-common.h).
 GGML_TYPES = {
@@ -36,7 +37,6 @@ _STRING, _ARRAY, _UINT32 = 8, 9, 4
 _ALIGNMENT = 32
 _DEEPEST, _MOST_DIMENSIONS = 4, 4
 _PART = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.gguf)")
-_CUT_HINT = "it was cut off or damaged: copy or download it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def _read_part(path: Path) -> list[GgufTensor]:
     except OSError as error:
         raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
     except (struct.error, OverflowError, MemoryError) as error:
-        raise EvaluationError(f"{path} ends in the middle of its header", hint=_CUT_HINT) from error
+        raise EvaluationError(f"{path} ends in the middle of its header", hint=CUT_HINT) from error
 
 
 class _Table:
@@ -96,7 +96,7 @@ class _Table:
 
     def read(self) -> list[GgufTensor]:
         if self._file.read(4) != b"GGUF":
-            raise EvaluationError(f"{self._path} is no GGUF file", hint=_CUT_HINT)
+            raise EvaluationError(f"{self._path} is no GGUF file", hint=CUT_HINT)
         (version,) = self._take("<I")
         if version not in (2, 3):
             raise EvaluationError(f"{self._path} is GGUF of version {version}, known are 2 and 3")
@@ -114,7 +114,7 @@ class _Table:
             if start + offset + one.bytes > self._size:
                 raise EvaluationError(
                     f"{self._path.name} ends at byte {self._size:,}, in the middle of {one.name}",
-                    hint=_CUT_HINT,
+                    hint=CUT_HINT,
                 )
         for (one, begin), (other, after) in pairwise(sorted(entries, key=lambda entry: entry[1])):
             if begin + one.bytes > after:
@@ -156,7 +156,7 @@ class _Table:
         elif kind in _VALUE_SIZES:
             self._skip(_VALUE_SIZES[kind])
         else:
-            raise EvaluationError(f"{self._path} has metadata of type {kind}", hint=_CUT_HINT)
+            raise EvaluationError(f"{self._path} has metadata of type {kind}", hint=CUT_HINT)
 
     def _take(self, form: str) -> tuple[int, ...]:
         return struct.unpack(form, self._file.read(struct.calcsize(form)))
@@ -171,5 +171,5 @@ class _Table:
     def _checked(self, count: int) -> int:
         """A number of things of at least a byte each, which the file has room for."""
         if count > self._size - self._file.tell():
-            raise EvaluationError(f"{self._path} ends in the middle of its header", hint=_CUT_HINT)
+            raise EvaluationError(f"{self._path} ends in the middle of its header", hint=CUT_HINT)
         return count

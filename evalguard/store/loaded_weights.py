@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.regular_file import read_regular_text
 from evalguard.store.gguf_table import read_gguf_table
+from evalguard.store.tensor_files.packed.quantisation import read_json_object, read_quantisation
 from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
 from evalguard.store.tensor_files.stored import FileBytes, StoredTensor
 from evalguard.store.tensor_files.stored_weights import list_stored_weights
@@ -151,10 +150,12 @@ def _plain_weights(
             raise EvaluationError(f"{shard} has no tensor {name[:80]}, which the index names")
     if not tensors:
         raise EvaluationError(f"{files[0]} holds no tensors")
-    config = _read_config(folder)
+    config = read_json_object(folder / "config.json") or {}
+    quantised = read_quantisation(config, folder)
     size = sum(one.nbytes for one in tensors.values())
     whole = sum(one.nbytes for one in tensors.values() if not _is_float(one))
-    packing = _quantisation(config) or ("whole numbers" if whole > _FEW * size else "")
+    packing = quantised.method or ("packed" if quantised.settings else "")
+    packing = packing or ("whole numbers" if whole > _FEW * size else "")
     numbers = sum(one.elements for one in tensors.values() if _is_float(one))
     return LoadedWeights(
         kind="safetensors" if files[0].suffix == ".safetensors" else "torch",
@@ -204,23 +205,6 @@ def _most(sizes: Iterable[tuple[str, int]]) -> str:
     for name, size in sizes:
         counts[name] += size
     return counts.most_common(1)[0][0]
-
-
-def _read_config(folder: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(read_regular_text(folder / "config.json"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _quantisation(config: Mapping[str, Any]) -> str:
-    text = config.get("text_config")
-    inner = text.get("quantization_config") if isinstance(text, dict) else None
-    found = config.get("quantization_config") or inner
-    if not found:
-        return ""
-    return str(found.get("quant_method") or "packed") if isinstance(found, dict) else "packed"
 
 
 def _named_sizes(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -10,6 +9,7 @@ from typing import get_args
 
 import numpy as np
 
+from evalguard.core.module_names import fold_numbers
 from evalguard.core.reports.trace_report import HyperparameterDelta, HyperparameterVerdict
 from evalguard.core.settings import Value
 from evalguard.core.tensors.precision_vote import BFLOAT16_BITS, round_mantissa
@@ -222,9 +222,6 @@ def _as_bfloat16(number: float) -> float:
     return float(round_mantissa(np.array([_as_float32(number)]), BFLOAT16_BITS)[0])
 
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
-
-
 def name_modules(modules: Sequence[str], among: Iterable[str] = ()) -> tuple[str, ...] | None:
     """Name modules as globs, ``model.layers.*.self_attn``, where that names no other one.
 
@@ -237,11 +234,11 @@ def name_modules(modules: Sequence[str], among: Iterable[str] = ()) -> tuple[str
     """
     own = [module for module in modules if module]
     others = set(among) - set(own)
-    forbidden = {_NUMBER.sub("*", module) for module in others}
+    forbidden = {fold_numbers(module) for module in others}
     named: dict[str, None] = {}
     for module in own:
-        pattern = _NUMBER.sub("*", module)
-        shared = sum(_NUMBER.sub("*", one) == pattern for one in own) > 1
+        pattern = fold_numbers(module)
+        shared = sum(fold_numbers(one) == pattern for one in own) > 1
         named[pattern if shared and pattern not in forbidden else module] = None
     return None if len(named) > _MOST_MODULES and not others else tuple(named)
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from evalguard.core.gate_state import GateState
 from evalguard.report.html.axis_scale import AxisScale, tick_text
-from evalguard.report.html.chart_frame import draw_line, draw_picture
+from evalguard.report.html.chart_frame import draw_line, draw_picture, draw_text
 from evalguard.report.html.html_page import read_asset
 from evalguard.report.html.markup import make_tag
 from evalguard.report.words.plain_text import printable
@@ -162,14 +162,14 @@ def _draw_axes(across: AxisScale, up: _Vertical, names: tuple[str, str]) -> Mark
     parts = []
     for place, text in up.ticks:
         parts.append(make_tag("line", class_="grid", x1=left, x2=right, y1=place, y2=place))
-        parts.append(_text(left - 6, place + 4, text, anchor="end"))
+        parts.append(draw_text(left - 6, place + 4, text, anchor="end"))
     parts.append(make_tag("line", class_="axis", x1=left, x2=right, y1=bottom, y2=bottom))
     for value in across.ticks(6, letter=_LETTER):
         place = across.at(value)
         parts.append(make_tag("line", class_="axis", x1=place, x2=place, y1=bottom, y2=bottom + 4))
-        parts.append(_text(place, bottom + 18, tick_text(value), anchor="middle"))
-    parts.append(_text((left + right) / 2, bottom + 38, names[0], anchor="middle"))
-    parts.append(_text(4.0, _TOP - 14, names[1]))
+        parts.append(draw_text(place, bottom + 18, tick_text(value), anchor="middle"))
+    parts.append(draw_text((left + right) / 2, bottom + 38, names[0], anchor="middle"))
+    parts.append(draw_text(4.0, _TOP - 14, names[1]))
     return make_tag("g", *parts)
 
 
@@ -209,7 +209,7 @@ def _draw_names(
             if inside and box[3] <= _HEIGHT - _BOTTOM and not any(_meet(box, b) for b in taken):
                 taken.append(box)
                 kind = "name in-front" if one in front else "name"
-                found.append(_text(left, middle + 4, text, kind=kind))
+                found.append(draw_text(left, middle + 4, text, kind=kind))
                 break
     return found
 
@@ -235,7 +235,3 @@ def _meet(one: _Box, other: _Box) -> bool:
 def _short(one: PlottedModel) -> str:
     name = printable(one.name)
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start", kind: str = "tick") -> Markup:
-    return make_tag("text", text, class_=kind, x=x, y=y, text_anchor=anchor)

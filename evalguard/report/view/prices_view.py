@@ -10,7 +10,7 @@ from evalguard.core.reports.bisect_report import SIGMA
 from evalguard.core.reports.module_prices import ModulePrice, ModulePrices, WonBack
 from evalguard.report.table import Table
 from evalguard.report.words import rounding
-from evalguard.report.words.bisection_texts import search_metric_text
+from evalguard.report.words.metric_labels import key_label
 from evalguard.report.words.plain_text import printable
 
 _BEST = 3  # rows whose option is printed
@@ -65,7 +65,7 @@ def _lead(found: ModulePrices) -> Iterator[str]:
     if found.kl is not None:
         drifts.append(f"a mean KL of {found.kl:.3g} nats")
     if found.drift is not None:
-        subject = search_metric_text(found.task, found.filter, found.metric)
+        subject = key_label(found.task, found.filter, found.metric)
         drifts.append(f"{found.drift:+.3g} {found.unit} of {subject}")
     documents = rounding.format_count(found.documents)
     if found.documents < found.n:

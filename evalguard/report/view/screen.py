@@ -25,6 +25,7 @@ from evalguard.report.words.metric_labels import (
     full_label,
     metric_margin,
     shown_interval,
+    sigma_order,
     ungated_regression_text,
 )
 from evalguard.report.words.plain_text import printable
@@ -36,7 +37,7 @@ def worst_drift(report: CompareReport) -> Comparison | None:
     named = decisive_comparison(report)
     if named is None or report.gate.state != "passed":
         return named
-    return max(judged_comparisons(report), key=_sigma_order, default=named)
+    return max(judged_comparisons(report), key=sigma_order, default=named)
 
 
 def verdict_line(report: CompareReport) -> str:
@@ -241,8 +242,3 @@ def others_text(hidden: Sequence[GateState | None], *, accepted: bool) -> str:
     if len(found) == 1:
         return f"{head}, {'all ' if len(hidden) > 1 else ''}{found[0][0]}"
     return f"{head}: {', '.join(f'{number} {word}' for word, number in found)}"
-
-
-def _sigma_order(comparison: Comparison) -> float:
-    sigma = comparison.sigma
-    return float("-inf") if sigma is None or sigma != sigma else sigma

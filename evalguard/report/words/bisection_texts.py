@@ -13,6 +13,7 @@ from evalguard.core.reports.bisect_report import (
 )
 from evalguard.report.words import rounding
 from evalguard.report.words.limit_texts import limit_figures_text
+from evalguard.report.words.metric_labels import key_label
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.run_costs import format_duration
 
@@ -34,15 +35,9 @@ _END_REASONS = {
 }
 
 
-def search_metric_text(task: str, filter_name: str, metric: str) -> str:
-    """Return "lastword perplexity", the filter beside it where it has a name."""
-    named = "" if filter_name in ("", "none") else f" ({filter_name})"
-    return printable(f"{task} {metric}{named}")
-
-
 def search_subject(search: MetricSearch) -> str:
-    """Return what was searched, as ``search_metric_text``."""
-    return search_metric_text(search.task, search.filter, search.metric)
+    """Return what was searched, as ``key_label``."""
+    return key_label(search.task, search.filter, search.metric)
 
 
 def list_names(names: Sequence[str], *, most: int = _MOST_NAMED) -> str:

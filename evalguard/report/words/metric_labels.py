@@ -48,6 +48,12 @@ def metric_label(comparison: Comparison) -> str:
     return printable(f"{comparison.metric} ({comparison.filter})")
 
 
+def key_label(task: str, filter_name: str, metric: str) -> str:
+    """Return "lastword perplexity", with the filter where it has a name."""
+    named = "" if filter_name in ("", "none") else f" ({filter_name})"
+    return printable(f"{task} {metric}{named}")
+
+
 def full_label(comparison: Comparison) -> str:
     """Return task and metric: "lastword perplexity"."""
     return f"{printable(comparison.task)} {metric_label(comparison)}"
@@ -65,7 +71,7 @@ def decisive_comparison(report: CompareReport) -> Comparison | None:
     chosen = [c for c in report.comparisons if c.key in keys]
     return min(
         chosen or judged_comparisons(report),
-        key=lambda c: (GRAVITY.index(c.outcome), -_sigma_order(c)),
+        key=lambda c: (GRAVITY.index(c.outcome), -sigma_order(c)),
         default=None,
     )
 
@@ -97,7 +103,7 @@ def ungated_regression_text(report: CompareReport) -> str:
     ]  # fmt: skip
     if not worse or not gated:
         return ""
-    first = max(worse, key=_sigma_order)
+    first = max(worse, key=sigma_order)
     size, _, _ = rounding.format_sigma_interval(
         first.sigma, first.sigma_interval, margin=metric_margin(report, first)
     )
@@ -193,6 +199,7 @@ def margin_text(margin: float) -> str:
     return text if "." in text or "e" in text or "n" in text else f"{text}.0"
 
 
-def _sigma_order(comparison: Comparison) -> float:
+def sigma_order(comparison: Comparison) -> float:
+    """Return a drift to order by: the least where there is none."""
     sigma = comparison.sigma
     return float("-inf") if sigma is None or sigma != sigma else sigma

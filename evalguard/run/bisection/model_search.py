@@ -11,7 +11,7 @@ from evalguard.core.settings import Setting
 from evalguard.errors import EvaluationError
 from evalguard.report.bisection_progress import BisectionProgress
 from evalguard.report.progress import ProgressLine
-from evalguard.report.words.bisection_texts import search_metric_text
+from evalguard.report.words.metric_labels import key_label
 from evalguard.run.bisection.metric_search import SearchedMetric, search_metric
 from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.settings_oracle import (
@@ -124,7 +124,7 @@ def _start_progress(
         settings=oracle.settings,
         documents=oracle.n_documents,
         seconds=oracle.seconds_per_evaluation,
-        subject=search_metric_text(*subject.key),
+        subject=key_label(*subject.key),
         log_unit=oracle.scale.log_unit,
         unit=subject.unit,
     )

@@ -10,7 +10,7 @@ from evalguard.core.gate_state import Key
 from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.errors import Interrupted, error_text
 from evalguard.report.progress import ProgressLine
-from evalguard.report.words.bisection_texts import search_metric_text
+from evalguard.report.words.metric_labels import key_label
 from evalguard.run.bisection.bisect_findings import BisectFindings
 from evalguard.run.bisection.bisection_outcome import build_bisect_report
 from evalguard.run.bisection.metric_search import SearchedMetric
@@ -136,7 +136,7 @@ class Bisection:
             if not known.searches:
                 raise
             known.notes.append(
-                f"{search_metric_text(*plan.subject.key)} was not searched: {error_text(error)}"
+                f"{key_label(*plan.subject.key)} was not searched: {error_text(error)}"
             )
             return None
         known.searches.append(found)

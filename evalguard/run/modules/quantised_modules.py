@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from evalguard.core.keeping_precision import (
     llama_cpp_option,
     skip_option,
 )
+from evalguard.core.module_names import fold_numbers
 from evalguard.core.tensors.grid import explain_by_grid
 from evalguard.models.checkpoint_files import find_gguf_file
 from evalguard.models.weight_places import WeightPlace, locate_weights
@@ -31,7 +31,6 @@ _MOST_BITS = 12  # a weight, scales included: above it a format is a plain one
 _READ = 65_536  # elements of a plain matrix, to see whether it was rounded
 _ROWS = (16, 256)  # of it, at least and at most
 _GGML_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +172,7 @@ def _matrix_modules(model: torch.nn.Module, tied_as: torch.nn.Module) -> list[Qu
 def _kind_of(module: str, layer: int | None) -> str:
     """A module's name in its layer, without the numbers of experts."""
     inside = module if layer is None else module.partition(f".{layer}.")[2]
-    return _NUMBER.sub("*", inside)
+    return fold_numbers(inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from evalguard.store.tensor_files.gguf_bounds import bound_blocks
 from evalguard.store.tensor_files.gguf_scales import fold_scales
 from evalguard.store.tensor_files.plain_codecs import plain_codec, unknown_codec
 from evalguard.store.tensor_files.stored import (
+    CUT_HINT,
     Bytes,
     FileBytes,
     NoBytes,
@@ -56,7 +57,7 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
             ) from error
         raise EvaluationError(
             f"{path} cannot be read as a GGUF file: {said}",
-            hint="it was cut off or damaged: copy or download it again",
+            hint=CUT_HINT,
         ) from error
     metadata = {
         name: value

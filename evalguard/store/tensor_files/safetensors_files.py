@@ -14,7 +14,13 @@ from typing import Any
 from evalguard.errors import EvaluationError
 from evalguard.regular_file import read_regular_text
 from evalguard.store.tensor_files.plain_codecs import plain_codec, unknown_codec
-from evalguard.store.tensor_files.stored import FileBytes, NoBytes, OpenedFile, StoredTensor
+from evalguard.store.tensor_files.stored import (
+    CUT_HINT,
+    FileBytes,
+    NoBytes,
+    OpenedFile,
+    StoredTensor,
+)
 
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
@@ -24,7 +30,6 @@ _NAMES = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
 _LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
-_CUT_HINT = "it was cut off or damaged: copy or download it again"
 
 
 def read_safetensors(
@@ -39,22 +44,22 @@ def read_safetensors(
     """
     file = OpenedFile(path, stack)
     if file.size < 8:
-        raise EvaluationError(f"{path} holds {file.size} bytes, no safetensors", hint=_CUT_HINT)
+        raise EvaluationError(f"{path} holds {file.size} bytes, no safetensors", hint=CUT_HINT)
     length = int.from_bytes(file.read(0, 8).tobytes(), "little")
     if not 2 <= length <= min(_LARGEST_HEADER, file.size - 8):
         raise EvaluationError(
             f"{path} is not safetensors, or cut off: its header would have {length:,} bytes, the "
             f"file has {file.size:,}",
-            hint=_CUT_HINT,
+            hint=CUT_HINT,
         )
     try:
         header = json.loads(file.read(8, 8 + length).tobytes())
     except (ValueError, RecursionError) as error:
         raise EvaluationError(
-            f"{path} has a safetensors header that is not JSON", hint=_CUT_HINT
+            f"{path} has a safetensors header that is not JSON", hint=CUT_HINT
         ) from error
     if not isinstance(header, dict):
-        raise EvaluationError(f"{path} has a safetensors header of no tensors", hint=_CUT_HINT)
+        raise EvaluationError(f"{path} has a safetensors header of no tensors", hint=CUT_HINT)
     metadata = header.pop("__metadata__", None)
     tensors = {name: _read_entry(name, entry, file, 8 + length) for name, entry in header.items()}
     ordered = sorted(tensors.values(), key=_place)
@@ -72,7 +77,7 @@ def _read_entry(name: str, entry: Any, file: OpenedFile, start: int) -> StoredTe
         begin, end = (int(place) for place in entry["data_offsets"])
     except (TypeError, KeyError, ValueError) as error:
         raise EvaluationError(
-            f"{file.path} has no dtype, shape and place of {name[:200]!r}", hint=_CUT_HINT
+            f"{file.path} has no dtype, shape and place of {name[:200]!r}", hint=CUT_HINT
         ) from error
     codec = plain_codec(_NAMES.get(dtype, ""))
     fault = ""

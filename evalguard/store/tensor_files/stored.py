@@ -24,6 +24,7 @@ from evalguard.regular_file import check_regular
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
+CUT_HINT = "it was cut off or damaged: copy or download it again"
 
 
 class ByteSource(Protocol):

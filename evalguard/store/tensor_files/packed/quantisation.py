@@ -93,7 +93,7 @@ def read_quantisation(config: Mapping[str, Any], folder: Path) -> Quantisation:
     for name, owner in _OWN_FILES.items():
         if method not in ("", owner):
             continue
-        own = _read_json(folder / name)
+        own = read_json_object(folder / name)
         if own is None:
             continue
         inner = own.get("quantization")
@@ -107,7 +107,8 @@ def read_quantisation(config: Mapping[str, Any], folder: Path) -> Quantisation:
     return Quantisation(method=method, settings=found)
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json_object(path: Path) -> dict[str, Any] | None:
+    """Return what a file beside the weights says; None where it is not there or is no object."""
     try:
         content = json.loads(read_regular_text(path))
     except (OSError, ValueError, RecursionError):
