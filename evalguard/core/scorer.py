@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.divergence import Divergence
+from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reference import Reference
 from evalguard.core.reports.findings import Finding
 from evalguard.core.settings import Value, Variant
@@ -63,6 +64,10 @@ class Response:
         truncated: whether tokens were cut from the left to fit the model's context.
         ended: of a generated text, whether it ended at the token limit ("length") or before;
             "" where the backend does not say.
+        generated: the tokens of a generated text; None where the backend does not show them.
+        message: JSON object, what a chat server answered beside its text, in OpenAI's words
+            (``tool_calls``, ``reasoning_content``, ``refusal``, ``finish_reason``); "" where
+            nothing.
     """
 
     loglikelihood: float | None = None
@@ -74,6 +79,8 @@ class Response:
     n_tokens: int = 0
     truncated: bool = False
     ended: Ending = ""
+    generated: GeneratedTokens | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ class TaskAnswers:
         repeats: of a metric, how many answers to each document its items are averages of; only
             where that is otherwise than the first answer's.
         alone: of a task that generates, what each filter finds in every single answer.
+        shows_tokens: whether the generated tokens of any answer are known.
     """
 
     documents: tuple[AnsweredDocument, ...]
@@ -57,6 +58,7 @@ class TaskAnswers:
     filtered: Mapping[str, Mapping[int, Sequence[Any]]]
     repeats: Mapping[tuple[str, str], int] = field(default_factory=dict)
     alone: Mapping[str, FilterAnswers] = field(default_factory=dict)
+    shows_tokens: bool = False
 
 
 def score_answers(task_requests: TaskRequests, responses: Sequence[Response]) -> TaskAnswers:
@@ -87,7 +89,12 @@ def score_answers(task_requests: TaskRequests, responses: Sequence[Response]) ->
         documents = tuple(_documents(task_requests, responses))
     repeats = {key: metric.repeats for key, metric in averaged.items()}
     return TaskAnswers(
-        documents=documents, items=items, filtered=filtered, repeats=repeats, alone=alone
+        documents=documents,
+        items=items,
+        filtered=filtered,
+        repeats=repeats,
+        alone=alone,
+        shows_tokens=any(response.generated is not None for response in responses),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from evalguard.core.generated_tokens import sample_columns
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.settings import Value
 from evalguard.harness.answers import (
@@ -63,7 +64,11 @@ def sample(
 def generated_answers(
     task: Task, answers: TaskAnswers, document: AnsweredDocument
 ) -> dict[str, Value]:
-    """One more column: what is known of a document's single answers, "" if none is generated."""
+    """More columns: what is known of a document's single answers, and their tokens.
+
+    ``generated`` is "" if none is generated. The columns of tokens are there where the tokens of
+    any answer to the task are known.
+    """
     if not answers.alone:
         return {"generated": ""}
     known = GeneratedDocument(
@@ -74,8 +79,13 @@ def generated_answers(
             if document.doc_id in of.missing
         },
         scores=single_scores(task, answers.alone, document.doc_id),
+        messages=tuple(answer.message for answer in document.responses),
     )
-    return {"generated": known.written}
+    tokens = [answer.generated for answer in document.responses]
+    return {
+        "generated": known.written,
+        **(sample_columns(tokens) if answers.shows_tokens else {}),
+    }
 
 
 def _of(doc_id: int, items: Items) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,8 @@ from evalguard.store.file_lock import FileLock
 
 ANSWERS_SCHEMA = "evalguard.answers/2"
 _RESPONSE: Codec[Response] = codec_of(Response)
+# Fields that answers from before they were kept lack.
+_LATER: Mapping[str, Value] = {"generated": None, "message": ""}
 ANSWERS_FOLDER = "answers"
 ANSWERS_SUFFIX = ".jsonl"
 # For whose answers nobody vouches, the server may have become another one without saying so.
@@ -158,8 +160,10 @@ class AnswerFile:
                 if "fingerprint" in line:
                     self._fingerprint = str(line["fingerprint"])
                 else:
-                    self._answers[str(line["request"])] = _RESPONSE.decode(line["answer"])
-            except (ValueError, KeyError, PlainError):
+                    self._answers[str(line["request"])] = _RESPONSE.decode(
+                        {**_LATER, **line["answer"]}
+                    )
+            except (ValueError, KeyError, TypeError, PlainError):
                 damaged += 1
         if damaged:
             self.problems.append(f"damaged lines of {self.path} are left out: {damaged}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending, Response
 from evalguard.core.shown_tokens import TopLogprobs
 from evalguard.store.damaged_files import DamagedBlockError
@@ -22,7 +23,15 @@ SCORES_FORMAT = "evalguard.scores/1"
 # Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
 _SURROGATES = "surrogatepass"
 # Few models have these, and files from before they were kept have none.
-_OPTIONAL = ("top_logprobs", "ended")
+# Each with the field of ``Response`` that it is of.
+OPTIONAL_COLUMNS: Mapping[str, str] = {
+    "top_logprobs": "top_logprobs",
+    "ended": "ended",
+    "generated_ids": "generated",
+    "generated_margins": "generated",
+    "generated_others": "generated",
+    "message": "message",
+}
 
 
 def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:
@@ -32,8 +41,12 @@ def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memor
 
     facts = {"format": SCORES_FORMAT, "key": key, "block": block, "seal": UNSEALED}
     # Files of models without them stay, to the byte, as they were.
-    told = {n for one in responses for n in _OPTIONAL if getattr(one, n) not in (None, "")}
-    absent = [name for name in _OPTIONAL if name not in told]
+    told = {
+        field
+        for field in dict.fromkeys(OPTIONAL_COLUMNS.values())
+        if any(getattr(one, field) not in (None, "") for one in responses)
+    }
+    absent = [name for name, field in OPTIONAL_COLUMNS.items() if field not in told]
     table = answers_to_table(responses).drop_columns(absent).replace_schema_metadata(facts)
     sink = pa.BufferOutputStream()
     # Dictionary pages may merge NaNs of different bits, so no column gets one.
@@ -74,6 +87,10 @@ def answer_schema() -> pa.Schema:
             # As JSON, whose numbers come back to the last bit, and which can say any text.
             ("top_logprobs", pa.binary()),
             ("ended", pa.string()),
+            ("generated_ids", pa.list_(pa.int32())),
+            ("generated_margins", pa.list_(pa.float32())),
+            ("generated_others", pa.list_(pa.int32())),
+            ("message", pa.binary()),
         ]
     )
 
@@ -84,7 +101,7 @@ def has_answers(schema: pa.Schema) -> bool:
 
 
 def written_before(
-    wanted: pa.Schema, found: pa.Schema, optional: Sequence[str] = _OPTIONAL
+    wanted: pa.Schema, found: pa.Schema, optional: Collection[str] = OPTIONAL_COLUMNS.keys()
 ) -> pa.Schema:
     """A schema without the columns that a file may lack, and does."""
     import pyarrow as pa
@@ -109,6 +126,13 @@ def answers_to_table(responses: Sequence[Response]) -> pa.Table:
         "truncated": [bool(r.truncated) for r in responses],
         "top_logprobs": [_shown_bytes(r.top_logprobs) for r in responses],
         "ended": [r.ended for r in responses],
+        "message": [r.message.encode("utf-8", _SURROGATES) for r in responses],
+        **{
+            f"generated_{name}": [
+                None if r.generated is None else getattr(r.generated, name) for r in responses
+            ]
+            for name in ("ids", "margins", "others")
+        },
     }
     schema = answer_schema()
     columns = [pa.array(values[field.name], field.type) for field in schema]
@@ -122,8 +146,8 @@ def answers_from_table(table: pa.Table) -> list[Response]:
         DamagedBlockError: a value is none of the field's.
     """
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
-    columns.setdefault("top_logprobs", [None] * len(table))
-    columns.setdefault("ended", [""] * len(table))
+    for name in OPTIONAL_COLUMNS:
+        columns.setdefault(name, ["" if name == "ended" else None] * len(table))
     if not set(columns["ended"]) <= set(get_args(Ending)):
         raise DamagedBlockError("it does not hold the answers that it says")
     columns["text"] = [
@@ -134,10 +158,26 @@ def answers_from_table(table: pa.Table) -> list[Response]:
         for values in columns["token_logprobs"]
     ]
     columns["top_logprobs"] = [_read_shown(shown) for shown in columns["top_logprobs"]]
+    columns["message"] = [
+        "" if one is None else one.decode("utf-8", _SURROGATES) for one in columns["message"]
+    ]
+    columns["generated"] = _read_generated(columns)
     return [
         Response(**dict(zip(columns, row, strict=True)))
         for row in zip(*columns.values(), strict=True)
     ]
+
+
+def _read_generated(columns: dict[str, list[Any]]) -> list[GeneratedTokens | None]:
+    """Take the columns of generated tokens out of ``columns``."""
+    parts = [columns.pop(f"generated_{name}") for name in ("ids", "margins", "others")]
+    try:
+        return [
+            None if ids is None else GeneratedTokens.of(ids, margins, others)
+            for ids, margins, others in zip(*parts, strict=True)
+        ]
+    except ValueError as error:
+        raise DamagedBlockError("it does not hold the answers that it says") from error
 
 
 def _shown_bytes(shown: TopLogprobs | None) -> bytes | None:

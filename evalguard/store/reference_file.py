@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import UsageError
-from evalguard.store.answer_table import (
-    written_before,
-)
+from evalguard.store.answer_table import OPTIONAL_COLUMNS, written_before
 from evalguard.store.damaged_files import DamagedBlockError
-from evalguard.store.reference_rows import SHOWN_COLUMNS, ReferenceRows, read_rows, row_schema
+from evalguard.store.reference_rows import ReferenceRows, column_name, read_rows, row_schema
 from evalguard.store.reference_writer import REFERENCE_FORMAT
 from evalguard.store.seal import read_seal
 from evalguard.store.table_limits import check_size
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_OPTIONAL = frozenset(map(column_name, OPTIONAL_COLUMNS))
 _REMAKE_HINT = "give another file, or remove this one: the base is then scored and it is made anew"
 
 
@@ -56,7 +55,7 @@ class ReferenceFile:
             said = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read as parquet", hint=_REMAKE_HINT) from error
-        wanted = written_before(row_schema(), schema, (SHOWN_COLUMNS, "ended"))
+        wanted = written_before(row_schema(), schema, _OPTIONAL)
         if said.get("format") != REFERENCE_FORMAT or not schema.equals(wanted):
             found = said.get("format", "another parquet file")
             other = f"but {found}" if found != REFERENCE_FORMAT else "of this version"

@@ -85,11 +85,12 @@ def row_schema() -> pa.Schema:
     ]
     names = [pa.field(name, pa.string()) for name in ("task", "block")]
     size = pa.field("vocabulary_size", pa.int64())
-    answers = [field.with_name(_column_of(field.name)) for field in answer_schema()]
+    answers = [field.with_name(column_name(field.name)) for field in answer_schema()]
     return pa.schema([*names, *answers, lists[0], size, *lists[1:]])
 
 
-def _column_of(name: str) -> str:
+def column_name(name: str) -> str:
+    """A reference file's name of a column of ``answer_schema``."""
     return SHOWN_COLUMNS if name == "top_logprobs" else name
 
 
@@ -103,8 +104,8 @@ def _check_row(response: Response, kept: Reference | None) -> None:
 
 
 def _read_records(table: pa.Table) -> ReferenceRows:
-    kept = [name for name in answer_schema().names if _column_of(name) in table.column_names]
-    told = table.select([_column_of(name) for name in kept])
+    kept = [name for name in answer_schema().names if column_name(name) in table.column_names]
+    told = table.select([column_name(name) for name in kept])
     responses = answers_from_table(told.rename_columns(kept))
     scores = read_list_column(table.column("scores"), 0)
     sizes = table.column("vocabulary_size").to_pylist()

@@ -47,7 +47,7 @@ from evalguard.worker.wire_types import (
 )
 
 # Raised with every change of what is said, or of what it means.
-PROTOCOL = 6
+PROTOCOL = 7
 
 CallName = Literal[
     "load",

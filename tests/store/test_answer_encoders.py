@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from test_score_cache import exact
 
+from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Response
 from evalguard.store.answer_journal import AnswerFile
 from evalguard.store.answer_table import block_from_bytes, block_to_bytes
+from evalguard.store.checked_lines import decode_line, encode_line
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.store.reference_writer import ReferenceWriter
 from evalguard.store.seal import seal
@@ -31,6 +33,8 @@ WHOLE = Response(
     n_tokens=7,
     truncated=True,
     ended="length",
+    generated=GeneratedTokens.of([3, 9], [0.5, -0.125], [9, -1]),
+    message='{"finish_reason": "tool_calls"}',
 )
 PLAIN = Response(loglikelihood=-0.0, token_logprobs=np.empty(0), token_hash="ff")
 ANSWERS = (WHOLE, PLAIN, dataclasses.replace(WHOLE, ended="stop", top_logprobs=()))
@@ -84,19 +88,46 @@ def test_every_field_comes_back_to_the_last_bit(
 def test_a_block_of_answers_that_say_less_is_as_it_always_was() -> None:
     data = bytes(block_to_bytes("key", "block", [PLAIN]))
     names = pq.read_schema(io.BytesIO(data)).names
-    assert {"top_logprobs", "ended"}.isdisjoint(names)
+    assert {"top_logprobs", "ended", "message"}.isdisjoint(names)
+    assert not [name for name in names if name.startswith("generated")]
 
 
-def test_a_reference_from_before_endings_were_kept_is_read(tmp_path: Path) -> None:
+LATER = ("generated", "message")  # fields that answers did not have once
+
+
+def test_answers_of_a_journal_from_before_tokens_were_kept_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    book = AnswerFile(path, facts={}, revision="one")
+    book.add("0", PLAIN)
+    book.close()
+    lines = [decode_line(line) for line in path.read_bytes().splitlines()]
+    answers = [line.get("answer") for line in lines if line is not None]
+    for told in (one for one in answers if one is not None):
+        for name in LATER:
+            del told[name]
+    path.write_bytes(b"".join(encode_line(line) for line in lines if line is not None))
+    again = AnswerFile(path, facts={}, revision="one")
+    found = again.find("0")
+    again.close()
+    assert again.problems == []
+    assert found is not None
+    assert exact(found) == exact(PLAIN)
+
+
+def test_a_reference_from_before_endings_and_tokens_were_kept_is_read(tmp_path: Path) -> None:
     path = tmp_path / "base.reference"
     with ReferenceWriter(path, {"base": "orig"}) as writer:
         writer.add("words", "block", ANSWERS, [None] * len(ANSWERS))
-    then = pq.read_table(path).drop_columns(["shown_logprobs", "ended"])
+    then = pq.read_table(path).drop_columns(
+        ["shown_logprobs", "ended", "message"]
+        + [f"generated_{name}" for name in ("ids", "margins", "others")]
+    )
     pq.write_table(then, path)
     with path.open("r+b") as file:
         seal(file)
     file = ReferenceFile(path)
     found = file.get("words", "block")
     assert found is not None
-    expected = [dataclasses.replace(one, ended="", top_logprobs=None) for one in ANSWERS]
+    nothing = {"ended": "", "top_logprobs": None, "generated": None, "message": ""}
+    expected = [dataclasses.replace(one, **nothing) for one in ANSWERS]  # type: ignore[arg-type]
     assert [exact(one) for one in found[0]] == [exact(one) for one in expected]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Response
 from evalguard.errors import StoreError
 from evalguard.store.kept_answers import ScoreCache
@@ -34,6 +35,12 @@ RESPONSES = [
     Response(text="  an answer\nwith «unicode» \U0001f600 and a lone surrogate \ud800"),
     Response(text=""),
     Response(top_logprobs=({}, {" \ud800": -0.1, "token_id:7": -INF})),
+    Response(
+        text="a",
+        message='{"refusal": "é \ud800"}',
+        generated=GeneratedTokens.of([5, -1], [0.1, NAN], [2, -1]),
+    ),
+    Response(generated=GeneratedTokens.of([])),
     Response(),
 ]
 
@@ -56,6 +63,18 @@ def exact(response: Response) -> tuple[object, ...]:
         None
         if response.top_logprobs is None
         else [list(shown.items()) for shown in response.top_logprobs],
+        response.ended,
+        response.message,
+        None
+        if response.generated is None
+        else [
+            (array.dtype.str, array.tobytes())
+            for array in (
+                response.generated.ids,
+                response.generated.margins,
+                response.generated.others,
+            )
+        ],
     )
 
 
@@ -123,6 +142,12 @@ responses = st.builds(
     token_hash=st.text("0123456789abcdef"),
     n_tokens=st.integers(0, 2**31),
     truncated=st.booleans(),
+    message=st.text(st.characters(exclude_categories=())),
+    generated=st.none()
+    | st.lists(
+        st.tuples(st.integers(-1, 2**31 - 1), st.floats(width=32), st.integers(-1, 2**31 - 1)),
+        max_size=4,
+    ).map(lambda rows: GeneratedTokens.of(*map(list, zip(*rows, strict=True))) if rows else None),
 )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
 
 from evalguard import errors
+from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.plain import Codec, PlainError, codec_of
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Constraint, Setting, Target, Value, Variant
@@ -72,6 +73,11 @@ RESPONSE = st.builds(
     token_hash=TEXTS,
     n_tokens=st.integers(0, 10**6),
     truncated=st.booleans(),
+    message=TEXTS,
+    generated=st.none()
+    | st.lists(st.integers(-1, 2**31 - 1), max_size=4).map(
+        lambda ids: GeneratedTokens.of(ids, [0.5] * len(ids), ids)
+    ),
 )
 
 

@@ -20,11 +20,14 @@ class GeneratedDocument:
         ended: why each text ended.
         missing: by filter, whether it found nothing in the first, second, ... answer.
         scores: filter -> metric -> its value for each answer; {} of documents asked once.
+        messages: what a chat server answered beside each text (``Response.message``); () where
+            nothing.
     """
 
     ended: Sequence[Ending]
     missing: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    messages: Sequence[str] = ()
 
     @property
     def written(self) -> str:
@@ -37,6 +40,7 @@ class GeneratedDocument:
                     name: {metric: list(values) for metric, values in of.items()}
                     for name, of in self.scores.items()
                 },
+                **({"messages": list(self.messages)} if any(self.messages) else {}),
             }
         )
 
@@ -59,11 +63,14 @@ class GeneratedDocument:
                 str(name): {str(m): tuple(map(float, values)) for m, values in of.items()}
                 for name, of in found["scores"].items()
             }
+            messages = tuple(str(one) for one in found.get("messages", ()))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"what is known of generated answers is damaged: {error}") from error
         if not set(ended) <= set(get_args(Ending)):
             raise ValueError(f"a generated answer ended as {ended!r}")
-        return cls(ended=cast("list[Ending]", ended), missing=missing, scores=scores)
+        return cls(
+            ended=cast("list[Ending]", ended), missing=missing, scores=scores, messages=messages
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
