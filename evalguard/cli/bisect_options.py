@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evalguard.cli.parameters import bisect_option
+from evalguard.cli.value_types import FiniteRange
 
 if TYPE_CHECKING:
     pass
@@ -28,7 +29,7 @@ SEARCH = (
     bisect_option(
         "--budget",
         "bisect_budget",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         metavar="EVALUATIONS",
         help=_BUDGET_HELP,
     ),

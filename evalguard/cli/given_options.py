@@ -30,13 +30,21 @@ def read_compare_options(given: dict[str, Any]) -> dict[str, Any]:
         if name in options:
             options[name] = dict(options[name])
     if "tasks" in options:
-        options["tasks"] = tuple(t for t in (p.strip() for p in options["tasks"].split(",")) if t)
+        options["tasks"] = _read_tasks(options["tasks"])
     if "allow_differing" in options:
         options["allow_differing"] = frozenset(options["allow_differing"])
     options["use_cache"] = not options.pop("no_cache", False)
     if options.get("history") == NO_HISTORY:
         options |= {"history": None, "use_history": False}
     return options
+
+
+def _read_tasks(typed: str) -> tuple[str, ...]:
+    """The names between commas; what names none would count as all that the guard file names."""
+    names = tuple(name for name in (part.strip() for part in typed.split(",")) if name)
+    if typed and not names:
+        raise UsageError(f"--tasks '{typed}' names no task", hint="--tasks A,B")
+    return names
 
 
 def _check_limits_once(limits: Iterable[tuple[str, Any]]) -> None:

@@ -16,6 +16,7 @@ from evalguard.cli.shared_options import (
     JSON,
     VERBOSE,
 )
+from evalguard.cli.value_types import FiniteRange
 
 if TYPE_CHECKING:
     from evalguard.core.reports.history_report import Found
@@ -92,7 +93,7 @@ def _listed(last: int, as_json: bool, given: dict[str, Any]) -> CommandResult:
 @_run_option("--last", type=_LAST, metavar="N", help="Only the latest N nights. Default: all.")
 @_run_option(
     "--alpha",
-    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    type=FiniteRange(0, 0.5, min_open=True, max_open=True),
     default=0.05,
     show_default=True,
     metavar="P",
@@ -207,7 +208,7 @@ def _added(run: Path, as_json: bool, given: dict[str, Any]) -> CommandResult:
 @history_command.command("prune", short_help="Take old nights out of it.")
 @_run_option(
     "--keep-days",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="DAYS",
     help="Keep the runs of the last DAYS days.",
 )

@@ -22,6 +22,7 @@ from evalguard.cli.shared_options import (
     STRICT,
     TRACKING,
 )
+from evalguard.cli.value_types import FiniteRange
 
 if TYPE_CHECKING:
     pass
@@ -54,7 +55,7 @@ _FIRST_OF_NIGHTLY = (
 )
 @_night_option(
     "--resume-hours",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=12.0,
     show_default=True,
     metavar="HOURS",
@@ -62,7 +63,7 @@ _FIRST_OF_NIGHTLY = (
 )
 @_night_option(
     "--pair-hours",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="HOURS",
     help="Stop a pair, or its bisection, after HOURS; 0: never. Default: the guard file's "
     "run: {pair_hours: N}, else 12.",

@@ -24,6 +24,7 @@ PATH = click.Path(path_type=Path)
 _OUTPUT = "Output"
 _NAMES_WIDTH = 25  # cells for names of options; longer ones get a line of their own
 _SHOWS_ALL = "evalguard.help_all"
+_MAY_BE_EMPTY = ("name",)  # of a comment: jobs without a name of their own
 
 
 class Option(click.Option):
@@ -119,11 +120,14 @@ class Command(click.Command):
         """As click does; who gives two models without their options is told these.
 
         Raises:
-            UsageError: for that, and for an option that has moved, with where it is now.
+            UsageError: for that, for an option that has moved, with where it is now, and for an
+                empty value, which an unset variable of a shell leaves.
         """
         words = list(args)
         try:
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
+            self._refuse_empty(ctx, words)
+            return left
         except click.NoSuchOption as error:
             moved = explain_move(error.option_name) if self.moves else None
             if moved is None:
@@ -142,6 +146,20 @@ class Command(click.Command):
                 "models are named by options, --base and --cand",
                 hint=f"{ctx.command_path} --base {base} --cand {candidate}",
             ) from error
+
+    def _refuse_empty(self, ctx: click.Context, words: list[str]) -> None:
+        """An empty value would count as none: all tasks, no guard file, the folder one is in."""
+        typed, _, _ = self.make_parser(ctx).parse_args(words)
+        for parameter in self.params:
+            given = typed.get(parameter.name or "")
+            values = given if isinstance(given, (list, tuple)) else (given,)
+            if parameter.name in _MAY_BE_EMPTY or not any(value == "" for value in values):
+                continue
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.name
+            raise UsageError(
+                f"{name} is empty",
+                hint="is a variable of the shell not set? give a value, or leave it out",
+            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of ``first``, or all in groups."""

@@ -21,6 +21,7 @@ from evalguard.cli.shared_options import (
     SCORING,
     SHOWING,
 )
+from evalguard.cli.value_types import FiniteRange
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _PLANNING = (
     ),
     _plan_option(
         "--power",
-        type=click.FloatRange(0.5, 1, max_open=True),
+        type=FiniteRange(0.5, 1, max_open=True),
         default=0.8,
         show_default=True,
         metavar="P",

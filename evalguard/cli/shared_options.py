@@ -21,7 +21,7 @@ from evalguard.cli.parameters import (
     scoring_option,
     speed_option,
 )
-from evalguard.cli.value_types import BatchSize, MarginValue, Pairs
+from evalguard.cli.value_types import BatchSize, FiniteRange, MarginValue, Pairs
 from evalguard.core.reports.report_formats import FORMATS
 from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS
 
@@ -220,7 +220,7 @@ MARGIN = gate_option(
 )
 CONFIDENCE = gate_option(
     "--confidence",
-    type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+    type=FiniteRange(0.5, 1, min_open=True, max_open=True),
     metavar="P",
     help="Confidence level of the intervals. Default 0.95.",
 )

@@ -21,6 +21,7 @@ from evalguard.cli.parameters import (
     speed_option,
 )
 from evalguard.cli.shared_options import DEBUG, JSON, QUIET, VERBOSE
+from evalguard.cli.value_types import FiniteRange
 from evalguard.core.tensors.invariants import INVARIANTS
 from evalguard.core.tensors.tolerances import OPERATIONS, PLATFORMS
 from evalguard.errors import UsageError
@@ -56,13 +57,13 @@ _COMPARING = (
     ),
     _tolerance_option(
         "--rtol",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         metavar="X",
         help="Allowed relative difference; with --atol in place of the table's.",
     ),
     _tolerance_option(
         "--atol",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         metavar="X",
         help="Allowed absolute difference: an element may differ by atol + rtol * |A|.",
     ),
@@ -89,7 +90,7 @@ _COMPARING = (
     ),
     _noise_option(
         "--like",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         metavar="X",
         help="Say which precision a greatest absolute difference of X looks like, by --calibrate "
         "or --noise.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,21 @@ class BatchSize(_Type):
             number = 0
         if number < 1:
             self.fail(f"'{value}' is neither a positive number nor auto", param, ctx)
+        return number
+
+
+class FiniteRange(click.FloatRange):
+    """A number of a range; NaN lies in none, though no comparison says so, nor does infinity."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
         return number
 
 

@@ -181,6 +181,19 @@ class GuardSet:
         """The names of all models, in the files' order."""
         return tuple(name for guard in self.guards for name in guard.variants)
 
+    def require_own(self) -> GuardSet:
+        """These, where one was named or is here.
+
+        Raises:
+            UsageError: only the built-in demo is left, which says nothing of what is here.
+        """
+        if self.origin != "embedded":
+            return self
+        raise UsageError(
+            "there is no guard file here: no evalguard.yaml, and no YAML file in configs/",
+            hint="name one; `evalguard init` writes one to start from; demo is the built-in one",
+        )
+
     def find(self, name: str) -> tuple[Guard, Variant]:
         """Return a model, every setting at its candidate value, and the file that defines it.
 

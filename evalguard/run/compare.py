@@ -24,7 +24,7 @@ from evalguard.run.history.storage import prepare_history
 from evalguard.run.interrupts import interruptible
 from evalguard.run.judging import build_report
 from evalguard.run.loading.own_environment import shares_prefixes
-from evalguard.run.measurable import check_measurable
+from evalguard.run.measurable import check_asked, check_measurable
 from evalguard.run.meter import Meter
 from evalguard.run.model_checks import check_models
 from evalguard.run.needed_guards import find_guards
@@ -147,6 +147,7 @@ def _check(
         raise refused
     read_given_floor(options)
     choices = check_sequential(sources, choices, options)
+    check_asked(sources, options)
     check_measurable(sources, choices)
     if options.write:
         check_writable(options.output_path or DEFAULT_OUTPUT)

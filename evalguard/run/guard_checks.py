@@ -18,6 +18,7 @@ def check_guards(files: Sequence[Path]) -> list[str]:
     """Return a line for each file: what it defines. Without files, those that are found are read.
 
     Raises:
+        UsageError: no file is named, and there is none here.
         GuardFileError: a file cannot be used, or names a path that is not there, with every problem
             of every such file.
     """
@@ -25,7 +26,7 @@ def check_guards(files: Sequence[Path]) -> list[str]:
     errors: list[GuardFileError] = []
     for file in dict.fromkeys(files) or (None,):
         try:
-            found = load_guards(file, cwd=Path.cwd(), allow_code=False)
+            found = load_guards(file, cwd=Path.cwd(), allow_code=False).require_own()
             raise_problems(problem for guard in found.guards for problem in guard.absent)
         except GuardFileError as error:
             errors.append(error)

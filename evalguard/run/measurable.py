@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib import metadata
 
 from evalguard.core.gate import Gate
@@ -16,6 +17,7 @@ from evalguard.run.choices import Choices
 from evalguard.run.loading.own_environment import (
     shows_distributions,
 )
+from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.reference_scorer import chat_template_missing
 from evalguard.run.sources import (
     BaselineSource,
@@ -27,6 +29,41 @@ from evalguard.run.sources import (
 )
 
 _GIVE_MODEL = "name the model itself with --base"
+# How models are asked and checked: of no effect where none is.
+_OF_MODELS = (
+    "apply_chat_template", "fewshot_as_multiturn", "gen_kwargs", "rolling_bos", "save_reference",
+    "scorer", "system_instruction", "verify_scorer",
+)  # fmt: skip
+
+
+def check_asked(sources: Sequence[Source], options: CompareOptions) -> None:
+    """Refuse, of two finished runs, to be asked for other answers than theirs.
+
+    Raises:
+        UsageError: naming the options.
+    """
+    runs = [source for source in sources if isinstance(source, StoredSource)]
+    if len(runs) < len(sources):
+        return
+    default = CompareOptions()
+    asked = [
+        field.name
+        for field in fields(options)
+        if field.name in _OF_MODELS and getattr(options, field.name) != getattr(default, field.name)
+    ]
+    tables = [table for source in runs for table in source.run.tables]
+    shots = {table.run.get("num_fewshot") for table in tables}
+    if options.num_fewshot is not None and shots - {options.num_fewshot}:
+        asked.append("num_fewshot")
+    limit = options.limit
+    if limit is not None and any(limit < table.n for table in tables):
+        asked.append("limit")
+    if asked:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in asked)
+        raise UsageError(
+            f"both sides are finished runs: no model is asked, so {names} would have no effect",
+            hint="leave it out, or name the models in place of their runs",
+        )
 
 
 def check_measurable(sources: Sequence[Source], choices: Choices) -> None:

@@ -197,3 +197,12 @@ def test_what_init_writes_passes_the_check(run: Any) -> None:
 def test_check_without_files_reads_what_compare_would_find(refused: Any) -> None:
     Path("evalguard.yaml").write_text("models:\n  a: {modle: hf}\n")
     assert "evalguard.yaml:2" in refused(2, "check").err
+
+
+@pytest.mark.parametrize("command", ["check", "nightly"])
+def test_where_there_is_no_guard_file_the_demo_is_not_taken_for_one(
+    refused: Any, command: str
+) -> None:
+    ran = refused(2, command)
+    assert "there is no guard file here: no evalguard.yaml" in ran.err
+    assert not Path("reports").exists()

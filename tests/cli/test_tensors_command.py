@@ -107,6 +107,8 @@ def test_reports_are_written_to_files_by_their_suffix(run: Run, tmp_path: Path) 
         (("a", "b", "--calibrate", "linear"), "compares nothing"),
         (("--like", "0.1"), "needs a noise table"),
         (("base.safetensors", "cast.safetensors", "--like", "0.1"), "without A and B"),
+        (("base.safetensors", "scaled.safetensors", "--atol", "inf"), "not a finite number"),
+        (("base.safetensors", "scaled.safetensors", "--rtol", "nan"), "not a finite number"),
     ],
 )
 def test_what_cannot_be_done_is_a_usage_error(run: Run, words: tuple[str, ...], said: str) -> None:
@@ -127,6 +129,13 @@ def test_a_pickle_and_a_damaged_file_are_known_nothing_about(run: Run, tmp_path:
     assert cut.code == 3
     assert cut.out.startswith("NOT KNOWN: the 1 tensor unreadable; exit code 3")
     assert "the file ends at byte" in cut.out
+
+
+def test_tensors_without_an_element_are_not_identical(run: Run, tmp_path: Path) -> None:
+    save_file({WEIGHT: torch.zeros(0), "b": torch.zeros(3, 0)}, tmp_path / "empty.safetensors")
+    ran = run("tensors", "empty.safetensors", "empty.safetensors")
+    assert (ran.code, ran.out) == (3, "")
+    assert "holds no element" in ran.err
 
 
 @pytest.mark.usefixtures("files")

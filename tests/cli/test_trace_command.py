@@ -89,6 +89,16 @@ def test_a_model_beside_itself_is_clear(run: Any, world: SmallWorld, text: Path)
     assert "Configuration: nothing differs" in ran.out
 
 
+def test_beside_a_base_that_is_nan_itself_nothing_is_clear(
+    run: Any, world: SmallWorld, text: Path
+) -> None:
+    ran = trace(run, world, "not-a-number", "--text", text, base="not-a-number")
+    assert ran.code == 3, ran.out
+    said = " ".join(ran.out.split())
+    assert said.startswith("UNKNOWN: where the error comes from is not known: from model.layers.0.")
+    assert "the base itself is nan or infinite" in said
+
+
 def test_as_json_it_is_one_document_that_the_schema_knows(
     run: Any, world: SmallWorld, text: Path, tmp_path: Path
 ) -> None:

@@ -184,3 +184,54 @@ def test_a_lossless_copy_is_unchanged_however_few_its_documents(compared: Any) -
     code, seen = compared(few, "--strict")
     assert code == 0
     assert "bit-identical" in seen
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--num-fewshot", "7"),
+        ("--limit", "3"),
+        ("--limit", "0.5"),
+        ("--verify-scorer", "5"),
+        ("--apply-chat-template",),
+        ("--gen-kwargs", "temperature=1"),
+        ("--scorer", "harness"),
+    ],
+)
+def test_finished_runs_do_not_pass_what_they_were_not_asked(
+    compared: Any, words: tuple[str, ...]
+) -> None:
+    code, seen = compared(nothing, *words)
+    assert code == 2, seen
+    assert f"no model is asked, so {words[0]} would have no effect" in seen
+
+
+@pytest.mark.parametrize("words", [("--num-fewshot", "0"), ("--limit", "240"), ("--seed", "3")])
+def test_what_finished_runs_were_asked_may_be_said(compared: Any, words: tuple[str, ...]) -> None:
+    code, seen = compared(nothing, *words)
+    assert code == 0, seen
+
+
+@pytest.mark.parametrize("named", ["folder", "file", "link"])
+def test_a_run_beside_itself(run: Any, tmp_path: Path, named: str) -> None:
+    base, _ = write_finished_runs(tmp_path, nothing)
+    (tmp_path / "link").symlink_to(base)
+    other = {"folder": base, "file": next(base.glob("results_*")), "link": tmp_path / "link"}
+    ran = run("compare", "--base", base, "--cand", other[named])
+    assert ran.code == NOTHING_KNOWN
+    assert "both sides are one run" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    "option", ["--tasks", "--config", "--include-path", "--history", "--cluster", "--cache-dir"]
+)
+def test_an_empty_value_is_not_taken_for_none(run: Any, tmp_path: Path, option: str) -> None:
+    base, cand = write_finished_runs(tmp_path, nothing)
+    ran = run("compare", "--base", base, "--cand", cand, option, "")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"error: {option} is empty" in ran.err
+
+
+def test_a_list_of_no_task_is_none_either(run: Any, tmp_path: Path) -> None:
+    base, cand = write_finished_runs(tmp_path, nothing)
+    assert run("compare", "--base", base, "--cand", cand, "--tasks", ", ,").code == 2

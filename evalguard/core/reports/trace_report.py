@@ -242,6 +242,11 @@ class Trace:
     tokens: int
     caveats: tuple[str, ...] = ()
 
+    @property
+    def broken_base(self) -> NonFiniteOrigin | None:
+        """Where the base itself begins to be nan or infinite; None where it is not."""
+        return next((one for one in self.nonfinite if one.side == "base"), None)
+
 
 HyperparameterVerdict = Literal[
     "differs", "one side only", "equal as bfloat16", "equal as float16", "equal as float32", "equal"

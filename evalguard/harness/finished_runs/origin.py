@@ -38,12 +38,14 @@ class RunOrigin:
             only place it.
         cache: lm-eval's ``use_cache``; "" where it was off.
         clock: moments of the run that no other run has; () where they are not recorded.
+        file: where its results lie, links followed.
     """
 
     name: str
     model: Mapping[str, Value] = field(default_factory=dict)
     cache: str = ""
     clock: tuple[str, ...] = ()
+    file: str = ""
 
     @classmethod
     def of(cls, results: Results) -> RunOrigin:
@@ -67,11 +69,19 @@ class RunOrigin:
             },
             cache=str(config.get("use_cache") or ""),
             clock=() if None in times else tuple(map(str, times)),
+            file=str(results.path.resolve()),
         )
+
+    def is_run_of(self, other: RunOrigin) -> bool:
+        """Whether both are of one run: one file, or files of the same start and duration."""
+        pairs = ((self.clock, other.clock), (self.file, other.file))
+        return any(ours and ours == theirs for ours, theirs in pairs)
 
 
 def share_one_model(base: RunOrigin, candidate: RunOrigin, ours: Rows, theirs: Rows) -> str:
-    """Say why a task's answers in two runs are one model's, although two are named; "" if not.
+    """Say why a task's answers in two runs are one model's, or both runs are one; "" if not.
+
+    A model that was run twice is compared with itself.
 
     Args:
         ours, theirs: the documents' rows of base and candidate.
@@ -81,13 +91,18 @@ def share_one_model(base: RunOrigin, candidate: RunOrigin, ours: Rows, theirs: R
         for name in dict.fromkeys((*base.model, *candidate.model))
         if base.model.get(name) != candidate.model.get(name)
     ]
-    copied = bool(base.clock) and base.clock == candidate.clock
-    if not differing or not (copied or _is_one_file(base.cache, candidate.cache)):
+    copied = base.is_run_of(candidate)
+    if not copied and not (differing and _is_one_file(base.cache, candidate.cache)):
         return ""
     same, n = _same_answers(ours, theirs)
     if not same:
         return ""
     alike = f"all {n:,} documents" if same == n else f"{same:,} of {n:,} documents"
+    if not differing:
+        return (
+            f"both sides are one run of {base.name}, with the same answers to {alike}: nothing was "
+            "compared; name the run of the candidate, or run it"
+        )
     models = f"{base.name} and {candidate.name}"
     if base.name == candidate.name:
         models = f"{base.name} with other {', '.join(differing)}"

@@ -77,6 +77,12 @@ def lead_text(report: TraceReport) -> str:
             ratio = format_ratio(worst.local_ratio)
             largest = f"; the largest local error is {ratio} the floor, at {printable(worst.point)}"
         return f"no module introduces more error than rounding does{largest}"
+    broken = trace.broken_base
+    if broken is not None:
+        return (
+            f"where the error comes from is not known: from {printable(broken.point)} on the base "
+            "itself is nan or infinite, and no error can be told there"
+        )
     why = next(iter((*report.notes, *trace.caveats)), "nothing could be measured")
     return f"where the error comes from is not known: {printable(why)}"
 

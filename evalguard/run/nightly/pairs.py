@@ -49,9 +49,9 @@ def list_pairs(
 
     Raises:
         GuardFileError: a guard file cannot be read.
-        UsageError: they have no pairs.
+        UsageError: there is none here, or they have no pairs.
     """
-    guards = load_guards(options.config, cwd=cwd, allow_code=options.allow_code)
+    guards = load_guards(options.config, cwd=cwd, allow_code=options.allow_code).require_own()
     found = {
         (pair.base, pair.candidate): NightPair(
             base=pair.base,

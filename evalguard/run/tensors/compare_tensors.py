@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -32,7 +33,7 @@ from evalguard.core.tensors.name_map import Layout, NameAlignment, NameMap
 from evalguard.core.tensors.noise import NoiseTable
 from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.run.tensors.duplicates import find_duplicates, name_tied
 from evalguard.run.tensors.likeness import (
     Description,
@@ -89,13 +90,24 @@ class TensorOptions:
     command: str = ""
     progress: Callable[[int, int], None] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse tolerances that nothing is beyond.
+
+        Raises:
+            UsageError: naming the option and the value.
+        """
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is not None and not 0.0 <= value < math.inf:
+                raise UsageError(f"option {name}: {value!r} is not a finite number, 0 or more")
+
 
 def compare_tensors(base: str, candidate: str, options: TensorOptions) -> TensorsReport:
     """Compare the tensors of two paths.
 
     Raises:
         UsageError: a path, the name map or an option cannot be used.
-        EvaluationError: a file is damaged, or the two sides have no tensor in common.
+        EvaluationError: a file is damaged, the two sides have no tensor in common, or all tensors
+            are empty.
     """
     with ExitStack() as stack:
         sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
@@ -103,6 +115,8 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         alignment = names.align(sides[0].tensors, sides[1].tensors)
         if not alignment.pairs:
             raise _nothing_common(sides[0], sides[1])
+        for side in sides:
+            _check_elements(side)
         duplicates = (
             *find_duplicates(sides[0].tensors, "base"),
             *find_duplicates(sides[1].tensors, "candidate"),
@@ -129,6 +143,15 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             command=options.command,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             version=evalguard.__version__,
+        )
+
+
+def _check_elements(side: TensorFiles) -> None:
+    """Refuse tensors without a single element, which would all be identical."""
+    if all(0 in tensor.shape for tensor in side.tensors.values()):
+        raise EvaluationError(
+            f"{side.name} holds no element: the shape of every tensor has a 0",
+            hint="shards that were not gathered before they were saved (ZeRO-3) are empty",
         )
 
 

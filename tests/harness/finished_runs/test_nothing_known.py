@@ -275,6 +275,15 @@ def test_a_copied_run_under_another_name_is_no_pass(compare: Any) -> None:
     assert "one is a copy of the other" in reason(compare(*sides))
 
 
+def test_a_run_that_lies_in_two_folders_is_no_pass(compare: Any) -> None:
+    sides = [generated("org/a"), generated("org/a")]
+    for side in sides:
+        side.results |= {"start_time": 12.5, "total_evaluation_time_seconds": "345.25"}
+    report = compare(*sides)
+    assert report.exit_code == 3
+    assert "both sides are one run of org/a" in reason(report)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [("0.4.9.1", "0.4.9.2"), ("0.4.3", "0.4.13"), (None, "0.4.13"), ("0.4.13", None)],
