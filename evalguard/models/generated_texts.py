@@ -1,4 +1,4 @@
-"""Generated texts that know why they ended, on their way through lm-eval's own code."""
+"""Generated texts that know more of themselves, on their way through lm-eval's own code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending
 
 # What servers call the ends of a text: OpenAI, vLLM, llama.cpp, SGLang; TGI; Ollama.
@@ -14,21 +15,36 @@ _STOP = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence"})
 
 
 class GeneratedText(str):
-    """A text with its ending; lm-eval sorts and batches texts, and keeps nothing beside them."""
+    """A text with what is known of it; lm-eval sorts and batches texts, and keeps nothing beside.
 
-    __slots__ = ("ended",)
+    Attributes:
+        ended: why it ended; "" where nobody said.
+        tokens: those that it was written in; None where nobody showed them.
+        message: what a chat server answered beside it, as ``Response.message``.
+    """
+
+    __slots__ = ("ended", "message", "tokens")
     ended: Ending
+    tokens: GeneratedTokens | None
+    message: str
 
-    def __new__(cls, text: str, ended: Ending) -> GeneratedText:
-        """Return ``text``, with its ending."""
+    def __new__(
+        cls,
+        text: str,
+        ended: Ending = "",
+        *,
+        tokens: GeneratedTokens | None = None,
+        message: str = "",
+    ) -> GeneratedText:
+        """Return ``text``, with what is known of it."""
         made = super().__new__(cls, text)
-        made.ended = ended
+        made.ended, made.tokens, made.message = ended, tokens, message
         return made
 
-
-def ending_of(text: object) -> Ending:
-    """Why a text ended; "" where nobody said."""
-    return text.ended if isinstance(text, GeneratedText) else ""
+    @classmethod
+    def of(cls, text: object) -> GeneratedText:
+        """A model's answer, of which nothing more is known where it is a plain text."""
+        return text if isinstance(text, cls) else cls(str(text))
 
 
 @contextmanager

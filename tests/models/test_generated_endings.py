@@ -12,7 +12,7 @@ from opened_models import open_hf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evalguard.core.scorer import Request, Response, ScoringPolicy
-from evalguard.models.generated_texts import GeneratedText, ending_of, record_endings
+from evalguard.models.generated_texts import GeneratedText, record_endings
 from evalguard.store.answer_table import block_from_bytes, block_to_bytes
 from evalguard.worker.wire_types import RESPONSES
 
@@ -97,8 +97,9 @@ def test_a_server_says_why_a_text_ended(outputs: object, expected: list[str]) ->
     server = Server()
     with record_endings(server):
         texts = server.parse_generations(outputs=outputs)
-    assert [ending_of(text) for text in texts] == expected
-    assert [ending_of(text) for text in server.parse_generations(outputs)] == [""] * len(texts)
+    assert [GeneratedText.of(text).ended for text in texts] == expected
+    plain = server.parse_generations(outputs)
+    assert [GeneratedText.of(text).ended for text in plain] == [""] * len(texts)
 
 
 def test_endings_are_kept_and_sent_and_a_block_without_any_is_as_it_always_was() -> None:

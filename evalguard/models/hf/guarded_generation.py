@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lm_eval.models.utils import has_bos_prefix
 
+from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending, PaddingEffect
 from evalguard.errors import EvaluationError
 from evalguard.models.generated_texts import GeneratedText
@@ -16,7 +17,8 @@ from evalguard.models.hf.encoded_once import EncodingCacheHFLM
 from evalguard.models.hf.generated_length import generated_length, refuse_without_room
 from evalguard.models.hf.longrope import longrope_switch_length
 from evalguard.models.hf.padding import measure_padding
-from evalguard.models.hf.text_ends import find_endings, pad_after_stop
+from evalguard.models.hf.text_ends import count_generated, find_endings, pad_after
+from evalguard.models.hf.token_record import TokenRecorder, watch_generation
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -42,7 +44,7 @@ class GuardedGeneration(EncodingCacheHFLM):
     _padding: PaddingEffect | None = None
     _padding_measured = False
     # of the requests of a call, by their place in it; and the places that a batch's rows are of
-    _endings: dict[int, Ending] | None = None
+    _made: dict[int, _Made] | None = None
     _numbers: Sequence[int | None] = ()
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -58,7 +60,7 @@ class GuardedGeneration(EncodingCacheHFLM):
             )
         self._check_room([request.args[1] for request in requests])
         requests = [_with_number(one, at) for at, one in enumerate(requests)]
-        ended = self._endings = {}
+        made = self._made = {}
         together = self.batch_size_per_gpu
         if together != 1 and self._share_no_batch(requests):
             self.batch_size_per_gpu = 1
@@ -66,7 +68,12 @@ class GuardedGeneration(EncodingCacheHFLM):
             texts = super().generate_until(requests, disable_tqdm)
         finally:
             self.batch_size_per_gpu = together
-        return [GeneratedText(text, ended.get(at, "")) for at, text in enumerate(texts)]
+        nothing: _Made = ("", None)
+        found = (made.get(at, nothing) for at in range(len(texts)))
+        return [
+            GeneratedText(text, ended, tokens=tokens)
+            for text, (ended, tokens) in zip(texts, found, strict=True)
+        ]
 
     def tok_batch_encode(self, strings: list[str], **options: Any) -> Any:
         """Encode contexts for generation, refusing ids that the model does not know.
@@ -88,17 +95,38 @@ class GuardedGeneration(EncodingCacheHFLM):
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
     ) -> torch.Tensor:
         """Generate for a batch; every text ends where it would alone."""
-        ids: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
-        if self.backend != "causal":
-            return ids
-        begin = context.shape[1]
-        if len(context) > 1:
-            ids = pad_after_stop(self.tokenizer, ids, begin, stop)
-        ended = find_endings(self.tokenizer, ids[:, begin:], stop, most=max_length - begin)
-        if self._endings is not None and len(self._numbers) == len(ids):
-            numbered = zip(self._numbers, ended, strict=True)
-            self._endings |= {number: one for number, one in numbered if number is not None}
+        recorder = TokenRecorder()
+        with watch_generation(self.model, recorder):
+            ids: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
+        causal = self.backend == "causal"
+        begin = context.shape[1] if causal else recorder.begin or 1
+        ends = self._end_tokens(options)
+        lengths = count_generated(self.tokenizer, ids, begin, stop, ends)
+        tokens = recorder.tokens(ids, begin, lengths)
+        ended: list[Ending] = [""] * len(ids)
+        if causal:
+            if len(context) > 1:
+                ids = pad_after(ids, begin, lengths, self.tokenizer.pad_token_id)
+            ended = find_endings(
+                self.tokenizer,
+                ids[:, begin:],
+                stop,
+                ends,
+                lengths=lengths,
+                most=max_length - begin,
+            )
+        if self._made is not None and len(self._numbers) == len(ids):
+            rows = zip(self._numbers, ended, tokens, strict=True)
+            self._made |= {number: (end, of) for number, end, of in rows if number is not None}
         return ids
+
+    def _end_tokens(self, options: Mapping[str, Any]) -> frozenset[int]:
+        """Ids of the tokens at which ``generate`` ends a text."""
+        told = options.get("eos_token_id")
+        if told is None:
+            told = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        listed = told if isinstance(told, (list, tuple)) else [told]
+        return frozenset(one for one in listed if isinstance(one, int))
 
     def check_known(self, largest: int) -> None:
         """Refuse a token id beyond the embedding, before a GPU does so without words.
@@ -170,6 +198,9 @@ class GuardedGeneration(EncodingCacheHFLM):
                 )
             )
         )
+
+
+_Made = tuple[Ending, GeneratedTokens | None]
 
 
 class _NumberedText(str):

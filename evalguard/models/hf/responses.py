@@ -10,7 +10,7 @@ import numpy as np
 
 from evalguard.core.scorer import Response
 from evalguard.core.shown_tokens import TopLogprobs
-from evalguard.models.generated_texts import ending_of
+from evalguard.models.generated_texts import GeneratedText
 from evalguard.models.hf.generated_length import generated_length
 from evalguard.models.hf.recorded_inputs import (
     RecordedPair,
@@ -156,7 +156,8 @@ def _likelihood_response(
     )
 
 
-def _generation_response(lm: Any, asked: tuple[Any, ...], text: str) -> Response:
+def _generation_response(lm: Any, asked: tuple[Any, ...], answer: object) -> Response:
+    text = GeneratedText.of(answer)
     ids = encode_context(lm, asked) if hasattr(lm, "tok_encode") else []
     if not all(isinstance(part, int) for part in ids[:1]):
         ids = []
@@ -168,7 +169,9 @@ def _generation_response(lm: Any, asked: tuple[Any, ...], text: str) -> Response
         token_hash=hash_input_tokens([fed]) if ids else "",
         n_tokens=len(fed.ids),
         truncated=truncated,
-        ended=ending_of(text),
+        ended=text.ended,
+        generated=text.tokens,
+        message=text.message,
     )
 
 
