@@ -24,7 +24,7 @@ _HINT = "a relative path starts at the guard file; a hub id is NAME or OWNER/NAM
 def absent_paths(
     parsed: GuardFile, models: Iterable[Inherited], document: Document
 ) -> Iterator[Problem]:
-    """Yield every folder of tasks, and every local model, that is not there.
+    """Yield every folder of tasks, file of requests and local model that is not there.
 
     A path that models share by ``extends`` is named once, where it is written.
     """
@@ -35,6 +35,14 @@ def absent_paths(
                 f"include_path: there is no folder {folder}",
                 "the folder that holds the tasks' YAML files; a relative path starts at the guard "
                 "file",
+            )
+    of_pairs = ((("pairs", n, "requests"), one.requests) for n, one in enumerate(parsed.pairs))
+    for loc, named in ((("requests",), parsed.requests), *of_pairs):
+        if named is not None and not os.path.isfile(resolve_path(named, document.folder)):
+            yield document.problem(
+                loc,
+                f"requests: there is no file {named}",
+                "a JSONL file of chat requests; a relative path starts at the guard file",
             )
     told: dict[tuple[Loc, str], Problem] = {}
     for model in models:

@@ -23,17 +23,23 @@ Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
 class Pair:
     """Two models to compare.
 
-    ``differs`` holds "prompt" and "tokens" where that difference is meant; ``tasks`` replaces the
-    guard file's where it is not empty. ``accept`` holds known degradations that are let through.
-    ``gate`` is the pair's own; None where the file's counts.
+    ``differs`` holds "prompt" and "tokens" where that difference is meant; ``tasks`` and
+    ``requests`` replace the guard file's where either is given. ``accept`` holds known
+    degradations that are let through. ``gate`` is the pair's own; None where the file's counts.
     """
 
     base: str
     candidate: str
     differs: frozenset[str] = frozenset()
     tasks: tuple[str, ...] = ()
+    requests: Path | None = None
     accept: tuple[Waiver, ...] = ()
     gate: GateOptions | None = None
+
+    @property
+    def names_tasks(self) -> bool:
+        """Whether it says itself what is asked: then the file's tasks and requests do not count."""
+        return bool(self.tasks or self.requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +119,12 @@ class Guard:
     """One guard file.
 
     ``label`` is the file as messages name it; ``file`` its absolute path. ``include_paths`` are
-    absolute folders, ``include_where`` the ``FILE:LINE`` that names them. ``clusters``
-    maps tasks to the field of their documents that says which belong together. ``code_allowed``
-    says whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
-    ``places`` holds the ``FILE:LINE`` of every model, (name,), and setting, (name, setting).
-    ``parents`` says which model each one extends; None where it extends none.
-    ``absent`` are the local paths that it names and that lead nowhere on this machine.
+    absolute folders, ``include_where`` the ``FILE:LINE`` that names them; ``requests`` is a file of
+    chat requests. ``clusters`` maps tasks to the field of their documents that says which belong
+    together. ``code_allowed`` says whether the user trusts this file to run code; ``code_uses``
+    lists by model what would run. ``places`` holds the ``FILE:LINE`` of every model, (name,), and
+    setting, (name, setting). ``parents`` says which model each one extends; None where it extends
+    none. ``absent`` are the local paths that it names and that lead nowhere on this machine.
     """
 
     file: Path
@@ -127,6 +133,7 @@ class Guard:
     variants: Mapping[str, Variant]
     pairs: tuple[Pair, ...] = ()
     tasks: tuple[str, ...] = ()
+    requests: Path | None = None
     include_paths: tuple[Path, ...] = ()
     include_where: str = ""
     clusters: Mapping[str, str] = field(default_factory=dict)
@@ -157,7 +164,12 @@ class Guard:
     def tasks_of(self, base: str, candidate: str) -> tuple[str, ...]:
         """Return the tasks for these two models: the pair's, else the file's."""
         pair = self.pair(base, candidate)
-        return pair.tasks if pair is not None and pair.tasks else self.tasks
+        return pair.tasks if pair is not None and pair.names_tasks else self.tasks
+
+    def requests_of(self, base: str, candidate: str) -> Path | None:
+        """Return the file of chat requests for these two models, as ``tasks_of`` the tasks."""
+        pair = self.pair(base, candidate)
+        return pair.requests if pair is not None and pair.names_tasks else self.requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

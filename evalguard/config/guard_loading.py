@@ -55,6 +55,7 @@ def load_guard(
             for name in pair.cand
         ),
         tasks=tuple(parsed.tasks),
+        requests=_file(parsed.requests, folder),
         include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
         include_where=document.where(("include_path",)),
         clusters=dict(parsed.clusters),
@@ -117,6 +118,7 @@ def _pair(
         candidate=candidate,
         differs=frozenset(entry.differs),
         tasks=tuple(entry.tasks),
+        requests=_file(entry.requests, document.folder),
         accept=tuple(
             Waiver(
                 **{**waiver.model_dump(), "filter": waiver.filter or ""},
@@ -125,6 +127,10 @@ def _pair(
             for number, waiver in enumerate(entry.accept)
         ),
     )
+
+
+def _file(named: str | None, folder: Path) -> Path | None:
+    return None if named is None else resolve_path(named, folder)
 
 
 def _checked(parsed: GuardFile, document: Document) -> dict[str, Inherited]:

@@ -197,6 +197,9 @@ class PairEntry(GuardEntry):
     tasks: list[Text] = Field(
         default_factory=list, min_length=1, description="Tasks of this pair, instead of the file's."
     )
+    requests: Text | None = Field(
+        default=None, description="Chat requests of this pair, instead of the file's."
+    )
     gate: GateEntry | None = Field(
         default=None, description="The gate of this pair: its keys in place of the file's."
     )
@@ -224,6 +227,10 @@ class GuardFile(GuardEntry):
     )
     pairs: list[PairEntry] = Field(default_factory=list, description="Models to compare.")
     tasks: list[Text] = Field(default_factory=list, min_length=1, description="lm-eval tasks.")
+    requests: Text | None = Field(
+        default=None,
+        description="File of chat requests in OpenAI's form, one a line: a task of its own.",
+    )
     include_path: Paths = Field(
         default_factory=list, description="Folders with further lm-eval task files."
     )

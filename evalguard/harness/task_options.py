@@ -9,6 +9,7 @@ from pathlib import Path
 from evalguard.core.settings import Value
 from evalguard.core.token_windows import TokenWindow
 from evalguard.errors import UsageError
+from evalguard.harness.chat_file import ChatFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class TaskOptions:
             document; False: the first one only, as lm-eval does.
         confirm_unsafe: run tasks that lm-eval marks as unsafe (they execute generated code).
         windows: tasks that are none of lm-eval's: windows of token ids, by the task's name.
+        chats: likewise, chat requests of a file, by the task's name.
 
     Raises:
         UsageError: for a limit or a number of examples that lm-eval would silently misread.
@@ -47,6 +49,7 @@ class TaskOptions:
     average_repeats: bool = True
     confirm_unsafe: bool = False
     windows: Mapping[str, tuple[TokenWindow, ...]] = field(default_factory=dict, repr=False)
+    chats: Mapping[str, ChatFile] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         # lm-eval takes a limit of 0 for "no limit" and counts backwards below it.

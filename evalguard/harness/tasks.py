@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.refused_writes import HF_HINT, unwritable
 from evalguard.core.task_group import TaskGroup
-from evalguard.core.token_windows import TokenWindow
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.harness.document_subset import random_subset
 from evalguard.harness.requests import RenderChat, TaskRequests, build_requests
@@ -94,9 +93,7 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
     with lm_eval_surroundings(), executed_code() as executed:
         index = TaskIndex(options.include_paths)
         tasks: dict[str, Any] = {
-            name: _windows_task(name, options.windows[name])
-            for name in names
-            if name in options.windows
+            name: task for name in names if (task := _task_made_here(name, options)) is not None
         }
         names = [name for name in names if name not in tasks]
         groups: dict[str, tuple[str, ...]] = {}
@@ -120,11 +117,17 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
     )
 
 
-def _windows_task(name: str, windows: Sequence[TokenWindow]) -> Task:
-    """Return windows of token ids as a task of lm-eval's kind."""
-    from evalguard.harness.windows_task import WindowsTask
+def _task_made_here(name: str, options: TaskOptions) -> Task | None:
+    """Return what is no task of a YAML file as one of lm-eval's kind; None: it is one."""
+    if name in options.windows:
+        from evalguard.harness.windows_task import WindowsTask
 
-    return WindowsTask(name, windows)
+        return WindowsTask(name, options.windows[name])
+    if name in options.chats:
+        from evalguard.harness.chat_task import ChatTask
+
+        return ChatTask(name, options.chats[name].requests)
+    return None
 
 
 def task_names(include_paths: Sequence[Path], *, lm_eval: bool = True) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evalguard.core.chat_requests import read_chat_request
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reference import Reference
 from evalguard.core.scorer import (
@@ -27,6 +28,7 @@ from evalguard.models.capabilities import probe_capabilities
 from evalguard.models.chat_format import format_chat
 from evalguard.models.description import update_batching
 from evalguard.models.hf.against_references import score_against_references, score_with_references
+from evalguard.models.hf.chat_answers import ChatAnswers, keep_special_tokens, open_chat
 from evalguard.models.hf.recorded_inputs import record_input_tokens
 from evalguard.models.hf.request_tokens import encode_request
 from evalguard.models.hf.responses import build_likelihood_responses, build_responses
@@ -101,6 +103,7 @@ class LMScorer:
         self._served = self._read_server() if is_served(lm) else None
         self._probed: set[RequestKind] = set()
         self._shown_tokens = 0
+        self._chat: ChatAnswers | None = None
         self._description = self._read_off()
 
     def _read_off(self) -> ModelDescription:
@@ -229,6 +232,23 @@ class LMScorer:
     def _arguments(self, requests: Sequence[Request]) -> list[tuple[Any, ...]]:
         return [build_arguments(request, self._policy.max_gen_toks) for request in requests]
 
+    def _rendered(self, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Arguments of a block, chat requests as the model's own template writes them.
+
+        Raises:
+            UsageError: the model type can be put none.
+            EvaluationError: the template cannot write one.
+        """
+        asked = [read_chat_request(one) for one in arguments]
+        if not any(asked):
+            return list(arguments)
+        if self._chat is None:
+            self._chat = open_chat(self._open_lm(), self._model_type)
+            form = self._chat.form([tool for one in asked if one for tool in one.offered])
+            told = replace(self._description, caveats=(*self._description.caveats, form))
+            self._description = told if form else self._description
+        return [self._chat.render(one) for one in arguments]
+
     @property
     def module(self) -> torch.nn.Module | None:
         """The torch module inside; None for a model type that has none in this process."""
@@ -252,6 +272,11 @@ class LMScorer:
         """
         lm = self._open_lm()
         with explain_failures("encoding", requests):
+            if self._served is None and requests:
+                rendered = self._rendered([request.arguments for request in requests])
+                requests = [
+                    replace(one, arguments=own) for one, own in zip(requests, rendered, strict=True)
+                ]
             return [encode_request(lm, request) for request in requests]
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
@@ -272,7 +297,10 @@ class LMScorer:
             self.probe(requests)
         if self._shown_tokens and kind != "generate_until" and self._description.gives_rows:
             return self._score_showing(requests)
-        arguments = self._arguments(requests)
+        plain = self._arguments(requests)
+        with explain_failures(kind, requests):
+            arguments = self._rendered(plain)
+        chat = arguments != plain
         seeds = seed_generators(self._policy.seed)
         threads = use_threads(self._assigned.threads)
         with (
@@ -281,6 +309,7 @@ class LMScorer:
             silence_libraries(),
             seeds,
             record_input_tokens(lm) as fed,
+            keep_special_tokens(lm, chat),
         ):
             if hasattr(lm, "scored"):
                 lm.scored = []
@@ -291,7 +320,10 @@ class LMScorer:
                 )
             told = build_responses(lm, kind, arguments, answers, fed.pairs, fed.answers)
         self._notice_batches()
-        return told
+        if not chat:
+            return told
+        assert self._chat is not None
+        return [self._chat.read(*one) for one in zip(plain, arguments, told, strict=True)]
 
     def show_top_tokens(self, number: int) -> None:
         """Show so many tokens of each distribution beside the scores, as a server does.

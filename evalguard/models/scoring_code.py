@@ -17,7 +17,8 @@ _PACKAGE = Path(__file__).parent.parent
 
 # Folders count whole.
 SCORING = (
-    "conversion", "core/__init__.py", "core/chosen_option.py", "core/coded_rows.py",
+    "conversion", "core/__init__.py", "core/chat_requests.py", "core/chosen_option.py",
+    "core/coded_rows.py", "core/generated_tokens.py",
     "core/distribution_tail.py", "core/divergence.py", "core/document_fields.py",
     "core/documents/__init__.py", "core/documents/columns.py", "core/documents/likelihoods.py",
     "core/documents/rescoring.py", "core/logprob_rows.py", "core/module_names.py", "core/plain.py",

@@ -13,6 +13,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import GuardFileError, UsageError
+from evalguard.harness.chat_file import ChatFile, read_chat_file
 from evalguard.harness.task_options import TaskOptions
 from evalguard.run.bisect_choice import BisectChoice, choose_bisect
 from evalguard.run.bisection.model_differences import why_not_derivable
@@ -93,12 +94,17 @@ def resolve_choices(
     judging = guard or _named_guard(guards)
     run = _run_options(judging, base, candidate)
     stored = next((s for s in (base, candidate) if isinstance(s, StoredSource)), None)
-    tasks = options.tasks or _own_tasks(guard, base, candidate) or _stored_tasks(stored)
+    chats = _chat_files(guard, base, candidate, options)
+    tasks = options.tasks or (
+        (*_own_tasks(guard, base, candidate),) if not options.requests else ()
+    )
+    tasks = _with_chats(tasks, chats) or _stored_tasks(stored)
     tasks = tasks or (base.tasks if isinstance(base, FileSource) else ())
     if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
         raise UsageError(
             "no tasks to compare on",
-            hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them)",
+            hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them), or "
+            "give chat requests with --requests FILE",
         )
     declared = _declared_differences(guard, base, candidate, options)
     bisect = choose_bisect(run, options)
@@ -108,6 +114,7 @@ def resolve_choices(
         task_options=replace(
             _task_options(guard, run, stored, options),
             windows={base.path.name: base.windows} if isinstance(base, LogitsSource) else {},
+            chats=chats,
         ),
         policy=_scoring_policy(run, options),
         gate=with_waivers(
@@ -173,6 +180,29 @@ def _own_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[st
     if isinstance(base, LogitsSource):
         return base.tasks
     return guard.tasks_of(base.name, candidate.name) if guard else ()
+
+
+def _chat_files(
+    guard: Guard | None, base: Source, candidate: Source, options: CompareOptions
+) -> dict[str, ChatFile]:
+    """The file of chat requests that counts, by the name of its task."""
+    path = options.requests
+    if path is None and guard is not None and not options.tasks:
+        path = guard.requests_of(base.name, candidate.name)
+    if path is None:
+        return {}
+    found = read_chat_file(path.expanduser())
+    return {found.name: found}
+
+
+def _with_chats(tasks: tuple[str, ...], chats: Mapping[str, ChatFile]) -> tuple[str, ...]:
+    for name in chats:
+        if name in tasks:
+            raise UsageError(
+                f"'{name}' is both a task and the name of the requests in {chats[name].path}",
+                hint="rename the file: its name is that of the task",
+            )
+    return (*tasks, *chats)
 
 
 def _stored_tasks(stored: StoredSource | None) -> tuple[str, ...]:

@@ -45,6 +45,8 @@ class CompareOptions:
         config: guard file; None: ./evalguard.yaml, else ./configs/, else the built-in demo.
         tasks: lm-eval task names; empty: the pair's, else the guard file's, else those of a
             stored run.
+        requests: file of chat requests, one a line in OpenAI's form: a task of the file's name, and
+            the only one where ``tasks`` is empty.
         include_path: folders with further lm-eval task files.
         model: lm-eval model type of a base or candidate given as a path or hub id.
         base_model_args, cand_model_args: model_args added to (or overriding) each side's own.
@@ -120,6 +122,7 @@ class CompareOptions:
 
     config: Path | None = None
     tasks: tuple[str, ...] = ()
+    requests: Path | None = None
     include_path: tuple[Path, ...] = ()
     model: str = "hf"
     base_model_args: Mapping[str, Value] = field(default_factory=dict)
@@ -270,7 +273,15 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
             given[name] = tuple(Path(path) for path in given[name])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
-    for name in ("config", "save_reference", "output_path", "cache_dir", "floor", "history"):
+    for name in (
+        "config",
+        "requests",
+        "save_reference",
+        "output_path",
+        "cache_dir",
+        "floor",
+        "history",
+    ):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)

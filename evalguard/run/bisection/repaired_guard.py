@@ -49,7 +49,7 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
         ]
     more: dict[str, Value] = {
         "pairs": [pair],
-        "tasks": list(choices.tasks),
+        **_asked_tasks(choices),
         "include_path": [str(path) for path in choices.task_options.include_paths],
         "clusters": {**choices.clusters.by_task, **_cluster_fields(finished)},
         "run": _run_block(choices),
@@ -73,6 +73,15 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
         variant = drop_idle_modules(variant, finished.candidate.variant)
     models = {"base": base.variant, "repaired": variant}
     return guard_text(models, more, head=_HEAD)
+
+
+def _asked_tasks(choices: Choices) -> dict[str, Value]:
+    chats = choices.task_options.chats
+    tasks: list[Value] = [task for task in choices.tasks if task not in chats]
+    asked: dict[str, Value] = {"tasks": tasks} if tasks else {}
+    for one in chats.values():
+        asked["requests"] = str(one.path.absolute())
+    return asked
 
 
 def _cluster_fields(finished: FinishedComparison) -> dict[str, Value]:

@@ -1,0 +1,254 @@
+"""Chat requests put to a Hugging Face model: rendered by its template, its answers taken apart."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+from evalguard.core.chat_requests import ChatRequest, read_chat_request, take_chat_fields
+from evalguard.core.scorer import Response
+from evalguard.core.settings import Value
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.answer_failures import format_error
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.written_tool_calls import WrittenCall, WrittenMessage, find_tool_form
+
+UNKNOWN_CALLS = "unknown"
+"""In place of a message's ``tool_calls``: the model may have written some, in no known form."""
+_OWN_TEMPLATE = "transformers' response template"
+_HINT = (
+    "model_args.chat_template_args: {chat_template: ...} or a tokenizer with the template of the "
+    "model's publisher"
+)
+
+
+def open_chat(lm: Any, model_type: str) -> ChatAnswers:
+    """Return how a model is asked chat requests.
+
+    Raises:
+        UsageError: models of this type cannot be.
+    """
+    if model_type not in HF_TYPES or getattr(lm, "backend", "causal") != "causal":
+        raise UsageError(
+            f"a model of type '{model_type}' cannot be asked chat requests with their tools",
+            hint="model: hf, or a server by its address (--base http://HOST:PORT/v1; model: "
+            "local-chat-completions)",
+        )
+    return ChatAnswers(lm)
+
+
+@contextmanager
+def keep_special_tokens(lm: Any, keep: bool) -> Iterator[None]:
+    """Let texts be decoded with their special tokens, by which some models mark tool calls."""
+    if not keep:
+        yield
+        return
+    decode = lm.tok_decode
+
+    def decode_all(tokens: Any, skip_special_tokens: bool = True) -> Any:  # noqa: ARG001
+        return decode(tokens, skip_special_tokens=False)
+
+    lm.tok_decode = decode_all
+    try:
+        yield
+    finally:
+        del lm.tok_decode
+
+
+class ChatAnswers:
+    """How one Hugging Face model is asked chat requests, and how its answers are read.
+
+    Args:
+        lm: lm-eval's model; its ``chat_template_args`` go to the template.
+    """
+
+    def __init__(self, lm: Any) -> None:
+        self._tokenizer: Any = lm.tokenizer
+        self._given = dict(getattr(lm, "chat_template_args", None) or {})
+        self._ends = _end_texts(lm)
+        self._takes_tools: bool | None = None
+
+    def render(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return lm-eval's arguments of a chat request, with the prompt that the template makes.
+
+        Raises:
+            EvaluationError: there is no template, it fails, or it leaves the tools out.
+        """
+        request = read_chat_request(arguments)
+        if request is None:
+            return arguments
+        options = dict(arguments[1])
+        take_chat_fields(options)
+        prompt = self._render(request, request.offered)
+        if request.offered and self._takes_tools is None:
+            self._takes_tools = prompt != self._render(request, ())
+        if request.offered and not self._takes_tools:
+            raise EvaluationError(
+                "the model's chat template leaves the tools of requests out: the prompt is the "
+                "same with them and without",
+                hint=_HINT,
+            )
+        return (prompt, options)
+
+    def _render(self, request: ChatRequest, tools: Sequence[Mapping[str, Value]]) -> str:
+        template = str(self._template(tools))
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    [_for_template(message, template) for message in request.messages],
+                    tools=[dict(tool) for tool in tools] or None,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    **{**self._given, **request.template_options},
+                )
+            )
+        except Exception as error:
+            raise EvaluationError(
+                f"the model's chat template fails on a request: {format_error(error)}",
+                hint="a template may refuse roles, their order, or a system message",
+            ) from error
+
+    def _template(self, tools: Sequence[Mapping[str, Value]]) -> str:
+        chosen = self._given.get("chat_template")
+        try:
+            return str(self._tokenizer.get_chat_template(chosen, tools=list(tools) or None))
+        except Exception as error:
+            raise EvaluationError(
+                "the model's tokenizer has no chat template, and chat requests need one",
+                hint=_HINT,
+            ) from error
+
+    def form(self, tools: Sequence[Mapping[str, Value]]) -> str:
+        """How calls of these tools are read, in words; "" where there are none."""
+        if not tools:
+            return ""
+        if getattr(self._tokenizer, "response_template", None) is not None:
+            return f"tool calls are read by {_OWN_TEMPLATE}"
+        found = find_tool_form(self._template(tools))
+        if found is None:
+            return "in which form the model writes tool calls is not known: its calls are not read"
+        return f"tool calls are read in the form of its chat template: {found.name}"
+
+    def read(
+        self, asked: tuple[Any, ...], rendered: tuple[Any, ...], response: Response
+    ) -> Response:
+        """Return an answer with what it says as its text, and the rest as its message.
+
+        Args:
+            asked: arguments of the chat request; ``rendered``: as ``render`` returned them.
+            response: with all that was generated as its text, special tokens among it.
+        """
+        request = read_chat_request(asked)
+        if request is None or response.text is None:
+            return response
+        text = _cut_at_ends(response.text, self._ends)
+        found = self._parsed(request, str(rendered[0]), text)
+        calls: Value = UNKNOWN_CALLS
+        if found is None:
+            found = WrittenMessage(text=text.strip())
+            calls = UNKNOWN_CALLS if request.offered else []
+        else:
+            calls = [call.message for call in found.calls]
+        said = found.text if found.unclosed else self._without_special(found.text)
+        called = "tool_calls" if found.calls and response.ended == "stop" else ""
+        reason = called or response.ended
+        message: dict[str, Value] = {"tool_calls": calls} if calls else {}
+        message |= {"reasoning_content": found.reasoning} if found.reasoning else {}
+        message |= {"finish_reason": reason} if reason else {}
+        told = json.dumps(message, ensure_ascii=False) if message else ""
+        return replace(response, text=said, message=told)
+
+    def _parsed(self, request: ChatRequest, prompt: str, text: str) -> WrittenMessage | None:
+        """The answer taken apart; None where nobody knows how its model writes calls."""
+        own = self._by_tokenizer(request, prompt, text)
+        if own is not None:
+            return own
+        form = find_tool_form(self._template(request.offered))
+        return None if form is None else form.read(text, request.offered)
+
+    def _by_tokenizer(self, request: ChatRequest, prompt: str, text: str) -> WrittenMessage | None:
+        """By transformers' own parser, where the tokenizer says how; None where it cannot."""
+        if getattr(self._tokenizer, "response_template", None) is None:
+            return None
+        parse = self._tokenizer.parse_response
+        known = inspect.signature(parse).parameters
+        more: dict[str, Any] = {"prefix": prompt} if "prefix" in known else {}
+        more |= {"tools": [dict(t) for t in request.offered]} if "tools" in known else {}
+        try:
+            return _of_message(parse(text, **more), text)
+        except Exception:  # noqa: BLE001 - a text that it does not take; the template's marks say more
+            return None
+
+    def _without_special(self, text: str) -> str:
+        for token in self._tokenizer.all_special_tokens:
+            text = text.replace(token, "")
+        return text.strip()
+
+
+def _of_message(parsed: Any, text: str) -> WrittenMessage | None:
+    if not isinstance(parsed, dict):
+        return None
+    calls = []
+    for call in parsed.get("tool_calls") or ():
+        function = call.get("function", call) if isinstance(call, dict) else {}
+        arguments = function.get("arguments", {})
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        calls.append(WrittenCall(name=str(function.get("name", "")), arguments=written))
+    thought = parsed.get("thinking") or parsed.get("reasoning_content") or parsed.get("reasoning")
+    said = parsed.get("content")
+    endless = thought and not said and not calls
+    return WrittenMessage(
+        text=text.strip() if endless else str(said or ""),
+        calls=tuple(calls),
+        reasoning="" if endless else str(thought or ""),
+        unclosed=bool(endless),
+    )
+
+
+def _for_template(message: Mapping[str, Value], template: str) -> dict[str, Any]:
+    """A message as templates take it: texts as one, arguments of calls as an object (as vLLM's).
+
+    The role "developer" is "system" where the template does not know it.
+    """
+    found: dict[str, Any] = dict(message)
+    if found["role"] == "developer" and "developer" not in template:
+        found["role"] = "system"
+    content = found.get("content")
+    if isinstance(content, list):
+        parts = cast("list[Mapping[str, str]]", content)
+        found["content"] = "\n".join(part.get("text") or part.get("refusal", "") for part in parts)
+    elif content is None:
+        found["content"] = ""
+    calls = found.get("tool_calls")
+    if isinstance(calls, list):
+        found["tool_calls"] = [_with_parsed_arguments(cast("dict[str, Any]", one)) for one in calls]
+    return found
+
+
+def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    try:
+        parsed = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        return dict(call)
+    return {**call, "function": {**function, "arguments": parsed}}
+
+
+def _end_texts(lm: Any) -> tuple[str, ...]:
+    """How the tokens are written that end a text, or fill it up."""
+    tokenizer = lm.tokenizer
+    settings = getattr(lm.model, "generation_config", None)
+    told = getattr(settings, "eos_token_id", None)
+    ids = [*(told if isinstance(told, (list, tuple)) else [told]), tokenizer.eos_token_id]
+    ids.append(tokenizer.pad_token_id)
+    known = dict.fromkeys(one for one in ids if isinstance(one, int))
+    texts = (str(tokenizer.decode([one], skip_special_tokens=False)) for one in known)
+    return tuple(text for text in texts if text.strip())
+
+
+def _cut_at_ends(text: str, ends: Sequence[str]) -> str:
+    return text[: min((at for end in ends if (at := text.find(end)) >= 0), default=len(text))]
