@@ -110,15 +110,21 @@ class WorkerError(EvaluationError):
 class MisalignedRunsError(EvaluationError):
     """Base and candidate did not answer the same documents, so they cannot be paired.
 
-    ``of_tokens``: they would, as other token ids: their tokenizers differ. ``of``: the metric that
-    the message begins with; ``what`` is the message without it.
+    ``of_tokens``: they would, as other token ids: their tokenizers differ. ``of_prompts``: their
+    prompts do. ``of``: the metric that the message begins with; ``what`` is the message without it.
     """
 
     def __init__(
-        self, message: str, *, of: str = "", of_tokens: bool = False, hint: str = ""
+        self,
+        message: str,
+        *,
+        of: str = "",
+        of_tokens: bool = False,
+        of_prompts: bool = False,
+        hint: str = "",
     ) -> None:
         super().__init__(f"{of}: {message}" if of else message, hint=hint)
-        self.what, self.of_tokens = message, of_tokens
+        self.what, self.of_tokens, self.of_prompts = message, of_tokens, of_prompts
 
 
 class StoreError(EvalguardError):

@@ -13,10 +13,14 @@ Names = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """What was found, and what the user can do about it ("" where nothing special)."""
+    """What was found, and what the user can do about it ("" where nothing special).
+
+    ``of_prompts``: prompts are what differs.
+    """
 
     found: str
     hint: str = ""
+    of_prompts: bool = False
 
 
 def names_of(base: ScoreTable, candidate: ScoreTable) -> Names:
@@ -37,6 +41,7 @@ def refuse_if_any(table: ScoreTable, names: Names, mismatches: Iterable[Mismatch
     raise MisalignedRunsError(
         f"{names[0]} and {names[1]} cannot be paired: "
         f"{'; '.join(mismatch.found for mismatch in found)}",
+        of_prompts=any(mismatch.of_prompts for mismatch in found),
         of=f"{table.task} ({table.filter}) {table.metric}",
         hint="; ".join(hints) or "score both models on the same documents, in the same way",
     )

@@ -242,6 +242,7 @@ def _mismatch(kind: _Kind, base: ScoreTable, first: int, count: str) -> Mismatch
         found,
         f"if this difference is under test, declare it: --allow-differing {kind.permission}, or "
         f"differs: [{kind.permission}] on the pair",
+        of_prompts=kind.permission == "prompt",
     )
 
 

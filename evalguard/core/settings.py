@@ -49,6 +49,9 @@ ENCODING_ARGS = frozenset(
     }
 )
 
+# ... of these, those that change what a chat template writes.
+PROMPT_ARGS = frozenset({"chat_template_args", "enable_thinking", "tokenizer"})
+
 # ... and those that change where a document too long for the context is cut, and nothing else.
 LENGTH_ARGS = frozenset({"max_length"})
 
@@ -134,6 +137,11 @@ class Setting:
     def changes_encoding(self) -> bool:
         """Whether this setting is meant to change the token ids that a model reads."""
         return self.target.kind == "model_args" and self.target.path in ENCODING_ARGS
+
+    @property
+    def changes_prompt(self) -> bool:
+        """Whether this setting is meant to change what a chat template writes."""
+        return self.target.kind == "model_args" and self.target.path in PROMPT_ARGS
 
     @property
     def changes_length(self) -> bool:

@@ -322,7 +322,7 @@ def _declared_differences(
 
 
 def _differences_by_settings(base: Source, candidate: Source) -> frozenset[str]:
-    """Differences of token ids that a setting away from its reference value is meant to make."""
+    """Differences of what is read that a setting away from its reference is meant to make."""
     active = [
         setting
         for source in (base, candidate)
@@ -331,6 +331,7 @@ def _differences_by_settings(base: Source, candidate: Source) -> frozenset[str]:
         if source.variant.assignment.get(setting.name) != setting.reference
     ]
     brought = {"tokens" for setting in active if setting.changes_encoding}
+    brought |= {"prompt" for setting in active if setting.changes_prompt}
     return frozenset(brought | {"length" for setting in active if setting.changes_length})
 
 

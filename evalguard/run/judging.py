@@ -38,6 +38,10 @@ from evalguard.run.scoring.fairness import note_batch_differences
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
 from evalguard.run.scoring.nothing_known import fail_unknown
 from evalguard.run.scoring.padding_changes import find_padding_changes
+from evalguard.run.scoring.prompt_differences import (
+    find_declared_differences,
+    find_other_prompts,
+)
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.scoring.side_differences import find_side_differences
 from evalguard.run.scoring.spread_losses import find_spread_losses
@@ -159,8 +163,14 @@ def judge_scores(
     broken = find_broken_documents(
         (base.samples, candidate.samples), (tables[0], tables[1]), vocabulary=_vocabulary(scored)
     )
+    prompts = find_other_prompts(base.samples, candidate.samples)
     compared_tasks = compare_by_document(
-        *tables, gate=choices.gate, allow=choices.allow, stops=stops, broken=broken
+        *tables,
+        gate=choices.gate,
+        allow=choices.allow,
+        stops=stops,
+        broken=broken,
+        prompts=prompts,
     )
     of_tasks, undefined = split_comparable(fail_unknown(compared_tasks, scored, gate=choices.gate))
     of_tasks = doubt_equal_answers(of_tasks, scored)
@@ -195,6 +205,7 @@ def judge_scores(
         generations=generations,
         findings=(
             *judgement.findings,
+            *(find_declared_differences(prompts) if "prompt" in choices.allow else ()),
             *find_spread_losses(of_groups, judgement.gate, tables[0]),
             *find_dependent_documents(of_tasks, {**base.fields, **candidate.fields}),
         ),

@@ -22,6 +22,7 @@ from evalguard.errors import (
     UsageError,
 )
 from evalguard.run.sample_size.stops import Stops
+from evalguard.run.scoring.prompt_differences import OtherPrompts
 from evalguard.stats.answers.uninformative import nothing_known
 from evalguard.stats.caveats import documents_of_task
 from evalguard.stats.compare_scores import compare_documents, failed_comparison
@@ -50,6 +51,7 @@ def compare_by_document(
     allow: frozenset[str] = frozenset(),
     stops: Stops | None = None,
     broken: Sequence[BrokenDocument] = (),
+    prompts: Mapping[str, OtherPrompts] | None = None,
 ) -> tuple[MetricComparison, ...]:
     """Compare every (task, filter, metric) that either run has.
 
@@ -60,11 +62,16 @@ def compare_by_document(
         stops: where a sequential run stopped; the tables hold the documents asked until then.
         broken: documents that the gate judges by themselves: a metric is compared without those
             of them that have no finite score. Any other score that is not finite fails it.
+        prompts: by task, how those of the two sides differ, to be said where that forbids pairing.
     """
     bases = {table.key: table for table in base}
     candidates = {table.key: table for table in candidate}
     keys = list(dict.fromkeys([*bases, *candidates]))
-    return tuple(_compare_key(key, bases, candidates, gate, allow, stops, broken) for key in keys)
+    other = prompts or {}
+    return tuple(
+        _compare_key(key, bases, candidates, gate, allow, stops, broken, other.get(key[0]))
+        for key in keys
+    )
 
 
 def split_comparable(
@@ -103,6 +110,7 @@ def _compare_key(
     allow: frozenset[str],
     stops: Stops | None,
     broken: Sequence[BrokenDocument],
+    prompts: OtherPrompts | None,
 ) -> MetricComparison:
     if key not in bases or key not in candidates:
         present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
@@ -117,7 +125,8 @@ def _compare_key(
     try:
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
-        return _failed_comparison(base, _error_reason(error))
+        how = prompts if error.of_prompts else None
+        return _failed_comparison(base, _error_reason(error, how))
     early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
     if early is not None:
         told = "" if unknown is None else unknown.reason
@@ -206,10 +215,11 @@ def _failed_comparison(table: ScoreTable, reason: str) -> MetricComparison:
     return MetricComparison(comparison=failed_comparison(table, reason))
 
 
-def _error_reason(error: EvalguardError) -> str:
+def _error_reason(error: EvalguardError, prompts: OtherPrompts | None = None) -> str:
     """What a table says beside the metric's name."""
     message = error.what if isinstance(error, MisalignedRunsError) else str(error)
-    return "; ".join(part for part in (message, error.hint) if part)
+    how = (f"prompts: {prompts.text}", prompts.hint) if prompts and prompts.differences else ()
+    return "; ".join(part for part in (message, *how, error.hint) if part)
 
 
 def _with_side_caveats(base: ScoreTable, candidate: ScoreTable) -> tuple[ScoreTable, ScoreTable]:

@@ -23,7 +23,9 @@ def the_port_was_shown_other_examples(base: WrittenRun, cand: WrittenRun) -> Non
     cand.config["fewshot_seed"] = 7
 
 
-@OTHER_QUESTIONS.breaks(NOTHING_KNOWN, r"prompts \(prompt_hash\) differ")
+@OTHER_QUESTIONS.breaks(
+    NOTHING_KNOWN, r"prompts: only the candidate's are made by a chat template: <\|user\|>"
+)
 def the_ports_prompts_have_a_chat_template(_: WrittenRun, cand: WrittenRun) -> None:
     for row in cand.tasks["numbers"].rows:
         asked = row["arguments"]["gen_args_0"]

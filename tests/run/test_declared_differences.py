@@ -47,6 +47,7 @@ GUARDS = GuardSet(guards=())
         (LENGTH, 24, {"length"}),
         (LENGTH, 48, set()),
         (("dtype", "float32", "bfloat16"), "bfloat16", set()),
+        (("enable_thinking", False, True), True, {"tokens", "prompt"}),
     ],
 )
 def test_a_setting_brings_only_the_difference_that_it_is_meant_to_make(

@@ -121,7 +121,34 @@ def test_models_that_show_no_tokens_are_left_to_pairing(score: Score) -> None:
 
 def test_each_model_gets_its_own_chat_template(score: Score) -> None:
     scorers = {"a": FakeScorer("a"), "b": FakeScorer("b")}
-    first, second = score(scorers, apply_chat_template=True)
+    declared = {"prompt", "tokens"}
+    first, second = score(scorers, apply_chat_template=True, allow_differing=frozenset(declared))
     prompts = [evaluation.scores["sw_word"].samples[0]["prompt"] for evaluation in (first, second)]
     assert prompts[0].startswith("a:")
     assert prompts[1].startswith("b:")
+
+
+def test_other_prompts_are_refused_before_the_second_model_is_scored(score: Score) -> None:
+    scorers = {"a": FakeScorer("a"), "b": FakeScorer("b")}
+    with pytest.raises(MisalignedRunsError, match="prompts of base and candidate differ") as raised:
+        score(scorers, apply_chat_template=True)
+    assert "first differ at character 0: 'a:" in str(raised.value)
+    assert "--allow-differing prompt" in raised.value.hint
+    assert scorers["b"].scored == []
+    assert scorers["b"].closed
+
+
+def test_token_ids_are_compared_where_prompts_are_the_same(score: Score) -> None:
+    """What both templates write alike may still be read as other ids: BOS twice, say."""
+
+    class Alike(FakeScorer):
+        def render_chat(self, messages: Any, add_generation_prompt: bool) -> str:
+            return "<s>" + "|".join(message["content"] for message in messages)
+
+    class TwiceBos(Alike):
+        def encode(self, requests: Any) -> list[tuple[int, ...]]:
+            return [(ids[0], *ids) for ids in super().encode(requests)]
+
+    with pytest.raises(MisalignedRunsError, match="the candidate reads its first token, BOS, tw"):
+        score({"a": Alike("a"), "b": TwiceBos("b")}, apply_chat_template=True)
+    assert len(score({"a": Alike("a"), "b": Alike("b")}, apply_chat_template=True)) == 2

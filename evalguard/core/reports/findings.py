@@ -9,6 +9,7 @@ from typing import Literal
 # broken_documents      the candidate gives documents far less than chance
 # loss_is_spread        how many documents carry half of a loss of answers
 # no_answer_found       a filter finds no answer in many generated texts of a side
+# prompts_differ        how prompts differ that are declared to
 # sides_differ          configs, tokenizers or code of the two models
 # padding_changes       a model answers otherwise in a padded batch
 # task_shows_little     the base is near chance, so that the task cannot show a drift
@@ -30,6 +31,7 @@ FindingKind = Literal[
     "broken_documents",
     "loss_is_spread",
     "no_answer_found",
+    "prompts_differ",
     "sides_differ",
     "padding_changes",
     "task_shows_little",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from evalguard.core.prompt_difference import compare_token_ids
 from evalguard.core.redaction import redacted_text
 from evalguard.core.repeat_command import as_tokenizer_search
 from evalguard.core.scorer import ModelDescription, Request
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError
+from evalguard.report.words.prompt_texts import token_difference_text
 
 TokenIds = tuple[int, ...]
 
@@ -67,10 +69,13 @@ def check_encodings(
     if not differing:
         return
     request, ours, theirs = differing[0]
+    text = "".join(part for part in request.arguments[:2] if isinstance(part, str))
+    how = compare_token_ids(text, ours, theirs)
+    told = "" if how is None else f": {token_difference_text(how)}"
     raise MisalignedRunsError(
         f"base and candidate encode {len(differing)} of {len(requests)} requests differently "
         f"(first: {request.task}, doc_id {request.doc_id}: token ids {_ids_text(ours)} and "
-        f"{_ids_text(theirs)})",
+        f"{_ids_text(theirs)}){told}",
         of_tokens=True,
         hint=_bos_hint([(ours, theirs) for _, ours, theirs in differing]) or _TOKENIZER_HINT,
     )

@@ -33,6 +33,13 @@ from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator, served_scorer
 from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
+from evalguard.run.scoring.prompt_differences import (
+    AskedPrompt,
+    RequestPlace,
+    place_of,
+    prompt_of,
+    refuse_other_prompts,
+)
 from evalguard.run.scoring.task_scores import TaskScoring
 from evalguard.run.sources import ModelSource
 from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
@@ -64,12 +71,12 @@ class RunContext:
     actors: ActorScoring | None = None
     _opened: list[Scorer] = field(default_factory=list)
     _descriptions: list[ModelDescription] = field(default_factory=list)
-    _encoded: list[TokenIds] = field(default_factory=list)
+    _asked: dict[RequestPlace, AskedPrompt] = field(default_factory=dict)
     _answers: dict[Path, AnswerFile] = field(default_factory=dict)
 
     def with_evaluator(self, evaluator: Evaluator) -> RunContext:
         """The same models, scored by another evaluator and compared with one another anew."""
-        return replace(self, evaluator=evaluator, _descriptions=[], _encoded=[])
+        return replace(self, evaluator=evaluator, _descriptions=[], _asked={})
 
     @contextmanager
     def open_model(self, source: ModelSource) -> Iterator[LoadedModel]:
@@ -110,27 +117,38 @@ class RunContext:
         check_clusters(self.choices.clusters, fields)
 
     def _check_fair(self, scorer: Scorer) -> None:
-        """Compare this model's tokenizer with the first one's, unless they are meant to differ.
+        """Compare this model's prompts and tokenizer with the first one's, unless they may differ.
 
         A setting such as add_bos_token is meant to change token ids, not what they stand for:
         different vocabularies have to be declared.
         """
-        if "tokens" in self.choices.declared:
-            return
         description = scorer.describe()
-        for before in self._descriptions[:1]:
-            check_vocabularies(before, description)
-        if "tokens" in self.choices.allow:
-            self._descriptions.append(description)
-            return
-        with interruptible("building the requests"):
-            requests = self._sample(scorer)
-            encoded = scorer.encode(requests)
-        if self._descriptions:
-            check_encodings(requests, self._encoded, encoded)
-        else:
-            self._encoded.extend(encoded)
+        allow, chat = self.choices.allow, self.evaluator.chat
+        if "tokens" not in self.choices.declared:
+            for before in self._descriptions[:1]:
+                check_vocabularies(before, description)
+        if not allow >= ({"prompt", "tokens"} if chat else {"tokens"}):
+            with interruptible("building the requests"):
+                self._check_requests(scorer)
         self._descriptions.append(description)
+
+    def _check_requests(self, scorer: Scorer) -> None:
+        """Compare what this model is asked, and the token ids of it, with the first one's."""
+        allow, requests = self.choices.allow, self._sample(scorer)
+        if self.evaluator.chat and "prompt" not in allow:
+            refuse_other_prompts(self._asked, requests)
+        encoded: Sequence[TokenIds] = [()] * len(requests)
+        if "tokens" not in allow:
+            encoded = scorer.encode(requests)
+        known = [self._asked.get(place_of(one)) for one in requests]
+        before = [
+            found.ids if found is not None and found.prompt == prompt_of(one) else ()
+            for found, one in zip(known, requests, strict=True)
+        ]
+        check_encodings(requests, before, encoded)
+        if not self._descriptions:
+            for one, ids in zip(requests, encoded, strict=True):
+                self._asked[place_of(one)] = AskedPrompt(prompt=prompt_of(one), ids=ids)
 
     def _probe(self, model: LoadedModel) -> None:
         """Refuse a server that cannot do what the tasks need, and of which not all is cached."""
@@ -144,9 +162,7 @@ class RunContext:
             served.probe(requests)
 
     def _sample(self, scorer: Scorer) -> list[Request]:
-        """The first requests of every task; none where each model has prompts of its own."""
-        if self.evaluator.chat:
-            return []
+        """The first requests of every task; as this model is asked them."""
         blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
         return [request for block in blocks for request in block.requests]
 
