@@ -5,7 +5,8 @@
 Two safetensors files of random weights in the shapes of a Llama are written, read from one end to
 the other with nothing done to the bytes, and compared by the command line in a process of its own.
 Before each run the files are put out of the page cache (``--warm`` leaves them in). The files are
-removed at the end. Packed files are also read and dequantised with nothing compared.
+removed at the end. Packed files are also read and dequantised with nothing compared, and GGUF files
+of every type that the package gguf dequantises (``--ggml``: these alone).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,9 +80,14 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--case", default="", help="those whose name holds it")
+    parser.add_argument("--ggml", action="store_true", help="types of GGUF alone")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    if options.ggml:
+        rows = list(measure_ggml(options.folder, options.gigabytes, options.times, options.warm))
+        deliver(render_ggml(rows, warm=options.warm, times=options.times), options.output)
+        return
     rows, packed, alone = [], [], 0.0
     for case in (one for one in CASES if options.case in one.name):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -91,7 +98,8 @@ def main() -> None:
             if case.noise and case.base == case.candidate == "BF16":
                 alone = measured.processor
             if case.candidate in PACKED:
-                row = measure_dequantising(case, files, options.times, warm=options.warm)
+                name = case.name.removeprefix("bfloat16 and ")
+                row = measure_dequantising(name, files, options.times, warm=options.warm)
                 share = f"{measured.processor / alone:.2f}" if alone else ""
                 packed.append([*row, share])
     deliver(render(rows, packed, warm=options.warm, times=options.times), options.output)
@@ -318,7 +326,7 @@ def measure(case: Case, files: list[Path], size: int, times: int, *, warm: bool)
     return Measured(row=row, processor=min(processors) / count_elements(files[0]))
 
 
-def measure_dequantising(case: Case, files: list[Path], times: int, *, warm: bool) -> list[str]:
+def measure_dequantising(name: str, files: list[Path], times: int, *, warm: bool) -> list[str]:
     """Return a row: the packed file read plainly, and read as numbers; the base read as numbers."""
     plain, packed, base = [], [], []
     for _ in range(times):
@@ -329,12 +337,63 @@ def measure_dequantising(case: Case, files: list[Path], times: int, *, warm: boo
         base.append(clock(read_numbers, files[0]))
     size = files[1].stat().st_size
     return [
-        case.name.removeprefix("bfloat16 and "),
+        name,
         f"{size / min(plain) / 1e9:.2f} GB/s",
         f"{size / min(packed) / 1e9:.2f} GB/s",
         f"{min(packed) / min(plain):.2f}",
         f"{min(packed) / min(base):.2f}",
     ]
+
+
+def measure_ggml(
+    folder: Path | None, gigabytes: float, times: int, warm: bool
+) -> Iterator[list[str]]:
+    """Yield a row for each type of ggml that has blocks: the file read plainly, read as numbers,
+    and beside bfloat16 of as many weights; and the seconds of the processor beside gguf's own."""
+    import gguf
+
+    elements = int(gigabytes * 1e9) // 2 // WIDTH * WIDTH
+    generator = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        base = Path(made) / "base.gguf"
+        numbers = generator.integers(0, 256, 2 * elements, dtype=np.uint8)
+        write_ggml(base, gguf.GGMLQuantizationType.BF16, numbers.reshape(-1, 2 * WIDTH))
+        for kind, (block, size) in gguf.GGML_QUANT_SIZES.items():
+            if block == 1 or kind not in gguf.quants._type_traits:
+                continue
+            stored = numbers[: elements // block * size] & 0x77  # finite float16
+            rows = stored.reshape(-1, WIDTH // block * size)
+            file = Path(made) / f"{kind.name}.gguf"
+            write_ggml(file, kind, rows)
+            with np.errstate(all="ignore"):
+                row = measure_dequantising(kind.name.lower(), [base, file], times, warm=warm)
+                few = rows[: (1 << 21) // WIDTH]
+                theirs = min(spend(gguf.dequantize, few, kind) for _ in range(times))
+                ours = min(spend(read_numbers, file) for _ in range(times))
+            file.unlink()
+            theirs *= len(rows) / len(few)
+            yield [*row[:1], f"{8 * size / block:.2f}", *row[1:], f"{theirs / ours:.1f}"]
+
+
+def write_ggml(file: Path, kind: Any, rows: np.ndarray) -> None:
+    """Write a GGUF file of one tensor."""
+    import gguf
+
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_tensor("blk.0.ffn_up.weight", rows, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def spend(function: Callable[..., object], *arguments: object) -> float:
+    """Return the seconds of the processor that a call takes."""
+    begun = time.process_time()
+    function(*arguments)
+    return time.process_time() - begun
 
 
 def clock(read: Callable[[Path], object], file: Path) -> float:
@@ -426,6 +485,27 @@ def render(
         "float32, eight bytes. Whole command: seconds of the processor for each weight, over those "
         "of two bfloat16 files of which every element differs."
     )
+
+
+def render_ggml(rows: list[list[str]], *, warm: bool, times: int) -> Iterator[str]:
+    """Yield the lines of the table of GGUF's types."""
+    yield "## GGUF: dequantising while reading"
+    yield ""
+    cache = "in the page cache" if warm else "out of the page cache"
+    yield (
+        f"`python -m benchmarks.tensors {shlex.join(sys.argv[1:])}`; {os.cpu_count()} cores at a "
+        f"load of {os.getloadavg()[0]:.0f}, files {cache}; best of {times}. Plain reading, ratio "
+        "and beside bfloat16: as above. Beside gguf: seconds of the processor of gguf.dequantize "
+        "for the same rows, over those of reading and dequantising here."
+    )
+    yield ""
+    yield (
+        "| type | bits per weight | plain reading | read and dequantised | ratio | beside bfloat16 "
+        "| gguf over this |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
 
 
 if __name__ == "__main__":

@@ -66,6 +66,19 @@ def test_numbers_are_those_of_gguf(tmp_path: Path, kind: str) -> None:
         assert tensor.dtype == kind.lower()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_bytes_are_the_numbers_that_gguf_makes_of_them(tmp_path: Path, kind: str) -> None:
+    own = gguf.GGMLQuantizationType[kind]
+    block, size = gguf.GGML_QUANT_SIZES[own]
+    rows = np.random.default_rng(3).integers(0, 256, (7, 3 * 256 // block * size), dtype=np.uint8)
+    with np.errstate(all="ignore"):  # scales of any bits: NaN and infinite ones too
+        expected = gguf.dequantize(rows, own)
+        with open_tensors(write(tmp_path / "x.gguf", {"w.weight": (rows, kind)})) as files:
+            found = files.tensors["w.weight"].load()
+    np.testing.assert_array_equal(found, expected)
+    assert (np.signbit(found) == np.signbit(expected))[~np.isnan(expected)].all()
+
+
 @pytest.mark.parametrize("made", ["plain", "important"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_ggml_wrote_is_healthy(tmp_path: Path, kind: str, made: str) -> None:

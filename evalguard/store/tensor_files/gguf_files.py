@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from evalguard.errors import EvaluationError
+from evalguard.store.tensor_files.gguf_blocks import block_decoder
 from evalguard.store.tensor_files.gguf_bounds import bound_blocks
 from evalguard.store.tensor_files.gguf_scales import fold_scales
 from evalguard.store.tensor_files.plain_codecs import plain_codec, unknown_codec
@@ -95,12 +97,13 @@ def _block_codec(kind: Any, name: str) -> TensorCodec | None:
 
     block, size = GGML_QUANT_SIZES[kind]
 
-    def decode(raw: Bytes) -> Any:
-        return dequantize(raw.reshape(-1, size), kind).reshape(-1)
+    def decode_with_gguf(raw: Bytes) -> Any:
+        return dequantize(raw.reshape(1, -1), kind).reshape(-1)
 
-    try:
-        decode(np.zeros(size, dtype=np.uint8))
-    except (NotImplementedError, KeyError):
+    # a codebook that evalguard asks gguf for may be elsewhere in another version of it
+    decoders = (block_decoder(name), decode_with_gguf)
+    decode = next((one for one in decoders if one is not None and _decodes(one, size)), None)
+    if decode is None:
         return None
     return TensorCodec(
         dtype=name,
@@ -110,3 +113,12 @@ def _block_codec(kind: Any, name: str) -> TensorCodec | None:
         quantised=True,
         bound=partial(bound_blocks, name, int(size)),
     )
+
+
+def _decodes(decode: Callable[[Bytes], Any], size: int) -> bool:
+    """Whether the package gguf has what numbers of a type are made from."""
+    try:
+        decode(np.zeros(size, dtype=np.uint8))
+    except (NotImplementedError, KeyError, AttributeError):
+        return False
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def plain_codec(dtype: str) -> TensorCodec | None:
         return TensorCodec(dtype=dtype, size=2, decode=_decode_bfloat16)
     if dtype in _EIGHT_BITS:
         table = _eight_bit_table(dtype)
-        return TensorCodec(dtype=dtype, size=1, decode=table.__getitem__)
+        return TensorCodec(dtype=dtype, size=1, decode=partial(_look_up, table))
     return None
 
 
@@ -43,6 +43,10 @@ def numpy_codec(dtype: np.dtype[Any], *, name: str = "") -> TensorCodec:
         return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
     return TensorCodec(dtype=name or dtype.name, size=dtype.itemsize, decode=decode)
+
+
+def _look_up(table: Array, raw: Bytes) -> Array:
+    return np.take(table, raw, mode="wrap")  # not checked: all bytes are there
 
 
 def _decode_bfloat16(raw: Bytes) -> Array:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from evalguard.regular_file import check_regular
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
+T = TypeVar("T")
 CUT_HINT = "it was cut off or damaged: copy or download it again"
 
 
@@ -171,21 +172,29 @@ class FileBytes:
 
 
 @dataclass(slots=True)
-class LoadedBytes:
-    """Bytes that a library gives as a whole; kept while the same tensor is read."""
+class Held(Generic[T]):
+    """What is loaded as a whole when it is first asked for; kept while the same tensor is read."""
 
-    load: Callable[[], Bytes]
-    _kept: list[Bytes] = field(default_factory=list)
+    load: Callable[[], T]
+    _kept: list[T] = field(default_factory=list)
 
-    def read(self, start: int, stop: int) -> Bytes:
-        """Return bytes of the tensor."""
+    def get(self) -> T:
+        """Return it."""
         if not self._kept:
             self._kept.append(self.load())
-        return self._kept[0][start:stop]
+        return self._kept[0]
 
     def forget(self) -> None:
         """Give the memory back."""
         self._kept.clear()
+
+
+class LoadedBytes(Held[Bytes]):
+    """Bytes that a library gives as a whole."""
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes of the tensor."""
+        return self.get()[start:stop]
 
 
 class NoBytes:

@@ -66,15 +66,18 @@ def read_bitsandbytes_4bit(parts: Parts) -> StoredTensor:
 
     def read(first: int, stop: int) -> PackedRows:
         raw = packed.read_bytes(first * columns // 2, stop * columns // 2)
-        blocks = np.arange(first * groups, stop * groups) * width // blocksize
-        begin, end = int(blocks[0]), int(blocks[-1]) + 1
-        sizes, slack = absmax.read(begin, end), None
+        begin = first * columns // blocksize
+        sizes, slack = absmax.read(begin, -(-stop * columns // blocksize)), None
         if nested is not None:
             sizes, slack = nested.read(sizes.astype(np.intp), begin)
-            slack = slack[blocks - begin].reshape(-1, groups)
-        steps = sizes.astype(np.float32)[blocks - begin].reshape(-1, groups)
-        codes = exchange_nibbles(raw).reshape(-1, columns // 2)
-        return PackedRows(codes=codes, scales=steps, slack=slack)
+        if width < blocksize:  # the last of all is cut, or rows end within blocks
+            blocks = np.arange(first * groups, stop * groups) * width // blocksize - begin
+            sizes, slack = sizes[blocks], None if slack is None else slack[blocks]
+        return PackedRows(
+            codes=exchange_nibbles(raw).reshape(-1, columns // 2),
+            scales=sizes.astype(np.float32, copy=False).reshape(-1, groups),
+            slack=None if slack is None else slack.reshape(-1, groups),
+        )
 
     name = f"{parts.stem}.weight"
     source = RowBytes(name=name, grid=grid, rows=elements // columns, read_rows=read)

@@ -83,7 +83,7 @@ def make_e2m1(
     height = shape[-2]
 
     def read(first: int, stop: int) -> PackedRows:
-        steps = read_rows(scale, first, stop).astype(np.float32)
+        steps = read_rows(scale, first, stop).astype(np.float32, copy=False)
         if exponents and scale.dtype == "uint8":
             steps = power_of_two(steps)
         if whole is not None:

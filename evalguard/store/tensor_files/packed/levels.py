@@ -67,9 +67,18 @@ class Levels:
             table = _tabulate(self, column)
             return table[codes] if not nibbles else table[split_nibbles(codes)]
         several = _tabulate_pairs(self, column, nibbles=nibbles)
-        found = np.take(several, codes.view(np.uint16))
+        found = np.take(several, codes.view(np.uint16), mode="wrap")  # not checked: all are there
         numbers: Array = found.view(np.int8 if column == "ends" else np.float32)
         return numbers.reshape(len(codes), -1)
+
+    def less(self, zero: float) -> Levels:
+        """Return the same levels with ``values`` less a zero point that all codes have."""
+        return _shift(self, zero)
+
+
+@lru_cache(maxsize=16)
+def _shift(levels: Levels, zero: float) -> Levels:
+    return replace(levels, values=levels.values - np.float32(zero), signed=False)
 
 
 @lru_cache(maxsize=64)

@@ -30,7 +30,7 @@ from evalguard.store.tensor_files.packed.row_codec import (
     RowGrid,
     make_packed,
 )
-from evalguard.store.tensor_files.stored import StoredTensor
+from evalguard.store.tensor_files.stored import Held, StoredTensor
 
 Array = NDArray[Any]
 
@@ -198,23 +198,56 @@ def _read_gptq(parts: Parts, packed: StoredTensor, scales: StoredTensor) -> Stor
     )
     own = 2**bits - 1
 
-    def read(first: int, stop: int) -> PackedRows:
-        words = packed.load()
-        codes = lay_codes(transpose(words), bits, inputs, nibbles=grid.nibbles)
+    def load() -> _Columns:
         taken = unpack_bits(zeros.load(), bits)[:, :outputs].astype(np.int16)
         if form == "gptq" or (not form and not _is_second_version(taken, bits)):
             taken = (taken + 1) & (own if bits < 8 else 511)
-        return PackedRows(
-            codes=codes[first:stop],
-            scales=scales.load().astype(np.float32).T[first:stop],
-            zeros=taken.astype(np.float32).T[first:stop],
-        )
+        return _Columns(packed.load(), scales.load(), taken)
+
+    held = Held(load)
+
+    def read(first: int, stop: int) -> PackedRows:
+        columns = held.get()
+        words = transpose(columns.words[:, first:stop])
+        codes = lay_codes(words, bits, inputs, nibbles=grid.nibbles)
+        return columns.rows(codes, first, stop)
 
     name = f"{parts.stem}.weight"
-    source = RowBytes(name=name, grid=grid, rows=outputs, read_rows=read, at_once=outputs)
+    source = RowBytes(
+        name=name,
+        grid=grid,
+        rows=outputs,
+        read_rows=read,
+        at_once=_slab(inputs),
+        held=held,
+    )
     packing = f"GPTQ int{bits}" + (", act-order" if grid.group_of is not None else "")
     shape = (outputs, inputs)
     return make_packed(name, shape, packing, tuple(parts.used.values()), source)
+
+
+class _Columns:
+    """A weight that is stored by its inputs: words, and scales and zero points as rows."""
+
+    def __init__(self, words: Array, scales: Array, zeros: Array) -> None:
+        self.words = words
+        self._scales, self._zeros = (
+            np.ascontiguousarray(plane.T, dtype=np.float32) for plane in (scales, zeros)
+        )
+
+    def rows(self, codes: Array, first: int, stop: int) -> PackedRows:
+        """Return the rows of some outputs, whose codes are given."""
+        here = slice(first, stop)
+        return PackedRows(codes=codes, scales=self._scales[here], zeros=self._zeros[here])
+
+
+def _slab(inputs: int) -> int:
+    """Return how many outputs are turned into rows at a time: whole lines of a core's cache, and no
+    more than fit it."""
+    return max(_TURNED // max(inputs, 1) // 64, 1) * 64
+
+
+_TURNED = 1 << 18  # weights
 
 
 def _is_second_version(zeros: Array, bits: int) -> bool:
@@ -231,22 +264,39 @@ def _read_awq(parts: Parts, packed: StoredTensor, scales: StoredTensor) -> Store
     check_shape(zeros, (groups, outputs // 8), f"{scales.name} {list(scales.shape)}")
     if not groups or inputs % groups:
         raise PackingError(f"{groups:,} groups do not fit {inputs:,} inputs")
-    grid = RowGrid(levels=offset_levels(4, 0), columns=inputs, groups=groups, has_zeros=True)
+    if inputs % 2:
+        raise PackingError(f"{packed.name} has an odd number of inputs")
+    grid = RowGrid(
+        levels=offset_levels(4, 0), columns=inputs, groups=groups, nibbles=True, has_zeros=True
+    )
     order = (np.arange(outputs).reshape(-1, 8)[:, list(_AWQ_PLACES)]).reshape(-1)
 
+    def load() -> _Columns:
+        taken = unpack_bits(zeros.load(), 4)[:, order]
+        return _Columns(packed.load(), scales.load(), taken)
+
+    held = Held(load)
+
     def read(first: int, stop: int) -> PackedRows:
-        words, taken = packed.load().view(np.uint32), unpack_bits(zeros.load(), 4)[:, order]
-        codes = np.empty((outputs, inputs), dtype=np.uint8)
+        columns = held.get()
+        words = transpose(columns.words[:, first // 8 : -(-stop // 8)])
+        pairs = words.view(np.uint64)  # of neighbouring inputs
+        codes = np.empty((8 * len(words), inputs // 2), dtype=np.uint8)
         for output, place in enumerate(_AWQ_PLACES):
-            codes[output::8] = transpose((words >> np.uint32(4 * place)).astype(np.uint8)) & 15
-        return PackedRows(
-            codes=codes[first:stop],
-            scales=scales.load().astype(np.float32).T[first:stop],
-            zeros=taken.astype(np.float32).T[first:stop],
-        )
+            two = (pairs >> np.uint64(4 * place)) & np.uint64(0xF0000000F)
+            two |= two >> np.uint64(28)
+            codes[output::8] = two.astype(np.uint8)
+        return columns.rows(codes[: stop - first], first, stop)
 
     name = f"{parts.stem}.weight"
-    source = RowBytes(name=name, grid=grid, rows=outputs, read_rows=read, at_once=outputs)
+    source = RowBytes(
+        name=name,
+        grid=grid,
+        rows=outputs,
+        read_rows=read,
+        at_once=_slab(inputs),
+        held=held,
+    )
     used = tuple(parts.used.values())
     return make_packed(name, (outputs, inputs), "AWQ int4", used, source)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evalguard.core.tensors.bounds import CAST, Bound
 from evalguard.errors import EvaluationError
 from evalguard.store.tensor_files.packed.levels import Column, Levels
-from evalguard.store.tensor_files.stored import Bytes, StoredTensor, TensorCodec
+from evalguard.store.tensor_files.stored import Bytes, Held, StoredTensor, TensorCodec
 
 Array = NDArray[Any]
 
@@ -138,9 +138,14 @@ class RowGrid:
 
     def _decode(self, raw: Bytes) -> Array:
         rows = self.split(raw)
-        values = self.look_up("values", rows)
-        if rows.zeros is not None:
-            values -= self.spread(rows.zeros)
+        zeros = rows.zeros
+        if zeros is not None and (zeros == zeros[:1, :1]).all():  # mostly the middle of all codes
+            levels = self.levels.less(float(zeros[0, 0]))
+            values = self.grouped(levels.look_up("values", rows.codes, nibbles=self.nibbles))
+        else:
+            values = self.look_up("values", rows)
+            if zeros is not None:
+                values -= self.spread(zeros)
         values *= self.spread(rows.scales)
         values = values.reshape(len(rows.codes), self.columns)
         if self.factors is not None:
@@ -205,6 +210,7 @@ class RowBytes:
         read_rows: gives the rows from one to another.
         at_once: how many rows are read together and kept, because they lie across one another in
             the file; 0: any can be read alone.
+        held: what is read of all rows for the first of them.
     """
 
     name: str
@@ -212,6 +218,7 @@ class RowBytes:
     rows: int
     read_rows: Callable[[int, int], PackedRows]
     at_once: int = 0
+    held: Held[Any] | None = None
     _kept: dict[int, Bytes] = field(default_factory=dict)
 
     def read(self, start: int, stop: int) -> Bytes:
@@ -224,7 +231,7 @@ class RowBytes:
         for slab in range(first // self.at_once, -(-last // self.at_once)):
             begin = slab * self.at_once
             if slab not in self._kept:
-                self.forget()
+                self._kept.clear()
                 self._kept[slab] = self._pack(begin, min(begin + self.at_once, self.rows))
             inside = slice(max(first - begin, 0) * size, (last - begin) * size)
             parts.append(self._kept[slab][inside])
@@ -233,6 +240,8 @@ class RowBytes:
     def forget(self) -> None:
         """Give the memory back."""
         self._kept.clear()
+        if self.held is not None:
+            self.held.forget()
 
     def _pack(self, first: int, last: int) -> Bytes:
         rows = self.read_rows(first, last)
