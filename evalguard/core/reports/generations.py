@@ -172,6 +172,63 @@ class DriftPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDifference:
+    """Where the candidate's answer first differs from the base's.
+
+    Attributes:
+        position: number of the token, from 0; None where the tokens are not known.
+        base_token, candidate_token: ids of the two tokens; -1 where one is unknown, or a text was
+            over there.
+        base_margin: by how much the base preferred its token to its most probable other one, in
+            nats; None where unknown.
+        base_margin_exact: whether that other one is the candidate's token: else the margin to
+            this one is at least as large.
+        candidate_margin, candidate_margin_exact: the same of the candidate.
+        near_tie: whether both were undecided (``stats/answers/first_difference.py``); None where
+            that is not known.
+        doc_id, answer: the document, and the number of its answer.
+        before: the end of what both have in common; ``base_text``, ``candidate_text``: how they
+            go on. Of examples only.
+    """
+
+    position: int | None = None
+    base_token: int = -1
+    candidate_token: int = -1
+    base_margin: float | None = None
+    base_margin_exact: bool = False
+    candidate_margin: float | None = None
+    candidate_margin_exact: bool = False
+    near_tie: bool | None = None
+    doc_id: int = -1
+    answer: int = 0
+    before: str = ""
+    base_text: str = ""
+    candidate_text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDifferences:
+    """Where the answers of both models to a task first differ.
+
+    Attributes:
+        differ: documents of which any answer is another text; ``n``: all that both answered.
+        position: tokens before the first other one, of answers that differ, where that is known:
+            the mean over the ``placed`` documents that have such an answer; None without any.
+        placed: documents that ``position`` is of.
+        beyond_ties: share of the answers that differ beyond near ties, over the documents of which
+            that is known; the base's is 0. None where it is known of none.
+        examples: a few, those that were least of a tie first.
+    """
+
+    n: int
+    differ: int
+    placed: int
+    position: float | None
+    beyond_ties: PairedFigure | None = None
+    examples: tuple[FirstDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationComparison:
     """How the generated answers of both models to one task differ.
 

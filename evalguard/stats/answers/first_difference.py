@@ -1,0 +1,109 @@
+"""Where two models' answers first differ, and whether the base was undecided there.
+
+Up to there both have written the same tokens, so both distributions stand on the same text, and
+the two tokens' log-odds on either side say how far the candidate has moved them: from the base's
+margin for its own token to the candidate's margin for the other one.
+
+**Near tie.** Neither side, as far as its margins are known, prefers its own token to the most
+probable other one by more than ``NEAR_TIE`` = 0.25 nats (1.28 times as probable), and on at least
+one side that other token is the other model's. A quarter is two steps of bfloat16 at the logits of
+large models: it has 8 significant bits, so that logits from 16 to 32 are multiples of 1/8, and one
+rounding of each of the two tokens moves their difference by 2/8. Both sides count, because a fault
+moves the log-odds by a shift s wherever it acts: where that changes the token, the base's margin
+lies anywhere between 0 and s, while the larger of the two margins is at least s/2.
+
+Measured on a trained model (benchmarks/results/first_differences.md): of the first differences
+between float32 and bfloat16, float16 or int8 at most 1 in 20 are beyond near ties, of those that
+a wrong rotary base, exchanged heads or a damaged layer makes most are. A fault that moves log-odds
+less than bfloat16 does cannot be told from rounding by one token; its number of differences can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from evalguard.core.generated_tokens import UNKNOWN_TOKEN, GeneratedTokens
+from evalguard.core.reports.generations import FirstDifference
+
+NEAR_TIE = 0.25  # nats
+# Of greedy decoding no margin is below zero; a server's rounded log-probabilities may be, a little.
+_SAMPLED = -1e-3
+
+
+def find_first_difference(
+    base_text: str,
+    candidate_text: str,
+    base: GeneratedTokens | None,
+    candidate: GeneratedTokens | None,
+) -> FirstDifference | None:
+    """Return where a candidate's answer first differs from the base's; None: it is the same text.
+
+    Ids are compared, so both models must have the same tokens.
+
+    Args:
+        base, candidate: the texts' tokens; without those of either the position is unknown.
+    """
+    if base_text == candidate_text:
+        return None
+    if base is None or candidate is None or not _shows_ids(base, candidate):
+        return FirstDifference()
+    most = min(len(base), len(candidate))
+    unequal = np.flatnonzero(base.ids[:most] != candidate.ids[:most])
+    if not len(unequal) and len(base) == len(candidate):
+        return FirstDifference()  # one token stands for two texts: other tokenizers
+    position = int(unequal[0]) if len(unequal) else most
+    ours, theirs = _token_at(base, position), _token_at(candidate, position)
+    there = ours != UNKNOWN_TOKEN and theirs != UNKNOWN_TOKEN
+    margin = float(base.margins[position]) if there else math.nan
+    other = float(candidate.margins[position]) if there else math.nan
+    exact = (
+        there and int(base.others[position]) == theirs,
+        there and int(candidate.others[position]) == ours,
+    )
+    sampled = _is_sampled(base) or _is_sampled(candidate)
+    return FirstDifference(
+        position=position,
+        base_token=ours,
+        candidate_token=theirs,
+        base_margin=_or_none(margin),
+        base_margin_exact=exact[0],
+        candidate_margin=_or_none(other),
+        candidate_margin_exact=exact[1],
+        near_tie=None if sampled else _is_near_tie((margin, other), exact),
+    )
+
+
+def _shows_ids(*sides: GeneratedTokens) -> bool:
+    return all((one.ids != UNKNOWN_TOKEN).all() for one in sides)
+
+
+def _token_at(tokens: GeneratedTokens, position: int) -> int:
+    """A token, or unknown where the text was over: cut, or its end is not shown."""
+    return int(tokens.ids[position]) if position < len(tokens) else UNKNOWN_TOKEN
+
+
+def _is_sampled(tokens: GeneratedTokens) -> bool:
+    """Whether any token was not the most probable one: what was drawn is no question of ties."""
+    return bool((tokens.margins < _SAMPLED).any())
+
+
+def _is_near_tie(margins: Sequence[float], exact: Sequence[bool]) -> bool | None:
+    """Whether neither side was decided; None where neither side's margin is known.
+
+    Args:
+        margins: base's and candidate's to their most probable other token, NaN where unknown;
+            ``exact``: whether that is the other side's token.
+    """
+    known = [not math.isnan(one) for one in margins]
+    if not any(known):
+        return None
+    if any(one > NEAR_TIE for one in margins):  # NaN is not
+        return False
+    return any(one and fits for one, fits in zip(known, exact, strict=True))
+
+
+def _or_none(margin: float) -> float | None:
+    return None if math.isnan(margin) else margin
