@@ -1,0 +1,173 @@
+"""Figures of a generated answer: what can be said of each one whatever its task, and their values.
+
+Each is a number of one answer, or of two models' answers to one document. Where nobody can say it,
+it is unknown (None): a text without an ending that anybody told is not one that was not cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from evalguard.core.expected_answers import ExpectedAnswer
+from evalguard.core.generated_tokens import GeneratedTokens
+from evalguard.core.scorer import Ending
+from evalguard.core.tool_calls import calls_of_message, message_fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFigure:
+    """What a figure is.
+
+    Attributes:
+        worse: whether more or fewer of it are worse; None: neither.
+        unit: "share": of an answer 0 or 1, of several the share of them.
+        paired: it is of a candidate's answer beside the base's.
+        per_filter: it is of what a task's filter finds in the answer, one value per filter.
+        text: what it is, as a clause about an answer.
+    """
+
+    name: str
+    worse: Literal["more", "fewer"] | None
+    unit: Literal["share", "tokens"] = "share"
+    paired: bool = False
+    per_filter: bool = False
+    text: str
+
+
+FIGURES = {
+    figure.name: figure
+    for figure in (
+        AnswerFigure(name="tokens", worse=None, unit="tokens", text="its length in tokens"),
+        AnswerFigure(name="cut", worse="more", text="it was cut at the token limit"),
+        AnswerFigure(name="empty", worse="more", text="it is nothing but white space"),
+        AnswerFigure(
+            name="no_answer", worse="more", per_filter=True, text="the filter finds no answer in it"
+        ),
+        AnswerFigure(name="loops", worse="more", text="it repeats itself until its end"),
+        AnswerFigure(name="unclosed_thinking", worse="more", text="its thinking part has no end"),
+        AnswerFigure(name="refused", worse="more", text="the server says that it refused"),
+        AnswerFigure(
+            name="other_script",
+            worse="more",
+            paired=True,
+            text="most of its letters are of another script than the base's",
+        ),
+        AnswerFigure(name="valid_json", worse="fewer", text="it is JSON"),
+        AnswerFigure(name="valid_schema", worse="fewer", text="it is JSON that the schema allows"),
+        AnswerFigure(name="valid_pattern", worse="fewer", text="all of it matches the pattern"),
+        AnswerFigure(
+            name="valid_tool_call",
+            worse="fewer",
+            text="it calls tools as the request allows: known ones, with valid arguments",
+        ),
+        AnswerFigure(name="tool_call", worse="fewer", text="it calls a tool"),
+        AnswerFigure(
+            name="first_difference",
+            worse=None,
+            unit="tokens",
+            paired=True,
+            text="the token, from 0, at which it first differs from the base's; of those that do",
+        ),
+        AnswerFigure(
+            name="first_difference_beyond_ties",
+            worse="more",
+            paired=True,
+            text="it first differs from the base's at a token that was no near tie",
+        ),
+    )
+}
+"""By name, in the order in which they are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenAnswer:
+    """One answer, and what is known beside its text.
+
+    Attributes:
+        ended: why the text ended; "" where nobody says.
+        message: what a chat server answered beside it (``Response.message``); "" where nothing.
+        tokens: that were generated; None where they are not shown.
+        n_tokens: how many there are; None where that is not known.
+        thinking_open: whether its prompt ends in a thinking part that the text has to close.
+    """
+
+    text: str
+    ended: Ending = ""
+    message: str = ""
+    tokens: GeneratedTokens | None = None
+    n_tokens: int | None = None
+    thinking_open: bool = False
+
+
+def measure_figure(
+    name: str, answer: WrittenAnswer, expected: ExpectedAnswer | None = None
+) -> float | None:
+    """A figure of one answer; None where it is not known.
+
+    Figures of filters are what the filter says, and known elsewhere.
+
+    Args:
+        expected: structure that the answer has to have; None: nobody says.
+
+    Raises:
+        KeyError: there is no such unpaired figure.
+    """
+    return _UNPAIRED[name](answer, expected or ExpectedAnswer())
+
+
+def measure_paired_figure(name: str, base: WrittenAnswer, candidate: WrittenAnswer) -> float | None:
+    """A figure of the candidate's answer beside the base's; None where it is not known.
+
+    Raises:
+        KeyError: there is no such paired figure.
+    """
+    return _PAIRED[name](base, candidate)
+
+
+def _tokens(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
+    if answer.n_tokens is not None:
+        return float(answer.n_tokens)
+    return None if answer.tokens is None else float(len(answer.tokens))
+
+
+def _cut(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
+    return float(answer.ended == "length") if answer.ended else None
+
+
+def _empty(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
+    return float(not answer.text.strip() and not calls_of_message(answer.message))
+
+
+def _refused(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
+    """Unknown of a model that has no server to say so."""
+    told = message_fields(answer.message)
+    if not told:
+        return None
+    return float(bool(told.get("refusal")) or told.get("finish_reason") == "content_filter")
+
+
+def _unknown(answer: WrittenAnswer, _: object) -> float | None:  # noqa: ARG001
+    return None
+
+
+_UNPAIRED: dict[str, Callable[[WrittenAnswer, ExpectedAnswer], float | None]] = {
+    "tokens": _tokens,
+    "cut": _cut,
+    "empty": _empty,
+    "no_answer": _unknown,
+    "loops": _unknown,
+    "unclosed_thinking": _unknown,
+    "refused": _refused,
+    "valid_json": _unknown,
+    "valid_schema": _unknown,
+    "valid_pattern": _unknown,
+    "valid_tool_call": _unknown,
+    "tool_call": _unknown,
+}
+_PAIRED: dict[str, Callable[[WrittenAnswer, WrittenAnswer], float | None]] = {
+    "other_script": _unknown,
+    "first_difference": _unknown,
+    "first_difference_beyond_ties": _unknown,
+}
