@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from evalguard.config.local_paths import is_written_as_path, resolve_model_args, resolve_path
 from evalguard.core.settings import Value, Variant
@@ -15,6 +16,7 @@ from evalguard.errors import UsageError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HINT = 'write dtype=float32,revision=main or {"dtype": "float32", "revision": "main"}'
+_ADDRESS_HINT = "a server is http://HOST:PORT/v1"
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS: Mapping[str, Value] = {"true": True, "false": False, "none": None, "null": None}
@@ -29,12 +31,13 @@ def inline_variant(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Variant:
-    """Return the variant of a path or hub id; its name is the path's last part or the hub id.
+    """Return the variant of a path, a hub id or a server's address, under a short name.
 
     The user typed it, so ``trust_remote_code`` may stand among ``model_args``, as in lm-eval.
 
     Raises:
-        UsageError: if the spec is neither a path nor a hub id, or the arguments contradict it.
+        UsageError: if the spec is neither a path, a hub id nor an address, or the arguments
+            contradict it.
     """
     args = dict(model_args)
     trusted = args.pop("trust_remote_code", trust_remote_code)
@@ -45,15 +48,58 @@ def inline_variant(
             f"'{spec}' and pretrained={args['pretrained']} name the model twice",
             hint="leave pretrained out of the model args",
         )
-    name, pretrained = _resolve_spec(spec, cwd)
+    if is_address(spec):
+        if "base_url" in args:
+            raise UsageError(
+                f"'{spec}' and base_url={args['base_url']} name the server twice",
+                hint="leave base_url out of the model args",
+            )
+        name, model, named = _resolve_address(spec, model)
+    else:
+        name, pretrained = _resolve_spec(spec, cwd)
+        named = {"pretrained": pretrained}
     return Variant(
         name=name,
         model=model,
-        model_args={"pretrained": pretrained, **resolve_model_args(args, cwd)},
+        model_args={**named, **resolve_model_args(args, cwd)},
         trust_remote_code=trusted or trust_remote_code,
         allow_pickle=allow_pickle,
         allow_code=True,
     )
+
+
+def is_address(spec: str) -> bool:
+    """Whether a text is the address of a server."""
+    return spec.startswith(("http://", "https://"))
+
+
+# What stands behind an address that leads to a server, and not to what is asked there.
+_ENDPOINTS = {
+    "local-chat-completions": "/chat/completions",
+    "openai-chat-completions": "/chat/completions",
+    "local-completions": "/completions",
+    "openai-completions": "/completions",
+}
+
+
+def _resolve_address(spec: str, model: str) -> tuple[str, str, dict[str, Value]]:
+    """Name, model type and arguments of the server at an address; a chat's by default."""
+    try:
+        parts = urlsplit(spec)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"'{spec}' is no address: {error}", hint=_ADDRESS_HINT) from error
+    if not host:
+        raise UsageError(f"'{spec}' names no server", hint=_ADDRESS_HINT)
+    if model == "hf":
+        chat = "openai" if host == "api.openai.com" else "local"
+        model = f"{chat}-chat-completions"
+    end = _ENDPOINTS.get(model, "")
+    url = spec.rstrip("/")
+    if not url.endswith(end):
+        url += end if parts.path.strip("/") else f"/v1{end}"
+    name = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/").removesuffix(end)
+    return name.removesuffix("/v1"), model, {"base_url": url}
 
 
 def _resolve_spec(spec: str, cwd: Path) -> tuple[str, str]:
@@ -65,7 +111,10 @@ def _resolve_spec(spec: str, cwd: Path) -> tuple[str, str]:
     if is_written_as_path(spec):
         raise UsageError(f"no model folder at {path}")
     if not _HUB_ID.fullmatch(spec):
-        raise UsageError(f"'{spec}' is neither a model folder (nothing at {path}) nor a hub id")
+        raise UsageError(
+            f"'{spec}' is neither a model folder (nothing at {path}) nor a hub id",
+            hint=_ADDRESS_HINT if re.fullmatch(r"[\w.-]+:\d+(/\S*)?", spec) else "",
+        )
     return spec, spec
 
 

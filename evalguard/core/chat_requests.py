@@ -14,7 +14,8 @@ from evalguard.core.settings import Value
 
 # Where a request says nothing; lm-eval's 256 would cut most answers of reasoning models.
 DEFAULT_TOKENS = 1024
-LENGTHS = ("max_completion_tokens", "max_tokens")
+_NEWER = "max_completion_tokens"
+LENGTHS = (_NEWER, "max_tokens")
 # What decides how tokens are drawn, in names that servers and transformers share.
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 # Of a template: what servers hand to it beside messages and tools (vLLM, SGLang, llama.cpp).
@@ -83,7 +84,8 @@ class ChatRequest:
         options |= {name: given.pop(name) for name in SAMPLING if given.get(name) is not None}
         drawn = float(cast("float", options.setdefault("temperature", 0.0))) > 0.0
         options["do_sample"] = drawn
-        options[_KEY] = {**self._asked, **given}
+        named = {_NEWER: lengths[0]} if lengths[0] is not None else {}
+        options[_KEY] = {**self._asked, **named, **given}
         return json.dumps(list(self.messages), ensure_ascii=False), options
 
     @property
@@ -120,6 +122,7 @@ def read_chat_request(arguments: Sequence[Any]) -> ChatRequest | None:
     if not isinstance(options, Mapping) or _KEY not in options:
         return None
     asked = dict(options[_KEY])
+    asked.pop(_NEWER, None)
     lengths = {"max_tokens": options["max_gen_toks"]} if "max_gen_toks" in options else {}
     return ChatRequest(
         messages=tuple(json.loads(arguments[0])),

@@ -27,6 +27,8 @@ class ChatTask(Task):  # type: ignore[misc]
 
     VERSION = 1
     OUTPUT_TYPE = "generate_until"
+    # A call of a tool is an answer without a text.
+    FINDS_ANSWERS = False
 
     def __init__(self, name: str, requests: Sequence[ChatRequest]) -> None:
         self._requests = tuple(requests)

@@ -37,7 +37,8 @@ class FilterAnswers:
 
     Attributes:
         missing: whether the filter found nothing in each answer: it gave its ``fallback``, or the
-            text is empty. {} where the filter begins with a function of the task's own.
+            text is empty. {} where the filter begins with a function of the task's own, or the
+            task looks for no answer in its texts.
         scores: lm-eval's items of each answer, by metric; {} where documents have one answer, or
             the filter uses answers together.
         first_only: the filter does nothing but take the first answer.
@@ -76,7 +77,7 @@ def score_alone(
                 for doc_id, of in walked.answers.items()
             }
         found[str(ensemble.name)] = FilterAnswers(
-            missing=walked.missing,
+            missing=walked.missing if getattr(task, "FINDS_ANSWERS", True) else {},
             scores=scores,
             first_only=walked.whole and len(steps) == 1,
         )

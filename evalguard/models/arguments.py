@@ -21,6 +21,10 @@ SERVED_TYPES = (
     "azure-openai-chat-completions", "anthropic-chat", "anthropic-chat-completions",
     "sglang-generate",
 )  # fmt: skip
+# those among them that are put conversations, with tools and all
+CHAT_TYPES = (
+    "local-chat-completions", "openai-chat-completions", "azure-openai-chat-completions",
+)  # fmt: skip
 # which ask a server for all that they answer, and compute nothing themselves
 CLIENT_TYPES = (*SERVED_TYPES, "llama_server")
 _WRONG_TYPES = ("gguf", "ggml")
@@ -186,3 +190,11 @@ def constructor_parameters(loader: type[LM]) -> set[str]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return names - {"self"}
+
+
+def no_chat_requests(what: str) -> UsageError:
+    """What is said of a model that can be put prompts only; ``what`` begins the sentence."""
+    return UsageError(
+        f"{what} cannot be asked chat requests, with their tools",
+        hint="model: hf, or a server: --base http://HOST:PORT/v1 (model: local-chat-completions)",
+    )

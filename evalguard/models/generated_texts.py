@@ -8,10 +8,13 @@ from typing import Any
 
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending
+from evalguard.models.answered_messages import message_of
 
 # What servers call the ends of a text: OpenAI, vLLM, llama.cpp, SGLang; TGI; Ollama.
 _LENGTH = frozenset({"length", "max_tokens", "limit"})
-_STOP = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence"})
+_STOP = frozenset(
+    {"stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "function_call"}
+)
 
 
 class GeneratedText(str):
@@ -71,27 +74,31 @@ def record_endings(lm: Any) -> Iterator[None]:
 
 def with_endings(texts: Sequence[Any], outputs: Any) -> list[Any]:
     """Return the texts that lm-eval took out of a server's answers, each with its ending."""
-    ended = _endings(outputs if isinstance(outputs, list) else [outputs])
-    if len(ended) != len(texts):
+    known = _endings(outputs if isinstance(outputs, list) else [outputs])
+    if len(known) != len(texts):
         return list(texts)
     return [
-        GeneratedText(text, one) if isinstance(text, str) else text
-        for text, one in zip(texts, ended, strict=True)
+        # What calls a tool often says nothing: no text, and an answer all the same.
+        GeneratedText(text or "", ended, message=message)
+        if isinstance(text, str) or message
+        else text
+        for text, (ended, message) in zip(texts, known, strict=True)
     ]
 
 
-def _endings(answers: Sequence[Any]) -> list[Ending]:
-    """Of each text, in the order in which lm-eval takes them out of the answers."""
-    found: list[Ending] = []
+def _endings(answers: Sequence[Any]) -> list[tuple[Ending, str]]:
+    """Of each text its ending and message, in the order in which lm-eval takes the texts out."""
+    found: list[tuple[Ending, str]] = []
     for answer in answers:
         told = answer if isinstance(answer, dict) else {}
         choices = told.get("choices")
         if isinstance(choices, list) and all(isinstance(one, dict) for one in choices):
             ordered = sorted(choices, key=lambda one: one.get("index") or 0)
-            found += [_ending(one.get("finish_reason")) for one in ordered]
+            found += [(_ending(one.get("finish_reason")), message_of(one)) for one in ordered]
         else:  # sglang's own endpoint
             about = told.get("meta_info")
-            found.append(_ending(about.get("finish_reason") if isinstance(about, dict) else None))
+            reason = about.get("finish_reason") if isinstance(about, dict) else None
+            found.append((_ending(reason), ""))
     return found
 
 

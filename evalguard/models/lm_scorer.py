@@ -38,7 +38,9 @@ from evalguard.models.identity import identity_of_server, torch_model
 from evalguard.models.lm_requests import build_arguments, get_request_kind, send_requests
 from evalguard.models.quiet_libraries import silence_libraries
 from evalguard.models.random_seeds import seed_generators
+from evalguard.models.served.answer_checks import is_chat
 from evalguard.models.served.calls import is_served, seed_repeats
+from evalguard.models.served.chat_payload import send_chat_fields
 from evalguard.models.served.context_length import (
     check_room,
     read_context_length,
@@ -47,7 +49,7 @@ from evalguard.models.served.context_length import (
 from evalguard.models.served.exchange import check_address
 from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
-from evalguard.models.served.server_identity import read_server_facts
+from evalguard.models.served.server_identity import read_server_facts, settle_model_name
 from evalguard.models.threads import use_threads
 
 if TYPE_CHECKING:
@@ -127,7 +129,10 @@ class LMScorer:
     def _read_server(self) -> ServedModel:
         lm, assigned = self._lm, self._assigned
         check_address(lm)
+        if is_chat(lm):
+            send_chat_fields(lm)
         with explain_failures("reading what the server is", ()):
+            settle_model_name(lm)
             facts = read_server_facts(lm)
             self._served_notes = settle_context_length(lm, facts, self._model_args)
             identity = identity_of_server(

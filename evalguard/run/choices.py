@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import cast
@@ -15,6 +16,7 @@ from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import GuardFileError, UsageError
 from evalguard.harness.chat_file import ChatFile, read_chat_file
 from evalguard.harness.task_options import TaskOptions
+from evalguard.models.arguments import HF_TYPES
 from evalguard.run.bisect_choice import BisectChoice, choose_bisect
 from evalguard.run.bisection.model_differences import why_not_derivable
 from evalguard.run.cache_limit import cache_size_limit
@@ -143,7 +145,10 @@ def resolve_choices(
         history=choose_history_file(judging, options),
         track=choose_sinks(options.track, judging, unasked=not options.git_bisect),
         track_documents=options.track_documents or bool(run.track_documents),
-        notes=_guard_notes(guards, guard, judging, base, candidate),
+        notes=(
+            *_guard_notes(guards, guard, judging, base, candidate),
+            *_chat_notes(chats, base, candidate),
+        ),
     )
 
 
@@ -203,6 +208,26 @@ def _with_chats(tasks: tuple[str, ...], chats: Mapping[str, ChatFile]) -> tuple[
                 hint="rename the file: its name is that of the task",
             )
     return (*tasks, *chats)
+
+
+def _chat_notes(chats: Mapping[str, ChatFile], *sides: Source) -> Iterator[str]:
+    """What of chat requests only servers follow, and how two kinds of models are compared."""
+    models = [side for side in sides if isinstance(side, ModelSource)]
+    here = [side for side in models if side.variant.model in HF_TYPES]
+    for one in chats.values():
+        unmet = Counter(name for request in one.requests for name in request.unmet)
+        if here and unmet:
+            number = f"of {len(one.requests):,}"
+            told = ", ".join(f"{name} ({n:,} {number})" for name, n in unmet.items())
+            yield (
+                f"{one.name}: a model in this process is not made to keep to {told}; its answers "
+                "are judged by it all the same"
+            )
+        if here and len(here) < len(models):
+            yield (
+                f"{one.name}: prompts are compared as conversations: a server does not show how it "
+                "writes them for its model"
+            )
 
 
 def _stored_tasks(stored: StoredSource | None) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from evalguard.errors import (
     UsageError,
     nearest,
 )
+from evalguard.models.arguments import CHAT_TYPES, HF_TYPES, no_chat_requests
 from evalguard.run.choices import Choices
 from evalguard.run.loading.own_environment import (
     shows_distributions,
@@ -72,6 +73,7 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
     Raises:
         UsageError: naming the limits, or the option.
     """
+    _check_chats(sources, choices)
     _check_scorer(choices)
     _check_rolling_bos(sources, choices)
     _check_switched_on(choices)
@@ -83,6 +85,16 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
         else:
             _check_shown(source, choices.gate)
     _check_versions(sources, choices)
+
+
+def _check_chats(sources: Sequence[Source], choices: Choices) -> None:
+    """Refuse chat requests to a model that is put prompts only."""
+    for source in sources if choices.task_options.chats else ():
+        if not isinstance(source, ModelSource):
+            continue
+        kind = source.variant.model
+        if kind not in (*HF_TYPES, *CHAT_TYPES):
+            raise no_chat_requests(f"{source.name} is of type '{kind}', and")
 
 
 def _check_reference(base: FileSource, choices: Choices) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalguard.config.guard import Guard, GuardSet
-from evalguard.config.inline_models import inline_variant
+from evalguard.config.inline_models import inline_variant, is_address
 from evalguard.config.local_paths import resolve_model_args, resolve_path
 from evalguard.config.trust import require_code_allowed
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
@@ -93,7 +93,10 @@ StoredSource = RunSource | BaselineSource
 FileSource = ReferenceSource | LogitsSource
 Source = ModelSource | StoredSource | FileSource
 
-_WHAT_TO_GIVE = "give a model folder, a hub id, an lm-eval run or a name in the guard file"
+_WHAT_TO_GIVE = (
+    "give a model folder, a hub id, a server (http://HOST:PORT/v1), an lm-eval run or a name in "
+    "the guard file"
+)
 _SET_OPTIONS = {"base": "--base-set", "cand": "--set"}
 
 
@@ -216,7 +219,7 @@ def _is_user_folder(guards: GuardSet, path: Path) -> bool:
 
 def _check_spelling(side: SideSpec, guards: GuardSet, path: Path) -> None:
     looks_like_path = side.spec.startswith((".", "/", "~")) or side.spec.count("/") > 1
-    if os.path.exists(path):
+    if os.path.exists(path) or is_address(side.spec):
         return
     if looks_like_path:
         raise UsageError(

@@ -12,9 +12,9 @@ from typing import Any, cast
 from evalguard.core.chat_requests import ChatRequest, read_chat_request, take_chat_fields
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError
 from evalguard.models.answer_failures import format_error
-from evalguard.models.arguments import HF_TYPES
+from evalguard.models.arguments import HF_TYPES, no_chat_requests
 from evalguard.models.written_tool_calls import WrittenCall, WrittenMessage, find_tool_form
 
 UNKNOWN_CALLS = "unknown"
@@ -33,11 +33,7 @@ def open_chat(lm: Any, model_type: str) -> ChatAnswers:
         UsageError: models of this type cannot be.
     """
     if model_type not in HF_TYPES or getattr(lm, "backend", "causal") != "causal":
-        raise UsageError(
-            f"a model of type '{model_type}' cannot be asked chat requests with their tools",
-            hint="model: hf, or a server by its address (--base http://HOST:PORT/v1; model: "
-            "local-chat-completions)",
-        )
+        raise no_chat_requests(f"a model of type '{model_type}'")
     return ChatAnswers(lm)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.chat_requests import read_chat_request
 from evalguard.core.reference import Reference
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
@@ -76,6 +77,11 @@ class RuntimeScorer:
         """
         if not requests:
             return []
+        if any(read_chat_request(request.arguments) for request in requests):
+            raise EvaluationError(
+                "this runtime is put prompts, and cannot be asked chat requests",
+                hint="model: hf, or a server of the model: --base http://HOST:PORT/v1",
+            )
         if requests[0].kind == "generate_until":
             return [self._generate(request) for request in requests]
         pieces = self.pieces(requests)

@@ -7,11 +7,13 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.chat_requests import read_chat_request
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import Request
@@ -44,6 +46,7 @@ from evalguard.models.served.repeated_answers import (
     fit_length,
     make_prompts,
 )
+from evalguard.models.served.streamed_answers import BrokenStreamError, read_answer
 
 # Enough to tell two prompts apart, and read in no time.
 _PROMPT_TOKENS, _FEWEST_TOKENS = 16, 3
@@ -58,9 +61,21 @@ _CHANGE = 0.25
 _OF_PROMPTS = ("loglikelihood", "loglikelihood_rolling")
 # The two that OpenAI gives log-probabilities of prompts for, by lm-eval 0.4.13.
 _OPENAI_MODELS = ("babbage-002", "davinci-002")
+_TOOLS_HINT = (
+    "start it so that it reads tool calls: vLLM with --enable-auto-tool-choice --tool-call-parser "
+    "NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja"
+)
 _URL_HINT = (
     "base_url must lead to the server's completions, e.g. http://127.0.0.1:8000/v1/completions"
 )
+
+
+class RefusedRequestError(EvaluationError):
+    """A server refuses a request, with ``status``."""
+
+    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
 
 
 def probe_server(lm: Any, requests: Sequence[Request]) -> tuple[Finding, ...]:
@@ -98,7 +113,7 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> tuple[Finding, ...]:
                 _probe_prompts(lm, ids)
                 found += _probe_long_prompts(lm, of_prompts)
     if generating and method_module(lm, "parse_generations") in READERS:
-        _probe_generation(lm, generating[0])
+        _probe_generations(lm, generating)
         greedy = [request for request in generating if _is_greedy(request)]
         if greedy:
             found += _probe_long_generations(lm, greedy)
@@ -323,6 +338,35 @@ def _open_with(
     return None
 
 
+def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
+    """Ask for a few tokens; of chat requests also one with tools, and one of another format.
+
+    Raises:
+        EvaluationError: the server does not answer, or refuses what the requests ask for.
+    """
+    chats = [(one, asked) for one in requests if (asked := read_chat_request(one.arguments))]
+    _probe_generation(lm, next((one for one, asked in chats if not asked.tools), requests[0]))
+    for what, hint, having in (
+        ("tools", _TOOLS_HINT, [one for one, asked in chats if asked.tools]),
+        ("response_format", "", [one for one, asked in chats if asked.response_format]),
+    ):
+        if not having:
+            continue
+        try:
+            _probe_generation(lm, having[0])
+        except RefusedRequestError as error:
+            if error.status not in (400, 404, 422, 500, 501):
+                raise
+            context, options = having[0].arguments
+            plain = {"max_gen_toks": options["max_gen_toks"], "until": []}  # type: ignore[index, call-overload]
+            _probe_generation(lm, replace(having[0], arguments=(context, plain)))
+            raise EvaluationError(
+                f"{_shown(lm.base_url)}: the server refuses requests with {what}, and answers "
+                f"without: {error}",
+                hint=hint or f"leave {what} out of the requests, or compare another server",
+            ) from error
+
+
 def _probe_generation(lm: Any, request: Request) -> None:
     """Ask for a few tokens."""
     (context, given), *_ = with_conversations(lm, [request.arguments])
@@ -530,16 +574,19 @@ def _read_json(lm: Any, response: HttpAnswer) -> Any:
         )
     if status != 200:
         busy = f", asked {lm.max_retries} times" if status in _BUSY else ""
-        raise EvaluationError(
+        raise RefusedRequestError(
             f"the server answers with HTTP {status}{busy}: {text}",
+            status=status,
             hint="try fewer requests at a time (num_concurrent), or max_retries"
             if status == 429
             else f"look at the server's log; {_URL_HINT}",
         )
     try:
-        return json.loads(response.text)
+        return read_answer(response.text)
     except RecursionError as error:
         raise explain_exchange(error, seconds=lm.timeout) from None
+    except BrokenStreamError as error:
+        raise EvaluationError(str(error), hint="look at the server's log") from None
     except ValueError:
         kind = response.headers.get("Content-Type", "no content type")
         raise EvaluationError(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import random
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from evalguard.models.served.calls import (
 )
 from evalguard.models.served.exchange import explain_exchange, headers_of, read_text, tls_of
 from evalguard.models.served.server_identity import read_server_facts
+from evalguard.models.served.streamed_answers import read_answer
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -219,9 +219,15 @@ _TOO_MANY_REQUESTS = 429
 # What passes, as a rule: timeouts, and gateways whose server is starting or overloaded.
 _PASSING = frozenset({408, 425, 500, 502, 503, 504, 520, 522, 524, 529})
 _LONGEST_PAUSE = 60.0
+_WRONG_HINT = (
+    "what this request asks for may be more than the server does: its length, tools, "
+    "response_format; look at the server's log"
+)
 _STATUS_HINTS = {
     401: "the key is missing or not accepted: lm-eval's clients send the one in OPENAI_API_KEY",
     403: "the key may not use this model or endpoint",
+    400: _WRONG_HINT,
+    422: _WRONG_HINT,
     404: "does base_url lead to the endpoint itself (.../v1/completions), and does the server have "
     "this model? .../v1/models lists its models",
 }
@@ -265,7 +271,7 @@ class _Exchange:
 
     async def json(self) -> Any:
         # Servers that do not say that it is JSON are read all the same, as lm-eval's other way does
-        answer = json.loads(await read_text(self._response))
+        answer = read_answer(await read_text(self._response))
         told = answer.get("system_fingerprint") if isinstance(answer, dict) else None
         self.fingerprint = told if isinstance(told, str) else ""
         return answer

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from evalguard.core.redaction import redact_value
+from evalguard.core.redaction import redact_value, redacted_text
+from evalguard.errors import UsageError
 from evalguard.models.served.context_length import LENGTH_KEYS
 from evalguard.models.served.exchange import ask_server
 
@@ -39,10 +40,45 @@ def read_server_facts(lm: Any) -> dict[str, Value]:
     return dict(_read_pages(lm, url, str(lm.model)))
 
 
+def settle_model_name(lm: Any) -> None:
+    """Give a client the name of the one model that its server lists, where nobody gave one.
+
+    Raises:
+        UsageError: the server lists several, or none.
+        Exception: it does not answer.
+    """
+    url = str(lm.base_url or "")
+    if lm.model or not url.startswith(("http://", "https://")):
+        return
+    page = f"{_prefix(url)}/models"
+    answer = ask_server(lm, page, seconds=_PATIENCE)
+    try:
+        found = json.loads(answer.text) if answer.ok else None
+    except (ValueError, RecursionError):
+        found = None
+    names = [str(one["id"]) for one in _entries(found) if one.get("id")]
+    if len(names) != 1:
+        listed = f"lists {len(names)}: {', '.join(names[:8])}" if names else "lists none"
+        raise UsageError(
+            f"no model is named, and {redacted_text(page)} {listed}",
+            hint="name it: --base-model-args model=NAME, --cand-model-args model=NAME",
+        )
+    lm.model = names[0]
+
+
+def _entries(found: Any) -> list[dict[str, Any]]:
+    listed = found.get("data") if isinstance(found, dict) else None
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _prefix(url: str) -> str:
+    return next((url.removesuffix(end) for end in _ENDPOINTS if url.endswith(end)), url)
+
+
 def _read_pages(lm: Any, url: str, model: str) -> Iterator[tuple[str, Value]]:
     from aiohttp import ClientConnectorError, ServerDisconnectedError
 
-    prefix = next((url.removesuffix(end) for end in _ENDPOINTS if url.endswith(end)), url)
+    prefix = _prefix(url)
     root = prefix.removesuffix("/v1")
     # SGLang's own endpoint stands beside /v1, and not in it.
     lists: dict[str, tuple[str, ...]] = {f"{prefix}/models": (), f"{root}/v1/models": ()}
@@ -75,8 +111,7 @@ def _choose(found: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Value]
 
 
 def _model_entry(found: Mapping[str, Any], model: str) -> dict[str, Value]:
-    listed = found.get("data")
-    entries = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    entries = _entries(found)
     named = [one for one in entries if one.get("id") == model]
     entry = (named or (entries if len(entries) == 1 else [{}]))[0]
     # Of an adapter, vLLM and SGLang tell lengths with the model that it belongs to.
