@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from evalguard.core.reports.resources import AnswerCounts, Phase, PhaseName, Resources
 from evalguard.core.scorer import Response, Scorer
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.models.machine import peak_device_memory
 from evalguard.run.executing.task_progress import ScoredBlocks
 from evalguard.worker.peak_memory import peak_memory
@@ -32,8 +34,23 @@ class _TaskWork:
     documents: int = 0
     kept: int = 0
     ahead: int = 0
-    tokens: int = 0
+    tokens: Counter[int] = field(default_factory=Counter)
     hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPace:
+    """What one model did for one task.
+
+    Attributes:
+        seconds: by the clock on the wall.
+        tokens: that it read, by document.
+        hidden: whether any response did not tell.
+    """
+
+    seconds: float
+    tokens: Mapping[int, int]
+    hidden: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,12 +60,15 @@ class Meter:
     Attributes:
         clock: seconds since 1970, which somebody may set; ``wall`` and ``cpu`` only go forward.
         loads: models that were loaded.
+        steady: whether a model's first, slow requests are to count as loading it, so that the time
+            of a few documents says what many take.
     """
 
     wall: Callable[[], float] = time.perf_counter
     cpu: Callable[[], float] = time.process_time
     clock: Callable[[], float] = time.time
     loads: int = 0
+    steady: bool = False
     _inside: list[_PhaseKey] = field(default_factory=lambda: [("preparing", (), "")])
     _spent: dict[_PhaseKey, _SpentTime] = field(default_factory=dict)
     _work: dict[tuple[str, str], _TaskWork] = field(default_factory=dict)
@@ -99,27 +119,29 @@ class Meter:
             whole.cpu += before.cpu
 
     def count(
-        self, models: Sequence[str], task: str, documents: int, answered: ScoredBlocks
+        self, models: Sequence[str], blocks: Sequence[RequestBlock], answered: ScoredBlocks
     ) -> None:
         """Count an answered block, each model's responses."""
-        for model, told, kept in zip(models, answered.responses, answered.kept, strict=True):
-            work = self._work.setdefault((model, task), _TaskWork())
+        for model, block, told, kept in zip(
+            models, blocks, answered.responses, answered.kept, strict=True
+        ):
+            documents = len(block.doc_ids)
+            work = self._work.setdefault((model, block.requests[0].task), _TaskWork())
             again = min(work.ahead, documents)
             work.ahead -= again
             work.documents += documents - again
             if kept:
                 work.kept += documents - again
             else:
-                self._feed(work, told)
+                self._feed(work, block, told)
 
-    def count_ahead(
-        self, model: str, task: str, documents: int, responses: Sequence[Response]
-    ) -> None:
+    def count_ahead(self, model: str, block: RequestBlock, responses: Sequence[Response]) -> None:
         """Count a block that was scored before it is asked for: it will then come from the cache.
 
         The time since the block before, inside ``ahead``, becomes that of this task.
         """
         self._charge()
+        task, documents = block.requests[0].task, len(block.doc_ids)
         waited = self._spent.pop(("scoring", (model,), _AHEAD), _SpentTime())
         spent = self._spent.setdefault(("scoring", (model,), task), _SpentTime())
         spent.wall += waited.wall
@@ -127,7 +149,15 @@ class Meter:
         work = self._work.setdefault((model, task), _TaskWork())
         work.documents += documents
         work.ahead += documents
-        self._feed(work, responses)
+        self._feed(work, block, responses)
+
+    def pace(self, model: str, task: str) -> TaskPace | None:
+        """What a model did for a task; None where it did nothing, or all was kept."""
+        work = self._work.get((model, task), _TaskWork())
+        if not work.tokens:
+            return None
+        spent = self._spent.get(("scoring", (model,), task), _SpentTime())
+        return TaskPace(seconds=spent.wall, tokens=work.tokens, hidden=work.hidden)
 
     def seconds_per_document(self, model: str, task: str) -> float | None:
         """Wall-clock seconds that a model took for a document; None where all were kept."""
@@ -135,6 +165,10 @@ class Meter:
         fresh = work.documents - work.kept
         spent = self._spent.get(("scoring", (model,), task), _SpentTime())
         return spent.wall / fresh if fresh else None
+
+    def load_seconds(self, model: str) -> float:
+        """Wall-clock seconds that loading a model took; 0 where it was not loaded."""
+        return self._spent.get(("loading", (model,), ""), _SpentTime()).wall
 
     def seconds_per_load(self) -> float:
         """Wall-clock seconds that loading a model took, on average; 0 where none was loaded."""
@@ -172,15 +206,16 @@ class Meter:
                 kept=sum(work.kept for work in works),
                 tokens=None
                 if any(work.hidden for work in works)
-                else sum(work.tokens for work in works),
+                else sum(work.tokens.total() for work in works),
             )
             for model in dict.fromkeys(model for model, _ in self._work)
             for works in [[work for (of, _), work in self._work.items() if of == model]]
         )
 
     @staticmethod
-    def _feed(work: _TaskWork, responses: Sequence[Response]) -> None:
-        work.tokens += sum(response.n_tokens for response in responses)
+    def _feed(work: _TaskWork, block: RequestBlock, responses: Sequence[Response]) -> None:
+        for request, response in zip(block.requests, responses, strict=True):
+            work.tokens[request.doc_id] += response.n_tokens
         work.hidden = work.hidden or any(response.n_tokens == 0 for response in responses)
 
     def _charge(self) -> None:

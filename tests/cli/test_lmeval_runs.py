@@ -128,10 +128,17 @@ def test_a_finished_run_can_stand_beside_a_model(
     assert acc["bit_identical"]
 
 
-def test_a_run_against_itself_is_bit_identical(run: Any, base_run: Path) -> None:
-    ran = run("compare", "--base", base_run, "--cand", base_run, "--json")
+def test_one_model_run_twice_is_bit_identical(run: Any, lm_eval: Any, base_run: Path) -> None:
+    again = lm_eval("llama")
+    ran = run("compare", "--base", base_run, "--cand", again, "--json")
     assert ran.code == 0
     assert all(c["bit_identical"] for c in ran.document["comparisons"])
+
+
+def test_a_run_against_itself_says_nothing(run: Any, base_run: Path) -> None:
+    ran = run("compare", "--base", base_run, "--cand", base_run, "--json")
+    assert ran.code == 3
+    assert all("both sides are one run" in c["reason"] for c in ran.document["comparisons"])
 
 
 def test_a_run_of_a_model_that_answered_nan_fails_on_every_metric(
@@ -228,11 +235,13 @@ def test_the_newest_of_several_dates_is_read_and_said(
     assert json.loads(ran.out)["candidate"]["name"] == "dated"
 
 
-def test_no_model_library_is_loaded_for_finished_runs(base_run: Path, tmp_path: Path) -> None:
-    words = ["compare", "--base", str(base_run), "--cand", str(base_run)]
+def test_no_model_library_is_loaded_for_finished_runs(
+    base_run: Path, other_run: Path, tmp_path: Path
+) -> None:
+    words = ["compare", "--base", str(base_run), "--cand", str(other_run)]
     code = (
         f"import sys, evalguard.cli\ntry: evalguard.cli.main({words!r})\n"
-        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "except SystemExit as end: assert end.code in (0, 1), end.code\n"
         "heavy = ('torch', 'lm_eval', 'transformers', 'datasets')\n"
         "assert not [m for m in heavy if m in sys.modules]"
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from evalguard.core.scorer import Response
+from evalguard.core.scorer import Request, Response
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.executing.task_progress import ScoredBlocks
-from evalguard.run.meter import Meter
+from evalguard.run.meter import Meter, TaskPace
 
 
 class Clock:
@@ -29,8 +32,19 @@ def meter(clock: Clock) -> Meter:
     return Meter(wall=clock, cpu=lambda: clock.now / 2.0)
 
 
-def block(*tokens: int, kept: bool = False) -> ScoredBlocks:
-    return ScoredBlocks(responses=(tuple(Response(n_tokens=n) for n in tokens),), kept=(kept,))
+def block(task: str, documents: Sequence[int]) -> RequestBlock:
+    requests = tuple(
+        Request(task=task, doc_id=doc_id, index=0, kind="loglikelihood", arguments=("a", "b"))
+        for doc_id in documents
+    )
+    return RequestBlock(index=0, requests=requests, digest=task, doc_ids=tuple(documents))
+
+
+def count(meter: Meter, model: str, task: str, *tokens: int, kept: bool = False) -> None:
+    """Count a block of a task: tokens of its documents, from the first on."""
+    told = tuple(Response(n_tokens=n) for n in tokens)
+    answered = ScoredBlocks(responses=(told,), kept=(kept,))
+    meter.count([model], [block(task, range(len(tokens)))], answered)
 
 
 def test_time_belongs_to_the_innermost_phase(meter: Meter, clock: Clock) -> None:
@@ -75,8 +89,8 @@ def test_tasks_of_one_model_are_one_phase_of_the_report(meter: Meter, clock: Clo
 def test_kept_answers_cost_no_tokens_and_no_pace(meter: Meter, clock: Clock) -> None:
     with meter.phase("scoring", ("a",), "t"):
         clock.now += 6.0
-        meter.count(["a"], "t", 2, block(10, 20))
-        meter.count(["a"], "t", 6, block(10, 20, kept=True))
+        count(meter, "a", "t", 10, 20)
+        count(meter, "a", "t", *[10] * 6, kept=True)
     (answers,) = meter.resources().answers
     assert (answers.documents, answers.kept, answers.tokens) == (8, 6, 30)
     assert meter.seconds_per_document("a", "t") == 3.0
@@ -85,15 +99,15 @@ def test_kept_answers_cost_no_tokens_and_no_pace(meter: Meter, clock: Clock) -> 
 
 
 def test_where_all_was_kept_no_pace_is_known(meter: Meter) -> None:
-    meter.count(["a"], "t", 6, block(10, kept=True))
+    count(meter, "a", "t", *[10] * 6, kept=True)
     assert meter.seconds_per_document("a", "t") is None
     assert meter.seconds_per_document("unheard-of", "t") is None
     assert meter.resources().tokens_per_second is None
 
 
 def test_hidden_tokens_are_not_counted_as_none_at_all(meter: Meter) -> None:
-    meter.count(["a"], "t", 1, block(0, 5))
-    meter.count(["b"], "t", 1, block(5))
+    count(meter, "a", "t", 0, 5)
+    count(meter, "b", "t", 5)
     assert [one.tokens for one in meter.resources().answers] == [None, 5]
     assert meter.resources().tokens is None
 
@@ -103,7 +117,7 @@ def test_each_model_has_its_own_share_of_a_block(meter: Meter) -> None:
         responses=((Response(n_tokens=3),), (Response(n_tokens=4),)), kept=(True, False)
     )
     assert not both.cached
-    meter.count(["a", "b"], "t", 1, both)
+    meter.count(["a", "b"], [block("t", [0])] * 2, both)
     assert [(one.kept, one.tokens) for one in meter.resources().answers] == [(1, 0), (0, 4)]
 
 
@@ -114,7 +128,7 @@ def test_models_that_start_over_keep_the_time_and_forget_the_answers(
         meter.start_over()
         with meter.phase("scoring", ("a",), "t"):
             clock.now += seconds
-            meter.count(["a"], "t", 2, block(10, 20))
+            count(meter, "a", "t", 10, 20)
     assert meter.resources().seconds("scoring") == 7.0
     assert [one.documents for one in meter.resources().answers] == [2]
     assert meter.seconds_per_document("a", "t") == 0.5
@@ -125,13 +139,26 @@ def test_blocks_that_workers_score_ahead_are_scored_once_and_not_cached(
 ) -> None:
     with meter.ahead("a"):
         clock.now += 3.0
-        meter.count_ahead("a", "t", 2, block(10, 20).responses[0])
+        meter.count_ahead("a", block("t", [0, 1]), [Response(n_tokens=10), Response(n_tokens=20)])
         clock.now += 1.0
-        meter.count_ahead("a", "u", 1, block(10).responses[0])
+        meter.count_ahead("a", block("u", [0]), [Response(n_tokens=10)])
     for task, documents in (("t", 2), ("u", 1), ("t", 6)):
-        meter.count(["a"], task, documents, block(10, kept=True))
+        count(meter, "a", task, *[10] * documents, kept=True)
     (answers,) = meter.resources().answers
     assert (answers.documents, answers.kept, answers.tokens) == (9, 6, 40)
     assert meter.resources().tokens_per_second == 10.0
     assert meter.seconds_per_document("a", "t") == 1.5
     assert meter.seconds_per_document("a", "u") == 1.0
+
+
+def test_the_pace_of_a_task_has_the_tokens_of_each_document(meter: Meter, clock: Clock) -> None:
+    with meter.phase("loading", ("a",)):
+        clock.now += 5.0
+    for tokens in ((10, 20), (1, 2)):  # a task that asks in two ways
+        with meter.phase("scoring", ("a",), "t"):
+            clock.now += 3.0
+            count(meter, "a", "t", *tokens)
+    pace = meter.pace("a", "t")
+    assert pace == TaskPace(seconds=6.0, tokens={0: 11, 1: 22}, hidden=False)
+    assert meter.load_seconds("a") == 5.0
+    assert meter.pace("a", "u") is None

@@ -15,11 +15,11 @@ from small_world import N_LONG, SmallWorld, make_world
 import evalguard
 from evalguard.core.checksum import with_checksum
 from evalguard.core.gate import Gate
-from evalguard.core.scorer import Request, Response
 from evalguard.errors import EvaluationError, StoreError, UsageError
+from evalguard.run.meter import TaskPace
 from evalguard.run.sample_size.comparison_plan import plan
 from evalguard.run.sample_size.metric_plans import PlanAim
-from evalguard.run.sample_size.pace import ModelTiming, TimedScorer
+from evalguard.run.sample_size.pace import expected_cost
 from evalguard.run.sample_size.stored_plan import plan_from_run
 
 Plan = Callable[..., Any]
@@ -216,40 +216,16 @@ def test_what_is_no_stored_run_is_refused(stored: Any, tmp_path: Path) -> None:
         plan_from_run(tmp_path)
 
 
-class Counting:
-    """A scorer whose clock moves by one second per request."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def clock(self) -> float:
-        return self.now
-
-    def score(self, requests: list[Request]) -> list[Response]:
-        self.now += len(requests)
-        return [Response(loglikelihood=-1.0, n_tokens=5 + r.doc_id) for r in requests]
-
-
-def test_warming_up_is_not_timed() -> None:
-    inner = Counting()
-    scorer = TimedScorer(inner, inner.clock)  # type: ignore[arg-type]
-    requests = [
-        Request(task="t", doc_id=i, index=0, kind="loglikelihood", arguments=("a", "b"))
-        for i in range(10)
-    ]
-    scorer.score(requests)
-    assert inner.now == 14.0
-    assert scorer.tasks["t"].seconds == 10.0
-    cost = scorer.tasks["t"].cost("t", "base", 100, confidence=0.95)
-    assert cost.pilot_tokens == sum(range(5, 15))
+def test_a_run_costs_what_the_tokens_of_its_pilot_say() -> None:
+    pace = TaskPace(seconds=10.0, tokens=dict(enumerate(range(5, 15))), hidden=False)
+    cost = expected_cost(pace, "t", "base", 100, confidence=0.95)
+    assert (cost.pilot_documents, cost.pilot_tokens) == (10, sum(range(5, 15)))
     assert cost.tokens is not None
     assert cost.tokens.amount == pytest.approx(950)
     assert cost.seconds.amount == pytest.approx(100)
 
 
 def test_hidden_tokens_leave_the_time() -> None:
-    timed = ModelTiming()
-    request = Request(task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("a", "b"))
-    timed.add(3.0, [request], [Response(loglikelihood=-1.0)])
-    cost = timed.cost("t", "base", 10, confidence=0.95)
+    pace = TaskPace(seconds=3.0, tokens={0: 0}, hidden=True)
+    cost = expected_cost(pace, "t", "base", 10, confidence=0.95)
     assert (cost.pilot_tokens, cost.tokens, cost.seconds.amount) == (None, None, 30.0)

@@ -90,14 +90,14 @@ class TaskProgress:
     def run(
         self,
         block_scorer: BlockScorer,
-        advance: Callable[[int, ScoredBlocks], None],
+        advance: Callable[[Sequence[RequestBlock], ScoredBlocks], None],
         *,
         alone: bool = False,
     ) -> None:
         """Answer every block that is left but for those that other processes are scoring.
 
         Args:
-            advance: is told of every finished block: its documents, and the answers.
+            advance: is told of every finished block of each model, and the answers.
             alone: score these too.
         """
         left = []
@@ -117,7 +117,7 @@ class TaskProgress:
                 for request, response in zip(block.requests, told, strict=True):
                     found[request.doc_id, request.index] = response
             self.done += len(blocks[0].doc_ids)
-            advance(len(blocks[0].doc_ids), answered)
+            advance(blocks, answered)
         self.left = left
 
 

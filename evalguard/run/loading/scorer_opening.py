@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from evalguard.core.scorer import (
     Scorer,
@@ -27,14 +27,6 @@ from evalguard.worker.ray_plan import RayPlan
 
 if TYPE_CHECKING:
     from evalguard.run.options import CompareOptions
-
-
-class ScorerOpener(Protocol):
-    """Loads a variant, as ``open_scorer`` does."""
-
-    def __call__(
-        self, variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
-    ) -> Scorer: ...
 
 
 def open_scorer(

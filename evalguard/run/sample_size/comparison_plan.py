@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from evalguard.models.logits_file import is_logits_file
 from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
 from evalguard.run.interrupts import NOTHING_CACHED, interruptible
+from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.run_environment import read_environment
 from evalguard.run.sample_size.metric_plans import PlanAim, plan_metrics
-from evalguard.run.sample_size.pace import ScorerStopwatch
+from evalguard.run.sample_size.pace import expected_cost
 from evalguard.run.sample_size.plan_result import PlanResult
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.scoring.scored_side import ScoredSide
@@ -75,9 +76,9 @@ def plan(
     aim = PlanAim.of(choices.gate, power)
     sampled = dataclasses.replace(choices.task_options, sample=pilot)
     choices = dataclasses.replace(choices, task_options=sampled)
-    watch = ScorerStopwatch()
+    meter = Meter(steady=True)
     with interruptible("scoring the pilot", hint=NOTHING_CACHED):
-        scored = score_sides(sources, choices, options, opener=watch.open)
+        scored = score_sides(sources, choices, options, meter=meter)
     scored = _drop_unplannable(scored[0]), _drop_unplannable(scored[1])
     metrics, failed = plan_metrics(scored, sources, choices, aim)
     roles = _scored_roles(sources)
@@ -88,8 +89,8 @@ def plan(
         base=scored[0].identity,
         candidate=scored[1].identity,
         metrics=metrics,
-        costs=_task_costs(watch, roles, metrics, confidence=aim.confidence),
-        load_seconds=dict(zip(roles, watch.load_seconds[-len(roles) :], strict=True)),
+        costs=_task_costs(meter, roles, metrics, confidence=aim.confidence),
+        load_seconds={role: meter.load_seconds(name) for role, name in roles.items()},
         pilot=facts,
         aim=aim.facts(metrics),
         exit_code=EXIT_FAILED if failed or not metrics else EXIT_PASSED,
@@ -166,14 +167,14 @@ def _told_of(side: ScoredSide) -> tuple[str, ...]:
     return (*(one.text for one in (*side.findings, *of_model)), *side.notes)
 
 
-def _scored_roles(sources: Sequence[Source]) -> list[Role]:
+def _scored_roles(sources: Sequence[Source]) -> dict[Role, str]:
     pairs = zip(_ROLES, sources, strict=True)
-    return [role for role, source in pairs if isinstance(source, ModelSource)]
+    return {role: source.name for role, source in pairs if isinstance(source, ModelSource)}
 
 
 def _task_costs(
-    watch: ScorerStopwatch,
-    roles: Sequence[Role],
+    meter: Meter,
+    roles: Mapping[Role, str],
     metrics: Sequence[MetricPlan],
     *,
     confidence: float,
@@ -181,8 +182,9 @@ def _task_costs(
     """What the planned run costs, task by task; a task without metrics costs what it costs too."""
     planned = {metric.pilot.task: metric.n for metric in metrics}
     return tuple(
-        scorer.tasks[task].cost(task, role, n, confidence=confidence)
+        expected_cost(pace, task, role, n, confidence=confidence)
         for task, n in planned.items()
-        for role, scorer in zip(roles, watch.scorers[-len(roles) :], strict=True)
-        if task in scorer.tasks
+        for role, name in roles.items()
+        for pace in [meter.pace(name, task)]
+        if pace is not None
     )

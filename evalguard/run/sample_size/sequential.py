@@ -12,7 +12,6 @@ from evalguard.harness.score_tables import TaskScores
 from evalguard.run.choices import Choices
 from evalguard.run.cluster_fields import cluster_documents
 from evalguard.run.executing.batches import score_with_fallback
-from evalguard.run.loading.scorer_opening import ScorerOpener
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.drawn_tables import (
@@ -53,7 +52,6 @@ def score_in_looks(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: ScorerOpener | None = None,
     meter: Meter | None = None,
 ) -> tuple[tuple[ScoredSide, ScoredSide], Stops]:
     """Ask random documents of every task, look after look, until its gated metrics are decided.
@@ -67,7 +65,7 @@ def score_in_looks(
     """
     models = [source for source in sources if isinstance(source, ModelSource)]
     (scored, stops), notes = score_with_fallback(
-        models, choices, lambda choices: _score_looks(sources, choices, options, opener, meter)
+        models, choices, lambda choices: _score_looks(sources, choices, options, meter)
     )
     base, candidate = (
         replace(side, notes=(*side.notes, *notes)) if isinstance(source, ModelSource) else side
@@ -80,15 +78,12 @@ def _score_looks(
     sources: tuple[Source, Source],
     choices: Choices,
     options: CompareOptions,
-    opener: ScorerOpener | None,
     meter: Meter | None,
 ) -> tuple[tuple[ScoredSide, ScoredSide], Stops]:
     assert choices.sequential_alpha is not None
     models = [source for source in sources if isinstance(source, ModelSource)]
     shown = tokens_beside_server(models)
-    with open_run_context(
-        choices, options, opener=opener, meter=meter, shown_tokens=shown
-    ) as context:
+    with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
         for source in sources:
             if isinstance(source, BaselineSource):
                 check_stored_requests(source, context.evaluator, choices)

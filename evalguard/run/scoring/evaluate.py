@@ -253,9 +253,8 @@ class Evaluator:
 
     def count_ahead(self, block: RequestBlock, model: str, responses: Sequence[Response]) -> None:
         """Show and count a block that ``score_ahead`` has put into the cache."""
-        documents = len(block.doc_ids)
-        self.progress.advance(documents)
-        self.meter.count_ahead(model, block.requests[0].task, documents, responses)
+        self.progress.advance(len(block.doc_ids))
+        self.meter.count_ahead(model, block, responses)
 
     def note(self, text: str) -> None:
         """Say something about this evaluation, once."""
@@ -281,9 +280,9 @@ class Evaluator:
         models = [name for name, _ in block_scorer.models]
         names = " and ".join(models)
 
-        def advance(documents: int, answered: ScoredBlocks) -> None:
-            self.progress.advance(documents, cached=answered.cached)
-            self.meter.count(models, task_progress.task, documents, answered)
+        def advance(blocks: Sequence[RequestBlock], answered: ScoredBlocks) -> None:
+            self.progress.advance(len(blocks[0].doc_ids), cached=answered.cached)
+            self.meter.count(models, blocks, answered)
 
         self.progress.start(names, task_progress.task, task_progress.total - task_progress.done)
         try:

@@ -27,7 +27,7 @@ from evalguard.run.loading.foreign_code import has_own_process, needs_worker
 from evalguard.run.loading.known_models import KnownModel, KnownModels
 from evalguard.run.loading.lazy_scorer import LazyScorer
 from evalguard.run.loading.library_patches import runs_other_code
-from evalguard.run.loading.scorer_opening import ScorerOpener, open_scorer
+from evalguard.run.loading.scorer_opening import open_scorer
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
@@ -48,6 +48,7 @@ from evalguard.worker.server_pool import keep_servers
 
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
+_WARMING_DOCUMENTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,6 @@ class RunContext:
     choices: Choices
     options: CompareOptions
     cache_dir: Path
-    opener: ScorerOpener
     known: KnownModels | None = None
     shown_tokens: int = 0
     actors: ActorScoring | None = None
@@ -91,6 +91,7 @@ class RunContext:
             self._check_clusters(scorer)
             self._check_fair(scorer)
             self._probe(LoadedModel(source.name, scorer))
+            self._warm_up(LoadedModel(source.name, scorer))
             yield LoadedModel(source.name, scorer)
             self._note_unloaded(source, scorer)
         finally:
@@ -161,6 +162,18 @@ class RunContext:
             requests = [one for block in blocks if block.kind in kinds for one in block.requests]
             served.probe(requests)
 
+    def _warm_up(self, model: LoadedModel) -> None:
+        """Be done with what is slow only once: kernels, threads, caches of a processor.
+
+        A server runs already, and what it was asked it would answer from its prefix cache.
+        """
+        meter = self.evaluator.meter
+        if not meter.steady or served_scorer(model.scorer) is not None:
+            return
+        with interruptible(f"warming up {model.name}"), meter.phase("loading", (model.name,)):
+            for block in self.evaluator.first_blocks(model.scorer, _WARMING_DOCUMENTS):
+                model.scorer.score(block.requests)
+
     def _sample(self, scorer: Scorer) -> list[Request]:
         """The first requests of every task; as this model is asked them."""
         blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
@@ -203,12 +216,12 @@ class RunContext:
         loading = self.evaluator.meter.phase("loading", (source.name,))
         with interruptible(f"loading {source.name}"), with_location(source), loading:
             try:
-                scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+                scorer = open_scorer(source.variant, policy, self.options, cache_dir=self.cache_dir)
             except WorkerError as error:
                 if self.actors is None or error.cause != "unplaced":
                     raise
                 self.actors.close()  # they have the places that are left of a cluster
-                scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+                scorer = open_scorer(source.variant, policy, self.options, cache_dir=self.cache_dir)
         if isinstance(scorer, LMScorer):
             scorer.show_top_tokens(self.shown_tokens)
         self.evaluator.meter.loaded(scorer)
@@ -289,14 +302,12 @@ def open_run_context(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: ScorerOpener | None = None,
     meter: Meter | None = None,
     shown_tokens: int = 0,
 ) -> Iterator[RunContext]:
     """Load the tasks, and open score cache and progress for a run.
 
     Args:
-        opener: loads a model in place of ``open_scorer``.
         meter: counts what this takes.
         shown_tokens: as of the context.
 
@@ -305,9 +316,8 @@ def open_run_context(
     """
     cache_dir = open_cache_dir(options.cache_dir)
     this_run()  # worker processes that are started from here on belong to it
-    # Before tasks and models bring in libraries, which set variables of their own. Who gives an
-    # opener wants to see every model loaded.
-    known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None
+    # Before tasks and models bring in libraries, which set variables of their own.
+    known = KnownModels.kept_in(cache_dir) if options.use_cache else None
     with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
         stack.enter_context(keep_servers(1 if choices.memory == "sequential" else 2))
         stack.callback(clear_shared_texts)
@@ -339,7 +349,6 @@ def open_run_context(
             choices=choices,
             options=options,
             cache_dir=cache_dir,
-            opener=opener or open_scorer,
             known=known,
             shown_tokens=shown_tokens,
             actors=actors,

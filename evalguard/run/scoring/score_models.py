@@ -9,7 +9,6 @@ from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
 from evalguard.run.choices import Choices
 from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.interrupts import interruptible
-from evalguard.run.loading.scorer_opening import ScorerOpener
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluation
@@ -37,7 +36,6 @@ def score_models(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: ScorerOpener | None = None,
     meter: Meter | None = None,
     stored: BaselineSource | None = None,
     reference: FileSource | None = None,
@@ -45,7 +43,6 @@ def score_models(
     """Score each model on all tasks, and compare the distributions of two where that can be done.
 
     Args:
-        opener: loads a model in place of ``open_scorer``.
         meter: counts what this takes.
         stored: the base in whose place scores stand that were kept of it.
         reference: the base in whose place a file stands; its evaluation is the first then.
@@ -61,9 +58,7 @@ def score_models(
 
     def score(choices: Choices) -> list[Evaluation]:
         shown = tokens_beside_server(sources)
-        with open_run_context(
-            choices, options, opener=opener, meter=meter, shown_tokens=shown
-        ) as context:
+        with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
             if stored is not None:
                 check_stored_requests(stored, context.evaluator, choices)
             plan = ScoringPlan(context)
@@ -95,14 +90,12 @@ def score_sides(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: ScorerOpener | None = None,
     meter: Meter | None = None,
     base: ScoredSide | None = None,
 ) -> tuple[ScoredSide, ScoredSide]:
     """Score the sides that are models; the others have their scores.
 
     Args:
-        opener: loads a model in place of ``open_scorer``, for a caller that watches it work.
         meter: counts what this takes.
         base: the first side, where it is scored already.
     """
@@ -112,7 +105,7 @@ def score_sides(
     reference = next((source for source in asked if isinstance(source, FileSource)), None)
     evaluations = iter(
         score_models(
-            models, choices, options, opener=opener, meter=meter, stored=stored,
+            models, choices, options, meter=meter, stored=stored,
             reference=reference,
         )
     )  # fmt: skip
