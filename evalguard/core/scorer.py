@@ -226,6 +226,24 @@ class Scorer(Protocol):
         """Release the model. May be called twice."""
 
 
+class PiecewiseScorer(Scorer, Protocol):
+    """A scorer that can generate the texts of a block piece by piece, as it would all at once."""
+
+    def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Return the places of requests that are best generated together, part by part.
+
+        The parts hold whole batches: one after the other they are answered exactly as ``score``
+        answers all. One part where that is not so: where texts are drawn at random, say.
+        """
+
+
+def generation_parts(scorer: Scorer, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+    """The parts of any scorer: one of all requests, where it cannot cut them."""
+    cut = getattr(scorer, "generation_parts", None)
+    found: list[tuple[int, ...]] = [tuple(range(len(requests)))] if cut is None else cut(requests)
+    return found
+
+
 class ReassignableScorer(Scorer, Protocol):
     """A scorer whose settings can be given other values, where that is safe."""
 

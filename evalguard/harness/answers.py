@@ -98,6 +98,20 @@ def score_answers(task_requests: TaskRequests, responses: Sequence[Response]) ->
     )
 
 
+def look_for_answers(
+    task_requests: TaskRequests, responses: Sequence[Response]
+) -> dict[str, FilterAnswers]:
+    """What each filter finds in single generated answers, by its name; nothing is scored.
+
+    Raises:
+        EvaluationError: the task's own filters fail.
+    """
+    by_document = _fill(task_requests, responses)
+    what = f"task '{task_requests.task}': its own code fails on the model's answers"
+    with lm_eval_surroundings():
+        return score_alone(replace(task_requests, average_repeats=False), by_document, what)
+
+
 def _with_infinity(request: Request, response: Response) -> Response:
     """The response with minus infinity where a server wrote a number for it."""
     if response.loglikelihood is None:

@@ -42,11 +42,13 @@ class FilterAnswers:
         scores: lm-eval's items of each answer, by metric; {} where documents have one answer, or
             the filter uses answers together.
         first_only: the filter does nothing but take the first answer.
+        extracts: it looks for an answer inside of each text, and may find none.
     """
 
     missing: Mapping[int, Sequence[bool]] = field(default_factory=dict)
     scores: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     first_only: bool = False
+    extracts: bool = False
 
 
 def score_alone(
@@ -80,6 +82,7 @@ def score_alone(
             missing=walked.missing if getattr(task, "FINDS_ANSWERS", True) else {},
             scores=scores,
             first_only=walked.whole and len(steps) == 1,
+            extracts=walked.extracts,
         )
     return found
 
@@ -89,12 +92,13 @@ class _Walked:
     """Answers after a filter's steps up to the first that uses them together.
 
     ``answers``: doc_id -> one list per repeat, with the answer to each of the document's requests;
-    ``whole``: nothing but taking the first one was left.
+    ``whole``: nothing but taking the first one was left; ``extracts``: a step may find nothing.
     """
 
     answers: Mapping[int, Sequence[list[Any]]]
     missing: Mapping[int, Sequence[bool]]
     whole: bool
+    extracts: bool
 
 
 def _walk(steps: Sequence[Any], by_document: ByDocument) -> _Walked:
@@ -129,6 +133,7 @@ def _walk(steps: Sequence[Any], by_document: ByDocument) -> _Walked:
         if known
         else {},
         whole=whole,
+        extracts=any(hasattr(step, "fallback") for step in steps[:taken]),
     )
 
 

@@ -64,6 +64,8 @@ T = TypeVar("T")
 # Looking through a million objects takes a third of a second; Python itself does it in time for
 # models of less than this (200 MB in float32).
 _WORTH_COLLECTING = 50_000_000
+# Answers of a server that are waited for at a time, to be looked at: all are asked for before.
+_WAITED = 8
 
 
 class LMScorer:
@@ -283,6 +285,22 @@ class LMScorer:
                     replace(one, arguments=own) for one, own in zip(requests, rendered, strict=True)
                 ]
             return [encode_request(lm, request) for request in requests]
+
+    def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Which requests are generated together; see ``PiecewiseScorer``.
+
+        A server is asked for all of them by then, and waited for some at a time.
+        """
+        places = tuple(range(len(requests)))
+        if self._served is not None:
+            self._submit(requests)
+            return [places[at : at + _WAITED] for at in range(0, len(places), _WAITED)]
+        cut = getattr(self._open_lm(), "generation_parts", None)
+        if cut is None:
+            return [places]
+        with explain_failures("generate_until", requests), silence_libraries():
+            found: list[tuple[int, ...]] = cut(self._rendered(self._arguments(requests)))
+        return found
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Score one block of requests, all of one kind; the answers in the order asked.

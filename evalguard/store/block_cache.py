@@ -123,6 +123,11 @@ class BlockCache(Generic[Content]):
             # The folder of the cache, not of this model: what a disk refuses is said once.
             raise disk_error("write to", self.folder.parent, error, hint=_HINT) from error
 
+    def drop(self, key: str, block: str) -> None:
+        """Remove a block, if it is there; a disk that refuses keeps it until it is pruned."""
+        with contextlib.suppress(OSError):
+            self._path(key, block).unlink()
+
     @contextmanager
     def locked(self, key: str, block: str) -> Iterator[bool]:
         """Hold a block while it is being made, unless another process does; it is not waited for.

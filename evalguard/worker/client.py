@@ -182,6 +182,11 @@ class WorkerScorer:
         doing = f"encoding {_describe_requests(requests)}"
         return list(self._one_each(requests, self._line.call("encode", requests, doing=doing)))
 
+    def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Which requests are generated together; see ``PiecewiseScorer``."""
+        doing = f"planning {_describe_requests(requests)}"
+        return list(self._line.call("generation_parts", requests, doing=doing))
+
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Score one block of requests, all of one kind; the answers in the order asked."""
         doing = f"scoring {_describe_requests(requests)}"

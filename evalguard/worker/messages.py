@@ -54,6 +54,7 @@ CallName = Literal[
     "reassign",
     "describe",
     "encode",
+    "generation_parts",
     "score",
     "score_reference",
     "next_reference",
@@ -226,6 +227,7 @@ CALLS: Mapping[str, CallForm] = {
     "reassign": CallForm(VARIANT, codec_of(ModelDescription | None)),  # None: only loading can
     "describe": CallForm(_NOTHING, DESCRIPTION),
     "encode": CallForm(REQUESTS, TOKEN_IDS),
+    "generation_parts": CallForm(REQUESTS, TOKEN_IDS),  # places of requests, not ids
     "score": CallForm(REQUESTS, RESPONSES),
     "score_reference": CallForm(codec_of(ReferenceCall), codec_of(ChunkedAnswer)),
     "next_reference": CallForm(_NOTHING, REFERENCE),

@@ -13,6 +13,7 @@ from evalguard.core.scorer import (
     ModelDescription,
     ReassignableScorer,
     Scorer,
+    generation_parts,
 )
 from evalguard.core.settings import Value, Variant
 from evalguard.core.tracing.other_process import TracedScorer
@@ -166,6 +167,8 @@ class _ScorerHandler:
             value = self._ask_traced(call, argument, self._scorer)
         elif call.name == "render_chat":
             value = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
+        elif call.name == "generation_parts":
+            value = generation_parts(self._scorer, argument)
         elif call.name in ("encode", "score"):
             value = getattr(self._scorer, call.name)(list(argument))
         else:

@@ -8,6 +8,7 @@ from typing import Literal
 
 # broken_documents      the candidate gives documents far less than chance
 # loss_is_spread        how many documents carry half of a loss of answers
+# first_answers_fail    most of a model's first answers to a task are cut, empty or hold no answer
 # no_answer_found       a filter finds no answer in many generated texts of a side
 # prompts_differ        how prompts differ that are declared to
 # sides_differ          configs, tokenizers or code of the two models
@@ -30,6 +31,7 @@ from typing import Literal
 FindingKind = Literal[
     "broken_documents",
     "loss_is_spread",
+    "first_answers_fail",
     "no_answer_found",
     "prompts_differ",
     "sides_differ",

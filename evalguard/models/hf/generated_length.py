@@ -7,6 +7,8 @@ from typing import Any
 
 from evalguard.errors import EvaluationError
 
+# Generated one after the other before they are kept: a few minutes of a large model, or less.
+TOKENS_OF_A_PART = 4096
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 

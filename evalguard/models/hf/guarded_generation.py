@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lm_eval.models.utils import has_bos_prefix
+from lm_eval.models.utils import Collator, has_bos_prefix
 
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending, PaddingEffect
 from evalguard.errors import EvaluationError
 from evalguard.models.generated_texts import GeneratedText
 from evalguard.models.hf.encoded_once import EncodingCacheHFLM
-from evalguard.models.hf.generated_length import generated_length, refuse_without_room
+from evalguard.models.hf.generated_length import (
+    TOKENS_OF_A_PART,
+    generated_length,
+    refuse_without_room,
+)
 from evalguard.models.hf.longrope import longrope_switch_length
 from evalguard.models.hf.padding import measure_padding
 from evalguard.models.hf.text_ends import count_generated, find_endings, pad_after
@@ -62,7 +67,7 @@ class GuardedGeneration(EncodingCacheHFLM):
         requests = [_with_number(one, at) for at, one in enumerate(requests)]
         made = self._made = {}
         together = self.batch_size_per_gpu
-        if together != 1 and self._share_no_batch(requests):
+        if together != 1 and self._share_no_batch([request.args for request in requests]):
             self.batch_size_per_gpu = 1
         try:
             texts = super().generate_until(requests, disable_tqdm)
@@ -74,6 +79,37 @@ class GuardedGeneration(EncodingCacheHFLM):
             GeneratedText(text, ended, tokens=tokens)
             for text, (ended, tokens) in zip(texts, found, strict=True)
         ]
+
+    def generation_parts(self, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, ...]]:
+        """Places of requests in whole batches, in the order in which lm-eval generates them.
+
+        As many batches to a part as ``TOKENS_OF_A_PART`` has room for, one after the other.
+
+        Args:
+            arguments: context and generation arguments of each request.
+        """
+        whole = [tuple(range(len(arguments)))]
+        size = self.batch_size_per_gpu
+        options = [given for _, given in arguments]
+        if self.backend != "causal" or not isinstance(size, int) or any(map(_draws, options)):
+            return whole
+        longest = max((generated_length(one, self.max_gen_toks) for one in options), default=1)
+        at_once = max(1, TOKENS_OF_A_PART // max(longest, 1))
+        if len(arguments) <= at_once:
+            return whole
+        if size != 1 and self._share_no_batch(arguments):
+            size = 1
+        if len(arguments) <= at_once * size:
+            return whole
+        ordered = Collator(
+            [(_numbered(context, at), given) for at, (context, given) in enumerate(arguments)],
+            sort_fn=lambda one: (-len(self.tok_encode(str(one[0]))), str(one[0])),
+            group_by="gen_kwargs",
+            group_fn=lambda one: one[1],
+        )
+        batches = [tuple(c.number for c, _ in chunk) for chunk in ordered.get_batched(n=size)]
+        starts = range(0, len(batches), at_once)
+        return [tuple(chain.from_iterable(batches[at : at + at_once])) for at in starts]
 
     def tok_batch_encode(self, strings: list[str], **options: Any) -> Any:
         """Encode contexts for generation, refusing ids that the model does not know.
@@ -182,7 +218,7 @@ class GuardedGeneration(EncodingCacheHFLM):
         """Measure anew what padding does: the model computes something else from now on."""
         self._padding, self._padding_measured = None, False
 
-    def _share_no_batch(self, requests: Sequence[Instance]) -> bool:
+    def _share_no_batch(self, arguments: Sequence[tuple[Any, ...]]) -> bool:
         if self.backend != "causal":
             return False
         switch = longrope_switch_length(self.config)
@@ -194,7 +230,7 @@ class GuardedGeneration(EncodingCacheHFLM):
                 and any(
                     len(self.tok_encode(context)) + generated_length(options, self.max_gen_toks)
                     > switch
-                    for context, options in (request.args for request in requests)
+                    for context, options in arguments
                 )
             )
         )
@@ -211,9 +247,18 @@ class _NumberedText(str):
 
 
 def _with_number(request: Instance, number: int) -> Instance:
-    context = _NumberedText(request.args[0])
+    return replace(request, arguments=(_numbered(request.args[0], number), *request.args[1:]))
+
+
+def _numbered(text: str, number: int) -> _NumberedText:
+    context = _NumberedText(text)
     context.number = number
-    return replace(request, arguments=(context, *request.args[1:]))
+    return context
+
+
+def _draws(options: Mapping[str, Any]) -> bool:
+    """Whether texts are drawn at random: from generators that a call seeds once."""
+    return bool(options.get("do_sample")) or float(options.get("temperature") or 0.0) > 0.0
 
 
 def _join_batches(

@@ -23,7 +23,11 @@ from evalguard.core.settings import Value, Variant
 from evalguard.core.tracing.points import token_inputs
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.hf.against_references import score_against_references, score_with_references
-from evalguard.models.hf.generated_length import generated_length, refuse_without_room
+from evalguard.models.hf.generated_length import (
+    TOKENS_OF_A_PART,
+    generated_length,
+    refuse_without_room,
+)
 from evalguard.models.hf.responses import build_likelihood_responses
 from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens, hash_input_tokens
 from evalguard.models.hf.smaller_batches import BatchTooLargeError
@@ -191,6 +195,17 @@ class RuntimeScorer:
     def reassign(self, variant: Variant) -> bool:  # noqa: ARG002
         """Another assignment is another load."""
         return False
+
+    def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Which requests are generated together: texts are made one by one."""
+        asked = [one.arguments[-1] for one in requests]
+        longest = max(
+            (generated_length(o, _DEFAULT_GENERATED) for o in asked if isinstance(o, dict)),
+            default=1,
+        )
+        size = max(1, TOKENS_OF_A_PART // max(longest, 1))
+        places = range(len(requests))
+        return [tuple(places[at : at + size]) for at in places[::size]]
 
     def render_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool

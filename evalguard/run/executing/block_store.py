@@ -6,15 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalguard.core.scorer import ComparedAnswer, Response, Scorer
+from evalguard.core.scorer import (
+    ComparedAnswer,
+    Request,
+    Response,
+    Scorer,
+    generation_parts,
+)
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
-from evalguard.harness.request_blocks import RequestBlock
+from evalguard.harness.request_blocks import RequestBlock, requests_digest
 from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.kept_blocks import BlockEntry, LoadedModel, SafeBlockCache
 from evalguard.run.executing.work import Unit, UnitAnswer, score_unit
 from evalguard.run.loading.lazy_scorer import LazyScorer, runs_here
 from evalguard.store.kept_answers import DivergenceCache, ReferenceCache, ScoreCache
+
+
+def _watch_nothing(_scorer: Scorer, _asked: Sequence[Request], _told: Sequence[Response]) -> None:
+    """Nobody looks on."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +36,7 @@ class BlockStore:
         note: takes what is to be said of them, ``find_unstored`` what could not be kept.
         show_tokens: whether answers of a model in this process count only with its most probable
             tokens, as a server beside it shows them.
+        watch: is shown texts as they come, part by part of a block.
         scores, divergences: what was answered, and how that differs from a base.
     """
 
@@ -33,8 +44,10 @@ class BlockStore:
     note: Callable[[str], None]
     find_unstored: Callable[[str], None]
     show_tokens: bool = False
+    watch: Callable[[Scorer, Sequence[Request], Sequence[Response]], None] = _watch_nothing
     scores: SafeBlockCache[Sequence[Response]] = field(init=False)
     divergences: SafeBlockCache[ComparedAnswer] = field(init=False)
+    _parts: dict[str, list[str]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Open the caches."""
@@ -94,13 +107,13 @@ class BlockStore:
         """
         found = self._with_distributions(unit, self.key(scorer))
         if found is None:
-            answer = score_unit(scorer, unit)
+            answer = self._scored(unit, scorer)
             self.keep(answer, self.key(scorer))
             return answer
         responses = self.find_responses(unit.block, scorer)
         if responses is not None:
             return replace(found, responses=responses, kept=True)
-        answer = score_unit(scorer, Unit(block=unit.block))
+        answer = self._scored(Unit(block=unit.block), scorer)
         self.keep(answer, self.key(scorer))
         return replace(found, responses=answer.responses)
 
@@ -149,11 +162,34 @@ class BlockStore:
                 f"requests were asked, {len(answer.responses)} answers came back"
             )
         self.scores.put(key, block.digest, answer.responses)
+        for part in self._parts.pop(block.digest, ()):
+            self.scores.drop(key, part)
         self.scores.release(key, block.digest)
         if unit.leaves is not None:
             unit.leaves.put(block, answer.references)
         if unit.beside is not None and answer.compared is not None:
             self.divergences.put(*self._pair(unit, key), answer.compared)
+
+    def _scored(self, unit: Unit, scorer: Scorer) -> UnitAnswer:
+        """Have a unit answered; texts part by part, each kept from the moment that it is there."""
+        asked = unit.block.requests
+        parts = generation_parts(scorer, asked) if unit.block.kind == "generate_until" else ()
+        if len(parts) < 2:
+            return score_unit(scorer, unit)
+        told: dict[int, Response] = {}
+        names = []
+        for places in parts:
+            part = [asked[place] for place in places]
+            name = requests_digest(part)
+            names.append(name)
+            found = self.scores.get(self.key(scorer), name)
+            if found is None or len(found) != len(part):
+                found = scorer.score(part)
+                self.scores.put(self.key(scorer), name, found)
+            self.watch(scorer, part, found)
+            told |= zip(places, found, strict=True)
+        self._parts[unit.block.digest] = names
+        return UnitAnswer(unit=unit, responses=[told[place] for place in range(len(asked))])
 
     def _with_distributions(self, unit: Unit, key: str | None) -> UnitAnswer | None:
         """What is kept of the distributions that a unit asks for; None: not all that it asks."""

@@ -65,6 +65,11 @@ class SafeBlockCache(Generic[BlockContent]):
             # The numbers are in memory: a full disk must not cost the verdict.
             self.find_unstored(f"not everything could be kept in the cache: {error_text(error)}")
 
+    def drop(self, key: str | None, block: str) -> None:
+        """Keep a block no more: what holds it has taken its place."""
+        if self.cache is not None and key is not None:
+            self.cache.drop(key, block)
+
     @contextmanager
     def locked(self, key: str | None, block: str) -> Iterator[bool]:
         """Hold a block while it is made; yields False where another process holds it."""

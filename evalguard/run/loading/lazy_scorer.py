@@ -14,6 +14,7 @@ from evalguard.core.scorer import (
     Request,
     Response,
     Scorer,
+    generation_parts,
 )
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, FallbackError
@@ -121,6 +122,10 @@ class LazyScorer:
         """Score one block of requests."""
         with self._remembering():
             return self.loaded.score(requests)
+
+    def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Which requests are generated together; see ``PiecewiseScorer``."""
+        return generation_parts(self.loaded, requests)
 
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int

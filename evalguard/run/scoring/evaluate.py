@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import cast
 
 from evalguard.core.reports.findings import Finding, unstored
-from evalguard.core.scorer import AheadScorer, ModelDescription, RequestKind, Response, Scorer
+from evalguard.core.scorer import (
+    AheadScorer,
+    ModelDescription,
+    Request,
+    RequestKind,
+    Response,
+    Scorer,
+)
 from evalguard.core.shown_tokens import ShownTokens
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import Interrupted
@@ -30,6 +37,13 @@ from evalguard.run.executing.work import Unit
 from evalguard.run.interrupts import ANSWERS_KEPT, BLOCKS_CACHED, NOTHING_CACHED, interruptible
 from evalguard.run.meter import Meter
 from evalguard.run.scoring.divergences import TaskDivergences
+from evalguard.run.scoring.first_answers import (
+    GO_ON,
+    FirstAnswers,
+    FirstAnswersWatch,
+    find_failing_answers,
+    look_at_answers,
+)
 from evalguard.run.scoring.single_model import SingleModelScoring
 from evalguard.run.scoring.task_scores import TaskScoring
 
@@ -83,6 +97,8 @@ class Evaluator:
     notes: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     store: BlockStore = field(init=False)
+    _watches: list[FirstAnswersWatch] = field(init=False, default_factory=list)
+    _first_answers: list[FirstAnswers] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Open what is kept."""
@@ -91,6 +107,7 @@ class Evaluator:
             note=self.note,
             find_unstored=self.find_unstored,
             show_tokens=self.show_tokens,
+            watch=self._look_at_texts,
         )
 
     def evaluate(self, name: str, scorer: Scorer) -> Evaluation:
@@ -120,6 +137,7 @@ class Evaluator:
     def _evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         self.notes.clear()
         self.findings.clear()
+        self._first_answers.clear()
         self.store.scores.lost = False
         models = block_scorer.models
         self.begin(block_scorer)
@@ -140,6 +158,7 @@ class Evaluator:
         scores |= {
             task_progress.task: self._scored(task_progress, models) for task_progress in put_off
         }
+        self.findings += find_failing_answers(self._first_answers)
         return [
             Evaluation(
                 name=name,
@@ -279,10 +298,16 @@ class Evaluator:
         """Let a task go on as far as it can; show it, and say where it was interrupted."""
         models = [name for name, _ in block_scorer.models]
         names = " and ".join(models)
+        if not task_progress.done:
+            self._watch_first_answers(task_progress, block_scorer.models)
 
         def advance(blocks: Sequence[RequestBlock], answered: ScoredBlocks) -> None:
             self.progress.advance(len(blocks[0].doc_ids), cached=answered.cached)
             self.meter.count(models, blocks, answered)
+            told = zip(block_scorer.models, blocks, answered.responses, answered.kept, strict=True)
+            for (_, scorer), block, responses, kept in told:
+                if not kept:
+                    self._look_at_texts(scorer, block.requests, responses)
 
         self.progress.start(names, task_progress.task, task_progress.total - task_progress.done)
         try:
@@ -296,6 +321,46 @@ class Evaluator:
             ) from None
         finally:
             self.progress.stop()
+
+    def _watch_first_answers(
+        self, task_progress: TaskProgress, models: Sequence[LoadedModel]
+    ) -> None:
+        """Have the first texts of every model looked at while the others are written."""
+        self._watches = [
+            FirstAnswersWatch(model=name, scorer=scorer, requests=requests)
+            for (name, scorer), requests in zip(models, task_progress.requests, strict=True)
+        ]
+
+    def _look_at_texts(
+        self, scorer: Scorer, asked: Sequence[Request], told: Sequence[Response]
+    ) -> None:
+        """Say at once where the first texts are cut, empty or without an answer."""
+        for watch in self._watches:
+            found = watch.take(asked, told) if watch.scorer is scorer else None
+            if found is not None and found.fail:
+                self.progress.note(f"{found.task}: {found.text}; {GO_ON}")
+
+    def _look_at_first_block(
+        self, task_progress: TaskProgress, models: Sequence[LoadedModel]
+    ) -> None:
+        """Have what became of the first block's texts stand in the report, kept or written now."""
+        of_models = zip(models, task_progress.requests, task_progress.answers, strict=True)
+        for (name, _), requests, told in of_models:
+            blocks = self.blocks(requests)
+            first = next((one for one in blocks if one.kind == "generate_until"), None)
+            if first is not None:
+                documents = frozenset(first.doc_ids)
+                found = look_at_answers(
+                    name,
+                    requests,
+                    {
+                        (one.doc_id, one.index): response
+                        for one, response in zip(requests.requests, told, strict=True)
+                        if one.doc_id in documents
+                    },
+                )
+                if found is not None and found.fail:
+                    self._first_answers.append(found)
 
     def _wait(self, put_off: Sequence[TaskProgress], block_scorer: BlockScorer) -> None:
         """Finish tasks of which another process has been scoring blocks."""
@@ -316,6 +381,7 @@ class Evaluator:
         hint = self._resume_hint(models)
         place = interruptible(f"scoring {names} on {task_progress.task}", hint=hint)
         with place, self.meter.phase("comparing"):
+            self._look_at_first_block(task_progress, models)
             return [
                 self.scoring.scores(name, asked, told, scorer.describe())
                 for asked, told, (name, scorer) in zip(

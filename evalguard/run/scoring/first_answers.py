@@ -1,0 +1,204 @@
+"""The first answers to a task that generates: most of them cut, empty, or without an answer?
+
+Looked at as soon as they are there, so that hours are not spent on texts that a limit cuts. They
+are those of the run itself: no document is asked for this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from evalguard.core.rendered_prompt import leaves_thinking_open
+from evalguard.core.reports.findings import Finding
+from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.errors import EvaluationError
+from evalguard.harness.answers import look_for_answers
+from evalguard.harness.document_subset import documents_of
+from evalguard.harness.requests import TaskRequests
+from evalguard.models.hf.generated_length import LENGTH_NAMES
+
+_FEWEST = 8  # answers; fewer say little
+# A limit below this is meant to cut: a letter, a number, a word.
+_MEANT = 16
+GO_ON = "the run goes on, and Ctrl-C loses nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstAnswers:
+    """What became of a model's first answers to a task.
+
+    Attributes:
+        n: answers that were looked at.
+        limit: tokens that a text may have; None where the task does not say.
+        cut: that ended at this limit; ``empty``: nothing but white space, and no tool call.
+        unclosed: of the cut ones, those inside of a thinking part.
+        unfound: in which no filter finds an answer; None where no filter looks for one.
+        cut_unfound: of the cut ones, those.
+    """
+
+    model: str
+    task: str
+    n: int
+    limit: int | None
+    cut: int
+    empty: int
+    unclosed: int
+    unfound: int | None
+    cut_unfound: int
+
+    @property
+    def fail(self) -> bool:
+        """Whether most of them say little about what the model knows."""
+        if self.empty > self.n / 2 or self.unfound == self.n:
+            return True
+        meant = self.limit is not None and self.limit < _MEANT
+        answered = self.unfound is not None and self.cut_unfound <= self.cut / 2
+        return self.cut > self.n / 2 and not meant and not answered
+
+    @property
+    def text(self) -> str:
+        """What is wrong with them, and which option mends it."""
+        told = []
+        if self.cut > self.n / 2:
+            at = "the token limit" if self.limit is None else f"max_gen_toks={self.limit:,}"
+            inside = f", {self.unclosed:,} inside of a thinking part" if self.unclosed else ""
+            told.append(f"{self.cut:,} are cut at {at}{inside}")
+        if self.empty > self.n / 2:
+            told.append(f"{self.empty:,} are empty")
+        if self.unfound:
+            told.append(f"no filter finds an answer in {self.unfound:,}")
+        return f"of the first {self.n:,} answers of {self.model} {', '.join(told)}: {self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
+        if self.cut > self.n / 2:
+            tokens = "N" if self.limit is None else str(4 * self.limit)
+            return f"--gen_kwargs max_gen_toks={tokens} lets it finish"
+        if self.empty > self.n / 2:
+            return "look at stop strings, chat template and end-of-text token"
+        return "look at prompt, chat template and filter"
+
+    @property
+    def finding(self) -> Finding:
+        """The same for readers of the report."""
+        return Finding(
+            kind="first_answers_fail",
+            text=self.text,
+            task=self.task,
+            values={
+                "model": self.model,
+                "answers": self.n,
+                "max_gen_toks": self.limit,
+                "cut": self.cut,
+                "empty": self.empty,
+                "unclosed_thinking": self.unclosed,
+                "no_answer": self.unfound,
+            },
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class FirstAnswersWatch:
+    """Looks at the first answers of a model to a task, once.
+
+    Attributes:
+        scorer: the model itself.
+        requests: of the task, as this model is asked them.
+    """
+
+    model: str
+    scorer: Scorer
+    requests: TaskRequests
+    _told: dict[tuple[int, int], Response] = field(default_factory=dict)
+    _looked: bool = False
+
+    def take(self, asked: Sequence[Request], told: Sequence[Response]) -> FirstAnswers | None:
+        """Take answers as they come; return what the first ones are, once there are enough."""
+        if self._looked or not asked or asked[0].kind != "generate_until":
+            return None
+        for request, response in zip(asked, told, strict=True):
+            self._told[request.doc_id, request.index] = response
+        if len(self._told) < min(_FEWEST, len(self.requests.requests)):
+            return None
+        self._looked = True
+        return look_at_answers(self.model, self.requests, self._told)
+
+
+def find_failing_answers(found: Sequence[FirstAnswers]) -> Iterator[Finding]:
+    """One finding for each model: the first task, and in how many more it is so."""
+    for model in dict.fromkeys(one.model for one in found):
+        first, *more = (one for one in found if one.model == model)
+        finding = first.finding
+        if more:
+            tasks = f"{len(more):,} more task{'' if len(more) == 1 else 's'}"
+            values = {**finding.values, "more_tasks": tuple(one.task for one in more)}
+            text = f"{finding.text} (and so in {tasks})"
+            finding = replace(finding, text=text, values=values)
+        yield finding
+
+
+def look_at_answers(
+    model: str, requests: TaskRequests, told: Mapping[tuple[int, int], Response]
+) -> FirstAnswers | None:
+    """Look at answers by (doc_id, index), of documents that are answered whole.
+
+    Returns:
+        None where there are none, or the task's own filters fail: scoring will say so.
+    """
+    asked = [one for one in requests.requests if one.kind == "generate_until"]
+    open_ = {one.doc_id for one in asked if (one.doc_id, one.index) not in told}
+    answered = [one for one in asked if one.doc_id not in open_]
+    if not answered:
+        return None
+    part = documents_of(requests, {one.doc_id for one in answered})
+    texts = [told[one.doc_id, one.index] for one in answered]
+    missing = _missing(part, texts) if len(part.requests) == len(answered) else None
+    cut = [one.ended == "length" for one in texts]
+    return FirstAnswers(
+        model=model,
+        task=requests.task,
+        n=len(texts),
+        limit=_limit(answered),
+        cut=sum(cut),
+        empty=sum(not (one.text or "").strip() and not _calls_tools(one) for one in texts),
+        unclosed=sum(
+            is_cut and leaves_thinking_open(str(request.arguments[0]), one.text or "")
+            for is_cut, request, one in zip(cut, answered, texts, strict=True)
+        ),
+        unfound=None if missing is None else sum(missing),
+        cut_unfound=0
+        if missing is None
+        else sum(a and b for a, b in zip(cut, missing, strict=True)),
+    )
+
+
+def _missing(part: TaskRequests, texts: Sequence[Response]) -> list[bool] | None:
+    """Of each text, whether no filter finds an answer; None where none looks for one."""
+    try:
+        found = look_for_answers(part, texts)
+    except EvaluationError:
+        return None
+    looking = [one.missing for one in found.values() if one.extracts and one.missing]
+    if not looking:
+        return None
+    missing = [
+        [all(of[doc_id][at] for of in looking) for at in range(len(looking[0][doc_id]))]
+        for doc_id in part.doc_ids
+    ]
+    flat = [one for of in missing for one in of]
+    return flat if len(flat) == len(texts) else None
+
+
+def _limit(asked: Sequence[Request]) -> int | None:
+    options = asked[0].arguments[-1]
+    if not isinstance(options, Mapping):
+        return None
+    given = [options[name] for name in LENGTH_NAMES if options.get(name) is not None]
+    return int(given[0]) if given and isinstance(given[0], (int, float, str)) else None
+
+
+def _calls_tools(one: Response) -> bool:
+    message = json.loads(one.message) if one.message else {}
+    return bool(isinstance(message, dict) and message.get("tool_calls"))
