@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from evalguard.core.early_end import without_early_end
 from evalguard.core.scorer import (
     Request,
     RequestKind,
@@ -32,11 +33,15 @@ def get_request_kind(requests: Sequence[Request]) -> RequestKind:
 
 
 def build_arguments(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
-    """lm-eval's arguments of a request; no more than ``most_tokens`` are generated."""
+    """lm-eval's arguments of a request; no more than ``most_tokens`` are generated.
+
+    What ends a text early is none of them (core/early_end.py): a model that does not know of it
+    writes the whole text.
+    """
     if request.kind != "generate_until":
         return request.arguments
     context, options = request.arguments
-    options = dict(options) if isinstance(options, dict) else {}
+    options = without_early_end(options) if isinstance(options, dict) else {}
     if most_tokens is not None:
         given = [name for name in LENGTH_NAMES if options.get(name) is not None]
         for name in given or LENGTH_NAMES[:1]:

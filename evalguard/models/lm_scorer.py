@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalguard.core.chat_requests import read_chat_request
+from evalguard.core.early_end import EarlyEnd
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reference import Reference
 from evalguard.core.scorer import (
@@ -336,6 +337,8 @@ class LMScorer:
         ):
             if hasattr(lm, "scored"):
                 lm.scored = []
+            if hasattr(lm, "early_ends"):
+                lm.early_ends = [EarlyEnd.of(request) for request in requests]
             answers = send_requests(lm, kind, requests, arguments)
             if len(answers) != len(requests):
                 raise EvaluationError(

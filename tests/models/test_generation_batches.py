@@ -15,7 +15,7 @@ from opened_models import open_hf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evalguard.core.scorer import Request, ScoringPolicy
-from evalguard.models.hf.text_ends import count_generated, pad_after
+from evalguard.models.hf.text_ends import TextEnds, count_generated, pad_after
 
 POLICY = ScoringPolicy(batch_size=8, device="cpu")
 MOST = 12
@@ -86,9 +86,9 @@ def test_what_holds_no_stop_string_is_left_as_it_is(tiny_llama: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     tokenizer.pad_token = "</s>"
     ids = torch.tensor([tokenizer("Mara carried the lantern")["input_ids"]] * 2)
-    whole = count_generated(tokenizer, ids, 1, ["boat"], ())
+    whole = count_generated(ids, TextEnds(tokenizer=tokenizer, begin=1, stops=["boat"]))
     assert whole == [ids.shape[1] - 1] * 2
     assert torch.equal(pad_after(ids, 1, whole, tokenizer.pad_token_id), ids)
-    lengths = count_generated(tokenizer, ids, 1, ["carried"], ())
+    lengths = count_generated(ids, TextEnds(tokenizer=tokenizer, begin=1, stops=["carried"]))
     ended = pad_after(ids, 1, lengths, tokenizer.pad_token_id)
     assert tokenizer.decode(ended[0], skip_special_tokens=True) == "Mara carried"

@@ -84,7 +84,13 @@ def test_a_generated_text_is_that_of_lm_evals_hugging_face_model(
     scorer: RuntimeScorer, tiny_llama: Path
 ) -> None:
     theirs = open_hf(tiny_llama).score(PROMPTS)
-    assert [one.text for one in scorer.score(PROMPTS)] == [one.text for one in theirs]
+    for one, other in zip(scorer.score(PROMPTS), theirs, strict=True):
+        assert one.text == other.text
+        assert one.generated is not None
+        assert other.generated is not None
+        assert np.array_equal(one.generated.ids, other.generated.ids)
+        assert np.array_equal(one.generated.others, other.generated.others)
+        assert one.generated.margins == pytest.approx(other.generated.margins, abs=1e-4)
 
 
 def test_a_reference_of_a_model_says_that_it_is_the_same_model(scorer: RuntimeScorer) -> None:
@@ -141,6 +147,14 @@ def test_a_text_ends_at_its_stop_sequence_at_eos_or_at_its_length() -> None:
     assert text("3", max_gen_toks=3) == "4 5 6"
     assert text("3", until=["6"], max_gen_toks=5) == "4 5 "
     assert text("12", max_gen_toks=5) == "13 14"
+    assert text("3", max_gen_toks=5, end_at={"other_than": [4, 5, 7]}) == "4 5 6"
+
+
+def test_the_token_that_ended_a_text_is_kept_with_its_margin() -> None:
+    [found] = counted().score([request("generate_until", "12", {"max_gen_toks": 5})])
+    assert found.generated is not None
+    assert found.generated.ids.tolist() == [13, 14, 15]
+    assert found.generated.margins.tolist() == [9.0, 9.0, 9.0]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lm_eval.models.utils import Collator, has_bos_prefix
 
+from evalguard.core.early_end import EarlyEnd
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending, PaddingEffect
 from evalguard.errors import EvaluationError
@@ -22,7 +23,8 @@ from evalguard.models.hf.generated_length import (
 )
 from evalguard.models.hf.longrope import longrope_switch_length
 from evalguard.models.hf.padding import measure_padding
-from evalguard.models.hf.text_ends import count_generated, find_endings, pad_after
+from evalguard.models.hf.row_ends import RowEnds
+from evalguard.models.hf.text_ends import TextEnds, count_generated, find_endings, pad_after
 from evalguard.models.hf.token_record import TokenRecorder, watch_generation
 
 if TYPE_CHECKING:
@@ -42,10 +44,13 @@ class GuardedGeneration(EncodingCacheHFLM):
     Attributes:
         sequences: in a batch, where the user fixed their number; None: as many as there is room
             for.
+        early_ends: of the requests that are asked next, in their order; () where all texts end as
+            the model ends them.
     """
 
     batch_size_per_gpu: Any
     sequences: int | None = None
+    early_ends: Sequence[EarlyEnd | None] = ()
     _padding: PaddingEffect | None = None
     _padding_measured = False
     # of the requests of a call, by their place in it; and the places that a batch's rows are of
@@ -72,7 +77,7 @@ class GuardedGeneration(EncodingCacheHFLM):
         try:
             texts = super().generate_until(requests, disable_tqdm)
         finally:
-            self.batch_size_per_gpu = together
+            self.batch_size_per_gpu, self.early_ends = together, ()
         nothing: _Made = ("", None)
         found = (made.get(at, nothing) for at in range(len(texts)))
         return [
@@ -131,30 +136,39 @@ class GuardedGeneration(EncodingCacheHFLM):
         self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
     ) -> torch.Tensor:
         """Generate for a batch; every text ends where it would alone."""
-        recorder = TokenRecorder()
-        with watch_generation(self.model, recorder):
+        recorder, row_ends = TokenRecorder(), self._row_ends(context)
+        with watch_generation(self.model, recorder, [] if row_ends is None else [row_ends]):
             ids: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
         causal = self.backend == "causal"
         begin = context.shape[1] if causal else recorder.begin or 1
-        ends = self._end_tokens(options)
-        lengths = count_generated(self.tokenizer, ids, begin, stop, ends)
+        ends = TextEnds(
+            tokenizer=self.tokenizer, begin=begin, stops=stop, tokens=self._end_tokens(options)
+        )
+        lengths = count_generated(ids, ends)
+        early = {} if row_ends is None else row_ends.lengths(ids, begin)
+        early = {row: length for row, length in early.items() if length <= lengths[row]}
+        lengths = [early.get(row, length) for row, length in enumerate(lengths)]
         tokens = recorder.tokens(ids, begin, lengths)
+        if causal or early:
+            cut = lengths if causal else [early.get(row, ids.shape[1]) for row in range(len(ids))]
+            ids = pad_after(ids, begin, cut, self.tokenizer.pad_token_id)
         ended: list[Ending] = [""] * len(ids)
         if causal:
-            if len(context) > 1:
-                ids = pad_after(ids, begin, lengths, self.tokenizer.pad_token_id)
             ended = find_endings(
-                self.tokenizer,
-                ids[:, begin:],
-                stop,
-                ends,
-                lengths=lengths,
-                most=max_length - begin,
+                ids, ends, lengths=lengths, most=max_length - begin, early={*early}
             )
         if self._made is not None and len(self._numbers) == len(ids):
             rows = zip(self._numbers, ended, tokens, strict=True)
             self._made |= {number: (end, of) for number, end, of in rows if number is not None}
         return ids
+
+    def _row_ends(self, context: torch.Tensor) -> RowEnds | None:
+        """What ends rows of this batch early; None where nothing does."""
+        if len(self._numbers) != len(context) or not any(self.early_ends):
+            return None
+        rules = [None if number is None else self.early_ends[number] for number in self._numbers]
+        begin = context.shape[1] if self.backend == "causal" else None
+        return RowEnds(rules, begin) if any(rules) else None
 
     def _end_tokens(self, options: Mapping[str, Any]) -> frozenset[int]:
         """Ids of the tokens at which ``generate`` ends a text."""

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.chat_requests import read_chat_request
+from evalguard.core.early_end import EarlyEnd, without_early_end
+from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reference import Reference
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
@@ -248,8 +250,9 @@ class RuntimeScorer:
         """Greedy decoding, ended as lm-eval ends it: at a stop sequence, EOS or the length."""
         runtime = self._open()
         context, given_options = request.arguments
-        options = dict(given_options) if isinstance(given_options, dict) else {}
+        options = without_early_end(given_options) if isinstance(given_options, dict) else {}
         _refuse_sampling(options)
+        early = EarlyEnd.of(request)
         most = generated_length(options, _DEFAULT_GENERATED)
         if self._policy.max_gen_toks is not None:
             most = min(most, self._policy.max_gen_toks)
@@ -260,14 +263,19 @@ class RuntimeScorer:
         whole = self._encoder.tok_encode(str(context))
         ids = whole[-room:]
         made: list[int] = []
+        chosen: list[tuple[int, float, int]] = []
         ended: Ending = "stop"
         while len(made) < most:
             row = self._logits([*ids, *made], len(ids) + len(made) - 1)
-            token = int(row[0].argmax())
+            chosen.append(_choose(row[0]))
+            token = chosen[-1][0]
             if token == runtime.eot_token_id:
                 break
             made.append(token)
             if any(stop and stop in runtime.decode(made) for stop in stops):
+                break
+            if early is not None and early.is_other(made):
+                ended = ""
                 break
         else:
             ended = "length"
@@ -281,7 +289,21 @@ class RuntimeScorer:
             n_tokens=len(ids),
             truncated=len(whole) > room,
             ended=ended,
+            generated=GeneratedTokens.of(
+                [token for token, _, _ in chosen],
+                [margin for _, margin, _ in chosen],
+                [other for _, _, other in chosen],
+            ),
         )
+
+
+def _choose(logits: Rows) -> tuple[int, float, int]:
+    """The most probable token, its margin in nats, and the most probable other token."""
+    token = int(logits.argmax())
+    others = logits.copy()
+    others[token] = -np.inf
+    other = int(others.argmax())
+    return token, float(logits[token]) - float(others[other]), other
 
 
 def log_softmax(logits: Rows) -> Rows:
