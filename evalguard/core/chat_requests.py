@@ -114,6 +114,24 @@ class ChatRequest:
 
 
 _FORMAT = ("response_format",)
+# Of a task's document, which request of the file it is; no field of OpenAI's.
+PLACE = "request"
+
+
+def read_chat_document(document: Any) -> ChatRequest | None:
+    """Return the request that a task's document is; None: it is another task's."""
+    if not isinstance(document, Mapping) or not {PLACE, "messages"} <= document.keys():
+        return None
+    given = dict(document)
+    del given[PLACE]
+    return ChatRequest(
+        name=str(given.pop("id", "")),
+        messages=tuple(given.pop("messages")),
+        tools=tuple(given.pop("tools", ())),
+        tool_choice=given.pop("tool_choice", None),
+        response_format=given.pop("response_format", None),
+        parameters=given,
+    )
 
 
 def read_chat_request(arguments: Sequence[Any]) -> ChatRequest | None:

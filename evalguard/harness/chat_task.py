@@ -11,7 +11,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 
-from evalguard.core.chat_requests import ChatRequest
+from evalguard.core.chat_requests import PLACE, ChatRequest
 from evalguard.core.settings import Value
 
 # As models/hf/generated_length.py has them; the first is what requests are written with.
@@ -32,7 +32,7 @@ class ChatTask(Task):  # type: ignore[misc]
 
     def __init__(self, name: str, requests: Sequence[ChatRequest]) -> None:
         self._requests = tuple(requests)
-        self._docs = [{"request": n, **one.document} for n, one in enumerate(requests)]
+        self._docs = [{PLACE: n, **one.document} for n, one in enumerate(requests)]
         super().__init__(
             config={"task": name, "num_fewshot": 0, "output_type": "generate_until", "repeats": 1}
         )
@@ -65,7 +65,7 @@ class ChatTask(Task):  # type: ignore[misc]
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:
         """The conversation as JSON."""
-        request: ChatRequest = self._requests[doc["request"]]
+        request: ChatRequest = self._requests[doc[PLACE]]
         return request.arguments[0]
 
     def doc_to_target(self, doc: Mapping[str, Any]) -> str:  # noqa: ARG002 - lm-eval's
@@ -81,7 +81,7 @@ class ChatTask(Task):  # type: ignore[misc]
 
     def construct_requests(self, doc: Mapping[str, Any], ctx: str, **options: Any) -> Instance:
         """One request to write an answer."""
-        own: dict[str, Value] = self._requests[doc["request"]].arguments[1]
+        own: dict[str, Value] = self._requests[doc[PLACE]].arguments[1]
         return Instance(
             request_type="generate_until",
             doc=doc,

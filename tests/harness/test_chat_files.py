@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.chat_requests import DEFAULT_TOKENS, read_chat_request
+from evalguard.core.chat_requests import DEFAULT_TOKENS, read_chat_document, read_chat_request
 from evalguard.errors import UsageError
 from evalguard.harness.answers import requested_documents
 from evalguard.harness.chat_file import read_chat_file
@@ -203,3 +203,16 @@ def test_a_file_is_a_task_of_one_document_a_line(tmp_path: Path) -> None:
     assert plain.doc_hash != with_tools.doc_hash  # all of the request
     first = load_tasks(["calls"], options=TaskOptions(chats={found.name: found}, limit=1))
     assert first.requests("calls").n_documents == 1
+
+
+def test_a_document_says_which_request_it_is_of(tmp_path: Path) -> None:
+    given = {"id": "a", "messages": [SAY], "tools": [TOOL], "tool_choice": "required", "seed": 3}
+    found = read_chat_file(write(tmp_path, given))
+    (document,) = (
+        load_tasks(["calls"], options=TaskOptions(chats={"calls": found}))
+        .requests("calls")
+        .documents.values()
+    )
+    again = read_chat_document(json.loads(json.dumps(document)))
+    assert again == found.requests[0]
+    assert read_chat_document({"question": "x", "messages": []}) is None
