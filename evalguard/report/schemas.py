@@ -8,6 +8,7 @@ from typing import Any
 from evalguard.report.contract.compare_document import compare_schema
 from evalguard.report.contract.floor_document import floor_schema
 from evalguard.report.contract.night_document import night_schema
+from evalguard.report.contract.plan_document import plan_schema
 from evalguard.report.contract.trace_document import trace_schema
 from evalguard.report.tensors.contract import noise_schema, tensors_schema
 
@@ -16,6 +17,7 @@ SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "floor": floor_schema,
     "nightly": night_schema,
     "noise": noise_schema,
+    "plan": plan_schema,
     "tensors": tensors_schema,
     "trace": trace_schema,
 }

@@ -35,6 +35,8 @@ class MetricPlan:
             ``given``: as it was given; None for a number of sigmas.
         base_stderr: the base's standard error over n documents, in units of the metric.
         detectable_sigma: the smallest drift that n documents detect; None without numbers.
+        detectable_sigma_range, needed_to_detect_range: what the pilot leaves open.
+        needed_to_show_harmless_range, needed_to_decide_range: likewise.
         detectable_change: the same in units of the metric.
         needed_to_detect: documents that detect a drift of the margin; may exceed n. At least
             ``FEWEST_FOR_T`` where a t test decides.
@@ -42,7 +44,6 @@ class MetricPlan:
             stay below the margin (non-inferiority).
         needed_to_decide: documents after which the verdict is decided, whatever the true drift is:
             those that an undecided comparison of the pilot's documents asks for.
-        The ``_range`` beside a number is what the pilot leaves open, at the pilot's confidence.
         method: the test that the plan is for.
     """
 
@@ -63,6 +64,11 @@ class MetricPlan:
     needed_to_decide: int | None = None
     needed_to_decide_range: DocumentRange = (None, None)
     method: str = "none"
+
+    @property
+    def margin_text(self) -> str:
+        """The drift that matters, in the unit in which it was given."""
+        return self.given.text if self.given else f"{self.margin:.12g} sigma"
 
 
 def plan_metric(

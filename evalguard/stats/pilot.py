@@ -31,6 +31,7 @@ class Pilot:
     """The scatter of one metric, per document, and how well it is known.
 
     Attributes:
+        higher_is_better: which way the metric is better.
         n: documents of the pilot.
         base: the base's metric; ``base_stderr`` its standard error over the n documents.
         base_scatter: standard deviation per document behind it, on the scale of the drift (the
@@ -59,6 +60,16 @@ class Pilot:
     is_share: bool = False
     problem: str = ""
     caveats: tuple[str, ...] = ()
+
+    @property
+    def scatter_ratio(self) -> float | None:
+        """Paired standard error over the base's; None without numbers."""
+        return None if self.problem else self.ratio
+
+    @property
+    def scatter_ratio_range(self) -> Range | None:
+        """What the pilot leaves open of it."""
+        return None if self.problem else self.ratio_range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import jsonschema
 import pytest
 from rich.cells import cell_len
 
@@ -17,7 +18,7 @@ from evalguard.core.reports.plan_report import (
     PlanReport,
     TaskCost,
 )
-from evalguard.report.contract.plan_document import plan_document
+from evalguard.report.contract.plan_document import plan_document, plan_schema
 from evalguard.report.plan_terminal import render_plan
 from evalguard.stats.metric_plan import MetricPlan, plan_metric
 from evalguard.stats.pilot import Pilot
@@ -147,3 +148,12 @@ def test_a_plan_whose_documents_are_enough_ends_with_the_comparison_to_type() ->
         report(enough, command="evalguard plan --run reports/a"), width=80, color=False
     )
     assert "Next: to compare with the same options." in of_a_run
+
+
+def test_every_plan_keeps_its_contract() -> None:
+    jsonschema.Draft202012Validator.check_schema(plan_schema())
+    validator = jsonschema.Draft202012Validator(plan_schema())
+    for metrics in ((), (metric(), HOSTILE, BROKEN, OPEN)):
+        document = plan_document(report(*metrics))
+        validator.validate(document)
+        assert {*plan_schema()["required"]} == {*document}

@@ -85,7 +85,7 @@ def test_what_is_written_fits_its_schema_and_the_schema_every_key(name: str) -> 
 
 
 def test_every_contract_has_a_schema_that_is_one() -> None:
-    assert list(SCHEMAS) == ["compare", "floor", "nightly", "noise", "tensors", "trace"]
+    assert list(SCHEMAS) == ["compare", "floor", "nightly", "noise", "plan", "tensors", "trace"]
     for name in SCHEMAS:
         jsonschema.Draft202012Validator.check_schema(SCHEMAS[name]())
 

@@ -28,7 +28,9 @@ class TaskCost:
     """What one model needs for one task, loading apart.
 
     Attributes:
-        pilot_documents: the documents that were scored and timed, in ``pilot_seconds``.
+        role: the side.
+        pilot_documents: the documents that were scored and timed.
+        pilot_seconds: that this took.
         pilot_tokens: tokens that they fed to the model; None where the model type hides them.
         n: documents of the run that is planned.
         seconds, tokens: of that run. Time is taken to grow as the tokens do.
@@ -43,6 +45,40 @@ class TaskCost:
     seconds: ExpectedDrift
     tokens: ExpectedDrift | None
 
+    @property
+    def documents_per_second(self) -> float | None:
+        """The pilot's pace."""
+        return _per_second(self.pilot_documents, self.pilot_seconds)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The pilot's pace in tokens; None where they are hidden."""
+        return _per_second(self.pilot_tokens, self.pilot_seconds)
+
+    @property
+    def expected_seconds(self) -> float:
+        """Of the run that is planned."""
+        return self.seconds.amount
+
+    @property
+    def expected_seconds_range(self) -> tuple[float, float]:
+        """What the pilot leaves open of them."""
+        return self.seconds.low, self.seconds.high
+
+    @property
+    def expected_tokens(self) -> float | None:
+        """Of the run that is planned; None where they are hidden."""
+        return None if self.tokens is None else self.tokens.amount
+
+    @property
+    def expected_tokens_range(self) -> tuple[float, float] | None:
+        """What the pilot leaves open of them."""
+        return None if self.tokens is None else (self.tokens.low, self.tokens.high)
+
+
+def _per_second(amount: int | None, seconds: float) -> float | None:
+    return None if amount is None or seconds <= 0.0 else amount / seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotFacts:
@@ -52,7 +88,8 @@ class PilotFacts:
         kind: "sample" (documents drawn at random), "lm-eval runs" (all documents of two finished
             runs) or "evalguard run" (what a run folder keeps).
         documents: of the sample, per task; a task with fewer has them all. None for the others.
-        seed: that drew the sample. folder: of the evalguard run.
+        seed: that drew the sample.
+        folder: of the evalguard run.
     """
 
     kind: Literal["sample", "lm-eval runs", "evalguard run"]
@@ -84,6 +121,8 @@ class PlanReport:
     """The finished plan; the one input of every report about it. Fields as its document has them.
 
     Attributes:
+        pilot: where its numbers come from.
+        aim: what it is made for.
         metrics: one per (task, filter, metric).
         costs: one per task and model that would be scored; empty where nothing was timed.
         load_seconds: what loading each model took.

@@ -28,10 +28,13 @@ from evalguard.core.reports.generations import DriftPart
 from evalguard.core.reports.history_report import FlipReport, HistoryRun, MetricFlips
 from evalguard.core.reports.module_prices import ModulePrice
 from evalguard.core.reports.night_report import BrokenTonight, NightReport, NightStep
+from evalguard.core.reports.plan_report import PlanReport, TaskCost
 from evalguard.core.reports.resources import Resources
 from evalguard.core.reports.tensors_report import InvariantResult, TensorDelta, TensorsReport
 from evalguard.core.reports.trace_report import Trace, TraceReport
 from evalguard.core.waivers import AcceptedDrift
+from evalguard.stats.metric_plan import MetricPlan
+from evalguard.stats.pilot import Pilot
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,24 @@ FORMS: Mapping[type, Form] = {
     FloorReport: Form(names=_VERSION, leave_out=("model_key",)),
     NightReport: Form(names=_VERSION, add=_added("counts")),
     **dict.fromkeys((NightStep, BrokenTonight), Form(inline=("key",))),
+    PlanReport: Form(names=_VERSION),
+    MetricPlan: Form(
+        inline=("pilot",), leave_out=("alpha", "power", "given"), add=_added("margin_text")
+    ),
+    Pilot: Form(
+        names={"n": "pilot_n", "problem": "reason"},
+        leave_out=(
+            "confidence", "base_stderr", "base_scatter", "ratio", "ratio_range", "is_share",
+        ),
+        add=_added("scatter_ratio", "scatter_ratio_range"),
+    ),
+    TaskCost: Form(
+        leave_out=("seconds", "tokens"),
+        add=_added(
+            "documents_per_second", "tokens_per_second", "expected_seconds",
+            "expected_seconds_range", "expected_tokens", "expected_tokens_range",
+        ),
+    ),
     TraceReport: Form(names=_VERSION, inline=("trace",), leave_out=("notes",)),
     Trace: Form(leave_out=("documents",)),
     TensorsReport: Form(
