@@ -54,8 +54,14 @@ def blocks_for(given: Sequence[Indices] | None, drift: Floats, rng: np.random.Ge
 
 
 def few_change(drift: Floats) -> bool:
-    """Whether most documents score as the base's, bit by bit, but not all; ``drift``: (n,)."""
-    return 0 < int(np.count_nonzero(drift)) <= _FEW * drift.size
+    """Whether most documents score as the base's, bit by bit, but not all; ``drift``: (n,).
+
+    Or as many as they may be, where all of them change alike, as those that begin to loop.
+    """
+    moved = drift[drift != 0.0]
+    if not 0 < moved.size < drift.size:
+        return False
+    return moved.size <= _FEW * drift.size or bool(np.all(moved == moved[0]))
 
 
 def changed_first(
@@ -73,7 +79,12 @@ def changed_first(
     if blocks is None:
         mixed = rng.permutation(drift.size)
         order = mixed[np.argsort(drift[mixed] == 0.0, kind="stable")]
-        given = np.array_split(order, _count(drift.size))
+        changing = int(np.count_nonzero(drift))
+        pieces = max(changing // _ENOUGH, 1)
+        given = [
+            *np.array_split(order[:changing], pieces),
+            *np.array_split(order[changing:], _count(drift.size)),
+        ]
     else:
         given = _checked(blocks, drift.size)
         changed = [np.count_nonzero(drift[block]) / block.size for block in given]

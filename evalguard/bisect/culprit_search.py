@@ -21,6 +21,7 @@ from evalguard.bisect.events import Listener
 from evalguard.bisect.fit import Fit, fit_effects
 from evalguard.bisect.measured_rows import Rows
 from evalguard.bisect.measurement import Measurements
+from evalguard.bisect.oracle import Mask
 from evalguard.bisect.posterior import Posterior
 from evalguard.bisect.search_progress import Progress
 from evalguard.bisect.search_result import Status
@@ -28,6 +29,8 @@ from evalguard.bisect.verification import (
     FIRST,
     STEP,
     Plan,
+    can_be_named,
+    counted_p_values,
     drowned,
     own_p_values,
     plan_for,
@@ -42,6 +45,7 @@ _STEPS = (FIRST, 0.5, 1.0)  # in which a single culprit is measured alone
 _ALONE = 2.5  # standard errors that it must drift there
 _CLOSER = 0.75  # of the margin: what counts, where more than the margin is left
 _FAR = 8.0  # standard errors of the jitter: a drift that far above it is not near to chance
+_SUSPECTING = 3.0  # full evaluations that a suspicion is worth which cannot become more
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
@@ -58,17 +62,19 @@ class CulpritSearch:
         rng: np.random.Generator,
         listen: Listener,
         level: float | None = 0.025,
+        counted: bool = False,
         weights: tuple[float, ...] | None = None,
     ) -> None:
         """Begin.
 
         Args:
-            level: as of ``find_culprits``.
+            level, counted: as of ``find_culprits``.
             weights: (n,), how likely each setting is to be a culprit beside the others, by what is
                 known without a measurement. They decide what is measured next, and nothing else.
         """
         self.measured = measured
         self._level = level
+        self._counted = counted and level is not None and measured.counts_flips
         self.status: Status = "stopped"
         self._buildable, self._margin, self._effort = buildable, margin, effort
         self._rng, self._progress = rng, Progress(listen)
@@ -103,12 +109,23 @@ class CulpritSearch:
                 everything, plan = self._planned(belief, rows, drifting)
         self._inclusion = belief.inclusion
         fit = fit_effects(belief.structure, rows.finished(), margin=self._margin)
-        guilty = proven(plan, everything, self.measured, margin=self._margin, z=self._effort.z)
+        guilty = proven(
+            plan,
+            everything,
+            self.measured,
+            margin=self._margin,
+            z=self._effort.z,
+            counted=self._counted,
+        )
         guilty = {one for one in guilty if belief.inclusion[one] >= _LIKELY}
-        p_values = own_p_values(plan, fit, self.measured)
         evident = frozenset(guilty)
-        if self._level is not None:
-            evident = real(p_values, self.measured, level=self._level)
+        if self._counted:
+            p_values = counted_p_values(plan, self.measured)
+            evident = frozenset(one for one, p in p_values.items() if p <= (self._level or 0.0))
+        else:
+            p_values = own_p_values(plan, fit, self.measured)
+            if self._level is not None:
+                evident = real(p_values, self.measured, level=self._level)
         unseen = plan.unseen(self.measured)
         self.case = Case(
             belief=belief,
@@ -148,7 +165,7 @@ class CulpritSearch:
     def _advance(self) -> Status | None:
         """Measure once; a status if there is nothing to measure."""
         self._progress.tell(self.case, self.measured)
-        if self.measured.spent > self._effort.most or self._points_at_nobody():
+        if self.measured.spent > self._most() or self._points_at_nobody():
             return self._given_up()
         case, asked = self.case, len(self.measured.probes)
         probable = case.belief.probability >= self._effort.verify
@@ -166,6 +183,15 @@ class CulpritSearch:
             return self._given_up()
         self.consider()
         return None
+
+    def _most(self) -> float:
+        """Full evaluations that may be spent; few where so few documents change that nobody could
+        be named, and the likeliest are only suspected.
+        """
+        everything = np.ones(self._n, dtype=np.bool_)
+        if self._counted and not can_be_named(self.measured, everything, level=self._level or 0.0):
+            return _SUSPECTING
+        return self._effort.most
 
     def _choose(self) -> Choice | None:
         """What to measure next: by the weights, unless that would tell too little."""
@@ -239,7 +265,7 @@ class CulpritSearch:
         if self.case.proven != structure.members:
             if self.case.proven | self.case.by_chance == structure.members:
                 return "unexplained"  # all of it is measured: no more documents are to be had
-            lost = drowned(self.case.plan, self.measured, z=self._effort.z)
+            lost = not self._counted and drowned(self.case.plan, self.measured, z=self._effort.z)
             return "unexplained" if lost and sure >= self._effort.certain else None
         if sure < self._effort.certain and not self._suffices(structure):
             return None
@@ -256,9 +282,17 @@ class CulpritSearch:
         """The status where all members are proven, by what is left without them."""
         repaired = self.case.plan.repaired
         if repaired is None or self.measured.mean(repaired) > self._margin:
-            return "unexplained" if sure >= self._effort.certain else None
+            return "unexplained" if sure >= self._effort.certain or self._told(repaired) else None
         signs = {self.case.fit.alone(one) > 0.0 for one in self.case.proven}
         return "masked" if len(signs) > 1 else "minimal"
+
+    def _told(self, repaired: Mask | None) -> bool:
+        """Whether nobody could be named for what is left, of documents that are counted."""
+        if not self._counted or repaired is None:
+            return False
+        if self.measured.spent > self._effort.patience:
+            return True
+        return not can_be_named(self.measured, repaired, level=self._level or 0.0)
 
     def _given_up(self) -> Status:
         """The status where nothing more is to be learnt, or to be spent."""

@@ -37,6 +37,7 @@ def find_culprits(
     on_event: Listener | None = None,
     unit: Unit | None = None,
     level: float | None = 0.025,
+    counted: bool = False,
     base_scores: Floats | None = None,
     prior: Mapping[str, float] | None = None,
 ) -> BisectResult:
@@ -63,6 +64,10 @@ def find_culprits(
             (Holm over the settings), because other documents might not show the drift. None of a
             limit on how far answers or distributions are from the base's: it is about these
             documents.
+        counted: documents change or do not, as figures of answers that are written greedily: a
+            culprit is held to ``level`` by closed testing in place of Holm's correction
+            (``counted_p_values``), and what so few documents show that nobody could be named is
+            not searched for long.
         base_scores: of the base, shape (n,), where the model with every setting at reference need
             not be it. What lies between the two uses up the margin: the settings may do the rest.
         prior: setting -> how likely it is to be a culprit beside the others (a trace's ratio);
@@ -107,6 +112,7 @@ def find_culprits(
         rng=rng,
         listen=listen,
         level=level,
+        counted=counted,
         weights=prior_weights(names, prior),
     )
     with suppress(KeyboardInterrupt, OutOfBudget):  # "stopped" until it ends by itself

@@ -100,7 +100,7 @@ class Jitter:
 def _variance(values: Floats) -> float:
     """As numpy's with ddof=1, in a third of the time: it is asked thousands of times."""
     off = values - np.add.reduce(values) / values.size
-    return float(np.add.reduce(off * off)) / (values.size - 1)
+    return float(np.add.reduce(off * off)) / max(values.size - 1, 1)
 
 
 def deviations(z: float, n: int) -> float:
