@@ -19,7 +19,8 @@ class GeneratedTokens:
     The token that ended the text is among them; padding is not.
 
     Attributes:
-        ids: int32, shape (n,): token ids; -1 where a server shows texts without ids.
+        ids: int32, shape (n,): token ids; of a server that shows a token's text alone, a number
+            below -1 that stands for the text.
         margins: float32, shape (n,): ln p(token) - ln p(most probable other token), in nats, of
             the distribution that the token was chosen from: after repetition penalties and other
             processors of scores, before temperature. Negative where a less probable token was

@@ -9,6 +9,8 @@ from typing import Any
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending
 from evalguard.models.answered_messages import message_of
+from evalguard.models.served.generated_logprobs import read_generated
+from evalguard.models.served.shown_top_tokens import TokenNames
 
 # What servers call the ends of a text: OpenAI, vLLM, llama.cpp, SGLang; TGI; Ollama.
 _LENGTH = frozenset({"length", "max_tokens", "limit"})
@@ -58,8 +60,10 @@ def record_endings(lm: Any) -> Iterator[None]:
         yield
         return
 
+    names = getattr(lm, "token_names", None)
+
     def parse_with_endings(outputs: Any, **more: Any) -> list[Any]:
-        return with_endings(parse(outputs=outputs, **more), outputs)
+        return with_endings(parse(outputs=outputs, **more), outputs, names)
 
     before = vars(lm).get("parse_generations")
     lm.parse_generations = parse_with_endings
@@ -72,33 +76,43 @@ def record_endings(lm: Any) -> Iterator[None]:
             lm.parse_generations = before
 
 
-def with_endings(texts: Sequence[Any], outputs: Any) -> list[Any]:
-    """Return the texts that lm-eval took out of a server's answers, each with its ending."""
-    known = _endings(outputs if isinstance(outputs, list) else [outputs])
+def with_endings(texts: Sequence[Any], outputs: Any, names: TokenNames | None = None) -> list[Any]:
+    """Return the texts that lm-eval took out of a server's answers, each with what it tells.
+
+    Args:
+        names: which token of the client's tokenizer a text is; None: there is no tokenizer.
+    """
+    known = _endings(outputs if isinstance(outputs, list) else [outputs], names)
     if len(known) != len(texts):
         return list(texts)
     return [
         # What calls a tool often says nothing: no text, and an answer all the same.
-        GeneratedText(text or "", ended, message=message)
+        GeneratedText(text or "", ended, message=message, tokens=tokens)
         if isinstance(text, str) or message
         else text
-        for text, (ended, message) in zip(texts, known, strict=True)
+        for text, (ended, message, tokens) in zip(texts, known, strict=True)
     ]
 
 
-def _endings(answers: Sequence[Any]) -> list[tuple[Ending, str]]:
-    """Of each text its ending and message, in the order in which lm-eval takes the texts out."""
-    found: list[tuple[Ending, str]] = []
+_Told = tuple[Ending, str, GeneratedTokens | None]
+
+
+def _endings(answers: Sequence[Any], names: TokenNames | None) -> list[_Told]:
+    """Of each text what is told of it, in the order in which lm-eval takes the texts out."""
+    found: list[_Told] = []
     for answer in answers:
         told = answer if isinstance(answer, dict) else {}
         choices = told.get("choices")
         if isinstance(choices, list) and all(isinstance(one, dict) for one in choices):
             ordered = sorted(choices, key=lambda one: one.get("index") or 0)
-            found += [(_ending(one.get("finish_reason")), message_of(one)) for one in ordered]
+            found += [
+                (_ending(one.get("finish_reason")), message_of(one), read_generated(one, names))
+                for one in ordered
+            ]
         else:  # sglang's own endpoint
             about = told.get("meta_info")
             reason = about.get("finish_reason") if isinstance(about, dict) else None
-            found.append((_ending(reason), ""))
+            found.append((_ending(reason), "", read_generated(told, names)))
     return found
 
 

@@ -74,7 +74,10 @@ class Stub(BaseHTTPRequestHandler):
             self.say({"error": {"message": "exceeds the available context size"}}, status=400)
             return
         if "logit_bias" not in asked:
-            self.say({"content": self.generate(prompt, asked["n_predict"])})
+            made = self.write(prompt, asked["n_predict"])
+            shown = self.shown(prompt, made, asked["n_probs"]) if "n_probs" in asked else {}
+            text = self.generate(prompt, asked["n_predict"])
+            self.say({"content": text, "stop_type": "limit", **shown})
             return
         ((wanted, _),) = asked["logit_bias"]
         read = (
@@ -88,11 +91,25 @@ class Stub(BaseHTTPRequestHandler):
         self.say(type(self).fault(answer) if type(self).fault else answer)
 
     @staticmethod
-    def generate(prompt: list[int], most: int) -> str:
+    def write(prompt: list[int], most: int) -> list[int]:
         made: list[int] = []
         while len(made) < most:
             made.append(FIRST + int(logprobs_after([*prompt, *made])[FIRST:].argmax()))
-        return "".join(LETTERS[token - FIRST] for token in made)
+        return made
+
+    @classmethod
+    def generate(cls, prompt: list[int], most: int) -> str:
+        return "".join(LETTERS[token - FIRST] for token in cls.write(prompt, most))
+
+    @staticmethod
+    def shown(prompt: list[int], made: list[int], number: int) -> dict[str, Any]:
+        found = []
+        for place, token in enumerate(made):
+            row = logprobs_after([*prompt, *made[:place]])
+            best = row.argsort()[::-1][:number]
+            top = [{"id": int(one), "logprob": float(row[one])} for one in best]
+            found.append({"id": token, "logprob": float(row[token]), "top_logprobs": top})
+        return {"completion_probabilities": found}
 
     def say(self, what: Any, status: int = 200) -> None:
         text = json.dumps(what).encode()
@@ -400,3 +417,27 @@ def test_no_password_of_an_address_is_shown_when_a_server_is_refused() -> None:
 def test_prompts_are_told_apart_without_the_password_of_the_address() -> None:
     with scorer_of(Stub) as scorer:
         assert "hunter2secret" not in scorer._lm.tokenizer_name
+
+
+def test_what_it_writes_has_margins_where_it_shows_tokens(serve: Callable[..., LMScorer]) -> None:
+    asked = request("generate_until", "the old man", {"until": [], "max_gen_toks": 3})
+    (answer,) = serve(top_logprobs=1).score([asked])
+    (without,) = serve().score([asked])
+    assert without.generated is None
+    assert answer.text == without.text
+    assert answer.ended == "length"
+    assert answer.generated is not None
+    ids = [BOS, *encode("the old man", False)]
+    for place, (token, margin, other) in enumerate(
+        zip(
+            answer.generated.ids.tolist(),
+            answer.generated.margins.tolist(),
+            answer.generated.others.tolist(),
+            strict=True,
+        )
+    ):
+        row = logprobs_after([*ids, *answer.generated.ids.tolist()[:place]])
+        own = row[token]
+        row[token] = -np.inf
+        assert other in row.argsort()[::-1][:2]
+        assert margin == pytest.approx(own - row[other], abs=1e-5)

@@ -22,8 +22,10 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from evalguard.core.redaction import redacted_text
+from evalguard.core.scorer import Ending
 from evalguard.core.shown_tokens import ID_LABEL
 from evalguard.errors import EvaluationError
+from evalguard.models.generated_texts import GeneratedText
 from evalguard.models.hf.generated_length import generated_length, refuse_without_room
 from evalguard.models.hf.scored_tokens import (
     InputTokens,
@@ -34,6 +36,7 @@ from evalguard.models.hf.scored_tokens import (
 )
 from evalguard.models.runtimes.encoding import split_into_windows
 from evalguard.models.served.exchange import ask_server, explain_exchange
+from evalguard.models.served.generated_logprobs import read_generated
 from evalguard.models.served.repeated_answers import (
     check_cached_prompts,
     fit_length,
@@ -57,6 +60,8 @@ _PROBED, _SHOWN = 263, 20
 _URL_HINT = "base_url is that of llama-server, without a path: http://127.0.0.1:8080"
 _GREEDY_OPTIONS = ("until", "do_sample", "temperature", "top_p", "top_k")
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+# What the server calls the ends of a text.
+_ENDINGS: Mapping[Any, Ending] = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
 @register_model(TYPE)
@@ -71,7 +76,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         max_gen_toks: tokens that are generated where neither task nor run says.
         timeout: seconds that an answer may take.
         top_logprobs: tokens of each scored position's distribution that the server is to show, for
-            an estimate of KL; 0: none.
+            an estimate of KL, and of those that it writes, for their margins; 0: none.
 
     Attributes:
         scored: what each request of the last call was fed and answered, token by token.
@@ -173,7 +178,13 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         asked = [self._generation(*instance.args) for instance in requests]
         answers = self._in_flight(lambda one: self._post("/completion", one), asked)
         return [
-            _cut_at_stop(str(answer.get("content", "")), one["stop"])
+            GeneratedText(
+                _cut_at_stop(str(answer.get("content", "")), one["stop"]),
+                _ENDINGS.get(answer.get("stop_type"), ""),
+                tokens=read_generated(
+                    {"logprobs": {"content": answer.get("completion_probabilities")}}, None
+                ),
+            )
             for answer, one in zip(answers, asked, strict=True)
         ]
 
@@ -354,6 +365,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             "temperature": 0.0,
             "samplers": [],
             "cache_prompt": True,
+            **({"n_probs": max(2, self._n_shown)} if self._n_shown else {}),
         }
 
     def _special(self, text: Any) -> int | None:

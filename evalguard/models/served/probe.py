@@ -46,6 +46,7 @@ from evalguard.models.served.repeated_answers import (
     fit_length,
     make_prompts,
 )
+from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
 from evalguard.models.served.streamed_answers import BrokenStreamError, read_answer
 
 # Enough to tell two prompts apart, and read in no time.
@@ -68,6 +69,10 @@ _TOOLS_HINT = (
 _URL_HINT = (
     "base_url must lead to the server's completions, e.g. http://127.0.0.1:8000/v1/completions"
 )
+
+
+# With which servers refuse what they do not know.
+_NOT_KNOWN = (400, 404, 422, 500, 501)
 
 
 class RefusedRequestError(EvaluationError):
@@ -345,7 +350,20 @@ def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
         EvaluationError: the server does not answer, or refuses what the requests ask for.
     """
     chats = [(one, asked) for one in requests if (asked := read_chat_request(one.arguments))]
-    _probe_generation(lm, next((one for one, asked in chats if not asked.tools), requests[0]))
+    first = next((one for one, asked in chats if not asked.tools), requests[0])
+    try:
+        _probe_generation(lm, first)
+    except RefusedRequestError as error:
+        if error.status not in _NOT_KNOWN or not getattr(lm, "shows_generated", False):
+            raise
+        lm.shows_generated = False
+        _probe_generation(lm, first)
+        raise EvaluationError(
+            f"{_shown(lm.base_url)}: the server refuses to show log-probabilities of what it "
+            f"writes, and answers without: {error}",
+            hint=f"leave model_args.{TOP_ARGUMENT} out, and limits on where answers first differ, "
+            "or compare another server",
+        ) from error
     for what, hint, having in (
         ("tools", _TOOLS_HINT, [one for one, asked in chats if asked.tools]),
         ("response_format", "", [one for one, asked in chats if asked.response_format]),
@@ -355,7 +373,7 @@ def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
         try:
             _probe_generation(lm, having[0])
         except RefusedRequestError as error:
-            if error.status not in (400, 404, 422, 500, 501):
+            if error.status not in _NOT_KNOWN:
                 raise
             context, options = having[0].arguments
             plain = {"max_gen_toks": options["max_gen_toks"], "until": []}  # type: ignore[index, call-overload]

@@ -1,4 +1,4 @@
-"""How many tokens of each distribution a server is asked to show."""
+"""How many tokens of each distribution a server is asked to show: of prompts, and of its texts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from evalguard.errors import UsageError
 
 TOP_ARGUMENT = "top_logprobs"
 """The model's argument: a number of tokens; lm-eval itself asks for 1."""
-# By the module of lm-eval that ``parse_logprobs`` comes from: the name of the number in a request.
-_TOP_NAMES = {"openai_completions": "logprobs", "sglang_generate_API": "top_logprobs_num"}
+# By the kind of a client (``_kind_of``): the name of the number in a request; and what else has to
+# be said where texts are generated.
+_TOP_NAMES = {
+    "openai_completions": "logprobs",
+    "sglang_generate_API": "top_logprobs_num",
+    "chat": "top_logprobs",
+}
+_SWITCHES: Mapping[str, Mapping[str, Any]] = {
+    "sglang_generate_API": {"return_logprob": True},
+    "chat": {"logprobs": True},
+}
 
 
 def take_top_argument(arguments: dict[str, Any], client: type) -> int:
@@ -34,29 +43,45 @@ def take_top_argument(arguments: dict[str, Any], client: type) -> int:
         )
     if TOP_ARGUMENT in inspect.signature(client).parameters:  # llama_server asks for it itself
         return 0
-    parse = getattr(client, "parse_logprobs", None)
-    if str(getattr(parse, "__module__", "")).rpartition(".")[2] not in _TOP_NAMES:
+    if _kind_of(client) not in _TOP_NAMES:
         raise UsageError(
             f"model_args.{TOP_ARGUMENT} has no use with this model type",
-            hint="local-completions, openai-completions, sglang-generate and llama_server ask "
-            "servers for it",
+            hint="model types of completions and chat completions, sglang-generate and "
+            "llama_server ask servers for it",
             target=f"model_args.{TOP_ARGUMENT}",
         )
     return int(arguments.pop(TOP_ARGUMENT))
 
 
 def ask_for_top_tokens(lm: Any, number: int) -> None:
-    """Let a client ask for so many tokens of each position; its scores stay what they are."""
-    name = _TOP_NAMES[lm.parse_logprobs.__module__.rpartition(".")[2]]
+    """Let a client ask for so many tokens of each position; its scores stay what they are.
+
+    Of what is generated two are shown at least: the token, and the most probable other one.
+    """
+    kind = _kind_of(lm)
+    name = _TOP_NAMES[kind]
     create = lm._create_payload
 
     @functools.wraps(create)
     def creating(*arguments: Any, **options: Any) -> Any:
         payload = create(*arguments, **options)
-        return {**payload, name: number} if name in payload else payload
+        if not options.get("generate"):
+            return {**payload, name: number} if name in payload else payload
+        if not lm.shows_generated:
+            return payload
+        return {**payload, **_SWITCHES.get(kind, {}), name: max(2, number)}
 
     lm._create_payload = creating
+    lm.shows_generated = True
     lm.token_names = TokenNames(lm)
+
+
+def _kind_of(client: Any) -> str:
+    """How a client asks: what module its answers are read in, and whether it is a chat's."""
+    parse = getattr(client, "parse_generations", None)
+    module = str(getattr(parse, "__module__", "")).rpartition(".")[2]
+    chat = module == "openai_completions" and "Chat" in str(getattr(parse, "__qualname__", ""))
+    return "chat" if chat else module
 
 
 class TokenNames:
@@ -92,6 +117,11 @@ class TokenNames:
             {self._label(name): value for name, value in one.items() if self._ids.get(name) != -1}
             for one in tops
         )
+
+    def id_of(self, name: str) -> int | None:
+        """The one token of this name; None where there is none, or several."""
+        found = self._ids.get(name, -1)
+        return found if found >= 0 else None
 
     def _label(self, name: str) -> str:
         found = self._ids.get(name)

@@ -48,7 +48,7 @@ def find_first_difference(
     """
     if base_text == candidate_text:
         return None
-    if base is None or candidate is None or not _shows_ids(base, candidate):
+    if base is None or candidate is None or not _same_names(base, candidate):
         return FirstDifference()
     most = min(len(base), len(candidate))
     unequal = np.flatnonzero(base.ids[:most] != candidate.ids[:most])
@@ -76,8 +76,10 @@ def find_first_difference(
     )
 
 
-def _shows_ids(*sides: GeneratedTokens) -> bool:
-    return all((one.ids != UNKNOWN_TOKEN).all() for one in sides)
+def _same_names(base: GeneratedTokens, candidate: GeneratedTokens) -> bool:
+    """Whether both name tokens alike: by ids, or (below 0) by their texts."""
+    named = [{*(one.ids >= 0).tolist()} for one in (base, candidate)]
+    return named[0] == named[1] or not all(named)
 
 
 def _token_at(tokens: GeneratedTokens, position: int) -> int:
