@@ -314,3 +314,47 @@ def test_after_kill_9_no_finished_request_is_sent_twice(servers, words, run) -> 
     done = run(listed)
     assert done.code == 0, done.err
     check_asked_once(servers)
+
+
+_ANSWERS = """
+task: fogs
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{text}}}}"
+doc_to_target: "{{{{text}}}}"
+generation_kwargs: {{until: ["Q:"], max_gen_toks: 8192}}
+metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
+"""
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_long_answers_are_kept_one_by_one_with_streaming_off_too(
+    chat: bool, servers, words, run, tmp_path: Path
+) -> None:
+    """All documents are one block; of an answer in flight nothing is kept."""
+    data = tmp_path / "fogs.jsonl"
+    data.write_text("".join(json.dumps({"text": f"fog {n}"}) + "\n" for n in range(16)))
+    (tmp_path / "fogs.yaml").write_text(_ANSWERS.format(data=data))
+    listed = words(servers, tasks=["fogs"], num_concurrent=2, max_length=9000)
+    guard = json.loads(Path("served.yaml").read_text())
+    guard["include_path"] = [str(tmp_path)]
+    if chat:
+        for model, server in zip(guard["models"].values(), servers, strict=True):
+            model["model"] = "local-chat-completions"
+            model["model_args"] = {
+                "base_url": server.chat_url, "model": "served", "max_retries": 1,
+                "num_concurrent": 2,
+            }  # fmt: skip
+    Path("served.yaml").write_text(json.dumps(guard))
+    listed += ["--apply_chat_template"] if chat else []
+    servers[1].hook = fail_after(9)
+    assert run(listed).code == 3
+    assert not any(asked.get("stream") for server in servers for asked in server.answered)
+    assert counts(servers) == [16, 9]
+    servers[1].hook = None
+    run(listed)
+    first, second = counts(servers)
+    assert first == 0
+    assert 7 <= second <= 9  # and what was in flight when the server refused
