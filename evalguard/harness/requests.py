@@ -47,6 +47,7 @@ class TaskRequests:
         notes: what was asked for and could not be applied.
         average_repeats: whether repeated answers to a document are averaged (see ``repeats``).
         drawn_from: documents that these were drawn from; 0: they are no part of others.
+        chat: whether a chat template makes the prompts.
         lengths: by doc_id, to sort the documents by; empty: that of their requests counts.
         asked: by doc_id, what all models share of a document, as it was made for the first of them.
     """
@@ -59,6 +60,7 @@ class TaskRequests:
     notes: tuple[str, ...] = ()
     average_repeats: bool = True
     drawn_from: int = 0
+    chat: bool = False
     lengths: Mapping[int, int] = field(default_factory=dict, repr=False)
     dataset: Mapping[str, Value] = field(default_factory=dict)
     lm_eval_task: Task = field(repr=False, compare=False)
@@ -130,6 +132,7 @@ def build_requests(
         run=_run(name, task, options, n=len(documents), n_total=n_total),
         notes=(*notes, *_unapplied(requests, options)),
         average_repeats=options.average_repeats,
+        chat=bool(options.apply_chat_template) or name in options.chats,
         lengths=_own_lengths(documents) if options.apply_chat_template else {},
         dataset=read_task_data(task),
         lm_eval_task=task,

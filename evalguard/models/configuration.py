@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evalguard.models.chat_format import describe_template
 from evalguard.models.config_comparison import is_computed_with, to_json_value
 from evalguard.models.identity import torch_model
 from evalguard.models.tokenizers import rules_digest
@@ -90,11 +91,10 @@ def _read_tokenizer(lm: Any) -> dict[str, Value]:
     tokenizer = getattr(lm, "tokenizer", None)
     if tokenizer is None:
         return {}
-    template = getattr(tokenizer, "chat_template", None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return {
         "rules": "" if backend is None else rules_digest(backend),
-        "chat template": None if template is None else _digest(str(to_json_value(template))),
+        "chat template": describe_template(lm),
         "BOS": _plain(getattr(tokenizer, "bos_token", None)),
         "EOS": _plain(getattr(tokenizer, "eos_token", None)),
         "puts BOS first": _puts_bos_first(lm),

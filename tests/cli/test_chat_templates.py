@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -99,6 +100,14 @@ def test_what_is_declared_stands_as_a_finding_with_its_kinds(asked: Run) -> None
     assert found["values"] == {
         "tasks": ["fogs"], "documents": 8, "kinds": ["generation_prompt"], "only": ["base"],
     }  # fmt: skip
+
+
+def test_the_template_of_each_side_stands_in_the_conditions(asked: Run) -> None:
+    ran = asked("unopened", "--allow-differing", "prompt", "--json")
+    (task,) = ran.document["tasks"]
+    digests = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (CHATML, WITHOUT_PROMPT)]
+    assert task["base_template"] == f"tokenizer#{digests[0]}"
+    assert task["candidate_template"] == f"tokenizer#{digests[1]}"
 
 
 def test_a_setting_of_thinking_is_meant_to_change_prompts(asked: Run) -> None:

@@ -11,6 +11,7 @@ from example_reports import UNCHANGED, comparison, report
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalguard.core.reports.asked_task import AskedTask
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.stopping import SequentialRun
 from evalguard.report.card.conditions_line import conditions_line, task_conditions
@@ -48,6 +49,24 @@ def test_what_an_earlier_version_did_not_write_down_is_unknown() -> None:
     assert told["task"] == "lambada_openai,v=?,shots=?,n=5153/?,docs=?,prompts=?"
     assert told["batch"] == "?"
     assert told["lm_eval"] == "?"
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "expected"),
+    [
+        ("tokenizer#0123456789abcdef", "tokenizer#0123456789abcdef", ",template=01234567"),
+        ("tokenizer#0123456789abcdef", "argument#fedcba9876543210", ",template=01234567/fedcba98"),
+        ("lm-eval#0123456789abcdef", "server", ",template=01234567/server"),
+        ("tokenizer#0123456789abcdef", "", ",template=01234567/?"),
+        ("", "", ""),
+    ],
+)
+def test_chat_templates_are_named_where_there_are_some(
+    base: str, candidate: str, expected: str
+) -> None:
+    asked = AskedTask(task="t", n=5, base_template=base, candidate_template=candidate)
+    (told,) = task_conditions(dataclasses.replace(Q8, tasks=(asked,)))
+    assert told == f"t,v=?,shots=?,n=5/?,docs=?,prompts=?{expected}"
 
 
 def test_batches_of_a_finished_lm_eval_run_are_those_that_it_recorded() -> None:

@@ -25,6 +25,11 @@ class AskedTask:
             ``config``, ``split`` and ``revision`` (a commit) are those of the dataset.
         documents: digest over the ids and contents of the documents.
         prompts: digest over the base's prompts, few-shot examples and templates included.
+        base_template, candidate_template: by which chat template each side's prompts were made,
+            as SOURCE#DIGEST (sha256 of its text): tokenizer, argument or a name, of
+            ``chat_template_args``; lm-eval of a finished run; server where a server has its own.
+            "" for none.
+        candidate_template: the candidate's.
         n_total: documents that the task has.
         fewshot_seed: None where there are no examples.
         config: name of the dataset's part.
@@ -45,6 +50,8 @@ class AskedTask:
     revision: str = ""
     documents: str = ""
     prompts: str = ""
+    base_template: str = ""
+    candidate_template: str = ""
 
 
 def list_asked_tasks(
@@ -71,7 +78,16 @@ def _asked_task(base: ScoreTable, candidate: ScoreTable) -> AskedTask:
         **{name: _text(data.get(name)) for name in ("dataset", "config", "split", "revision")},
         documents=_digest(candidate, candidate.doc_hashes),
         prompts=_digest(base, base.prompt_hashes),
+        base_template=_template(base),
+        candidate_template=_template(candidate),
     )
+
+
+def _template(table: ScoreTable) -> str:
+    """By which template prompts were made; a finished run records its text's digest alone."""
+    reading = table.reading or {}
+    found = _text(reading.get("chat_template"))
+    return f"lm-eval#{found[:_DIGITS]}" if found and reading.get("finished") else found
 
 
 def _text(value: Value) -> str:

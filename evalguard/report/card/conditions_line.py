@@ -25,7 +25,8 @@ def conditions_line(reports: Sequence[CompareReport]) -> str:
 
     ``base`` and every ``cand`` are ``name@commit#digest``, the digest over all that can change a
     score; ``task`` has its name, v(ersion), shots, seed of the examples, n(umber of documents, of
-    how many) and digests of docs and prompts; more than eight tasks are one digest over these.
+    how many) and digests of docs, prompts and, where there is one, chat template, of base/cand
+    where they differ; more than eight tasks are one digest over these.
     """
     fields = [
         ("evalguard", _joined(_encoded(one.version) for one in reports)),
@@ -67,6 +68,14 @@ def _task(one: AskedTask) -> str:
         "n": f"{one.n}/{one.n_total or _UNKNOWN}",
         "docs": _encoded(one.documents[:_DIGITS]) or _UNKNOWN,
         "prompts": _encoded(one.prompts[:_DIGITS]) or _UNKNOWN,
+        "template": "/".join(
+            dict.fromkeys(
+                _encoded(told.partition("#")[2][:_DIGITS] or told) or _UNKNOWN
+                for told in (one.base_template, one.candidate_template)
+            )
+        )
+        if one.base_template or one.candidate_template
+        else "",
         "data": _at_commit(one.dataset, one.revision) if one.dataset else "",
     }
     return ",".join(

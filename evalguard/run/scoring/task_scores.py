@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from evalguard.core.rendered_prompt import take_apart
 from evalguard.core.scorer import ModelDescription, Request, Response
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
@@ -69,7 +70,8 @@ class TaskScoring:
         scores = drop_unsound_scores(score_tables(asked, told, source=model), asked.requests, told)
         if description is None:
             return scores
-        tables = tuple(_with_reading(table, description) for table in scores.tables)
+        template = describe_used_template(description, asked)
+        tables = tuple(_with_reading(table, description, template) for table in scores.tables)
         return replace(scores, tables=tables)
 
 
@@ -103,9 +105,26 @@ def describe_reading(environment: Mapping[str, Value], max_length: int = 0) -> d
 _READING_KEYS = ("add_bos_token", "prefix_token_id", "rolling_bos")
 
 
-def _with_reading(table: ScoreTable, description: ModelDescription) -> ScoreTable:
+def describe_used_template(description: ModelDescription, asked: TaskRequests) -> str:
+    """Which chat template made a model's prompts, as ``describe_template`` says it.
+
+    "server": the one that a server has; "" where there is none, or it is not known.
+    """
+    if not asked.chat or not asked.requests:
+        return ""
+    told = description.configuration.get("tokenizer")
+    found = told.get("chat template") if isinstance(told, Mapping) else None
+    if isinstance(found, str):
+        return found
+    sends_messages = take_apart(str(asked.requests[0].arguments[0])).is_conversation
+    return "server" if sends_messages or description.model_type == "llama_server" else ""
+
+
+def _with_reading(table: ScoreTable, description: ModelDescription, template: str) -> ScoreTable:
     """Say what token ids follow from, and how whole texts were read where that matters."""
     reading = describe_reading(description.environment, description.max_length)
+    if template:
+        reading["chat_template"] = template
     table = replace(table, reading=reading)
     rolling_bos = description.environment.get("rolling_bos")
     if rolling_bos is None or table.run.get("output_type") != "loglikelihood_rolling":
