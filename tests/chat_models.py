@@ -10,9 +10,10 @@ import torch
 from tiny_models import save_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+# llama.cpp's own engine reads it too: no attributes of attributes in filters.
 HERMES = (
-    '{%- if tools %}tools: {{ tools | map(attribute="function.name") | join(" ") }}; write '
-    "<tool_call>{name, arguments}</tool_call>\n{% endif %}"
+    "{%- if tools %}tools:{% for t in tools %} {{ t.function.name }}{% endfor %}; write "
+    '<tool_call>{"name": ..., "arguments": ...}</tool_call>\n{% endif %}'
     "{%- for m in messages %}{{ m.role }}: {{ m.content }}"
     "{%- for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>"
     "{%- endfor %}\n{% endfor %}"

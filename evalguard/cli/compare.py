@@ -35,6 +35,7 @@ _FIRST_OF_COMPARE = (
     "base",
     "cand",
     "tasks",
+    "requests",
     "limit",
     "config",
     "cand_set",

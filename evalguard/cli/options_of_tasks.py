@@ -17,12 +17,6 @@ TASK_NAMES = (
         help="lm-eval tasks, tags or groups. Default: the guard file's.",
     ),
     task_option(
-        "--requests",
-        type=PATH,
-        metavar="FILE",
-        help="Chat requests in OpenAI's form, one a line of JSON: a task of their own.",
-    ),
-    task_option(
         "--include-path",
         type=PATH,
         multiple=True,
@@ -54,6 +48,12 @@ PROMPTS = (
 )
 TASKS = (
     *TASK_NAMES,
+    task_option(
+        "--requests",
+        type=PATH,
+        metavar="FILE",
+        help="Chat requests in OpenAI's form, one a line.",
+    ),
     task_option(
         "--limit",
         type=LimitValue(),

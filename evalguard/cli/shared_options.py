@@ -67,8 +67,8 @@ DEBUG = output_option(
 BASE = model_option(
     "--base",
     metavar="MODEL",
-    help="Base: a name in the guard file, a folder, a hub id, a server (http://...), a finished "
-    "run, a history, a reference file, llama.cpp's logits file.",
+    help="Base: a name in the guard file, a folder, a hub id, a URL, a finished run, a history, a "
+    "reference file, llama.cpp's logits file.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",

@@ -61,11 +61,13 @@ class ToolForm:
         name: for people.
         marks: texts that a template has, all of them, where its model writes so.
         read: takes a text apart.
+        unmarked: a call is JSON and nothing else: in other words around it, it is not seen.
     """
 
     name: str
     marks: tuple[str, ...]
     read: _Reader = field(compare=False, repr=False)
+    unmarked: bool = False
 
     def is_taught_by(self, template: str) -> bool:
         """Whether a template has the form's marks."""
@@ -386,8 +388,8 @@ TOOL_FORMS: tuple[ToolForm, ...] = (
         read=_in_parts("<tool_call>", "</tool_call>", _read_hermes),
     ),
     ToolForm(name="Llama 3", marks=("<|python_tag|>",), read=_read_llama),
-    ToolForm(name="Llama 3", marks=("ipython", "parameters"), read=_read_llama),
-    ToolForm(name="JSON", marks=('"name"', '"parameters"'), read=_read_plain),
-    ToolForm(name="JSON", marks=('"name"', '"arguments"'), read=_read_plain),
+    ToolForm(name="Llama 3", marks=("ipython", "parameters"), read=_read_llama, unmarked=True),
+    ToolForm(name="JSON", marks=('"name"', '"parameters"'), read=_read_plain, unmarked=True),
+    ToolForm(name="JSON", marks=('"name"', '"arguments"'), read=_read_plain, unmarked=True),
 )
 """In this order: the first whose marks a template has is the one."""

@@ -51,6 +51,19 @@ def write_tokenizer(
     template = told.get("post_processor") or {}
     begins = [next(iter(one)) for one in template.get("single", ())][:1] == ["SpecialToken"]
     writer.add_add_bos_token(begins if add_bos is None else add_bos)
+    chat = _chat_template(folder)
+    if chat:
+        writer.add_chat_template(chat)
+
+
+def _chat_template(folder: Path) -> str:
+    """The folder's chat template, which llama.cpp's server renders conversations by; "": none."""
+    own, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    found = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    template = found.get("chat_template")
+    return template if isinstance(template, str) else ""
 
 
 def _kind_of(

@@ -170,12 +170,23 @@ def test_a_template_that_fails_says_how(tmp_path: Path) -> None:
 
 
 def test_calls_in_an_unknown_form_are_unknown_and_not_missing(tmp_path: Path) -> None:
-    template = HERMES.replace("<tool_call>", "!call ").replace("</tool_call>", "!")
+    taught = '<tool_call>{"name": ..., "arguments": ...}</tool_call>'
+    template = HERMES.replace(taught, "!call NAME").replace("<tool_call>", "!call ")
     scorer = load(save_chat_model(tmp_path / "model", template))
     asked = request(say("Paris?"), tools=(TOOL,), parameters={"max_tokens": 4})
     (found,) = scorer.score([asked])
     assert json.loads(found.message)["tool_calls"] == "unknown"
     assert any("is not known" in caveat for caveat in scorer.describe().caveats)
+
+
+def test_words_that_name_a_tool_may_be_a_call_in_marks_that_nobody_knows(tmp_path: Path) -> None:
+    folder = save_chat_model(tmp_path / "model", HERMES.replace("<tool_call>", "!call "))
+    said = {"Paris?": f"!call {CALL}!", "Oslo?": CALL, "Bonn?": "It is warm."}
+    prompts = {prompt(folder, say(text), tools=[TOOL]): one for text, one in said.items()}
+    scorer = load(teach(folder, prompts))
+    told = [answered(scorer, text)[1] for text in said]
+    assert [one.get("tool_calls") == "unknown" for one in told] == [True, False, False]
+    assert len(told[1]["tool_calls"]) == 1
 
 
 def test_an_encoder_decoder_is_asked_no_chat_requests(tmp_path: Path) -> None:

@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
-from evalguard.core.chat_requests import ChatRequest, read_chat_request, take_chat_fields
+from evalguard.core.chat_requests import (
+    ChatRequest,
+    function_name,
+    read_chat_request,
+    take_chat_fields,
+)
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
@@ -164,7 +169,13 @@ class ChatAnswers:
         if own is not None:
             return own
         form = find_tool_form(self._template(request.offered))
-        return None if form is None else form.read(text, request.offered)
+        if form is None:
+            return None
+        found = form.read(text, request.offered)
+        names = [function_name(tool) for tool in request.offered]
+        if form.unmarked and not found.calls and any(name in text for name in names):
+            return None  # perhaps a call, in marks that nobody here knows
+        return found
 
     def _by_tokenizer(self, request: ChatRequest, prompt: str, text: str) -> WrittenMessage | None:
         """By transformers' own parser, where the tokenizer says how; None where it cannot."""

@@ -323,13 +323,16 @@ def _open_with(
 ) -> tuple[ProbePrompts, T] | None:
     """Make prompts of several blocks, or as long as the server reads, and ask for the first one.
 
-    Where nobody says how much it reads, it may refuse them: then of what is to be asked anyway.
+    Where nobody says how much it reads, or in words, it may refuse them: then of what is to be
+    asked anyway.
 
     Returns:
         The prompts, and the answer to the first; None where none can be made.
     """
     lengths = [fit_length(room)]
-    if not getattr(lm, "context_known", False):
+    as_texts = not getattr(lm, "tokenized_requests", True)
+    # What is known is a number of tokens, and words may have many.
+    if as_texts or not getattr(lm, "context_known", False):
         lengths.append(fit_length(min(room, longest)))
     for length in dict.fromkeys(lengths):
         prompts = make_prompts(units, length)
