@@ -18,9 +18,9 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Setting, Target
 from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer
+from evalguard.run import memory_policy
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring import loaded_models as loaded
 from evalguard.run.scoring.divergences import GENERATION_ONLY
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.score_models import score_models
@@ -190,7 +190,7 @@ def test_models_without_distributions_are_scored_and_it_is_said(score: Score) ->
 def test_what_does_not_fit_beside_the_base_is_scored_alone(
     score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded, "fits_in_memory", lambda weights, device: False)
+    monkeypatch.setattr(memory_policy, "fits_in_memory", lambda weights, device: False)
     evaluations = score("llama", "other", tasks=("sw_word",))
     assert evaluations[1].divergences == {}
     (note,) = evaluations[0].notes

@@ -12,7 +12,7 @@ from scored_models import Score, kl, values
 
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
-from evalguard.run.scoring import loaded_models as loaded
+from evalguard.run import memory_policy
 from evalguard.run.scoring import run_context as bench
 from evalguard.run.scoring.scoring_way import BASE_FROM_CACHE
 from evalguard.store.fact_cache import open_facts
@@ -161,7 +161,9 @@ def test_memory_says_how_many_models_are_loaded_at_once(
         return scorer
 
     monkeypatch.setattr(bench, "open_scorer", watched)
-    monkeypatch.setattr(loaded, "fits_in_memory", lambda weights, device: memory == "sequential")
+    monkeypatch.setattr(
+        memory_policy, "fits_in_memory", lambda weights, device: memory == "sequential"
+    )
     base, other = score("llama", "other", memory=memory, use_cache=False)
     assert max(most) == (2 if memory == "lockstep" else 1)
     if memory == "lockstep":

@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from evalguard.models.machine import checkpoint_bytes, fits_in_memory, weight_bytes
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.loading.lazy_scorer import (
     is_loaded,
 )
+from evalguard.run.memory_policy import MemoryPolicy
 from evalguard.run.scoring.run_context import RunContext
 from evalguard.run.sources import ModelSource
 
@@ -73,15 +73,8 @@ def load_together(context: RunContext, models: Sequence[ModelSource]) -> Iterato
 
 def is_loaded_beside(context: RunContext, first: LoadedModel, other: ModelSource) -> bool:
     """Whether another model is to be loaded beside a first one."""
-    memory = context.choices.memory
     if context.actors is not None:
         return context.actors.places > 1
-    return memory == "lockstep" or (memory == "auto" and fits_beside(first, other))
-
-
-def fits_beside(first: LoadedModel, other: ModelSource) -> bool:
-    """Whether another model fits beside a first one, be that loaded or to be loaded."""
+    loaded = is_loaded(first.scorer)
     told = first.scorer.describe()
-    own = weight_bytes(told.parameters, told.dtype)
-    needed = max(own, checkpoint_bytes(other.variant.model_args.get("pretrained")))
-    return fits_in_memory(needed + (0 if is_loaded(first.scorer) else own), told.device)
+    return MemoryPolicy(context.choices.memory).takes_beside(told, other.variant, loaded=loaded)

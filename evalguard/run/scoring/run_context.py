@@ -29,6 +29,7 @@ from evalguard.run.loading.lazy_scorer import LazyScorer
 from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.scorer_opening import open_scorer
 from evalguard.run.loading.task_code import note_task_code
+from evalguard.run.memory_policy import MemoryPolicy
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator, served_scorer
@@ -319,7 +320,7 @@ def open_run_context(
     # Before tasks and models bring in libraries, which set variables of their own.
     known = KnownModels.kept_in(cache_dir) if options.use_cache else None
     with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
-        stack.enter_context(keep_servers(1 if choices.memory == "sequential" else 2))
+        stack.enter_context(keep_servers(MemoryPolicy(choices.memory).servers))
         stack.callback(clear_shared_texts)
         if known is not None:
             stack.callback(known.left)

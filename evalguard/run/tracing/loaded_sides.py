@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evalguard.core.tracing.points import RecordedActivations
-from evalguard.models.machine import checkpoint_bytes, fits_in_memory
+from evalguard.models.loading import default_device
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.choices import Choices
 from evalguard.run.error_places import with_location
 from evalguard.run.loading.foreign_code import has_own_process
+from evalguard.run.memory_policy import MemoryPolicy
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.moved_documents import MovedDocuments
@@ -175,12 +176,8 @@ def _loads_in_turn(request: TraceRequest) -> bool:
         return False
     if not (is_torch_here(base) and is_torch_here(candidate)):
         return False
-    if request.choices.memory != "auto":
-        return request.choices.memory == "sequential"
-    needed = sum(
-        checkpoint_bytes(one.variant.model_args.get("pretrained")) for one in (base, candidate)
-    )
-    return not fits_in_memory(needed, request.choices.policy.device or "cpu")
+    device = default_device(request.choices.policy)
+    return not MemoryPolicy(request.choices.memory).takes((base.variant, candidate.variant), device)
 
 
 def _open_model(
