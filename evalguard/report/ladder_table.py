@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rich.text import Text
 
@@ -88,8 +89,17 @@ def metric_tables(report: SeveralReport) -> list[Table]:
     return found
 
 
-def ladder_legend(report: SeveralReport) -> list[str]:
-    """Say what the columns are of, and what is not known of a row; a sentence each."""
+def ladder_legend(report: SeveralReport, width: int | None = None) -> list[str]:
+    """Say what the columns are of, and what is not known of a row; a sentence each.
+
+    Args:
+        width: of a screen that has room for the columns that it shows alone; None: of all columns,
+            with the reason of every dash.
+    """
+    table = ladder_table(report)
+    shown = [
+        table.headings[n] for n in (table.kept(width) if width else range(len(table.headings)))
+    ]
     rows, keys = ladder_rows(report.candidates), ranked_metrics(report)
     found = []
     if any(not row.unknown for row in rows):
@@ -100,30 +110,40 @@ def ladder_legend(report: SeveralReport) -> list[str]:
             else 0
         )
         found.append(f"KL in nats a token, over {count:,} tokens")
-    if keys:
-        first = next(c for one in report.reports for c in one.comparisons if c.key == keys[0])
-        recovery = "base / candidate" if not first.higher_is_better else "candidate / base"
-        found.append(
-            f"sigma, recovery ({recovery}): {full_label(first)}; ! fails the gate, ? undecided, "
-            "x no number"
-        )
-    names = [report.base, *(row.name for row in rows)]
-    sizes = [(printable(a), b) for a, b in zip(names, _sizes(report), strict=True) if b is not None]
+    if keys and {"sigma", "recovery"} & {*shown}:
+        found.append(_metric_legend(report, keys[0], shown))
+    sizes = _named_sizes(report)
     other = [f"{name} {printable(one.loaded_as)}" for name, one in sizes if _has_other_form(one)]
     if other:
         found.append(f"{_OTHER} as stored; loaded as: {'; '.join(other)}")
-    found += [
+    return found if width is not None else [*found, *dash_reasons(report)]
+
+
+def dash_reasons(report: SeveralReport) -> list[str]:
+    """Say why a size, bits or KL of a row is not known; a sentence each."""
+    rows = ladder_rows(report.candidates)
+    found = [
         f"{name}: {'bits' if one.bytes is not None else 'size'} not known: {printable(one.reason)}"
-        for name, one in sizes
+        for name, one in _named_sizes(report)
         if one.reason
     ]
-    found += [
+    return found + [
         f"{printable(row.name)}: no KL: {printable(row.unknown)}"
         for row in rows
         if row.unknown and not isinstance(row.outcome, NoVerdict)
         and any(not other.unknown for other in rows)
     ]  # fmt: skip
-    return found
+
+
+def _metric_legend(report: SeveralReport, key: Key, shown: Sequence[str]) -> str:
+    """Which metric the columns that are seen are of, how recovery is taken, what a mark says."""
+    first = next(c for one in report.reports for c in one.comparisons if c.key == key)
+    of = "base / candidate" if not first.higher_is_better else "candidate / base"
+    names = {"sigma": "sigma", "recovery": f"recovery ({of})"}
+    said = f"{', '.join(text for name, text in names.items() if name in shown)}: "
+    intervals = any(pair == ("sigma", f"[{_confidence(report)}]") for pair in pairwise(shown))
+    marks = "; ! fails the gate, ? undecided, x no number" if intervals else ""
+    return f"{said}{full_label(first)}{marks}"
 
 
 def ranked_metrics(report: SeveralReport) -> list[Key]:
@@ -172,6 +192,12 @@ def _names(report: SeveralReport) -> _Column:
 def _sizes(report: SeveralReport) -> list[CheckpointSize | None]:
     base = next((one.base.size for one in report.reports if one.base.size is not None), None)
     return [base, *(row.size for row in ladder_rows(report.candidates))]
+
+
+def _named_sizes(report: SeveralReport) -> list[tuple[str, CheckpointSize]]:
+    names = [report.base, *(row.name for row in ladder_rows(report.candidates))]
+    sizes = zip(names, _sizes(report), strict=True)
+    return [(printable(name), size) for name, size in sizes if size is not None]
 
 
 def _kl_columns(report: SeveralReport, rows: Sequence[LadderRow]) -> Iterator[_Column]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -29,6 +29,7 @@ from evalguard.report.github_annotations import annotation_command
 from evalguard.report.github_annotations import render_annotations as annotated
 from evalguard.report.junit import render_junit
 from evalguard.report.ladder_table import (
+    dash_reasons,
     ladder_legend,
     ladder_table,
     metric_tables,
@@ -53,14 +54,21 @@ from evalguard.report.terminal_page import (
 )
 from evalguard.report.view.report_view import build_report_view
 from evalguard.report.view.screen import cause_line
+from evalguard.report.words.meaning import publish_step
 from evalguard.report.words.metric_labels import (
     STATE_STYLE,
 )
-from evalguard.report.words.plain_text import printable, wrap_keeping_intervals, wrap_text
+from evalguard.report.words.plain_text import (
+    ELLIPSIS,
+    printable,
+    wrap_keeping_intervals,
+    wrap_text,
+)
 
 _WIDTH = 80
+_SCREEN = 24
 # What the first screen has room for.
-_MOST_VERDICTS, _MOST_NOTES, _MOST_SPLITS, _MOST_STEPS = 3, 3, 3, 4
+_MOST_VERDICTS, _MOST_NOTES, _MOST_SPLITS, _MOST_STEPS, _MOST_NAMES = 3, 3, 3, 4, 3
 _NOT = {True: "that does not pass", False: "that do not pass"}
 _GRAVEST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
 
@@ -80,6 +88,8 @@ def render_several(report: SeveralReport, *, width: int, color: bool, verbose: b
         *([table.lines(width) for table in metric_tables(report)] if verbose else []),
         _next_lines(report, width),
     ]
+    if not verbose and _height(blocks) > _SCREEN:
+        blocks = _folded(report, width)
     text = render_page(blocks, width, color=color)
     if verbose:
         wholes = [*report.reports, *(step.report for step in report.steps)]
@@ -87,6 +97,64 @@ def render_several(report: SeveralReport, *, width: int, color: bool, verbose: b
             [text, *(render_one(one, width=width, color=color, verbose=True) for one in wholes)]
         )
     return text
+
+
+def _height(blocks: Sequence[Sequence[Text]]) -> int:
+    """Lines of a page with these blocks, a blank line between them."""
+    return sum(len(block) + 1 for block in blocks if block) - 1
+
+
+def _folded(report: SeveralReport, width: int) -> list[list[Text]]:
+    """The first screen of more than fits it: beside the table what is gravest, a line each, and how
+    much else there is."""
+    legend = " ".join(f"{text}." for text in ladder_legend(report, width))
+    head = _head(report, width, most=_MOST_NAMES)
+    table = [*ladder_table(report).lines(width), *wrap_prose(legend, width, style="dim")]
+    after = _next_lines(report, width, folded=True)
+    room = max(_SCREEN - _height([head, table, after]) - 2, 1)  # a blank line, and what is left
+    verdicts, others = _short_verdicts(report), _short_notes(report)
+    shown = [*verdicts, *others][:room]
+    more = len(verdicts) - len(shown)
+    notes = len(others) - max(-more, 0)
+    counts = [f"{more} more {_NOT[more == 1]}"] if more > 0 else []
+    counts += [f"{notes} note{'' if notes == 1 else 's'}"] if notes else []
+    steps = len(report.steps)
+    counts += [f"{steps} step{'' if steps == 1 else 's'}"] if steps else []
+    lines = [Text(_one_line(name, text, width)) for name, text in shown]
+    lines += wrap_prose(f"and {', '.join(counts)} (-v)", width) if counts else []
+    return [head, table, lines, after]
+
+
+def _short_verdicts(report: SeveralReport) -> list[tuple[str, str]]:
+    """Each verdict that is no pass: the one that decided, those without a number, and the others by
+    how grave they are."""
+    shared = bool(shared_gate_rule(report))
+    held = [one for one in report.candidates if state_of(one) != "passed"]
+    held.sort(key=lambda one: _GRAVEST.index(state_of(one)))
+    first, rest = held[:1], held[1:]
+    rest.sort(key=lambda one: not isinstance(one, NoVerdict))
+    texts = [(one, verdict_texts(one, shared_gate=shared)) for one in (*first, *rest)]
+    return [(f"{candidate_name(one)}  ", said[0]) for one, said in texts]
+
+
+def _short_notes(report: SeveralReport) -> list[tuple[str, str]]:
+    """What else there is to say, causes and what the engine does before all."""
+    causes = [(one, cause_line(one)) for one in report.reports if state_of(one) != "passed"]
+    return [
+        *((f"{candidate_name(one)}  ", text) for one, text in causes if text),
+        *(("", text) for text in split_texts(report, most=_MOST_SPLITS)),
+        *(("", f"{text}.") for text in dash_reasons(report)),
+        *((f"Note ({names}): ", text) for names, text in grouped_findings(report)),
+        *(("", printable(note)) for note in report.notes),
+    ]
+
+
+def _one_line(name: str, text: str, width: int) -> str:
+    """A text on one line, which says that it goes on."""
+    whole = wrap_keeping_intervals(text, width, first=name)
+    if len(whole) == 1:
+        return whole[0]
+    return f"{wrap_keeping_intervals(text, width - 2, first=name)[0]} {ELLIPSIS}"
 
 
 def several_document(report: SeveralReport) -> dict[str, object]:
@@ -149,8 +217,9 @@ def _split_document(split: KlSplit) -> dict[str, object]:
     }
 
 
-def _head(report: SeveralReport, width: int) -> list[Text]:
-    lines = [Text(line, style="bold") for line in wrap_text(several_headline(report), width)]
+def _head(report: SeveralReport, width: int, *, most: int | None = None) -> list[Text]:
+    said = several_headline(report, most=most)
+    lines = [Text(line, style="bold") for line in wrap_text(said, width)]
     lines[0].stylize(STATE_STYLE[report.state], 0, len(report.state) + 1)
     return lines
 
@@ -219,17 +288,23 @@ def _steps(report: SeveralReport, width: int, *, verbose: bool) -> list[Text]:
     return lines
 
 
-def _next_lines(report: SeveralReport, width: int) -> list[Text]:
-    """What to do next about the gravest candidate, and where its run is."""
+def _next_lines(report: SeveralReport, width: int, *, folded: bool = False) -> list[Text]:
+    """What to do next about the gravest candidate, what makes a card of all, and where runs are."""
     gravest = next((one for one in report.reports if one.gate.state == report.state), None)
     shown = gravest or next(iter(report.reports), None)
     lines: list[Text] = []
     if gravest is not None:
         view = build_report_view(gravest)
-        lines += next_lines(view.next_step, view.next_command, width)
-    if shown is not None and shown.run_folder is not None:
-        text = "More: the same command with -v, or of one run, each in its folder:"
-        lines += wrap_prose(text, width, style="dim")
+        step, command = view.next_step, view.next_command
+        if (step, command) == publish_step(gravest):  # a card of one; that of all stands below
+            step, command = "nothing to do", ""
+        lines += next_lines(step, command, width)
+    if shown is None or shown.run_folder is None:
+        return lines
+    text = "More: the same command with -v; a model card of all: evalguard card RUN..."
+    lines += wrap_prose(text, width, style="dim")
+    if not folded:
+        lines += wrap_prose("One run, each in its folder:", width, style="dim")
         folder = shlex.quote(printable(shown.run_folder))
         lines += command_lines(f"evalguard report {folder} -v", width)
     return lines

@@ -24,11 +24,17 @@ from evalguard.report.words.plain_text import printable
 _LEAST_LABEL = 12
 
 
-def several_headline(report: SeveralReport) -> str:
-    """Say the gravest state, whose it is, the gate where all have the same, and the exit code."""
+def several_headline(report: SeveralReport, *, most: int | None = None) -> str:
+    """Say the gravest state, whose it is, the gate where all have the same, and the exit code.
+
+    Args:
+        most: more names than these are counted.
+    """
     names = [candidate_name(one) for one in report.candidates if state_of(one) == report.state]
     total = len(report.candidates)
     of = f"{', '.join(names)} ({len(names)} of {total} candidates)"
+    if most is not None and len(names) > most:
+        of = f"{len(names)} of {total} candidates"
     who = f"all {total} candidates" if len(names) == total else of
     gate = f"; {shared_gate_rule(report)}" if shared_gate_rule(report) else ""
     said = f"{report.state.upper()}: {who} against {printable(report.base)}"

@@ -67,6 +67,10 @@ class Table:
         """Whether all of it stands side by side, uncut."""
         return self.room(width) >= self.natural_widths()[self.giving_way or 0]
 
+    def kept(self, width: int) -> list[int]:
+        """Return the columns that stay in a terminal of a width."""
+        return [*self._fitted(width)]
+
     def markdown(self) -> str:
         """Return the table in Markdown, "" without rows; headings are Markdown, cells are not."""
         if not self.rows:

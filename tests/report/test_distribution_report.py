@@ -10,10 +10,11 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import DEMO, comparison, report
 
-from evalguard.core.distribution_comparison import Figure
+from evalguard.core.distribution_comparison import Figure, LlamaCppFigures
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.compare_terminal import render_terminal
 from evalguard.report.contract.compare_document import compare_document, compare_schema
+from evalguard.report.formats import render_report
 from evalguard.run.result import CompareResult
 
 STILL = report(
@@ -121,3 +122,23 @@ def test_the_data_frame_has_the_same_numbers() -> None:
     assert row["kl_max_at_doc_id"] == 17
     assert row["moved"] == written["moved"]
     assert CompareResult(DEMO).distributions_to_pandas().empty
+
+
+def test_the_block_of_llama_cpp_stands_in_every_format_that_people_read() -> None:
+    one = figure(0.0123, 0.0004)
+    figures = dict.fromkeys(
+        ("perplexity", "base_perplexity", "log_ratio", "ratio", "difference", "kl", "dp"), one
+    )
+    block = LlamaCppFigures(
+        positions=48_211, correlation=0.9987, kl_percentiles=(), dp_percentiles=(),
+        dp_rms=one, same_top=one, **figures,
+    )  # fmt: skip
+    of = dataclasses.replace(STILL, distributions=(distribution(llama_cpp=block),))
+    pages = (
+        render_terminal(of, width=80, color=False, verbose=True),
+        render_report(of, "markdown"),
+        render_report(of, "html"),
+    )
+    for page in pages:
+        assert "Mean    KLD:   0.012300" in page
+        assert "====== Token probability statistics ======" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from distribution_examples import distribution, figure
 from example_reports import comparison, report
 
 from evalguard.core.distribution_floor import DistributionFloor
+from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.report.words.meaning import derive_meaning
@@ -39,6 +41,19 @@ def test_where_nothing_was_found_there_is_nothing_to_do() -> None:
     said = derive_meaning(passed())
     assert (said.next_step, said.command) == ("nothing to do", "")
     assert derive_meaning(passed(of("sides_differ"))).next_step == "nothing to do"
+
+
+@pytest.mark.parametrize(
+    ("bits", "named"), [(4.5, True), (8.5, True), (16.0, False), (None, False)]
+)
+def test_a_quantised_candidate_that_passed_leads_to_its_card(
+    bits: float | None, named: bool
+) -> None:
+    size = CheckpointSize(bytes=None if bits is None else int(1000 * bits), weights=8000)
+    sides = {**SIDES, "candidate": dataclasses.replace(SIDES["candidate"], size=size)}
+    said = derive_meaning(passed(**sides, run_folder="reports/of port"))
+    assert (said.command == "evalguard card 'reports/of port'") is named
+    assert derive_meaning(passed(**sides, run_folder=None)).command == ""
 
 
 @pytest.mark.parametrize("kind", ["padding_changes", "distributions_moved"])

@@ -163,6 +163,42 @@ def test_nine_rungs_that_pass_fit_the_first_screen() -> None:
     assert text[0].startswith("PASSED: all 9 candidates against orig")
 
 
+def test_ten_rungs_of_which_most_failed_fit_the_first_screen_and_verbose_shows_all() -> None:
+    worse = tuple(
+        candidate(f"rung {number}", size=gguf(10**6), distributions=(distribution(),))
+        for number in range(8)
+    )
+    gone = tuple(
+        NoVerdict(name=f"int{n}", reason="there is no model at " + "a" * 90, hint="", exit_code=3)
+        for n in (4, 8)
+    )
+    several = SeveralReport(base="orig", candidates=(*worse, *gone))
+    text = lines_of(several)
+    assert len(text) <= 24
+    assert text[0].startswith("REGRESSED: 8 of 10 candidates against orig")
+    assert "rung 0  REGRESSED: evalguard_lastword perplexity +1.47 sigma [1.30, 1.63]" in text
+    assert "and 9 more that do not pass (-v)" in text
+    assert "! fails the gate" not in " ".join(text)  # no mark is seen at this width
+    whole = render_several(several, width=80, color=False, verbose=True)
+    assert all(f"int{n}  FAILED: no verdict: there is no model" in whole for n in (4, 8))
+
+
+def test_a_verdict_without_a_number_is_cut_to_its_line_where_the_screen_is_full() -> None:
+    gone = tuple(
+        NoVerdict(name=f"rung {n}", reason="no model. " * 20, hint="", exit_code=3)
+        for n in range(9)
+    )
+    text = lines_of(SeveralReport(base="orig", candidates=gone))
+    assert len(text) <= 24
+    assert sum(line.startswith("rung") and line.endswith("no model. …") for line in text) > 3
+
+
+def test_a_finished_ladder_leads_to_its_card() -> None:
+    saved = candidate("q8_0", size=gguf(818_176), run_folder="reports/of-q8_0")
+    text = " ".join(lines_of(SeveralReport(base="orig", candidates=(saved,))))
+    assert "evalguard card RUN..." in text
+
+
 def test_what_is_not_known_of_a_row_has_a_dash_and_a_reason() -> None:
     reason = "its files are its server's"
     served = candidate("served", size=CheckpointSize(reason=reason))

@@ -258,7 +258,20 @@ def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
             "searched either: gate it for that",
             "",
         )
-    return _step_of_findings(report) or ("nothing to do", "")
+    return _step_of_findings(report) or publish_step(report) or ("nothing to do", "")
+
+
+def publish_step(report: CompareReport) -> tuple[str, str] | None:
+    """What makes a model card of a finished run; None where the candidate is not quantised."""
+    size = report.candidate.size
+    bits = None if size is None else size.bits_per_weight
+    if report.run_folder is None or bits is None or bits > _QUANTISED:
+        return None
+    folder = shlex.quote(printable(report.run_folder))
+    return "to publish it with these figures", f"evalguard card {folder}"
+
+
+_QUANTISED = 12.0  # bits a weight: 8 of a small model with what stays unquantised
 
 
 def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
