@@ -59,7 +59,7 @@ _OF_OTHERS = re.compile(
     r"--(log_samples|predict_only|model_args|evalguard-\w+|junit-xml|array|constraint|dependency"
     r"|parsable|dtype|kv-cache-dtype|max-logprobs|max-model-len|model-path|port|project|token|only"
     r"|return-tokens-as-token-ids|no-enable-prefix-caching|disable-radix-cache"
-    r"|kl-divergence(-base)?|tensor-type|pure|FLAG)$"
+    r"|kl-divergence(-base)?|tensor-type|pure|FLAG|enable-auto-tool-choice|tool-call-parser|jinja)$"
 )
 
 
