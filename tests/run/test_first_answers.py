@@ -139,7 +139,18 @@ def test_a_long_block_is_not_waited_for(tasks: Callable[..., TaskSet]) -> None:
 
 def test_an_unclosed_thinking_part_is_named(tasks: Callable[..., TaskSet]) -> None:
     lines, _ = asked(tasks(STRICT), Writer(cut_in_thinking))
-    assert "24 are cut at max_gen_toks=64, 24 inside of a thinking part" in lines[0]
+    assert "24 are cut at max_gen_toks=64, 24 end inside of a thinking part" in lines[0]
+
+
+def test_a_stop_string_inside_of_a_thinking_part_is_told_from_an_answer(
+    tasks: Callable[..., TaskSet],
+) -> None:
+    lines, _ = asked(tasks(PLAIN), Writer(lambda n: ("<think>First", "stop")))
+    assert "24 end inside of a thinking part: look at the stop strings of the task" in lines[0]
+    thought = json.dumps({"reasoning_content": "So it is 4"})
+    assert asked(tasks(PLAIN), Writer(lambda n: ("4", "stop"), message=thought)) == ([], [])
+    lines, _ = asked(tasks(PLAIN), Writer(lambda n: ("", "length"), message=thought))
+    assert "24 end inside of a thinking part" in lines[0]
 
 
 def test_empty_answers_are_said_and_tool_calls_are_none(tasks: Callable[..., TaskSet]) -> None:

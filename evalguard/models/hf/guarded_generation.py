@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -50,6 +51,7 @@ class GuardedGeneration(EncodingCacheHFLM):
 
     batch_size_per_gpu: Any
     sequences: int | None = None
+    think_end_token: str | int | None
     early_ends: Sequence[EarlyEnd | None] = ()
     _padding: PaddingEffect | None = None
     _padding_measured = False
@@ -81,9 +83,26 @@ class GuardedGeneration(EncodingCacheHFLM):
         nothing: _Made = ("", None)
         found = (made.get(at, nothing) for at in range(len(texts)))
         return [
-            GeneratedText(text, ended, tokens=tokens)
+            GeneratedText(text, ended, tokens=tokens, message=self._thought(tokens))
             for text, (ended, tokens) in zip(texts, found, strict=True)
         ]
+
+    def _thought(self, tokens: GeneratedTokens | None) -> str:
+        """What lm-eval cuts off as a closed thinking part, as ``Response.message``; "": nothing.
+
+        Without it nobody could tell a text that was cut inside of one from an answer.
+        """
+        end = self.think_end_token
+        if end is None or tokens is None:
+            return ""
+        ids = tokens.ids.tolist()
+        if isinstance(end, int):
+            places = [at for at, one in enumerate(ids) if one == end]
+            thought, closed = self.tok_decode(ids[: places[-1]] if places else []), bool(places)
+        else:
+            thought, found, _ = str(self.tok_decode(ids)).rpartition(end)
+            closed = bool(found)
+        return json.dumps({"reasoning_content": thought.strip()}) if closed else ""
 
     def generation_parts(self, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, ...]]:
         """Places of requests in whole batches, in the order in which lm-eval generates them.

@@ -6,13 +6,13 @@ are those of the run itself: no document is asked for this.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evalguard.core.rendered_prompt import leaves_thinking_open
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.core.tool_calls import calls_of_message, message_fields
 from evalguard.errors import EvaluationError
 from evalguard.harness.answers import look_for_answers
 from evalguard.harness.document_subset import documents_of
@@ -33,7 +33,7 @@ class FirstAnswers:
         n: answers that were looked at.
         limit: tokens that a text may have; None where the task does not say.
         cut: that ended at this limit; ``empty``: nothing but white space, and no tool call.
-        unclosed: of the cut ones, those inside of a thinking part.
+        unclosed: that end inside of a thinking part, cut or at a stop string.
         unfound: in which no filter finds an answer; None where no filter looks for one.
         cut_unfound: of the cut ones, those.
     """
@@ -51,7 +51,7 @@ class FirstAnswers:
     @property
     def fail(self) -> bool:
         """Whether most of them say little about what the model knows."""
-        if self.empty > self.n / 2 or self.unfound == self.n:
+        if max(self.empty, self.unclosed) > self.n / 2 or self.unfound == self.n:
             return True
         meant = self.limit is not None and self.limit < _MEANT
         answered = self.unfound is not None and self.cut_unfound <= self.cut / 2
@@ -63,8 +63,9 @@ class FirstAnswers:
         told = []
         if self.cut > self.n / 2:
             at = "the token limit" if self.limit is None else f"max_gen_toks={self.limit:,}"
-            inside = f", {self.unclosed:,} inside of a thinking part" if self.unclosed else ""
-            told.append(f"{self.cut:,} are cut at {at}{inside}")
+            told.append(f"{self.cut:,} are cut at {at}")
+        if self.unclosed:
+            told.append(f"{self.unclosed:,} end inside of a thinking part")
         if self.empty > self.n / 2:
             told.append(f"{self.empty:,} are empty")
         if self.unfound:
@@ -76,6 +77,8 @@ class FirstAnswers:
         if self.cut > self.n / 2:
             tokens = "N" if self.limit is None else str(4 * self.limit)
             return f"--gen_kwargs max_gen_toks={tokens} lets it finish"
+        if self.unclosed > self.n / 2:
+            return "look at the stop strings of the task (until), which thinking may hold, too"
         if self.empty > self.n / 2:
             return "look at stop strings, chat template and end-of-text token"
         return "look at prompt, chat template and filter"
@@ -162,11 +165,8 @@ def look_at_answers(
         n=len(texts),
         limit=_limit(answered),
         cut=sum(cut),
-        empty=sum(not (one.text or "").strip() and not _calls_tools(one) for one in texts),
-        unclosed=sum(
-            is_cut and leaves_thinking_open(str(request.arguments[0]), one.text or "")
-            for is_cut, request, one in zip(cut, answered, texts, strict=True)
-        ),
+        empty=sum(map(_is_empty, texts)),
+        unclosed=sum(map(_thinks_on, answered, texts)),
         unfound=None if missing is None else sum(missing),
         cut_unfound=0
         if missing is None
@@ -199,6 +199,13 @@ def _limit(asked: Sequence[Request]) -> int | None:
     return int(given[0]) if given and isinstance(given[0], (int, float, str)) else None
 
 
-def _calls_tools(one: Response) -> bool:
-    message = json.loads(one.message) if one.message else {}
-    return bool(isinstance(message, dict) and message.get("tool_calls"))
+def _is_empty(one: Response) -> bool:
+    return not (one.text or "").strip() and not calls_of_message(one.message)
+
+
+def _thinks_on(request: Request, one: Response) -> bool:
+    """Whether an answer ends inside of its thinking part."""
+    told = message_fields(one.message)
+    if told.get("reasoning_content") or told.get("reasoning"):  # it was taken out of the text
+        return one.ended == "length" and _is_empty(one)
+    return leaves_thinking_open(str(request.arguments[0]), one.text or "")
