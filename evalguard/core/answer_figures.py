@@ -14,6 +14,17 @@ from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending
 from evalguard.core.tool_calls import calls_of_message, message_fields
+from evalguard.stats.answers.first_difference import find_first_difference
+from evalguard.stats.answers.loops import find_loop, find_token_loop
+from evalguard.stats.answers.scripts import is_other_script
+from evalguard.stats.answers.structure import (
+    judge_calls,
+    judge_json,
+    judge_pattern,
+    judge_schema,
+    written_calls,
+)
+from evalguard.stats.answers.thinking import find_thinking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,26 +159,91 @@ def _refused(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
     return float(bool(told.get("refusal")) or told.get("finish_reason") == "content_filter")
 
 
-def _unknown(answer: WrittenAnswer, _: object) -> float | None:  # noqa: ARG001
+def _loops(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
+    """Of what was written last: calls of tools, the text, or thoughts that no text follows."""
+    calls = calls_of_message(answer.message) or ()
+    thought = message_fields(answer.message).get("reasoning_content")
+    written = calls[-1].arguments if calls else answer.text
+    if not written.strip() and isinstance(thought, str) and thought:
+        written = thought
+    found = find_loop(written, answer.ended)
+    if found is None and not written.strip() and answer.tokens is not None:
+        found = find_token_loop(answer.tokens.ids.tolist(), answer.ended)
+    return float(found is not None)
+
+
+def _unclosed_thinking(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
+    """A server that sends thoughts apart has closed them, unless nothing came after them."""
+    if message_fields(answer.message).get("reasoning_content"):
+        return float(answer.ended == "length" and _empty(answer, _) == 1.0)
+    part = find_thinking(answer.text, is_open=answer.thinking_open)
+    return None if part is None else float(not part.is_closed)
+
+
+def _valid_json(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
+    return judge_json(answer.text).share if expected.json else None
+
+
+def _valid_schema(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
+    schema = expected.schema
+    return None if schema is None else judge_schema(answer.text, schema).share
+
+
+def _valid_pattern(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
+    return judge_pattern(answer.text, expected.pattern).share if expected.pattern else None
+
+
+def _valid_tool_call(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
+    if not expected.tools:
+        return None
+    return judge_calls(answer.text, answer.message, expected).share
+
+
+def _tool_call(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
+    if "tool_call" not in expected.figures:
+        return None
+    calls = written_calls(answer.text, answer.message, expected)
+    return None if calls is None else float(bool(calls))
+
+
+def _other_script(base: WrittenAnswer, candidate: WrittenAnswer) -> float | None:
+    is_other = is_other_script(base.text, candidate.text)
+    return None if is_other is None else float(is_other)
+
+
+def _of_filters(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:  # noqa: ARG001
     return None
+
+
+def _first_difference(base: WrittenAnswer, candidate: WrittenAnswer) -> float | None:
+    """Of texts that are the same there is none."""
+    found = find_first_difference(base.text, candidate.text, base.tokens, candidate.tokens)
+    return None if found is None or found.position is None else float(found.position)
+
+
+def _beyond_ties(base: WrittenAnswer, candidate: WrittenAnswer) -> float | None:
+    found = find_first_difference(base.text, candidate.text, base.tokens, candidate.tokens)
+    if found is None:
+        return 0.0
+    return None if found.near_tie is None else float(not found.near_tie)
 
 
 _UNPAIRED: dict[str, Callable[[WrittenAnswer, ExpectedAnswer], float | None]] = {
     "tokens": _tokens,
     "cut": _cut,
     "empty": _empty,
-    "no_answer": _unknown,
-    "loops": _unknown,
-    "unclosed_thinking": _unknown,
+    "no_answer": _of_filters,
+    "loops": _loops,
+    "unclosed_thinking": _unclosed_thinking,
     "refused": _refused,
-    "valid_json": _unknown,
-    "valid_schema": _unknown,
-    "valid_pattern": _unknown,
-    "valid_tool_call": _unknown,
-    "tool_call": _unknown,
+    "valid_json": _valid_json,
+    "valid_schema": _valid_schema,
+    "valid_pattern": _valid_pattern,
+    "valid_tool_call": _valid_tool_call,
+    "tool_call": _tool_call,
 }
 _PAIRED: dict[str, Callable[[WrittenAnswer, WrittenAnswer], float | None]] = {
-    "other_script": _unknown,
-    "first_difference": _unknown,
-    "first_difference_beyond_ties": _unknown,
+    "other_script": _other_script,
+    "first_difference": _first_difference,
+    "first_difference_beyond_ties": _beyond_ties,
 }

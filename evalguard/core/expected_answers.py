@@ -31,6 +31,7 @@ class ExpectedAnswer:
         call: whether it calls one.
         named: the only function that it may call; "": any of ``tools``.
         parallel: whether it may call several, or one several times.
+        as_text: calls are written into the text, as JSON, and no server takes them out.
     """
 
     json: bool = False
@@ -40,6 +41,7 @@ class ExpectedAnswer:
     call: CallRule = "allowed"
     named: str = ""
     parallel: bool = True
+    as_text: bool = False
 
     @classmethod
     def of_request(cls, request: ChatRequest) -> ExpectedAnswer:

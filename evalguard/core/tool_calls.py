@@ -1,9 +1,10 @@
-"""ToolCall: a call of a function that a model wrote, and those of a chat server's message."""
+"""ToolCall: a call of a function that a model wrote, in a chat server's message or in its text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,52 @@ def message_fields(message: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def calls_of_text(text: str) -> tuple[ToolCall, ...]:
+    """The calls of a text that consists of calls as JSON, or has them in <tool_call> tags.
+
+    A call is ``{"name": ..., "arguments": ...}`` (or "parameters"), alone, in a list, or as
+    OpenAI's ``{"function": ...}``. Other text than white space is allowed around tags alone.
+    """
+    parts = _TAGGED.findall(text) or [text]
+    return tuple(call for part in parts for call in _calls_of_json(part))
+
+
+def looks_like_call(text: str, names: Collection[str]) -> bool:
+    """Whether a text has the marks of a call in it, or JSON that calls one of these functions."""
+    if any(mark in text for mark in _MARKS):
+        return True
+    named = (one[1] for one in _NAMED.finditer(text))
+    return any(name in names for name in named) and _ARGUMENTS.search(text) is not None
+
+
+# As models' templates write calls (Hermes, Qwen, GLM; Qwen XML; Mistral; DeepSeek; Kimi K2; Llama).
+_MARKS = (
+    "<tool_call>", "<function=", "[TOOL_CALLS]", "<｜tool▁call", "<|tool_call", "<|python_tag|>",
+    "<tool_calls>",
+)  # fmt: skip
+_TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_NAMED = re.compile(r'"name"\s*:\s*"([^"\n]*)"')
+_ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:')
+
+
+def _calls_of_json(text: str) -> tuple[ToolCall, ...]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    listed = found if isinstance(found, list) else [found]
+    calls = []
+    for one in listed:
+        function = one.get("function", one) if isinstance(one, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            return ()
+        arguments = function.get("arguments", function.get("parameters"))
+        if arguments is None:
+            return ()
+        calls.append(_call({"function": {"name": function["name"], "arguments": arguments}}))
+    return tuple(calls)
 
 
 def _call(found: Any) -> ToolCall:

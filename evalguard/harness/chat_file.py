@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NoReturn
 from evalguard.core.chat_requests import LENGTHS, ChatRequest, chosen_function, function_name
 from evalguard.errors import UsageError, nearest
 from evalguard.regular_file import open_regular
+from evalguard.stats.answers.structure import check_schema
 
 # Far above any conversation, and any file of them that is answered in a night.
 _MOST_LINE = 2**24
@@ -239,16 +240,10 @@ def _check_format(asked: Any, place: str) -> None:
 
 
 def _check_schema(schema: Any, where: str) -> None:
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    if not isinstance(schema, (dict, bool)):
-        _refuse(where, f"a JSON schema is an object, and this is {_kind(schema)}")
     try:
-        validator_for(schema).check_schema(schema)
-    except SchemaError as error:
-        place = "".join(f"[{part!r}]" for part in error.absolute_path)
-        _refuse(where, f"it is no valid JSON schema: {place} {error.message}".replace("  ", " "))
+        check_schema(schema)
+    except ValueError as error:
+        _refuse(where, f"it is no valid JSON schema: {error}")
 
 
 def _check_parameters(given: Mapping[str, Any], place: str) -> None:

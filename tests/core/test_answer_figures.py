@@ -57,3 +57,20 @@ def test_a_server_says_that_it_refused_by_a_refusal_or_a_filter() -> None:
 
     assert refused(refusal="I cannot.") == refused(finish_reason="content_filter") == 1.0
     assert refused(finish_reason="stop") == refused(refusal=None, finish_reason="length") == 0.0
+
+
+def test_a_loop_may_be_in_the_text_in_thoughts_that_no_text_follows_or_in_a_call() -> None:
+    loop = "I am not sure. " * 20
+
+    def loops(text: str = "", **message: object) -> float | None:
+        answer = WrittenAnswer(text=text, ended="length", message=json.dumps(message))
+        return measure_figure("loops", answer)
+
+    called = {"function": {"name": "f", "arguments": '{"a": "' + loop}}
+    assert loops(loop) == loops(reasoning_content=loop) == loops(tool_calls=[called]) == 1.0
+    assert loops() == loops("Four.", reasoning_content=loop) == 0.0
+
+
+def test_a_text_that_shows_nothing_loops_where_its_tokens_do() -> None:
+    answer = WrittenAnswer(text=" ", ended="length", tokens=GeneratedTokens.of([9] * 60))
+    assert measure_figure("loops", answer) == 1.0
