@@ -240,6 +240,8 @@ def _check_format(asked: Any, place: str) -> None:
 
 
 def _check_schema(schema: Any, where: str) -> None:
+    if not isinstance(schema, (dict, bool)):
+        _refuse(where, f"a JSON schema is an object, and this is {_kind(schema)}")
     try:
         check_schema(schema)
     except ValueError as error:
