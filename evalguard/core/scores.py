@@ -23,6 +23,9 @@ Aggregation = Literal["mean", "perplexity", "weighted_perplexity", "bits_per_byt
 # Of these a document's value is its log-likelihood in nats.
 LOGLIKELIHOODS: tuple[Aggregation, ...] = ("perplexity", "weighted_perplexity", "bits_per_byte")
 
+# lm-eval's metrics of that kind.
+PERPLEXITIES = frozenset({"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"})
+
 # Caveat of a metric of which nobody says which way is better: the gate does not judge it.
 UNDIRECTED = "direction not declared: its sign is that of a metric of which more is better"
 

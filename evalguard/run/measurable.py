@@ -19,7 +19,7 @@ from evalguard.run.loading.own_environment import (
     shows_distributions,
 )
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.reference_scorer import chat_template_missing
+from evalguard.run.scoring.base_file import chat_template_missing
 from evalguard.run.sources import (
     BaselineSource,
     FileSource,

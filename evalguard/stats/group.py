@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evalguard.core.comparison import Companion, Comparison
+from evalguard.core.scores import PERPLEXITIES
 from evalguard.core.task_group import TaskGroup
 from evalguard.core.verdict import Margin, MetricMargin, one_sided_level
 from evalguard.stats.companions import disagreements, plain_t, sign_flip_companion
@@ -54,10 +55,6 @@ class Subtask:
         return self.compared.comparison
 
 
-# Metrics that may lie between 0 and 1 and are no shares of anything.
-_NO_SHARES = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
-
-
 def compare_group(
     group: TaskGroup,
     subtasks: Sequence[Subtask],
@@ -84,7 +81,8 @@ def compare_group(
     n = sum(subtask.comparison.n_used for subtask in subtasks)
     wanted = margin if isinstance(margin, Margin) else Margin(margin)
     try:
-        is_share = subtasks[0].comparison.metric not in _NO_SHARES
+        # a perplexity may lie between 0 and 1 too, and is no share of anything
+        is_share = subtasks[0].comparison.metric not in PERPLEXITIES
         tolerance = margin_tolerance(drift, wanted, is_share=is_share)
     except ValueError as error:
         if gated and not identical:

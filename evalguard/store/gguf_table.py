@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
+from evalguard.core.gguf_parts import gguf_parts
 from evalguard.errors import EvaluationError
 from evalguard.regular_file import open_regular
 from evalguard.store.tensor_files.stored import CUT_HINT
@@ -36,7 +36,6 @@ _VALUE_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
 _ALIGNMENT = 32
 _DEEPEST, _MOST_DIMENSIONS = 4, 4
-_PART = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.gguf)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,27 +54,11 @@ def read_gguf_table(path: Path) -> list[GgufTensor]:
     Raises:
         EvaluationError: a part is missing, cut off or damaged, or has a type that is not known.
     """
-    return [one for part in gguf_parts(path) for one in _read_part(part)]
-
-
-def gguf_parts(path: Path) -> list[Path]:
-    """Return the files of a GGUF: itself, or all that it was split into, by their names.
-
-    Raises:
-        EvaluationError: one of them is not there.
-    """
-    found = _PART.fullmatch(path.name)
-    if found is None:
-        return [path]
-    first, _, of, count, last = found.groups()
-    parts = [
-        path.with_name(f"{first}{number:05d}{of}{count}{last}")
-        for number in range(1, int(count) + 1)
-    ]
+    parts = [path.with_name(name) for name in gguf_parts(path.name)]
     for part in parts:
         if not part.exists():
-            raise EvaluationError(f"{part.name} is not there, one of {int(count)} parts")
-    return parts
+            raise EvaluationError(f"{part.name} is not there, one of {len(parts)} parts")
+    return [one for part in parts for one in _read_part(part)]
 
 
 def _read_part(path: Path) -> list[GgufTensor]:

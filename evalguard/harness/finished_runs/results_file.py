@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
+from evalguard.core.scores import PERPLEXITIES
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.harness.finished_runs.answer_choosing import Choosing
@@ -35,9 +36,7 @@ _USUAL_AGGREGATION = {
     "ter": "ter",
     "brier_score": "brier_score",
 }
-_LOWER_IS_BETTER = frozenset(
-    {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "ter", "brier_score"}
-)
+_LOWER_IS_BETTER = PERPLEXITIES | {"ter", "brier_score"}
 
 # Filters of lm-eval that look for an answer, and those that leave a fallback as it is, but for
 # case and blanks: a majority of fallbacks is one, too.

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from evalguard.core.gguf_parts import gguf_parts
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.points.activations import Visit
@@ -90,16 +91,6 @@ def load(arguments: RuntimeArguments) -> Runtime:
     }
     arguments.check_all_taken()
     return LlamaCpp(_Library(), path, options, texts)
-
-
-def _shards(path: Path) -> tuple[Path, ...]:
-    """A GGUF file, and the others that it was split into: llama.cpp finds them by their names."""
-    found = re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", path.name)
-    if found is None:
-        return (path,)
-    first, last = map(re.escape, found.groups())
-    inner = re.compile(rf"{first}\d{{5}}{last}")
-    return tuple(sorted(one for one in path.parent.iterdir() if inner.fullmatch(one.name)))
 
 
 def _only_file(folder: Path) -> Path:
@@ -231,7 +222,8 @@ class LlamaCpp(Runtime):
         self._effective: Mapping[str, Value] = {}
         self._open_context(options)
         self._tokenizer = None
-        self.files = _shards(path)
+        parts = (path.with_name(name) for name in gguf_parts(path.name))
+        self.files = tuple(part for part in parts if part.exists())
         if texts["tokenizer"]:
             from evalguard.models.runtimes.tokenizer import FolderTokenizer
 

@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 
 from evalguard.core.reports.run_documents import RunDocuments
+from evalguard.core.scores import PERPLEXITIES
 from evalguard.report.view.report_view import ReportView
 from evalguard.report.words.plain_text import printable
 
 JsonNumber = float | int | None
-
-# Of these, lm-eval's item of a document is a log-likelihood.
-_LIKELIHOOD_METRICS = frozenset(
-    {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
-)
 
 
 def task_rows(view: ReportView, documents: RunDocuments) -> dict[str, Any]:
@@ -29,7 +25,7 @@ def task_rows(view: ReportView, documents: RunDocuments) -> dict[str, Any]:
         "metrics": [
             {
                 "label": _metric_label(view, documents.task, filter_, metric),
-                "unit": "log-likelihood" if metric in _LIKELIHOOD_METRICS else "score",
+                "unit": "log-likelihood" if metric in PERPLEXITIES else "score",
                 "drift": _round_all(documents.drifts(filter_, metric), 3),
                 "base": _round_all(_metric_items(scores[0], filter_, metric), 5),
                 "candidate": _round_all(_metric_items(scores[1], filter_, metric), 5),

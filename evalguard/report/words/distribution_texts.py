@@ -5,6 +5,7 @@ from __future__ import annotations
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.scores import PERPLEXITIES
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.report.words import rounding
 from evalguard.report.words.metric_labels import (
@@ -15,7 +16,6 @@ from evalguard.report.words.metric_labels import (
 )
 from evalguard.report.words.plain_text import printable
 
-_PERPLEXITIES = frozenset({"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"})
 _STILL = frozenset({"unchanged", "degraded"})
 
 
@@ -91,7 +91,7 @@ def kl_estimate_text(one: KlEstimate) -> str:
 def unmoved_perplexity_text(report: CompareReport, one: DistributionComparison) -> str:
     """Say where perplexity stands still and the distributions moved."""
     of_task = [c for c in report.comparisons if c.task == one.task]
-    perplexities = [c for c in of_task if c.metric in _PERPLEXITIES]
+    perplexities = [c for c in of_task if c.metric in PERPLEXITIES]
     still = bool(perplexities) and all(c.outcome in _STILL for c in perplexities)
     if one.failure or not (still and one.moved) or one.kl.interval is None:
         return ""

@@ -1,8 +1,8 @@
-"""A base that is not loaded, because a llama.cpp logits file says what it answered."""
+"""A base of which a llama.cpp logits file says what it answered."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from evalguard.core.coded_rows import ROUNDING, SPAN
@@ -14,15 +14,14 @@ from evalguard.errors import EvaluationError
 from evalguard.harness.request_blocks import requests_digest
 from evalguard.models.hf.scored_tokens import hash_window
 from evalguard.models.logits_file import LogitsFile
-from evalguard.run.scoring.reference_scorer import chat_template_missing
+from evalguard.run.scoring.base_file import BaseFile
 from evalguard.run.sources import LogitsSource
 
 
-class LogitsBase:
+class LogitsBase(BaseFile):
     """Answers as a logits file has it; a Scorer.
 
     Attributes:
-        path: the file.
         key: digest of it, under which divergences from it are kept.
         top_k: none: the file has the distributions whole.
 
@@ -33,19 +32,10 @@ class LogitsBase:
     top_k = 0
 
     def __init__(self, source: LogitsSource) -> None:
-        self.path = source.path
         self._file = LogitsFile(source.path)
-        self._described = source.description
+        super().__init__(source.path, self._file, source.description)
         self.key = digest_of(["logits", self._file.digest])
         self._asked: dict[str, Sequence[Request]] = {}
-
-    def describe(self) -> ModelDescription:
-        """Return what the file says of its model."""
-        return self._described
-
-    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        """Whether BOS was read in the place of a first token, the file does not say."""
-        return [() for _ in requests]
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Return what the model answered to windows of the file.
@@ -75,18 +65,6 @@ class LogitsBase:
         """Return where the distributions of a block are; None for one that was not asked."""
         asked = self._asked.get(block)
         return None if asked is None else [self._file.reference(one.doc_id) for one in asked]
-
-    def render_chat(
-        self,
-        messages: Sequence[Mapping[str, str]],  # noqa: ARG002 - a Scorer's
-        add_generation_prompt: bool,  # noqa: ARG002
-    ) -> str:
-        """There is no chat template in a logits file."""
-        raise chat_template_missing(self.path)
-
-    def close(self) -> None:
-        """Close the file. May be called twice."""
-        self._file.close()
 
 
 def read_logits_file(path: Path) -> LogitsSource:
