@@ -15,10 +15,14 @@ _NAMES = {
 }
 
 
-def message_of(choice: Mapping[str, Any]) -> str:
+def message_of(choice: Mapping[str, Any], *, think_end: str = "") -> str:
     """JSON of a choice's ``tool_calls``, ``reasoning_content``, ``refusal`` and its end.
 
     "" where it is no chat's, or says nothing beside its text.
+
+    Args:
+        think_end: mark up to which lm-eval's client cuts a text off: what was thought is kept, so
+            that a thinking part with an end is told from one without; "": it cuts nothing.
     """
     message = choice.get("message")
     if not isinstance(message, Mapping):
@@ -28,6 +32,9 @@ def message_of(choice: Mapping[str, Any]) -> str:
         for key, name in reversed(_NAMES.items())
         if message.get(key) not in (None, "", [])
     }
+    thought, closed, _ = str(message.get("content") or "").rpartition(think_end or "\0")
+    if think_end and closed:
+        told.setdefault("reasoning_content", thought.strip())
     reason = choice.get("finish_reason")
     if isinstance(reason, str) and reason:
         told["finish_reason"] = reason

@@ -61,9 +61,10 @@ def record_endings(lm: Any) -> Iterator[None]:
         return
 
     names = getattr(lm, "token_names", None)
+    think_end = str(getattr(lm, "think_end_token", None) or "")
 
     def parse_with_endings(outputs: Any, **more: Any) -> list[Any]:
-        return with_endings(parse(outputs=outputs, **more), outputs, names)
+        return with_endings(parse(outputs=outputs, **more), outputs, names, think_end=think_end)
 
     before = vars(lm).get("parse_generations")
     lm.parse_generations = parse_with_endings
@@ -76,13 +77,16 @@ def record_endings(lm: Any) -> Iterator[None]:
             lm.parse_generations = before
 
 
-def with_endings(texts: Sequence[Any], outputs: Any, names: TokenNames | None = None) -> list[Any]:
+def with_endings(
+    texts: Sequence[Any], outputs: Any, names: TokenNames | None = None, *, think_end: str = ""
+) -> list[Any]:
     """Return the texts that lm-eval took out of a server's answers, each with what it tells.
 
     Args:
         names: which token of the client's tokenizer a text is; None: there is no tokenizer.
+        think_end: mark up to which the client cuts texts off; "": it cuts nothing.
     """
-    known = _endings(outputs if isinstance(outputs, list) else [outputs], names)
+    known = _endings(outputs if isinstance(outputs, list) else [outputs], names, think_end)
     if len(known) != len(texts):
         return list(texts)
     return [
@@ -97,7 +101,7 @@ def with_endings(texts: Sequence[Any], outputs: Any, names: TokenNames | None = 
 _Told = tuple[Ending, str, GeneratedTokens | None]
 
 
-def _endings(answers: Sequence[Any], names: TokenNames | None) -> list[_Told]:
+def _endings(answers: Sequence[Any], names: TokenNames | None, think_end: str) -> list[_Told]:
     """Of each text what is told of it, in the order in which lm-eval takes the texts out."""
     found: list[_Told] = []
     for answer in answers:
@@ -106,7 +110,11 @@ def _endings(answers: Sequence[Any], names: TokenNames | None) -> list[_Told]:
         if isinstance(choices, list) and all(isinstance(one, dict) for one in choices):
             ordered = sorted(choices, key=lambda one: one.get("index") or 0)
             found += [
-                (_ending(one.get("finish_reason")), message_of(one), read_generated(one, names))
+                (
+                    _ending(one.get("finish_reason")),
+                    message_of(one, think_end=think_end),
+                    read_generated(one, names),
+                )
                 for one in ordered
             ]
         else:  # sglang's own endpoint

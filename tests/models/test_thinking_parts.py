@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lm_requests import CONTEXTS
@@ -11,6 +12,7 @@ from opened_models import open_hf
 from transformers import AutoTokenizer
 
 from evalguard.core.scorer import Request, ScoringPolicy
+from evalguard.models.generated_texts import record_endings
 
 POLICY = ScoringPolicy(batch_size=8, device="cpu")
 REQUESTS = [
@@ -57,6 +59,33 @@ def test_what_was_thought_stands_beside_a_text_whose_thinking_is_closed(
         thought = json.loads(one.message)["reasoning_content"]
         assert one.text == text[len(text) - len(one.text or "") :]
         assert text.strip().startswith(thought)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"content": "<think>So it is.</think>\n4"}, ("4", "<think>So it is.")),
+        ({"content": "<think>So it"}, ("<think>So it", "")),
+        ({"content": "4", "reasoning_content": "So it is."}, ("4", "So it is.")),
+    ],
+)
+def test_a_client_of_a_chat_endpoint_keeps_what_it_cuts_off(
+    message: dict[str, str], expected: tuple[str, str]
+) -> None:
+    class Client:
+        think_end_token = "</think>"
+
+        def parse_generations(self, outputs: Any) -> list[str]:
+            content = outputs["choices"][0]["message"]["content"]
+            return [content.split(self.think_end_token)[-1].lstrip()]  # as lm-eval 0.4.13
+
+    lm: Any = Client()
+    with record_endings(lm):
+        (text,) = lm.parse_generations(
+            outputs={"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
+        )
+    told = json.loads(text.message)
+    assert (str(text), told.get("reasoning_content", "")) == expected
 
 
 def test_a_model_that_names_no_end_of_thinking_says_nothing(tiny_llama: Path) -> None:

@@ -111,6 +111,23 @@ def test_a_bos_that_one_side_reads_is_named_with_the_side_that_needs_it(
     assert "--allow-differing tokens" in raised.value.hint
 
 
+def test_token_ids_that_may_differ_are_said_how(score: Score) -> None:
+    class TwiceBos(FakeScorer):
+        def encode(self, requests: Any) -> list[tuple[int, ...]]:
+            return [(ids[0], *ids) for ids in super().encode(requests)]
+
+    declared = frozenset({"tokens"})
+    _, second = score({"a": FakeScorer("a"), "b": TwiceBos("b")}, allow_differing=declared)
+    (found,) = second.findings
+    assert found.text == (
+        "token ids differ, as declared, in 8 of 8 requests that were looked at: the candidate "
+        "reads its first token, BOS, twice"
+    )
+    assert (found.kind, found.values["kinds"]) == ("prompts_differ", ("double_bos",))
+    alike = score({"a": FakeScorer("a"), "b": FakeScorer("b")}, allow_differing=declared)
+    assert [one.findings for one in alike] == [(), ()]
+
+
 def test_models_that_show_no_tokens_are_left_to_pairing(score: Score) -> None:
     class Silent(FakeScorer):
         def encode(self, requests: Any) -> list[tuple[int, ...]]:

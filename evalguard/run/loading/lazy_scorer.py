@@ -118,6 +118,12 @@ class LazyScorer:
             self._known.encode_as(requests, ids)
         return ids
 
+    def known_ids(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """The same where no model has to be loaded for it; () of each request otherwise."""
+        if self._scorer is not None:
+            return self.encode(requests)
+        return self._known.encoded(requests) or [()] * len(requests)
+
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Score one block of requests."""
         with self._remembering():

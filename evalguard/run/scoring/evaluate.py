@@ -83,7 +83,7 @@ class Evaluator:
     ``kept`` is the folder of what is finished; None where nothing is read or kept. ``score_ahead``
     has several workers put a model's answers to units there before they are asked for.
     ``show_tokens``: whether a model of this process is to show its most probable tokens, as a
-    server beside it does.
+    server beside it does. ``beforehand``: found before any of these models was scored.
     """
 
     tasks: TaskSet
@@ -96,6 +96,7 @@ class Evaluator:
     scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    beforehand: list[Finding] = field(default_factory=list)
     store: BlockStore = field(init=False)
     _watches: list[FirstAnswersWatch] = field(init=False, default_factory=list)
     _first_answers: list[FirstAnswers] = field(init=False, default_factory=list)
@@ -167,7 +168,7 @@ class Evaluator:
                 shown=self.scoring.shown_by(name),
                 groups=self.tasks.aggregates,
                 notes=tuple(self.notes),
-                findings=tuple(self.findings),
+                findings=(*self.beforehand, *self.findings),
             )
             for number, (name, scorer) in enumerate(models)
         ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from evalguard.core.prompt_difference import compare_token_ids
+from evalguard.core.prompt_difference import PromptDifference, compare_token_ids
 from evalguard.core.redaction import redacted_text
 from evalguard.core.repeat_command import as_tokenizer_search
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, Request
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError
@@ -61,16 +62,11 @@ def check_encodings(
     Raises:
         MisalignedRunsError: with the number of requests and the first difference.
     """
-    differing = [
-        (request, ours, theirs)
-        for request, ours, theirs in zip(requests, base, candidate, strict=True)
-        if ours and theirs and ours != theirs
-    ]
+    differing = _differing(requests, base, candidate)
     if not differing:
         return
     request, ours, theirs = differing[0]
-    text = "".join(part for part in request.arguments[:2] if isinstance(part, str))
-    how = compare_token_ids(text, ours, theirs)
+    how = _difference(*differing[0])
     told = "" if how is None else f": {token_difference_text(how)}"
     raise MisalignedRunsError(
         f"base and candidate encode {len(differing)} of {len(requests)} requests differently "
@@ -79,6 +75,43 @@ def check_encodings(
         of_tokens=True,
         hint=_bos_hint([(ours, theirs) for _, ours, theirs in differing]) or _TOKENIZER_HINT,
     )
+
+
+def find_other_encodings(
+    requests: Sequence[Request], base: Sequence[TokenIds], candidate: Sequence[TokenIds]
+) -> Iterator[Finding]:
+    """Say how two models read the same requests as other token ids, where they may.
+
+    Args:
+        requests: as of ``check_encodings``.
+    """
+    differing = _differing(requests, base, candidate)
+    how = _difference(*differing[0]) if differing else None
+    if how is not None:
+        count = f"{len(differing)} of {len(requests)} requests that were looked at"
+        yield Finding(
+            kind="prompts_differ",
+            text=f"token ids differ, as declared, in {count}: {token_difference_text(how)}",
+            values={"kinds": (how.kind,), "only": (how.only,), "requests": len(differing)},
+        )
+
+
+_Differing = tuple[Request, TokenIds, TokenIds]
+
+
+def _differing(
+    requests: Sequence[Request], base: Sequence[TokenIds], candidate: Sequence[TokenIds]
+) -> list[_Differing]:
+    return [
+        (request, ours, theirs)
+        for request, ours, theirs in zip(requests, base, candidate, strict=True)
+        if ours and theirs and ours != theirs
+    ]
+
+
+def _difference(request: Request, base: TokenIds, candidate: TokenIds) -> PromptDifference | None:
+    text = "".join(part for part in request.arguments[:2] if isinstance(part, str))
+    return compare_token_ids(text, base, candidate)
 
 
 def _bos_hint(differing: Sequence[tuple[TokenIds, TokenIds]]) -> str:

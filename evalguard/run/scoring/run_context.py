@@ -33,7 +33,11 @@ from evalguard.run.memory_policy import MemoryPolicy
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator, served_scorer
-from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
+from evalguard.run.scoring.fairness import (
+    check_encodings,
+    check_vocabularies,
+    find_other_encodings,
+)
 from evalguard.run.scoring.prompt_differences import (
     AskedPrompt,
     RequestPlace,
@@ -129,7 +133,7 @@ class RunContext:
         if "tokens" not in self.choices.declared:
             for before in self._descriptions[:1]:
                 check_vocabularies(before, description)
-        if not allow >= ({"prompt", "tokens"} if chat else {"tokens"}):
+        if not (chat and allow >= {"prompt", "tokens"}):  # who may differ in all is not looked at
             with interruptible("building the requests"):
                 self._check_requests(scorer)
         self._descriptions.append(description)
@@ -139,15 +143,21 @@ class RunContext:
         allow, requests = self.choices.allow, self._sample(scorer)
         if self.evaluator.chat and "prompt" not in allow:
             refuse_other_prompts(self._asked, requests)
-        encoded: Sequence[TokenIds] = [()] * len(requests)
-        if "tokens" not in allow:
+        may_differ = "tokens" in allow
+        if may_differ and isinstance(scorer, LazyScorer):
+            encoded = scorer.known_ids(requests)
+        else:
             encoded = scorer.encode(requests)
         known = [self._asked.get(place_of(one)) for one in requests]
         before = [
             found.ids if found is not None and found.prompt == prompt_of(one) else ()
             for found, one in zip(known, requests, strict=True)
         ]
-        check_encodings(requests, before, encoded)
+        if may_differ:
+            found = find_other_encodings(requests, before, encoded)
+            self.evaluator.beforehand += [of for of in found if of not in self.evaluator.beforehand]
+        else:
+            check_encodings(requests, before, encoded)
         if not self._descriptions:
             for one, ids in zip(requests, encoded, strict=True):
                 self._asked[place_of(one)] = AskedPrompt(prompt=prompt_of(one), ids=ids)
