@@ -87,8 +87,8 @@ def customized(name: str) -> Callable[[Path], None]:
     return prepare
 
 
-SCORED_TOKENS = text(
-    "front/evalguard/models/hf/scored_tokens.py",
+RESPONSES = text(
+    "front/evalguard/models/hf/responses.py",
     "def build_likelihood_responses(", "EDITED = 1\n\n\ndef build_likelihood_responses(",
 )  # fmt: skip
 REPORTS = text(
@@ -107,7 +107,7 @@ RUN: dict[str, Case] = {
         prepare=customized("usercustomize"), matters=None, afresh=True, env=_FRONT,
     ),
     "evalguard's scoring code": Case(
-        SCORED_TOKENS, prepare=with_a_copy_of_evalguard, matters=None, afresh=True, env=_FRONT
+        RESPONSES, prepare=with_a_copy_of_evalguard, matters=None, afresh=True, env=_FRONT
     ),
     "evalguard's reports": Case(
         REPORTS,
@@ -117,7 +117,7 @@ RUN: dict[str, Case] = {
         scaled("model/model.safetensors"), prepare=of_a_runtime, afresh=True
     ),
     "evalguard's scoring code, for a model in an environment of its own": Case(
-        SCORED_TOKENS, prepare=runtime_with_a_copy, matters=None, afresh=True, env=_FRONT
+        RESPONSES, prepare=runtime_with_a_copy, matters=None, afresh=True, env=_FRONT
     ),
     "a hook of a model in an environment of its own": Case(
         text("hook.py", "F = 1.5", "F = 2.5", keep_times=True),
