@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from lm_requests import CONTEXTS
 from opened_models import open_hf
-from tiny_models import save_t5
+from tiny_models import save_llama, save_t5
+from transformers import AutoModelForCausalLM
 
 from evalguard.core.early_end import END_AT
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
+from evalguard.stats.answers.loops import find_loop
 
 MOST = 40
 TEXTS = [" ".join(text.split()[: 3 + 2 * n]) for n, text in enumerate(t for t in CONTEXTS if t)]
@@ -117,3 +121,48 @@ def test_the_next_requests_end_as_they_always_did(tiny_llama: Path) -> None:
 def test_what_is_no_rule_is_refused(tiny_llama: Path, rule: Mapping[str, Value]) -> None:
     with pytest.raises(EvaluationError, match=END_AT):
         answers(tiny_llama, 8, [rule] * len(TEXTS))
+
+
+LONG = 300
+
+
+@pytest.fixture(scope="module")
+def looping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose next token follows from the last one alone: sooner or later it goes round."""
+    folder = save_llama(tmp_path_factory.mktemp("looping"), max_length=512, tied=False)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.zero_()
+        model.lm_head.weight[model.config.eos_token_id] = 0.0  # never the most probable
+    model.save_pretrained(folder)
+    return folder
+
+
+def long_requests(*rules: Mapping[str, Value] | None) -> list[Request]:
+    given = requests([*rules, *[None] * (len(TEXTS) - len(rules))])[: len(rules)]
+    return [
+        replace(one, arguments=(one.arguments[0], {**one.arguments[1], "max_gen_toks": LONG}))  # type: ignore[dict-item]
+        for one in given
+    ]
+
+
+@pytest.mark.parametrize(("batch_size", "texts"), [(1, 1), (8, 4)])
+def test_a_text_that_loops_ends_there_and_its_figure_is_that_of_the_whole_one(
+    looping: Path, batch_size: int, texts: int
+) -> None:
+    model = open_hf(looping, ScoringPolicy(batch_size=batch_size, device="cpu"))
+    whole = model.score(long_requests(*[None] * texts))
+    # One text of several has no rule: it is written to its end beside those that are over.
+    rules = [{"loop": True}] * max(1, texts - 1) + [None] * (texts - max(1, texts - 1))
+    ended = model.score(long_requests(*rules))  # type: ignore[arg-type]
+    for answer, full, rule in zip(ended, whole, rules, strict=True):
+        assert is_beginning(answer, full)
+        assert find_loop(full.text or "", full.ended) is not None
+        assert find_loop(answer.text or "", answer.ended) is not None
+        if rule is None:
+            assert answer.text == full.text
+        else:
+            assert len(ids_of(answer)) < len(ids_of(full))
+            assert answer.ended == ""

@@ -150,6 +150,30 @@ def test_a_text_ends_at_its_stop_sequence_at_eos_or_at_its_length() -> None:
     assert text("3", max_gen_toks=5, end_at={"other_than": [4, 5, 7]}) == "4 5 6"
 
 
+def test_a_text_that_loops_ends_there_where_that_is_asked() -> None:
+    class Circle(Counted):
+        """Goes round 14 numbers, and never says 15."""
+
+        max_length = 512
+
+        def logits(self, ids: Sequence[int], first: int) -> np.ndarray:
+            rows = np.zeros((len(ids) - first, 16), dtype=np.float32)
+            rows[np.arange(len(rows)), [(one + 1) % 14 for one in ids[first:]]] = 9.0
+            return rows
+
+    scorer = RuntimeScorer(Circle(), POLICY, ModelDescription(model_type="circle"))
+    options: dict[str, Any] = {"max_gen_toks": 400}
+    whole, ended = (
+        scorer.score([request("generate_until", "1", {**options, **more})])[0]
+        for more in ({}, {"end_at": {"loop": True}})
+    )
+    assert ended.text is not None
+    assert whole.text is not None
+    assert whole.text.startswith(ended.text)
+    assert len(ended.text) < len(whole.text) / 2
+    assert (whole.ended, ended.ended) == ("length", "")
+
+
 def test_the_token_that_ended_a_text_is_kept_with_its_margin() -> None:
     [found] = counted().score([request("generate_until", "12", {"max_gen_toks": 5})])
     assert found.generated is not None

@@ -187,7 +187,7 @@ class GuardedGeneration(EncodingCacheHFLM):
             return None
         rules = [None if number is None else self.early_ends[number] for number in self._numbers]
         begin = context.shape[1] if self.backend == "causal" else None
-        return RowEnds(rules, begin) if any(rules) else None
+        return RowEnds(self.tokenizer, rules, begin) if any(rules) else None
 
     def _end_tokens(self, options: Mapping[str, Any]) -> frozenset[int]:
         """Ids of the tokens at which ``generate`` ends a text."""

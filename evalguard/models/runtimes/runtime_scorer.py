@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.chat_requests import read_chat_request
-from evalguard.core.early_end import EarlyEnd, without_early_end
+from evalguard.core.early_end import EarlyEnd, next_look, without_early_end
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reference import Reference
 from evalguard.core.reports.trace_report import Trace
@@ -40,6 +40,7 @@ from evalguard.models.runtimes.points.activations import (
     stream_activations,
 )
 from evalguard.models.runtimes.runtime import Runtime
+from evalguard.stats.answers.loops import find_loop
 
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
 _SAMPLING = ("temperature", "top_p", "top_k", "do_sample")
@@ -252,7 +253,7 @@ class RuntimeScorer:
         context, given_options = request.arguments
         options = without_early_end(given_options) if isinstance(given_options, dict) else {}
         _refuse_sampling(options)
-        early = EarlyEnd.of(request)
+        early, look_at = EarlyEnd.of(request), next_look(0)
         most = generated_length(options, _DEFAULT_GENERATED)
         if self._policy.max_gen_toks is not None:
             most = min(most, self._policy.max_gen_toks)
@@ -277,6 +278,11 @@ class RuntimeScorer:
             if early is not None and early.is_other(made):
                 ended = ""
                 break
+            if early is not None and early.loop and len(made) >= look_at:
+                look_at = next_look(len(made))
+                if find_loop(runtime.decode(made)) is not None:
+                    ended = ""
+                    break
         else:
             ended = "length"
         text = runtime.decode(made)
