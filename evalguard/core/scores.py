@@ -33,7 +33,8 @@ UNDIRECTED = "direction not declared: its sign is that of a metric of which more
 # not_found   the filter finds no answer in (nearly) all texts
 # one_answer  (nearly) all documents are given one and the same answer
 # flat        every token has the same log-probability
-UninformativeKind = Literal["empty", "not_found", "one_answer", "flat"]
+# one_option  there is nothing to choose from
+UninformativeKind = Literal["empty", "not_found", "one_answer", "flat", "one_option"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

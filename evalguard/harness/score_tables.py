@@ -181,6 +181,9 @@ def _uninformative(
     table: ScoreTable, answers: TaskAnswers, documents: Sequence[AnsweredDocument]
 ) -> Uninformative | None:
     """Where the answers say nothing about the model."""
+    options = [set(document.asked.options) for document in documents]
+    if options and all(len(one) == 1 for one in options):
+        return Uninformative(kind="one_option", documents=len(options), n=len(options))
     told = [answer for document in documents for answer in document.responses]
     if answers.alone:
         of_filter = answers.alone.get(table.filter)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -35,6 +35,9 @@ _MAPPINGS = (
     "base_model_args", "cand_model_args", "base_set", "cand_set", "gen_kwargs", "gate_limits",
 )  # fmt: skip
 _SEQUENCES = ("tasks", "include_path", "allow_differing", "output", "track")
+_PATHS = (
+    "config", "requests", "save_reference", "output_path", "cache_dir", "floor", "history",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +200,10 @@ class CompareOptions:
         for name in _NUMBERS:
             if not _is_number(getattr(self, name)):
                 raise _refuse(name, getattr(self, name), "a number")
+        for name in ("seed", "num_fewshot"):
+            value = getattr(self, name)
+            if not (value is None or isinstance(value, Integral)):
+                raise _refuse(name, value, "a whole number")
         for name in _MAPPINGS:
             if not isinstance(getattr(self, name), Mapping):
                 raise _refuse(name, getattr(self, name), "a mapping, {'name': value}")
@@ -273,15 +280,9 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
             given[name] = tuple(Path(path) for path in given[name])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
-    for name in (
-        "config",
-        "requests",
-        "save_reference",
-        "output_path",
-        "cache_dir",
-        "floor",
-        "history",
-    ):
+    for name in _PATHS:
+        if given.get(name) == "":  # as a path it is the folder one is in
+            raise _refuse(name, "", "a path")
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)

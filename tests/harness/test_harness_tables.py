@@ -358,6 +358,23 @@ def test_two_models_that_both_say_nothing_are_not_compared(task_folder: Path) ->
             assert f"candidate: {reason}" in one.caveats
 
 
+@pytest.mark.parametrize("choices", ['["yes"]', '["yes", "yes"]', "['{{text}}']"])
+def test_a_choice_of_one_option_says_nothing_of_any_model(tmp_path: Path, choices: str) -> None:
+    from local_tasks import write_task, write_tasks
+
+    write_tasks(tmp_path)
+    body = "output_type: multiple_choice\ndoc_to_text: '{{text}}'\ndoc_to_target: 0\n"
+    body += f"doc_to_choice: {choices}\nmetric_list: [{{metric: acc}}]\n"
+    write_task(tmp_path, "eg_one", body)
+    tasks = load_tasks(["eg_one"], options=TaskOptions(include_paths=(tmp_path,)))
+    requests = tasks.requests("eg_one")
+    tables = score_tables(requests, answers(requests.requests)).tables
+    (one,) = compare_tables(tables, tables, gate=Gate())
+    assert one.outcome == "failed"
+    assert "have one option to choose, so that any model answers alike" in one.reason
+    assert "look at the task's doc_to_choice" in one.reason
+
+
 def _of_a_dead_head(response: Response, n_tokens: int) -> Response:
     logprobs = np.full(n_tokens, -math.log(50))
     return replace(response, token_logprobs=logprobs, loglikelihood=float(logprobs.sum()))

@@ -57,6 +57,11 @@ def test_an_unknown_field_names_the_nearest() -> None:
         ("distributions", "both"),
         ("reference_top_k", 0),
         ("reference_top_k", True),
+        ("history", ""),
+        ("config", ""),
+        ("output_path", ""),
+        ("seed", float("nan")),
+        ("num_fewshot", 2.5),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_at_once(name: str, value: object) -> None:

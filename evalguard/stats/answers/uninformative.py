@@ -25,6 +25,7 @@ _HINTS = {
     "not_found": "mend the filter, the prompt or the chat template",
     "one_answer": "look at prompts, stop strings and caches of the server",
     "flat": "look at the weights of the last layer",
+    "one_option": "look at the task's doc_to_choice",
 }
 
 
@@ -98,6 +99,8 @@ def describe_uninformative(found: Uninformative, filter_name: str) -> str:
         return f"{name} finds no answer in {found.share}"
     if found.kind == "one_answer":
         return f"{found.share} are given the same answer"
+    if found.kind == "one_option":
+        return f"{found.share} have one option to choose, so that any model answers alike"
     return "every token has the same log-probability, so the output does not depend on the input"
 
 
