@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from evalguard.config.problems import Problem
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.gate import FailOn, WhenUndecided
 from evalguard.core.limits import Limit
 from evalguard.core.scorer import RollingBos, ScorerName
@@ -121,10 +122,11 @@ class Guard:
     ``label`` is the file as messages name it; ``file`` its absolute path. ``include_paths`` are
     absolute folders, ``include_where`` the ``FILE:LINE`` that names them; ``requests`` is a file of
     chat requests. ``clusters`` maps tasks to the field of their documents that says which belong
-    together. ``code_allowed`` says whether the user trusts this file to run code; ``code_uses``
-    lists by model what would run. ``places`` holds the ``FILE:LINE`` of every model, (name,), and
-    setting, (name, setting). ``parents`` says which model each one extends; None where it extends
-    none. ``absent`` are the local paths that it names and that lead nowhere on this machine.
+    together, ``answers`` tasks to what structure their answers must have. ``code_allowed`` says
+    whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
+    ``places`` holds the ``FILE:LINE`` of every model, (name,), and setting, (name, setting).
+    ``parents`` says which model each one extends; None where it extends none. ``absent`` are the
+    local paths that it names and that lead nowhere on this machine.
     """
 
     file: Path
@@ -137,6 +139,7 @@ class Guard:
     include_paths: tuple[Path, ...] = ()
     include_where: str = ""
     clusters: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, ExpectedAnswer] = field(default_factory=dict)
     gate: GateOptions = field(default_factory=GateOptions)
     run: RunOptions = field(default_factory=RunOptions)
     descriptions: Mapping[str, str] = field(default_factory=dict)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from evalguard.config.absent_paths import absent_paths
+from evalguard.config.answer_entry import expected_answers
 from evalguard.config.checks import check_entry, check_model, check_pairs, check_track
 from evalguard.config.gate_entry import GateEntry
 from evalguard.config.guard import GateOptions, Guard, Origin, Pair, RunOptions
@@ -39,7 +40,8 @@ def load_guard(
     parsed, problems = validate(document)
     raise_problems([*document.problems, *problems])
     assert parsed is not None
-    models = _checked(parsed, document)
+    answers, problems = expected_answers(parsed.answers, document)
+    models = _checked(parsed, document, problems)
     folder = document.folder
     guard = Guard(
         file=file.absolute(),
@@ -59,6 +61,7 @@ def load_guard(
         include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
         include_where=document.where(("include_path",)),
         clusters=dict(parsed.clusters),
+        answers=answers,
         gate=_gate(parsed.gate),
         run=RunOptions(**parsed.run.model_dump()),
         descriptions={name: model.entry.description for name, model in models.items()},
@@ -133,11 +136,17 @@ def _file(named: str | None, folder: Path) -> Path | None:
     return None if named is None else resolve_path(named, folder)
 
 
-def _checked(parsed: GuardFile, document: Document) -> dict[str, Inherited]:
-    """Return every model with what it inherits, once all of them hold together."""
+def _checked(
+    parsed: GuardFile, document: Document, found: Sequence[Problem]
+) -> dict[str, Inherited]:
+    """Return every model with what it inherits, once all of them hold together.
+
+    Args:
+        found: problems of the rest of the file.
+    """
     own = [p for name, entry in parsed.models.items() for p in check_entry(name, entry, document)]
     models, circles = inherit(parsed, document)
-    problems: list[Problem] = [*own, *circles, *check_pairs(parsed, document)]
+    problems: list[Problem] = [*found, *own, *circles, *check_pairs(parsed, document)]
     problems += check_track(parsed, document)
     if not own:
         problems += [p for model in models.values() for p in check_model(model, document)]

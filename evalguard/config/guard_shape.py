@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
+from evalguard.config.answer_entry import AnswerEntry
 from evalguard.config.gate_entry import GateEntry
 from evalguard.config.guard_entry import GuardEntry, Name, Names, Paths, Text
 from evalguard.config.run_entry import RunEntry
@@ -209,7 +210,7 @@ class PairEntry(GuardEntry):
 
 
 # A guard file has one of these; the rest says nothing without.
-SAYING_SOMETHING = ("models", "run", "gate", "clusters")
+SAYING_SOMETHING = ("models", "run", "gate", "clusters", "answers")
 
 
 class GuardFile(GuardEntry):
@@ -238,6 +239,11 @@ class GuardFile(GuardEntry):
         default_factory=dict,
         description="Task -> field of its documents; documents with the same value there (a shared "
         "passage, say) are not independent.",
+    )
+    answers: dict[Text, AnswerEntry] = Field(
+        default_factory=dict,
+        description="Task -> what structure its answers must have; what does not is a figure of "
+        "generated answers.",
     )
     run: RunEntry = Field(default_factory=RunEntry, description="How tasks are run.")
     gate: GateEntry = Field(default_factory=GateEntry, description="When a comparison fails.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from evalguard.config.answer_entry import AnswerEntry
 from evalguard.config.gate_entry import GateEntry, LimitsEntry
 from evalguard.config.guard_document import Document
 from evalguard.config.guard_shape import (
@@ -36,6 +37,7 @@ _PLACES: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("pairs", "*"): PairEntry,
     ("pairs", "*", "accept", "*"): AcceptEntry,
     ("run",): RunEntry,
+    ("answers", "*"): AnswerEntry,
     ("gate",): GateEntry,
     ("gate", "metrics"): LimitsEntry,
     ("pairs", "*", "gate"): GateEntry,
@@ -55,7 +57,8 @@ _EXPECTED = {
 
 
 _NOTHING_SAID = (
-    "name the models in it; a file for folders and hub ids needs none: it has run, gate or clusters"
+    "name the models in it; a file for folders and hub ids needs none: it has run, gate, "
+    "clusters or answers"
 )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from evalguard.stats.answers.thinking import MARKS
+
 # ""          the prompt says nothing about thinking
 # open        it ends with the opening mark: the answer begins inside of the thinking part
 # closed      it ends with an empty thinking part: no thinking, as of ``enable_thinking: false``
@@ -191,8 +193,7 @@ _ROLES = {
     "[available_tools]": "tools", "[/available_tools]": "", "[/system_prompt]": "",
 }  # fmt: skip
 
-_OPENS = r"<(?:think|thinking|reasoning|seed:think)>|\[THINK\]|<\|START_THINKING\|>"
-_CLOSES = r"</(?:think|thinking|reasoning|seed:think)>|\[/THINK\]|<\|END_THINKING\|>"
+_OPENS, _CLOSES = ("|".join(map(re.escape, marks)) for marks in zip(*MARKS, strict=True))
 _THINKING_END = re.compile(rf"(?P<open>{_OPENS})\s*(?P<close>{_CLOSES})?\s*\Z")
 _THINKING_BEGINS = re.compile(rf"\s*(?:{_OPENS})")
 _THINKING_CLOSES = re.compile(_CLOSES)

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from evalguard.core.answer_figures import WrittenAnswer, measure_figure
-from evalguard.stats.answers.thinking import MARKS, find_thinking, opens_thinking
+from evalguard.core.rendered_prompt import thinking_of
+from evalguard.stats.answers.thinking import MARKS, find_thinking
 
 
 @pytest.mark.parametrize(("opening", "closing"), MARKS)
@@ -22,9 +23,7 @@ def test_a_part_is_closed_by_the_mark_of_the_one_that_opened_it(opening: str, cl
 
 def test_a_prompt_that_ends_in_an_opening_mark_opens_the_part() -> None:
     prompt = "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    assert opens_thinking(prompt)
-    assert not opens_thinking(prompt + "\n</think>\n\n")
-    assert not opens_thinking("What does <think> mean?")
+    assert thinking_of(prompt) == "open"
     part = find_thinking("Hm. So four", is_open=True)
     assert part is not None
     assert not part.is_closed

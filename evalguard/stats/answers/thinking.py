@@ -42,7 +42,7 @@ def find_thinking(text: str, *, is_open: bool = False) -> ThinkingPart | None:
     A mark further on in a text may be talk of marks, and opens nothing.
 
     Args:
-        is_open: the prompt ends within a thinking part (``opens_thinking``).
+        is_open: the prompt ends within a thinking part (``core.rendered_prompt.thinking_of``).
     """
     begun = text.lstrip()
     for opening, closing in MARKS:
@@ -54,18 +54,6 @@ def find_thinking(text: str, *, is_open: bool = False) -> ThinkingPart | None:
         if is_open or _begins_line(text, place):
             return ThinkingPart(is_closed=True, rest=text[place + len(closing) :])
     return ThinkingPart(is_closed=False, rest=text) if is_open else None
-
-
-def opens_thinking(prompt: str) -> bool:
-    """Whether a prompt, as a chat template made it, ends within a thinking part.
-
-    So does what a template writes after the last turn's head: ``add_generation_prompt``.
-    """
-    for opening, closing in MARKS:
-        at = prompt.rfind(opening)
-        if at >= 0 and closing not in prompt[at:] and not prompt[at + len(opening) :].strip():
-            return True
-    return False
 
 
 def _begins_line(text: str, place: int) -> bool:

@@ -1,0 +1,138 @@
+"""AnswerEntry: what structure the answers to a task must have, as a guard file says it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from evalguard.config.guard_document import Document
+from evalguard.config.guard_entry import GuardEntry, Text
+from evalguard.config.local_paths import resolve_path
+from evalguard.config.problems import Problem
+from evalguard.config.yaml_nodes import Loc
+from evalguard.core.expected_answers import ExpectedAnswer
+from evalguard.regular_file import open_regular
+from evalguard.stats.answers.structure import check_pattern, check_schema, check_tools
+
+_KINDS = ("json", "schema", "pattern", "tools")
+# Far above any schema that people write.
+_MOST_FILE = 4 * 2**20
+
+
+class AnswerEntry(GuardEntry):
+    """What the answers to a task must be; each key is a figure of them."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": [key]} for key in _KINDS]})
+
+    is_json: bool = Field(
+        default=False, alias="json", description="JSON, the whole text: figure valid_json."
+    )
+    json_schema: Text | bool | dict[str, JsonValue] | None = Field(
+        default=None,
+        alias="schema",
+        description="JSON that this JSON schema allows, written here or a file: valid_schema.",
+    )
+    pattern: Text | None = Field(
+        default=None,
+        description="A text that this regular expression matches as a whole: valid_pattern.",
+    )
+    tools: Text | list[dict[str, JsonValue]] | None = Field(
+        default=None,
+        min_length=1,
+        description="Calls of these functions, in OpenAI's form, written here or a JSON file: "
+        "valid_tool_call, tool_call. The text is such a call as JSON, or has it in <tool_call> "
+        "tags.",
+    )
+    call: Literal["required", "allowed", "forbidden"] | None = Field(
+        default=None,
+        description="Whether a tool must be called, or an answer in words is as good. Default: "
+        "required.",
+    )
+
+
+def expected_answers(
+    entries: Mapping[str, AnswerEntry], document: Document
+) -> tuple[dict[str, ExpectedAnswer], list[Problem]]:
+    """What answers are expected, by task, with their files read, and everything wrong with it."""
+    found, problems = {}, []
+    for task, entry in entries.items():
+        reading = _Reading(loc=("answers", task), document=document)
+        found[task] = ExpectedAnswer(
+            json=entry.is_json,
+            schema=reading.read("schema", entry.json_schema, check_schema),
+            pattern=reading.read("pattern", entry.pattern, check_pattern, is_file=False) or "",
+            tools=tuple(reading.read("tools", entry.tools, check_tools) or ()),
+            call=entry.call or "required",
+            as_text=True,
+        )
+        problems += reading.problems
+        problems += _check(entry, reading.loc, document)
+    return found, problems
+
+
+def _check(entry: AnswerEntry, loc: Loc, document: Document) -> Iterator[Problem]:
+    given = (entry.json_schema, entry.pattern, entry.tools)
+    if not entry.is_json and all(one is None for one in given):
+        yield document.problem(
+            loc,
+            f"{_dotted(loc)} says nothing: it has none of {', '.join(_KINDS)}",
+            f"{loc[-1]}: {{json: true}}",
+        )
+    if entry.call is not None and entry.tools is None:
+        yield document.problem(
+            (*loc, "call"), f"{_dotted(loc)}.call is about tools, and there are none"
+        )
+
+
+def _dotted(loc: Loc) -> str:
+    return ".".join(map(str, loc))
+
+
+class _Reading:
+    """Values of one entry, read from files where they are named, and what is wrong with them."""
+
+    def __init__(self, *, loc: Loc, document: Document) -> None:
+        self.loc, self.problems = loc, list[Problem]()
+        self._document = document
+
+    def read(self, key: str, given: Any, check: Any, *, is_file: bool = True) -> Any:
+        """The value of a key that passes its check; None where it does not, or there is none."""
+        if given is None:
+            return None
+        named = ""
+        if isinstance(given, str) and is_file:
+            named = f" of {given}"
+            try:
+                given = _read_json_file(resolve_path(given, self._document.folder))
+            except ValueError as error:
+                self._tell(key, f"{key}{named}: {error}")
+                return None
+        try:
+            check(given)
+        except ValueError as error:
+            self._tell(key, f"{key}{named}: {error}")
+            return None
+        return given
+
+    def _tell(self, key: str, message: str) -> None:
+        place = (*self.loc, key)
+        self.problems.append(self._document.problem(place, f"{_dotted(self.loc)}.{message}"))
+
+
+def _read_json_file(path: Path) -> Any:
+    try:
+        with open_regular(path) as file:
+            raw = file.read(_MOST_FILE + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}; a relative path starts at the guard "
+                         "file") from error  # fmt: skip
+    if len(raw) > _MOST_FILE:
+        raise ValueError(f"is larger than {_MOST_FILE >> 20} MiB")
+    try:
+        return json.loads(raw.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON: {error}") from error
