@@ -17,13 +17,7 @@ from evalguard.core.tool_calls import calls_of_message, message_fields
 from evalguard.stats.answers.first_difference import find_first_difference
 from evalguard.stats.answers.loops import find_loop, find_token_loop
 from evalguard.stats.answers.scripts import is_other_script
-from evalguard.stats.answers.structure import (
-    judge_calls,
-    judge_json,
-    judge_pattern,
-    judge_schema,
-    written_calls,
-)
+from evalguard.stats.answers.structure import judge_structure, written_calls
 from evalguard.stats.answers.thinking import find_thinking
 
 
@@ -180,23 +174,12 @@ def _unclosed_thinking(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None
     return None if part is None else float(not part.is_closed)
 
 
-def _valid_json(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
-    return judge_json(answer.text).share if expected.json else None
+def _structure(name: str) -> Callable[[WrittenAnswer, ExpectedAnswer], float | None]:
+    def measure(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
+        verdict = judge_structure(name, answer.text, answer.message, expected)
+        return None if verdict is None else verdict.share
 
-
-def _valid_schema(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
-    schema = expected.schema
-    return None if schema is None else judge_schema(answer.text, schema).share
-
-
-def _valid_pattern(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
-    return judge_pattern(answer.text, expected.pattern).share if expected.pattern else None
-
-
-def _valid_tool_call(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
-    if not expected.tools:
-        return None
-    return judge_calls(answer.text, answer.message, expected).share
+    return measure
 
 
 def _tool_call(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
@@ -236,10 +219,10 @@ _UNPAIRED: dict[str, Callable[[WrittenAnswer, ExpectedAnswer], float | None]] = 
     "loops": _loops,
     "unclosed_thinking": _unclosed_thinking,
     "refused": _refused,
-    "valid_json": _valid_json,
-    "valid_schema": _valid_schema,
-    "valid_pattern": _valid_pattern,
-    "valid_tool_call": _valid_tool_call,
+    "valid_json": _structure("valid_json"),
+    "valid_schema": _structure("valid_schema"),
+    "valid_pattern": _structure("valid_pattern"),
+    "valid_tool_call": _structure("valid_tool_call"),
     "tool_call": _tool_call,
 }
 _PAIRED: dict[str, Callable[[WrittenAnswer, WrittenAnswer], float | None]] = {

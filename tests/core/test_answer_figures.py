@@ -12,6 +12,7 @@ from evalguard.core.answer_figures import (
     measure_figure,
     measure_paired_figure,
 )
+from evalguard.core.expected_answers import ExpectedAnswer, Tool
 from evalguard.core.generated_tokens import GeneratedTokens
 
 CALL = json.dumps({"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]})
@@ -74,3 +75,37 @@ def test_a_loop_may_be_in_the_text_in_thoughts_that_no_text_follows_or_in_a_call
 def test_a_text_that_shows_nothing_loops_where_its_tokens_do() -> None:
     answer = WrittenAnswer(text=" ", ended="length", tokens=GeneratedTokens.of([9] * 60))
     assert measure_figure("loops", answer) == 1.0
+
+
+def test_structure_is_known_where_somebody_says_what_it_is() -> None:
+    answer = WrittenAnswer(text='{"a": 1}')
+    assert measure_figure("valid_json", answer) is None
+    assert measure_figure("valid_json", answer, ExpectedAnswer(json=True)) == 1.0
+    assert measure_figure("valid_schema", answer, ExpectedAnswer(schema={"type": "array"})) == 0.0
+    assert measure_figure("valid_pattern", answer, ExpectedAnswer(pattern=".*")) == 1.0
+    tool: Tool = {"type": "function", "function": {"name": "f"}}
+    called = WrittenAnswer(text="", message=CALL)
+    for name in ("valid_tool_call", "tool_call"):
+        assert measure_figure(name, called) is None
+        assert measure_figure(name, called, ExpectedAnswer(tools=(tool,))) == 1.0
+    assert measure_figure("tool_call", answer, ExpectedAnswer(tools=(tool,))) == 0.0
+    assert (
+        measure_figure("tool_call", answer, ExpectedAnswer(tools=(tool,), call="forbidden")) is None
+    )
+
+
+def test_an_answer_differs_beyond_ties_or_at_one_or_nobody_knows() -> None:
+    def written(text: str, ids: list[int], margin: float, other: int) -> WrittenAnswer:
+        tokens = GeneratedTokens.of(ids, [margin] * len(ids), [other] * len(ids))
+        return WrittenAnswer(text=text, ended="stop", tokens=tokens)
+
+    base = written("a b", [5, 6, 2], 3.0, 7)
+    other, tie = written("a c", [5, 7, 2], 3.0, 6), written("a c", [5, 7, 2], 0.1, 6)
+    near = written("a b", [5, 6, 2], 0.1, 7)
+    assert measure_paired_figure("first_difference", base, other) == 1.0
+    assert measure_paired_figure("first_difference", base, base) is None
+    assert measure_paired_figure("first_difference_beyond_ties", base, other) == 1.0
+    assert measure_paired_figure("first_difference_beyond_ties", near, tie) == 0.0
+    assert measure_paired_figure("first_difference_beyond_ties", base, base) == 0.0
+    unknown = WrittenAnswer(text="a c")
+    assert measure_paired_figure("first_difference_beyond_ties", base, unknown) is None

@@ -45,7 +45,7 @@ StructureKind = Literal[
     "arguments_not_json", "arguments_invalid",
 ]  # fmt: skip
 _LONGEST = 0.25  # seconds of one search for a pattern
-_FORMATS = ("date", "email", "ipv4", "ipv6", "regex", "uuid")
+_FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")
 _DATE_TIME = re.compile(
     r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?"
     r"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
@@ -73,6 +73,26 @@ class StructureVerdict:
 
 
 VALID = StructureVerdict(kind="valid")
+
+
+def judge_structure(
+    figure: str, text: str, message: str, expected: ExpectedAnswer
+) -> StructureVerdict | None:
+    """Judge what a figure of structure is of; None where nobody says what is expected.
+
+    Args:
+        figure: valid_json, valid_schema, valid_pattern or valid_tool_call.
+        message: what a server answered beside the text (``Response.message``).
+    """
+    if figure not in expected.figures:
+        return None
+    if figure == "valid_json":
+        return judge_json(text)
+    if figure == "valid_schema" and expected.schema is not None:
+        return judge_schema(text, expected.schema)
+    if figure == "valid_pattern":
+        return judge_pattern(text, expected.pattern)
+    return judge_calls(text, message, expected)
 
 
 def judge_json(text: str) -> StructureVerdict:
@@ -145,11 +165,14 @@ def check_schema(schema: object) -> None:
         raise ValueError("a JSON schema is an object, true or false")
     if isinstance(schema, bool):
         return
-    draft = validator_for(schema, default=None) if "$schema" in schema else Draft202012Validator
+    named = schema.get("$schema")
+    draft = Draft202012Validator if named is None else None
+    if isinstance(named, str):
+        draft = validator_for(schema, default=None)
     if draft is None:
-        raise ValueError(f"$schema {schema['$schema']!r} is no draft of JSON schema that is known")
+        raise ValueError(f"$schema {named!r} is no draft of JSON schema that is known")
     try:
-        draft.check_schema(schema)
+        draft.check_schema(schema, format_checker=_formats())
     except SchemaError as error:
         place = "/".join(map(str, error.absolute_path))
         raise ValueError(f"{place}: {error.message}" if place else error.message) from error
@@ -260,6 +283,7 @@ def _parameters(tool: Mapping[str, Any]) -> Any:
 
 
 def _judge_value(value: Any, schema: Schema, otherwise: StructureKind) -> StructureVerdict:
+    import regex
     from referencing.exceptions import Unresolvable
 
     written = json.dumps(schema, sort_keys=True)
@@ -271,7 +295,7 @@ def _judge_value(value: Any, schema: Schema, otherwise: StructureKind) -> Struct
         error = next(iter(errors), None)
     except TimeoutError:
         return StructureVerdict(kind="not_judged", detail="a pattern of the schema takes too long")
-    except (RecursionError, Unresolvable) as failure:
+    except (RecursionError, Unresolvable, regex.error) as failure:
         return StructureVerdict(kind="not_judged", detail=f"the schema: {failure}")
     if error is None:
         return VALID
@@ -281,7 +305,6 @@ def _judge_value(value: Any, schema: Schema, otherwise: StructureKind) -> Struct
 @lru_cache(maxsize=256)
 def _validator(schema_text: str) -> Any:
     """A validator of a schema as JSON text; its patterns are bounded, and it fetches nothing."""
-    from jsonschema import FormatChecker
     from jsonschema.validators import Draft202012Validator, extend, validator_for
     from referencing import Registry
 
@@ -295,9 +318,28 @@ def _validator(schema_text: str) -> Any:
             "additionalProperties": _additional_properties,
         },
     )
+    return bounded(schema, registry=Registry(), format_checker=_formats())
+
+
+@lru_cache(maxsize=1)
+def _formats() -> Any:
+    from jsonschema import FormatChecker
+
     formats = FormatChecker(formats=_FORMATS)
     formats.checks("date-time")(_is_date_time)
-    return bounded(schema, registry=Registry(), format_checker=formats)
+    formats.checks("regex")(_is_pattern)
+    return formats
+
+
+def _is_pattern(value: object) -> bool:
+    """Whether a text is a pattern as they are searched for here; ECMA's classes (\\p{L}) are."""
+    if not isinstance(value, str):
+        return True
+    try:
+        check_pattern(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_date_time(value: object) -> bool:
