@@ -28,12 +28,16 @@ NO_HISTORY = Path("none")
 
 
 class Pairs(_Type):
-    """``NAME=VALUE``: VALUE is JSON where it reads as JSON, else text."""
+    """``NAME=VALUE``: VALUE is JSON where it reads as JSON, else text.
+
+    With ``alone`` a NAME without a value is one, too: its value is None.
+    """
 
     name = "NAME=VALUE"
 
-    def __init__(self, example: str = "attn_scale=reference") -> None:
-        self._example = example
+    def __init__(self, example: str = "attn_scale=reference", *, alone: bool = False) -> None:
+        self._example, self._alone = example, alone
+        self.name = "NAME[=VALUE]" if alone else self.name
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -41,6 +45,8 @@ class Pairs(_Type):
         if isinstance(value, tuple):
             return value
         name, equals, text = str(value).partition("=")
+        if self._alone and name and not equals:
+            return name, None
         if not (equals and name):
             self.fail(f"'{value}' is not NAME=VALUE, e.g. {self._example}", param, ctx)
         return name, parse_typed(text)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
 
 from evalguard.config.guard_entry import GuardEntry, Text
+from evalguard.core.answer_figures import FIGURES
+from evalguard.core.figure_names import split_name
+from evalguard.core.limits import KINDS, Limit
 from evalguard.core.verdict import MARGIN_PATTERN, Margin
+from evalguard.errors import UsageError
 
 
 def _margin(value: Any) -> Any:
@@ -37,6 +49,30 @@ MarginField = Annotated[
 ]
 
 
+def _share_of_answers(value: Any) -> Any:
+    number = value
+    if isinstance(value, str) and value.strip().endswith("%"):
+        number = float(value.strip()[:-1]) / 100.0 if re.match(MARGIN_PATTERN, value) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1:
+        raise ValueError("a share of the answers, 0 to 1 or 2%; 1pp is a margin")
+    return float(number)
+
+
+# Figures of generated answers that a limit can be set on.
+_SHARES = tuple(name for name in FIGURES if name in KINDS)
+_SHARE_FORMS: list[dict[str, Any]] = [
+    {"type": "number", "minimum": 0, "maximum": 1},
+    {"type": "string", "pattern": MARGIN_PATTERN},
+]
+ShareField = Annotated[
+    Any, BeforeValidator(_share_of_answers), WithJsonSchema({"anyOf": _SHARE_FORMS})
+]
+
+
+def _is_margin(value: Any) -> bool:
+    return isinstance(value, str) and not value.strip().endswith("%")
+
+
 def _distance(what: str, **more: Any) -> Any:
     return Field(default=None, ge=0, allow_inf_nan=False, description=f"At most: {what}", **more)
 
@@ -56,16 +92,59 @@ class MetricGateEntry(GuardEntry):
         description="Which way is better, of a metric whose task does not say: without it such a "
         "metric is shown and not gated.",
     )
+    limit: ShareField = Field(
+        default=None,
+        description="Of a figure of generated answers: the largest share of the candidate's "
+        "answers (of a valid_...: the smallest), 0.02 or 2%. loops: 0 is short for loops: "
+        "{limit: 0}, cut: 1pp for cut: {margin: 1pp}.",
+    )
 
 
 class LimitsEntry(GuardEntry):
-    """Limits on how far distributions and answers differ, and margins of single metrics.
+    """Limits on distributions, answers and figures of answers, and margins of single metrics.
 
-    The names of limits hold a number; any other is a metric, or TASK/METRIC, with its margin.
+    The names of limits hold a number; any other is a metric, or TASK/METRIC, with its margin. A
+    figure of generated answers (loops, gsm8k/cut) has either, or both.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     __pydantic_extra__: dict[str, MetricGateEntry] = Field(init=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, given: Any) -> Any:
+        """One number or text for a figure of answers: a margin in points, else a limit."""
+        if not isinstance(given, dict):
+            return given
+        return {
+            name: {"margin" if _is_margin(value) else "limit": value}
+            if split_name(str(name))[1] in _SHARES and isinstance(value, (int, float, str))
+            else value
+            for name, value in given.items()
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """With the short forms of figures of answers."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        long_form = schema["additionalProperties"]
+        short = {"anyOf": [*_SHARE_FORMS, long_form]}
+        schema["patternProperties"] = {f"^(.*/)?({'|'.join(_SHARES)})(,.*)?$": short}
+        return schema
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> LimitsEntry:
+        for name, one in (self.__pydantic_extra__ or {}).items():
+            if one.limit is not None:
+                try:
+                    Limit.parse(name, one.limit)
+                except UsageError as error:
+                    raise ValueError(str(error)) from error
+                if split_name(name)[1] not in _SHARES:
+                    raise ValueError(f"a limit of {name} without braces: {name}: {one.limit:g}")
+        return self
 
     kl_mean: float | None = _distance("mean KL divergence from the base, in nats a token.")
     kl_median: float | None = _distance("median KL.")
@@ -126,7 +205,8 @@ class GateEntry(GuardEntry):
     )
     metrics: LimitsEntry = Field(
         default_factory=LimitsEntry,
-        description="Absolute limits, beside the margin; margins of single metrics.",
+        description="Absolute limits, beside the margin; margins of single metrics; figures of "
+        "generated answers (loops: 0, gsm8k/cut: 1pp).",
     )
     only: list[Text] = Field(
         default_factory=list,

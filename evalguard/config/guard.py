@@ -48,13 +48,15 @@ class GateOptions:
     """When a comparison fails; a number as ``margin`` is in standard errors of the base model.
 
     ``limits`` are the absolute ones of the file's ``gate: {metrics: ...}``, ``margins`` those of
-    single metrics there, ``directions`` whether higher is better. ``gate_metrics`` is its ``only``.
+    single metrics there, ``directions`` whether higher is better. ``gate_metrics`` is its ``only``;
+    ``figures`` are those of generated answers that ``metrics`` names without a limit.
     """
 
     margin: float | Margin = 1.0
     margins: tuple[tuple[str, Margin], ...] = ()
     directions: tuple[tuple[str, bool], ...] = ()
     gate_metrics: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
     advisory: tuple[str, ...] = ()
     fail_on: FailOn = "real"
     confidence: float = 0.95

@@ -23,6 +23,7 @@ from evalguard.config.local_paths import (
 from evalguard.config.problems import Problem, raise_problems
 from evalguard.config.trust import code_uses
 from evalguard.config.validation import validate
+from evalguard.core.figure_names import figure_named
 from evalguard.core.limits import Limit
 from evalguard.core.verdict import Margin
 from evalguard.core.waivers import Waiver
@@ -102,7 +103,19 @@ def _gate(entry: GateEntry) -> GateOptions:
         subtasks=entry.subtasks,
         gate_metrics=tuple(entry.only),
         advisory=tuple(entry.advisory),
-        limits=tuple(Limit(metric=metric, value=value) for metric, value in limits.items()),
+        figures=tuple(
+            name
+            for name, one in margins.items()
+            if figure_named(name) is not None and (one.limit is None or one.margin is not None)
+        ),
+        limits=(
+            *(Limit(metric=metric, value=value) for metric, value in limits.items()),
+            *(
+                Limit.parse(name, one.limit)
+                for name, one in margins.items()
+                if one.limit is not None
+            ),
+        ),
     )
 
 

@@ -26,7 +26,7 @@ def _close(node: object) -> None:
     """Refuse keys that match no pattern: pydantic does, its schema leaves that open."""
     if isinstance(node, dict):
         if "patternProperties" in node:
-            node["additionalProperties"] = False
+            node.setdefault("additionalProperties", False)
         for value in node.values():
             _close(value)
     elif isinstance(node, list):

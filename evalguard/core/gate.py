@@ -10,6 +10,8 @@ from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.documents.broken_verdict import broken_text, judge_broken
+from evalguard.core.figure_names import figure_named, is_figure
+from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate_state import GateState, Key, overall, reason
 from evalguard.core.limits import Limit, LimitVerdict, judge_limits
 from evalguard.core.reports.findings import Finding
@@ -180,6 +182,9 @@ class Gate:
         gate_metrics: metric names ("acc") or task and metric ("lambada_openai/acc") to which the
             gate is confined; () gates all. The others are shown and decide nothing.
             One that was not compared fails the gate.
+        figures: figures of generated answers ("loops", "gsm8k/loops") that are gated as metrics
+            are, where ``gate_metrics`` does not leave them out. Those that nobody names, here or in
+            any other field, are no metrics.
         advisory: metrics, or tasks' metrics, that are shown and never fail.
         subtasks: gate what is below a compared group too, not only its aggregate: dozens of
             subtasks fail nearly every unchanged candidate by chance. ``gate_metrics`` wins.
@@ -199,6 +204,7 @@ class Gate:
     confidence: float = 0.95
     undecided: WhenUndecided = "warn"
     gate_metrics: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
     advisory: tuple[str, ...] = ()
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()
@@ -251,16 +257,36 @@ class Gate:
         """Whether a limit asks for the two models' distributions."""
         return any(limit.of_distributions for limit in self.limits)
 
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """Names of the figures of generated answers that the gate asks for, in whatever way."""
+        named = (
+            *self._gated_figures,
+            *self.gate_metrics,
+            *self.advisory,
+            *(name for name, _ in self.directions),
+            *(limit.name for limit in self.limits),
+        )
+        return tuple(dict.fromkeys(name for name in named if figure_named(name) is not None))
+
+    @property
+    def _gated_figures(self) -> tuple[str, ...]:
+        """Figures that are gated by their drift; one with a limit only is held to that alone."""
+        margins = (name for name, _ in self.margins)
+        return (*self.figures, *(name for name in margins if figure_named(name) is not None))
+
     def judge(
         self,
         comparisons: Iterable[Comparison],
         distributions: Sequence[DistributionComparison] = (),
         broken: Sequence[BrokenDocument] = (),
+        shares: Sequence[FigureShare] = (),
     ) -> GateResult:
         """Judge comparisons that were made with this gate's margin and confidence.
 
         Args:
             broken: all documents on which a model is broken.
+            shares: figures of the candidate's generated answers that a limit is on.
 
         Raises:
             ValueError: for a comparison made with another margin or confidence.
@@ -275,7 +301,7 @@ class Gate:
         let_through = accept_drift(self.waivers, regressed, self.today)
         by_state = _without(by_state, {one.key for one in let_through})
         sure = self.fail_on == "certain"
-        limits = judge_limits(self.limits, distributions, comparisons, only_certain=sure)
+        limits = judge_limits(self.limits, distributions, comparisons, shares, only_certain=sure)
         by_document = judge_broken(broken, allowed=self.broken_documents)
         state = overall(by_state, (*limits, *by_document), compared=bool(gated or limits))
         of_metrics = reason(
@@ -367,7 +393,13 @@ class Gate:
     def _chosen(self, comparisons: list[Comparison]) -> list[Comparison]:
         if not self.gate_metrics:
             below = set() if self.subtasks else below_groups(comparisons)
-            return [c for c in comparisons if c.task not in below and self.covers(*c.key)]
+            named = set(self._gated_figures)  # a group has no aggregate of a figure
+            return [
+                c
+                for c in comparisons
+                if self.covers(*c.key)
+                and (c.task not in below or not named.isdisjoint(metric_names(*c.key)))
+            ]
         return [c for c in comparisons if self.covers(*c.key)]
 
     def undirected(self, comparisons: Iterable[Comparison]) -> tuple[tuple[Comparison, ...], bool]:
@@ -383,7 +415,7 @@ class Gate:
     def missing(self, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
         """What the gate lists by name and was not compared: a listed metric fails the gate then."""
         known = {name for c in comparisons for name in metric_names(*c.key)}
-        listed = (*self.gate_metrics, *(name for name, _ in self.margins))
+        listed = (*self.gate_metrics, *self.figures, *(name for name, _ in self.margins))
         return tuple(dict.fromkeys(name for name in listed if name not in known))
 
     def least_margin(self, in_sigma: Iterable[float | None]) -> float:
@@ -401,8 +433,13 @@ class Gate:
     def covers(self, task: str, filter_name: str, metric: str) -> bool:
         """Whether a metric of a task is gated under a filter."""
         names = set(metric_names(task, filter_name, metric))
-        listed = not self.gate_metrics or bool(names & set(self.gate_metrics))
-        return listed and not names & set(self.advisory)
+        if names & set(self.advisory):
+            return False
+        if self.gate_metrics:
+            return bool(names & set(self.gate_metrics))
+        limited = names & {limit.name for limit in self.limits if limit.of_figure}
+        only_limited = limited and is_figure(filter_name, metric)
+        return not only_limited or bool(names & set(self._gated_figures))
 
     def _check(self, comparison: Comparison) -> None:
         """Refuse a comparison whose verdict belongs to another margin or confidence."""

@@ -1,7 +1,8 @@
-"""Limits: absolute bounds of a gate, on how far two models' distributions and answers differ.
+"""Limits: absolute bounds of a gate, on distributions, equal answers, and figures of answers.
 
 A margin in sigmas asks whether a metric got worse than its own noise. A limit asks whether a
-figure of its own, KL say, stays below (a share: above) a number that the user set.
+figure of its own, KL say, stays below (a share: above) a number that the user set. One on a figure
+of generated answers is about the candidate alone: how many of its texts loop, say.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
+from evalguard.core.figure_names import split_name
+from evalguard.core.figure_share import FigureShare, unseen_kind
 from evalguard.errors import UsageError, nearest
 
 Kind = Literal["upper", "lower"]
@@ -28,6 +32,11 @@ KINDS: dict[str, Kind] = {
     "same_top1": "lower",
     "same_topk": "lower",
     "same_answer": "lower",
+    **{
+        figure.name: "upper" if figure.worse == "more" else "lower"
+        for figure in FIGURES.values()
+        if figure.worse is not None and figure.unit == "share"
+    },
 }
 OF_ANSWERS = "same_answer"
 # The largest value that was seen has no interval: documents not seen may reach beyond.
@@ -38,7 +47,12 @@ _LITERAL = ("kl_max",)
 class Limit:
     """An absolute limit: the largest value allowed; for a share, the smallest.
 
-    ``dp_mean`` is about the size of the mean change in probability, whatever its sign.
+    ``dp_mean`` is about the size of the mean change in probability, whatever its sign. A limit of
+    0 on a share that must stay below it, or of 1 on one that must stay above, is meant literally.
+
+    Attributes:
+        task: that it is about, of a figure of generated answers; "": every task that has none of
+            its own. ``filter`` likewise, of a figure that is of what a filter finds.
 
     Raises:
         UsageError: for an unknown name, or a number that the figure cannot have.
@@ -46,18 +60,58 @@ class Limit:
 
     metric: str
     value: float
+    task: str = ""
+    filter: str = ""
 
     def __post_init__(self) -> None:
         if self.metric not in KINDS:
+            shown = FIGURES.get(self.metric)
             raise UsageError(
                 f"no limit can be set on '{self.metric}'{nearest(self.metric, KINDS)}",
-                hint=f"limits: {', '.join(KINDS)}",
+                hint=f"limits: {', '.join(KINDS)}"
+                if shown is None
+                else f"{self.metric} is no share: a margin in per cent holds its drift "
+                f"(gate: {{metrics: {{{self.metric}: {{margin: 10%, higher_is_better: false}}}}}})",
+            )
+        if (self.task or self.filter) and not self.of_figure:
+            raise UsageError(
+                f"a limit on {self.metric} holds for every task, and '{self.name}' names one",
+                hint=f"write {self.metric}",
             )
         most = math.inf if self.metric.startswith("kl_") else 1.0
         number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
         if not (number and 0.0 <= self.value <= most and self.value < math.inf):
             reach = "0 or more" if most == math.inf else "between 0 and 1"
             raise UsageError(f"the limit of {self.metric} is a number, {reach}, not {self.value!r}")
+
+    @classmethod
+    def parse(cls, name: str, value: object) -> Limit:
+        """Read METRIC or TASK/METRIC, and 0.02 or, of a share, "2%".
+
+        Raises:
+            UsageError: as the class.
+        """
+        task, metric, filter_name = split_name(name)
+        number: object = value
+        if isinstance(value, str) and value.strip().endswith("%"):
+            try:
+                number = float(value.strip()[:-1]) / 100.0
+            except ValueError:
+                number = value
+        return cls(metric=metric, value=number, task=task, filter=filter_name)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """As people write it: "loops", "gsm8k/loops", "no_answer,strict-match"."""
+        task, of_filter = (f"{self.task}/" if self.task else ""), f",{self.filter}"
+        return f"{task}{self.metric}{of_filter if self.filter else ''}"
+
+    def covers(self, share: FigureShare) -> bool:
+        """Whether it is about a figure of a task; whether another limit is more so, aside."""
+        return share.metric == self.metric and (
+            (not self.task or self.task == share.task)
+            and (not self.filter or self.filter == share.filter)
+        )
 
     @property
     def kind(self) -> Kind:
@@ -67,7 +121,18 @@ class Limit:
     @property
     def of_distributions(self) -> bool:
         """Whether the two models' distributions have to be compared for it."""
-        return self.metric != OF_ANSWERS
+        return self.metric != OF_ANSWERS and not self.of_figure
+
+    @property
+    def of_figure(self) -> bool:
+        """Whether it is about a figure of the candidate's generated answers."""
+        return self.metric in FIGURES
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether not one document may break it: no interval can say more than the documents do."""
+        end = 0.0 if self.kind == "upper" else 1.0
+        return self.of_figure and self.value == end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +173,31 @@ def judge_limits(
     limits: Sequence[Limit],
     distributions: Sequence[DistributionComparison],
     comparisons: Sequence[Comparison],
+    shares: Sequence[FigureShare] = (),
     *,
     only_certain: bool = False,
 ) -> tuple[LimitVerdict, ...]:
     """Hold every task to every limit; a limit that no task gives the figure of is "failed".
 
-    With ``only_certain`` a value beyond its limit whose whole interval is not counts as undecided.
+    With ``only_certain`` a value beyond its limit whose whole interval is not counts as undecided;
+    a limit that not one document may break is broken for certain by one.
+
+    Args:
+        shares: figures of the candidate's generated answers, of every task that has them.
     """
     verdicts: list[LimitVerdict] = []
     for limit in limits:
-        found = (
-            [_of_distribution(limit, distribution) for distribution in distributions]
-            if limit.of_distributions
-            else [_of_answers(limit, c) for c in comparisons if c.same_answer is not None]
-        )
+        if limit.of_figure:
+            covered = [share for share in shares if limit.covers(share)]
+            found = [
+                _of_share(limit, share) for share in covered if _closest(limits, share) == limit
+            ]
+            if covered and not found:
+                continue  # every task has a limit of its own
+        elif limit.of_distributions:
+            found = [_of_distribution(limit, distribution) for distribution in distributions]
+        else:
+            found = [_of_answers(limit, c) for c in comparisons if c.same_answer is not None]
         verdicts += found or [_unmeasured(limit)]
     if not only_certain:
         return tuple(verdicts)
@@ -161,17 +237,38 @@ def _of_distribution(limit: Limit, distribution: DistributionComparison) -> Limi
 
 
 def _unseen(distribution: DistributionComparison) -> str:
-    """What n documents cannot show: a kind of document so rare that they may hold none of it.
-
-    A share p is missing from n documents with chance (1 - p)^n (the rule of three).
-    """
-    n, noun = distribution.n, "documents"
-    if distribution.clusters is not None:
-        n, noun = distribution.clusters, "clusters"
-    share = -math.expm1(math.log1p(-distribution.confidence) / n)
-    return (
-        f"{n:,} {noun} may hold none of a kind that is rarer than 1 in {math.floor(1.0 / share):,}"
+    """What n documents cannot show."""
+    clusters = distribution.clusters
+    return unseen_kind(
+        distribution.n if clusters is None else clusters,
+        clustered=clusters is not None,
+        confidence=distribution.confidence,
     )
+
+
+def _closest(limits: Sequence[Limit], share: FigureShare) -> Limit:
+    """The limit that says most of where it holds: of a task before that of every task."""
+    covering = (one for one in limits if one.covers(share))
+    return max(covering, key=lambda one: (bool(one.task), bool(one.filter)))
+
+
+def _of_share(limit: Limit, share: FigureShare) -> LimitVerdict:
+    figure = share.figure
+    verdict = _judge(limit, figure, task=share.task, filter=share.filter, missing=share.unknown_why)
+    if figure.value is None:
+        return verdict
+    said = f"{verdict.reason}; {share.known_text}" if share.unknown else verdict.reason
+    if limit.is_literal and verdict.state == "regressed":
+        verdict = replace(verdict, certain=True)
+        said = "beyond the limit, which not one document may break"
+    elif limit.is_literal:
+        verdict = replace(verdict, state="passed")
+        said = f"kept literally; {share.unseen_text}"
+    if verdict.state == "passed" and share.unknown and _beyond(limit, share.worst(limit.kind)):
+        # what nobody knows is not counted as kept
+        verdict = replace(verdict, state="undecided")
+        said = f"within the limit on {share.known_text}, which could break it"
+    return replace(verdict, reason=said)
 
 
 def _of_answers(limit: Limit, comparison: Comparison) -> LimitVerdict:
@@ -182,8 +279,15 @@ def _of_answers(limit: Limit, comparison: Comparison) -> LimitVerdict:
 
 
 def _unmeasured(limit: Limit) -> LimitVerdict:
+    if limit.of_figure:
+        where = f"of {limit.task} " if limit.task else "of no task "
+        missing = where + ("no generated answers are known" if limit.task else _NO_TEXTS)
+        return _judge(limit, Figure(), task=limit.task, missing=missing)
     what = "distributions were compared" if limit.of_distributions else "answers are known"
     return _judge(limit, Figure(), task="", missing=f"of no task {what}")
+
+
+_NO_TEXTS = "generated answers are known, and it is a figure of these (name a task that generates)"
 
 
 def _judge(

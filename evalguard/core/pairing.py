@@ -7,7 +7,7 @@ import numpy as np
 from evalguard.core.mismatch import Mismatch, Names, names_of, refuse_if_any
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.run_agreement import compare_hashes
-from evalguard.core.score_rows import order_rows, pick_rows
+from evalguard.core.score_rows import finite_rows, order_rows, pick_rows
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError, nearest
 
@@ -27,7 +27,9 @@ def pair(
 ) -> PairedScores:
     """Align two score tables, or refuse.
 
-    Tables that are not in ascending doc_id are sorted first. Token ids that a run does not show
+    Tables that are not in ascending doc_id are sorted first. Of a figure of generated answers the
+    documents that it is not known of on either side are left out, once all are aligned, and a
+    caveat says how many. Token ids that a run does not show
     are not compared, and a caveat says so; any other hash has to be there. Where "prompt" is
     allowed, token ids are compared only for documents whose prompts agree, since another text
     cannot have the same ids.
@@ -63,7 +65,17 @@ def pair(
     mismatches, caveats = compare_hashes(base, candidate, allow)
     mismatches += [*_weight_mismatches(base, candidate), *_cluster_mismatches(base, candidate)]
     refuse_if_any(base, names, [*found, *mismatches])
+    if base.figure and candidate.figure:
+        known = finite_rows(base, candidate)
+        caveats += _unknown_caveat(base.n, known[0].n, base.metric)
+        base, candidate = known
     return PairedScores(base=base, candidate=candidate, allow=allow, caveats=tuple(caveats))
+
+
+def _unknown_caveat(asked: int, known: int, figure: str) -> list[str]:
+    if known == asked:
+        return []
+    return [f"{figure} is known of {known:,} of {asked:,} documents on both sides: of these it is"]
 
 
 def _identity_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:

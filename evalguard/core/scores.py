@@ -90,6 +90,8 @@ class ScoreTable:
             a guard file; else it is a guess, and the gate does not judge the metric.
         n_total: documents the task has, whether scored or not; 0 where unknown.
         source: where these scores come from, for messages ("model orig", "results/a").
+        figure: whether this is a figure of the generated answers themselves, and no score of
+            lm-eval's: NaN is a document that it is not known of.
         uninformative: why the answers say nothing about the model; None where they do, or where
             nobody looked.
         run: what both runs must share besides documents (num_fewshot, fewshot seed, limit, task
@@ -122,6 +124,7 @@ class ScoreTable:
     directed: bool = True
     n_total: int = 0
     source: str = ""
+    figure: bool = False
     uninformative: Uninformative | None = None
     run: Mapping[str, Value] = field(default_factory=dict)
     dataset: Mapping[str, Value] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from evalguard.harness.answers import (
     score_answers,
 )
 from evalguard.harness.declared_metrics import aggregation_name, direction
+from evalguard.harness.figure_tables import answers_by_document, figure_tables
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.sample_rows import generated_answers, sample
 from evalguard.harness.task_rescoring import task_rescoring
@@ -59,7 +60,11 @@ class TaskScores:
 
 
 def score_tables(
-    task_requests: TaskRequests, responses: Sequence[Response], *, source: str = ""
+    task_requests: TaskRequests,
+    responses: Sequence[Response],
+    *,
+    source: str = "",
+    figures: Sequence[str] = (),
 ) -> TaskScores:
     """Score a model's responses with the task's own filters and process_results.
 
@@ -67,6 +72,7 @@ def score_tables(
         task_requests: as built for this model.
         responses: one per request, in the order of ``task_requests.requests``.
         source: whose scores these are, for messages.
+        figures: of generated answers that have tables, too (``figure_tables``).
 
     Raises:
         ValueError: if there is not one response per request.
@@ -91,16 +97,21 @@ def score_tables(
         for table in tables
         if table.answers
     }
-    samples = (
+    samples = tuple(
         sample(one, answers.items, given, cut=_depends_on_length(one))
         | generated_answers(task_requests.lm_eval_task, answers, one)
         for one in answers.documents
     )
+    if figures and answers.alone:
+        shown = answers_by_document(task_requests.task, samples)
+        asked = sorted(answers.documents, key=lambda document: document.doc_id)
+        blank = _blank_table(task_requests, asked, source)
+        tables += figure_tables(blank, shown, figures)
     return TaskScores(
         task=task_requests.task,
         tables=tuple(tables),
         not_compared=tuple(left_out),
-        samples=tuple(samples),
+        samples=samples,
         fields=task_requests.fields,
     )
 
@@ -126,32 +137,49 @@ def _table(
     else:
         rescoring = task_rescoring(task, metric, of_documents, aggregation)
         statistics = DocumentStatistics.rescored(rescoring)
-    asked = [document.asked for document in documents]
-    tokens = tuple(document.token_hash for document in documents)
-    caveats = [*task_requests.notes, aggregation_caveat]
-    caveats += [_repeated(answers.repeats.get((filter_name, metric), 1))]
-    caveats += [
-        _equal_repeats(documents),
-        _truncated(documents),
-        _missing(len(documents), task_requests.n_documents),
-    ]
-    table = ScoreTable(
-        task=task_requests.task,
+    blank = _blank_table(task_requests, documents, source)
+    caveats = (aggregation_caveat, _repeated(answers.repeats.get((filter_name, metric), 1)))
+    table = replace(
+        blank,
         filter=filter_name,
         metric=metric,
         aggregation=statistics.aggregation,
         higher_is_better=higher_is_better is not False,
         directed=higher_is_better is not None,
-        doc_ids=np.array([document.doc_id for document in documents], dtype=np.int64),
         values=statistics.values,
         weights=statistics.weights,
         rescoring=statistics.rescoring,
+        answers=given_answers(answers, documents, filter_name, metric),
+        caveats=(*blank.caveats, *(caveat for caveat in caveats if caveat)),
+    )
+    return with_uninformative(table, _uninformative(table, answers, documents))
+
+
+def _blank_table(
+    task_requests: TaskRequests, documents: Sequence[AnsweredDocument], source: str
+) -> ScoreTable:
+    """A table of these documents, in ascending doc_id, without any metric's values."""
+    asked = [document.asked for document in documents]
+    tokens = tuple(document.token_hash for document in documents)
+    caveats = (
+        *task_requests.notes,
+        _equal_repeats(documents),
+        _truncated(documents),
+        _missing(len(documents), task_requests.n_documents),
+    )
+    return ScoreTable(
+        task=task_requests.task,
+        filter="",
+        metric="",
+        aggregation="mean",
+        higher_is_better=True,
+        doc_ids=np.array([document.doc_id for document in documents], dtype=np.int64),
+        values=np.zeros(len(documents)),
         doc_hashes=tuple(one.doc_hash for one in asked),
         prompt_hashes=tuple(one.prompt_hash for one in asked),
         target_hashes=tuple(one.target_hash for one in asked),
         asked_hashes=tuple(one.asked_hash for one in asked),
         token_hashes=tokens if all(tokens) else (),
-        answers=given_answers(answers, documents, filter_name, metric),
         cut=tuple(_depends_on_length(document) for document in documents),
         n_total=task_requests.n_total,
         source=source,
@@ -159,7 +187,6 @@ def _table(
         dataset=task_requests.dataset,
         caveats=tuple(caveat for caveat in caveats if caveat),
     )
-    return with_uninformative(table, _uninformative(table, answers, documents))
 
 
 def _depends_on_length(document: AnsweredDocument) -> bool:

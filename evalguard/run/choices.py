@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import cast
 
 from evalguard.config.embedded import embedded_tasks
 from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
+from evalguard.core.answer_figures import FIGURES
+from evalguard.core.figure_names import figure_named, split_name
 from evalguard.core.gate import Gate
-from evalguard.core.limits import Limit
+from evalguard.core.limits import KINDS, Limit
 from evalguard.core.scorer import ScoringPolicy
-from evalguard.errors import GuardFileError, UsageError
+from evalguard.core.verdict import Margin
+from evalguard.errors import GuardFileError, UsageError, nearest
 from evalguard.harness.chat_file import ChatFile, read_chat_file
 from evalguard.harness.task_options import TaskOptions
 from evalguard.models.arguments import HF_TYPES
@@ -23,7 +26,7 @@ from evalguard.run.cache_limit import cache_size_limit
 from evalguard.run.cluster_fields import ClusterChoice
 from evalguard.run.execution_place import choose_execution
 from evalguard.run.history.location import choose_history_file
-from evalguard.run.options import CompareOptions, MemoryUse, WorkerUse
+from evalguard.run.options import AskedMetrics, CompareOptions, MemoryUse, WorkerUse
 from evalguard.run.pair_waivers import with_waivers
 from evalguard.run.publishing.trackers import choose_sinks
 from evalguard.run.scoring.distribution_choice import (
@@ -326,17 +329,75 @@ def _resolve_gate(
     if options.margin is not None:
         values["margin"] = options.margin
         values["margins"] = ()  # what was typed holds for every metric
-    values["limits"] = _merge_limits(of_file.limits, options.gate_limits)
+    values |= _asked_metrics(of_file, values["margins"], options.gate_limits)
     try:
         return Gate(**values)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def _merge_limits(of_file: tuple[Limit, ...], given: Mapping[str, float]) -> tuple[Limit, ...]:
-    """The guard file's limits, but for those that the command line sets otherwise."""
-    kept = tuple(limit for limit in of_file if limit.metric not in given)
-    return (*kept, *(Limit(metric=metric, value=value) for metric, value in given.items()))
+def _asked_metrics(
+    of_file: GateOptions, margins: Sequence[tuple[str, Margin]], given: AskedMetrics
+) -> dict[str, object]:
+    """The gate's fields with what ``--gate-metric`` asks of single metrics and figures.
+
+    What it names is gated, whatever the guard file confines the gate to; a limit there is in place
+    of the guard file's.
+    """
+    limits, own, figures = [], {}, []
+    for name, value in given.items():
+        if value is None:
+            figures.append(_gated_figure(name))
+        elif (margin := _margin_of_metric(name, value)) is not None:
+            own[name] = margin
+        else:
+            limits.append(Limit.parse(name, value))
+    named, typed = (*figures, *own), {limit.name for limit in limits}
+    only = of_file.gate_metrics
+    return {
+        "limits": (*(one for one in of_file.limits if one.name not in typed), *limits),
+        "margins": (*(one for one in margins if one[0] not in own), *own.items()),
+        "figures": tuple(dict.fromkeys((*of_file.figures, *figures))),
+        "gate_metrics": tuple(dict.fromkeys((*only, *named))) if only else (),
+        "advisory": tuple(one for one in of_file.advisory if one not in named),
+    }
+
+
+def _gated_figure(name: str) -> str:
+    if figure_named(name) is not None:
+        return name
+    _, metric, _ = split_name(name)
+    known = KINDS.get(metric)
+    raise UsageError(
+        f"--gate-metric {name} says nothing that the gate could hold it to"
+        if known
+        else f"'{metric}' is no figure of generated answers{nearest(metric, FIGURES)}",
+        hint=f"--gate-metric {name}={'0.01' if known == 'upper' else '0.99'}"
+        if known
+        else f"figures: {', '.join(FIGURES)}; the metrics of tasks are gated without it",
+    )
+
+
+def _margin_of_metric(name: str, value: float | str) -> Margin | None:
+    """The margin that a value is; None where it is a limit."""
+    _, metric, _ = split_name(name)
+    if not isinstance(value, str) or (metric in KINDS and value.strip().endswith("%")):
+        return None
+    if metric in KINDS and figure_named(name) is None:
+        raise UsageError(
+            f"the limit of {metric} is a number, not {value}: it has no drift that a margin holds",
+            hint=f"--gate-metric {metric}=0.01",
+        )
+    try:
+        margin = Margin.parse(value)
+    except ValueError as error:
+        raise UsageError(
+            f"--gate-metric {name}: {error}",
+            hint="a share (0, 0.02, 2%) is a limit, points (1pp) are a margin",
+        ) from error
+    if margin.value == 0.0:
+        raise UsageError(f"--gate-metric {name}: a margin is above 0, not {value}")
+    return margin
 
 
 def _declared_differences(

@@ -11,6 +11,8 @@ from evalguard.core.across_tasks import AcrossTasks, Key
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
+from evalguard.core.figure_names import figure_named
+from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate import Gate, GateResult, metric_names
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import GenerationComparison
@@ -65,12 +67,14 @@ def judge_comparisons(
     gate: Gate,
     distributions: Sequence[DistributionComparison] = (),
     broken: Sequence[BrokenDocument] = (),
+    shares: Sequence[FigureShare] = (),
 ) -> GateJudgement:
     """Judge comparisons that were made with this gate's margin and confidence.
 
     Args:
         broken: those documents that the comparisons were made without, and all others on which a
             model is broken.
+        shares: figures of the candidate's generated answers.
 
     Raises:
         UsageError, ValueError: as ``Gate.judge``.
@@ -83,7 +87,7 @@ def judge_comparisons(
     ]
     compared, undirected = refuse_undirected(compared, gate)
     comparisons = _with_q_values([one.comparison for one in compared])
-    judged = gate.judge(comparisons, distributions, broken)
+    judged = gate.judge(comparisons, distributions, broken, shares)
     comparisons = tuple(
         complete_verdict(
             replace(one, comparison=settled),
@@ -122,6 +126,12 @@ def _missing_metric(name: str, known: Collection[str]) -> Comparison:
         f"the gate lists {name}, and it was not compared{nearest(name, known)}: run its task, or "
         "take it off the list"
     )
+    if figure_named(name) is not None:
+        reason = (
+            f"the gate lists {name}, a figure of generated answers, and "
+            f"{f'of {task}' if task else 'of no task'} answers are known: name a task that "
+            "generates, and sides that keep their texts"
+        )
     return failed_comparison((task or "any task", filter_name or "none", metric), reason)
 
 

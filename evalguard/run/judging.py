@@ -11,6 +11,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_verdict import broken_findings
 from evalguard.core.gate import GateResult, exit_code
+from evalguard.core.limits import KINDS
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.asked_task import list_asked_tasks
 from evalguard.core.reports.compare_report import CompareReport
@@ -52,6 +53,7 @@ from evalguard.run.scoring.task_distributions import (
 )
 from evalguard.run.stored_run import describe_differences
 from evalguard.run.table_comparisons import compare_by_document, drop_incomparable, split_comparable
+from evalguard.stats.answers.figure_shares import figure_share
 from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.judgement import MetricComparison
 from evalguard.stats.unexpected_scores import find_unexpected_scores
@@ -160,8 +162,9 @@ def judge_scores(
     ]
     compared = {table.task for side in tables for table in side}
     unused = () if options.tasks else note_uncompared(choices.clusters, compared)
+    scores = [[table for table in side if not table.figure] for side in tables]
     broken = find_broken_documents(
-        (base.samples, candidate.samples), (tables[0], tables[1]), vocabulary=_vocabulary(scored)
+        (base.samples, candidate.samples), (scores[0], scores[1]), vocabulary=_vocabulary(scored)
     )
     prompts = find_other_prompts(base.samples, candidate.samples)
     compared_tasks = compare_by_document(
@@ -186,7 +189,15 @@ def judge_scores(
         candidate.divergences.values(), tables[0], confidence=choices.gate.confidence
     )
     judgement = judge_comparisons(
-        of_groups, gate=choices.gate, distributions=distributions, broken=broken
+        of_groups,
+        gate=choices.gate,
+        distributions=distributions,
+        broken=broken,
+        shares=[
+            figure_share(table, confidence=choices.gate.confidence)
+            for table in tables[1]
+            if table.figure and table.metric in KINDS
+        ],
     )
     absent = list_missing_aggregates(of_tasks, groups)
     estimates = estimate_task_kl(

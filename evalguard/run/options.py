@@ -24,6 +24,8 @@ DistributionMode = Literal["auto", "lockstep", "reference", "off"]
 MemoryUse = Literal["auto", "lockstep", "sequential"]
 BisectUse = Literal["auto", "never", "always"]
 BisectOver = Literal["settings", "layers", "modules"]
+# Name of a metric or figure -> its limit, its margin ("1pp"); None: it is gated by the default one.
+AskedMetrics = Mapping[str, float | str | None]
 # What a user may declare to differ; settings under test excuse their own differences.
 MAY_DIFFER = frozenset({"prompt", "tokens"})
 # What is compared with numbers, so that a text would fail there, without its name.
@@ -94,8 +96,10 @@ class CompareOptions:
         margin, fail_on, confidence: of the gate; a margin of "1pp" is in points, one of "2%"
             relative to the base's value.
         broken_documents: how many documents may be broken; None: as the guard file says, else 0.
-        gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
-            the guard file or in place of them (``evalguard.core.limits.KINDS`` has the names).
+        gate_limits: absolute limits, ``{"kl_mean": 0.01, "loops": 0, "cut": "2%"}``, added to those
+            of the guard file or in place of them (``evalguard.core.limits.KINDS`` has the names);
+            a margin of a metric or of a figure of generated answers, ``{"cut": "1pp"}``; None: a
+            figure is gated as metrics are, ``{"loops": None}``.
         sequential: stop a task as soon as the verdict of all its documents is known;
             sequential_alpha: probability of a wrong early verdict; None: 0.05.
         bisect: look for the settings that make the drift: "auto" where the gate fails and the
@@ -164,7 +168,7 @@ class CompareOptions:
     fail_on: str | None = None
     confidence: float | None = None
     broken_documents: int | None = None
-    gate_limits: Mapping[str, float] = field(default_factory=dict)
+    gate_limits: AskedMetrics = field(default_factory=dict)
     sequential: bool | None = None
     sequential_alpha: float | None = None
     bisect: BisectUse | None = None

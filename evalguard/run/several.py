@@ -39,6 +39,7 @@ from evalguard.run.kl_splits import split_kl
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.result import CompareResult
+from evalguard.run.scoring.side_figures import with_named_figures
 from evalguard.run.sources import ModelSource, Source
 from evalguard.store.output_file import check_output, write_output
 from evalguard.worker.server_pool import keep_servers
@@ -235,9 +236,12 @@ class _SeveralRun:
         options = with_workers(options, choices)
         # A step is a view on two comparisons that the history and the trackers have.
         choices = replace(choices, history=None, track=())
-        scored = (
-            replace(before.scored[1], divergences={}),
-            replace(after.scored[1], divergences={}),
+        scored = with_named_figures(
+            (
+                replace(before.scored[1], divergences={}),
+                replace(after.scored[1], divergences={}),
+            ),
+            choices.gate.figure_names,
         )
         with interruptible("comparing the scores"):
             report = build_report(scored, choices, options)

@@ -10,6 +10,7 @@ import numpy as np
 from evalguard.core.comparison import Comparison
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.documents.broken_verdict import broken_ids
+from evalguard.core.figure_names import why_unknown
 from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
@@ -127,6 +128,8 @@ def _compare_key(
     except MisalignedRunsError as error:
         how = prompts if error.of_prompts else None
         return _failed_comparison(base, _error_reason(error, how))
+    if base.figure and not paired.base.n:
+        return _failed_comparison(base, _unknown_figure(base, other))
     early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
     if early is not None:
         told = "" if unknown is None else unknown.reason
@@ -144,6 +147,15 @@ def _compare_key(
     if stops is not None:
         compared = replace(compared, comparison=stops.late(compared.comparison))
     return compared if unknown is None else replace(compared, unless_regressed=unknown.reason)
+
+
+def _unknown_figure(base: ScoreTable, candidate: ScoreTable) -> str:
+    """Why a figure of answers is known of no document of both sides."""
+    known = [bool(np.isfinite(table.values).any()) for table in (base, candidate)]
+    whose = "of the base" if known[1] else "of the candidate" if known[0] else "of either side"
+    if all(known):
+        return "it is known of no document on both sides"
+    return f"it is known of no document {whose}: {why_unknown(base.metric)}"
 
 
 def _without_broken(paired: PairedScores, broken: Sequence[BrokenDocument]) -> PairedScores:

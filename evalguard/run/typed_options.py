@@ -83,7 +83,8 @@ def _option_words(name: str, value: Any) -> Iterator[str]:
         yield option
     elif name in _PAIRS:
         for one, text in value.items():
-            yield from (option, f"{one}={typed_text(text)}")
+            alone = text is None and name == "gate_limits"
+            yield from (option, one if alone else f"{one}={typed_text(text)}")
     elif name == "tasks":
         yield from (option, ",".join(value))
     elif isinstance(value, (tuple, frozenset)):

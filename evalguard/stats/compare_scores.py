@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.comparison import Comparison
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.scores import ScoreTable
@@ -25,6 +26,8 @@ from evalguard.stats.influence import influence
 from evalguard.stats.judgement import IDENTICAL, MetricComparison, MetricJudgement, judge_metric
 from evalguard.stats.unusable_scores import unusable
 
+# Of a figure of generated answers whose base does not scatter, as one that never loops.
+FIGURE_MARGIN = Margin(0.01, "points")
 _NO_NUMBER = "the drift overflows double precision"
 _NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
 _NEITHER = (
@@ -105,6 +108,8 @@ def tolerance_of(drift: Drift, table: ScoreTable, margin: Margin) -> MetricMargi
     Raises:
         ValueError: the metric has no such margin.
     """
+    if table.figure and margin.unit == "sigma" and drift.base.stderr == 0.0:
+        margin = FIGURE_MARGIN if FIGURES[table.metric].unit == "share" else margin
     falls = table.is_share and table.higher_is_better and drift.base.point > 0.0
     if falls and margin.unit == "relative" and margin.value >= 1.0:
         raise ValueError(

@@ -18,6 +18,7 @@ from evalguard.config.gate_entry import LimitsEntry
 from evalguard.config.guard_schema import build_guard_schema
 from evalguard.config.guard_shape import TARGET_PATTERN, GuardFile
 from evalguard.config.guard_template import TEMPLATE
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.limits import KINDS as LIMITS
 from evalguard.core.settings import Target
 from evalguard.errors import UsageError
@@ -93,6 +94,10 @@ CHANGES: list[tuple[str, object]] = [
     ("gate/metrics/kl_mean", 2.5), ("gate/metrics/kl_mean", -1), ("gate/metrics/kl_mean", "x"),
     ("gate/metrics/kl_p99_9", 1), ("gate/metrics/same_top1", 1.1), ("gate/metrics/dp_rms", 2),
     ("gate/metrics/same_answer", 0.9), ("gate/metrics/kl_max", None),
+    ("gate/metrics/loops", 0), ("gate/metrics/loops", "2%"), ("gate/metrics/loops", 2),
+    ("gate/metrics/loops", {"limit": 0.1, "margin": "1pp"}), ("gate/metrics/loops", None),
+    ("gate/metrics", {"gsm8k/cut": "1pp"}), ("gate/metrics", {"no_answer,strict": 0.05}),
+    ("gate/metrics", {"tokens": 5}), ("gate/metrics", {"tokens": {"margin": "10%"}}),
     ("tasks", []), ("tasks", "a"), ("pairs", []), ("models", {}), ("pairs/0/differs", ["x"]),
     ("pairs/0/accept", [ACCEPT]), ("pairs/0/accept", [{**ACCEPT, "filter": "strict"}]),
     ("pairs/0/accept", [{**ACCEPT, "until": "2026-13-01"}]), ("pairs/0/accept", [{}]),
@@ -115,7 +120,7 @@ def test_schema_and_validation_accept_and_refuse_the_same(path: str, value: obje
 
 def test_every_limit_of_the_gate_has_a_key() -> None:
     keys = [field.alias or name for name, field in LimitsEntry.model_fields.items()]
-    assert keys == list(LIMITS)
+    assert keys == [name for name in LIMITS if name not in FIGURES]
 
 
 def test_unknown_keys_do_not_fit() -> None:

@@ -14,6 +14,7 @@ from evalguard.run.judging import judge_scores
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
 from evalguard.run.scoring.scored_side import ScoredSide, side_of_model
+from evalguard.run.scoring.side_figures import with_named_figures
 from evalguard.run.sources import FileSource, ModelSource
 
 
@@ -78,7 +79,8 @@ def judge_repaired(
     else:
         alone = replace(choices, distributions=DistributionChoice(mode="off"), memory="auto")
         (evaluation,) = score_models([named], alone, options)
-    scored = (finished.scored[0], side_of_model(named, evaluation))
+    sides = finished.scored[0], side_of_model(named, evaluation)
+    scored = with_named_figures(sides, choices.gate.figure_names)
     judgement, _ = judge_scores(scored, choices, options)
     return JudgedRepair(source=source, scored=scored, judgement=judgement, reset=tuple(reset))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evalguard.core.documents.broken_documents import BrokenDocument
+from evalguard.core.figure_names import figures_of_task
 from evalguard.core.stopping import SequentialRun
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.score_tables import TaskScores
@@ -35,6 +36,7 @@ from evalguard.run.scoring.scored_side import (
     side_of_model,
     side_of_stored,
 )
+from evalguard.run.scoring.side_figures import with_named_figures
 from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import BaselineSource, ModelSource, Source, StoredSource
 from evalguard.run.table_comparisons import drop_incomparable
@@ -155,7 +157,8 @@ class _SequentialRun:
         drawn = {draw.task: draw.drawn for draw in self.draws.values()}
         evaluations = (one.evaluation(drawn) for one in self.asked)
         base, candidate = (self._side(source, evaluations) for source in self.sources)
-        return limit_to_candidate_tasks(base, candidate), candidate
+        sides = limit_to_candidate_tasks(base, candidate), candidate
+        return with_named_figures(sides, self.choices.gate.figure_names)
 
     def _side(self, source: Source, evaluations: Iterator[Evaluation]) -> ScoredSide:
         if isinstance(source, StoredSource):
@@ -214,6 +217,10 @@ class _SequentialRun:
         ]
         if grouped:
             looks, reason = looks[-1:], f"the gate judges its group {grouped[0]} as a whole"
+        figures = figures_of_task(self.choices.gate.figure_names, requests.task)
+        if figures and any(one.kind == "generate_until" for one in requests.requests):
+            looks = looks[-1:]
+            reason = f"the gate asks for a figure of its answers ({figures[0].name})"
         documents = set(requests.doc_ids)
         runs = [source for source in self.sources if isinstance(source, StoredSource)]
         tables = [table for source in runs for table in tables_of_task(source, requests.task)]

@@ -13,19 +13,16 @@ from evalguard.core.pairing import pair
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import (
     FilterComparison,
-    GeneratedDocument,
     GenerationComparison,
 )
 from evalguard.core.scores import ScoreTable, Uninformative
 from evalguard.core.settings import Value
-from evalguard.errors import MisalignedRunsError, StoreError
+from evalguard.errors import MisalignedRunsError
+from evalguard.harness.read_answers import AnsweredRow, read_answers
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.scoring.task_distributions import cluster_labels
-from evalguard.stats.answers.generated import (
-    DocumentAnswers,
-    compare_generations,
-    parts_caveat,
-)
+from evalguard.stats.answers.document_answers import DocumentAnswers
+from evalguard.stats.answers.generated import compare_generations, parts_caveat
 from evalguard.stats.answers.uninformative import WITHOUT_ANSWER
 
 Samples = Mapping[str, TaskScores]
@@ -61,7 +58,7 @@ def compare_task_generations(
         if task not in samples[1]:
             continue
         base, candidate = (side[task].samples for side in samples)
-        pairs = _paired_answers(task, base, candidate)
+        pairs = pair_answers(task, base, candidate)
         first = next(pairs, None)
         if first is None:
             continue
@@ -80,55 +77,27 @@ def compare_task_generations(
     return tuple(found)
 
 
-def _paired_answers(
+def pair_answers(
     task: str, base: Rows, candidate: Rows
 ) -> Iterator[tuple[int, DocumentAnswers, DocumentAnswers]]:
     """What both sides generated for the same documents, in ascending doc_id."""
     ids = [[*map(_as_id, column_of(rows, "doc_id"))] for rows in (base, candidate)]
-    pairs: Iterable[tuple[_Shown, _Shown]]
+    pairs: Iterable[tuple[AnsweredRow | None, AnsweredRow | None]]
     if ids[0] == ids[1] and ids[0] == sorted(ids[0]):
-        pairs = zip(_answers_of(task, base), _answers_of(task, candidate), strict=True)
+        pairs = zip(read_answers(task, base), read_answers(task, candidate), strict=True)
     else:
         ours, theirs = (
-            {one[0]: one for one in _answers_of(task, rows) if one is not None}
+            {one.doc_id: one for one in read_answers(task, rows) if one is not None}
             for rows in (base, candidate)
         )
         pairs = ((ours[doc], theirs[doc]) for doc in sorted(ours) if doc in theirs)
     for one, other in pairs:
-        if one is not None and other is not None and one[1] == other[1]:
-            yield one[0], one[2], other[2]
+        if one is not None and other is not None and one.doc_hash == other.doc_hash:
+            yield one.doc_id, one.answers, other.answers
 
 
 def _as_id(doc_id: Value) -> int:
     return doc_id if isinstance(doc_id, int) else -1
-
-
-_Shown = tuple[int, Value, DocumentAnswers] | None
-
-
-def _answers_of(task: str, rows: Rows) -> Iterator[_Shown]:
-    """Each document's id, hash and generated answers; None where no texts were generated."""
-    known: dict[str | None, GeneratedDocument | None] = {}
-    columns = (column_of(rows, name) for name in ("doc_id", "doc_hash", "text", "generated"))
-    for doc_id, digest, texts, generated in zip(*columns, strict=True):
-        if (
-            not isinstance(doc_id, int)
-            or not isinstance(texts, (list, tuple))
-            or not texts
-            or not set(map(type, texts)) <= {str}
-        ):
-            yield None
-            continue
-        written = None if generated is None else str(generated)
-        if written not in known:
-            try:
-                known[written] = GeneratedDocument.read(written)
-            except ValueError as error:
-                raise StoreError(
-                    f"the samples of task '{task}' are damaged, document {doc_id}: {error}",
-                    hint="compare the two models once more",
-                ) from error
-        yield doc_id, digest, DocumentAnswers(texts=texts, known=known[written])
 
 
 def _paired_metrics(

@@ -350,7 +350,11 @@ def open_run_context(
             progress=progress,
             chat=bool(choices.task_options.apply_chat_template),
             meter=meter,
-            scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
+            scoring=TaskScoring(
+                documents=options.verify_scorer,
+                seed=choices.task_options.seed,
+                figures=choices.gate.figure_names,
+            ),
             score_ahead=None if actors is None else actors.score,
             show_tokens=shown_tokens > 0,
         )

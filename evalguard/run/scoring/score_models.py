@@ -21,6 +21,7 @@ from evalguard.run.scoring.scored_side import (
 )
 from evalguard.run.scoring.scorer_check import check_scorer
 from evalguard.run.scoring.scoring_plan import ScoringPlan
+from evalguard.run.scoring.side_figures import with_named_figures
 from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import (
     BaselineSource,
@@ -116,7 +117,8 @@ def score_sides(
         for source in asked
     ]
     first, candidate = found if base is None else (base, *found)
-    return limit_to_candidate_tasks(first, candidate), candidate
+    sides = limit_to_candidate_tasks(first, candidate), candidate
+    return with_named_figures(sides, choices.gate.figure_names)
 
 
 def check_scores(evaluation: Evaluation, source: ModelSource, context: RunContext) -> Evaluation:

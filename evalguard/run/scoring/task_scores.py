@@ -36,12 +36,14 @@ class TaskScoring:
         documents: of every task and model, drawn with ``seed``, whose answers are set aside.
         aside: requests and answers by (model, task).
         shown: by (model, task), the tokens that a server showed beside the scored ones.
+        figures: of generated answers that have score tables as metrics have, as a gate names them.
     """
 
     documents: int = 0
     seed: int = 0
     aside: dict[tuple[str, str], AnsweredRequests] = field(default_factory=dict)
     shown: dict[tuple[str, str], ShownTokens] = field(default_factory=dict)
+    figures: tuple[str, ...] = ()
 
     def shown_by(self, model: str) -> Mapping[str, ShownTokens]:
         """What a model showed, by task; nothing of one that is no server."""
@@ -67,7 +69,8 @@ class TaskScoring:
             pairs = zip(asked.requests, told, strict=True)
             self.aside[model, asked.task] = tuple(p for p in pairs if p[0].doc_id in drawn)
         self.shown[model, asked.task] = collect_shown_tokens(asked.requests, told)
-        scores = drop_unsound_scores(score_tables(asked, told, source=model), asked.requests, told)
+        made = score_tables(asked, told, source=model, figures=self.figures)
+        scores = drop_unsound_scores(made, asked.requests, told)
         if description is None:
             return scores
         template = describe_used_template(description, asked)

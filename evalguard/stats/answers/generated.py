@@ -22,6 +22,7 @@ from evalguard.core.reports.generations import (
     RepeatedScore,
 )
 from evalguard.core.scores import ScoreTable
+from evalguard.stats.answers.document_answers import DocumentAnswers
 from evalguard.stats.answers.repeats import compare_figures, mean, pass_at_k, powers_up_to
 from evalguard.stats.clusters import cluster_sums
 from evalguard.stats.effective_sample import Share
@@ -29,22 +30,6 @@ from evalguard.stats.moments import Array, exact_sum
 
 # A part of a drift is worth a sentence from so many documents on, and from so much of the drift.
 _FEWEST_DOCUMENTS, _LEAST_SHARE = 3, 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentAnswers:
-    """One model's answers to one document: their texts, and what is known beside them."""
-
-    texts: Sequence[str]
-    known: GeneratedDocument | None = None
-
-    @property
-    def repeats(self) -> int:
-        """Answers to each of its requests; texts, where nothing says that there are several."""
-        if self.known is not None:
-            for missing in self.known.missing.values():
-                return len(missing)
-        return len(self.texts)
 
 
 def compare_generations(

@@ -1,0 +1,171 @@
+"""Score tables of figures of generated answers, of those that a gate names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.answer_figures import FIGURES, AnswerFigure, WrittenAnswer
+from evalguard.core.documents.columns import Rows
+from evalguard.core.figure_names import WHOLE_TEXT, figures_of_task
+from evalguard.core.score_rows import pick_rows
+from evalguard.core.scores import ScoreTable, Uninformative
+from evalguard.harness.read_answers import read_answers
+from evalguard.stats.answers.document_answers import (
+    DocumentAnswers,
+    figure_value,
+    paired_figure_value,
+)
+from evalguard.stats.answers.uninformative import WITHOUT_ANSWER, with_uninformative
+
+Answered = Mapping[int, DocumentAnswers]
+Written = Mapping[int, Sequence[WrittenAnswer]]
+# What texts of white space alone do not make good: they neither loop nor differ.
+_SAY_SOMETHING_OF_EMPTY = ("tokens", "cut", "empty", "no_answer", "refused")
+
+
+def answers_by_document(task: str, rows: Rows) -> dict[int, DocumentAnswers]:
+    """What was generated for a task's documents, by doc_id."""
+    return {one.doc_id: one.answers for one in read_answers(task, rows) if one is not None}
+
+
+def figure_tables(
+    template: ScoreTable, answers: Answered, names: Sequence[str]
+) -> tuple[ScoreTable, ...]:
+    """Make the tables of a task's figures, one per figure and, where it is of one, filter.
+
+    A document of which a figure is not known has NaN. So have all of them in a figure that is
+    known beside the other model's answers only, until ``with_paired_figures`` has these.
+
+    Args:
+        template: a table of the task and the model, with its documents and their hashes.
+        answers: what was generated; {}: the task generates nothing, and has no figure.
+        names: as a gate has them: "loops", "gsm8k/loops", "no_answer,strict-match".
+    """
+    if not answers:
+        return ()
+    blank = _without_scores(template, answers)
+    written = {doc_id: answers[doc_id].written for doc_id in blank.doc_ids.tolist()}
+    empty = _nearly_all_empty(written)
+    tables: list[ScoreTable] = []
+    for figure in figures_of_task(names, template.task):
+        if figure.per_filter:
+            of_filters = _missing_by_filter(answers) or {WHOLE_TEXT: {}}
+            tables += [_figure_table(blank, figure, name, of) for name, of in of_filters.items()]
+            continue
+        values = {} if figure.paired else _values(figure.name, written)
+        table = _figure_table(blank, figure, WHOLE_TEXT, values)
+        says_something = figure.name in _SAY_SOMETHING_OF_EMPTY
+        tables.append(table if says_something else with_uninformative(table, empty))
+    return tuple(tables)
+
+
+def _values(name: str, written: Written) -> dict[int, float]:
+    values = {doc_id: figure_value(name, of) for doc_id, of in written.items()}
+    return {doc_id: value for doc_id, value in values.items() if value is not None}
+
+
+def _missing_by_filter(answers: Answered) -> dict[str, dict[int, float]]:
+    names = {
+        name: None for of in answers.values() if of.known is not None for name in of.known.missing
+    }
+    return {
+        name: {
+            doc_id: share
+            for doc_id, of in answers.items()
+            if (share := of.missing_share(name)) is not None
+        }
+        for name in names
+    }
+
+
+def _without_scores(template: ScoreTable, answers: Answered) -> ScoreTable:
+    """A table's documents that have answers, with nothing of its metric."""
+    there = np.isin(template.doc_ids, np.fromiter(answers, dtype=np.int64, count=len(answers)))
+    table = template if there.all() else pick_rows(template, np.flatnonzero(there))
+    return replace(
+        table,
+        aggregation="mean",
+        values=np.full(table.n, math.nan),
+        weights=None,
+        rescoring=None,
+        answers=(),
+        uninformative=None,
+        figure=True,
+    )
+
+
+def _figure_table(
+    blank: ScoreTable, figure: AnswerFigure, filter_name: str, values: Mapping[int, float]
+) -> ScoreTable:
+    return replace(
+        blank,
+        filter=filter_name,
+        metric=figure.name,
+        higher_is_better=figure.worse == "fewer",
+        directed=figure.worse is not None,
+        values=_in_order(blank, values),
+    )
+
+
+def _in_order(table: ScoreTable, values: Mapping[int, float]) -> NDArray[np.float64]:
+    """Values in the order of a table's documents, NaN where there is none."""
+    return np.array([values.get(doc_id, math.nan) for doc_id in table.doc_ids.tolist()])
+
+
+def _nearly_all_empty(written: Written) -> Uninformative | None:
+    blank = [figure_value("empty", of) == 1.0 for of in written.values()]
+    n = len(blank)
+    if not n or sum(blank) < WITHOUT_ANSWER * n:
+        return None
+    return Uninformative(kind="empty", documents=sum(blank), n=n)
+
+
+def with_paired_figures(
+    base: Sequence[ScoreTable],
+    candidate: Sequence[ScoreTable],
+    answers: Callable[[str], tuple[Answered, Answered]],
+) -> tuple[tuple[ScoreTable, ...], tuple[ScoreTable, ...]]:
+    """Fill in the figures that are of both models' answers.
+
+    The base's table is 0 where the figure of a document is known: it does not differ from itself.
+
+    Args:
+        answers: of a task, both models' answers to the documents that both were asked.
+    """
+    theirs = {table.key: table for table in candidate}
+    wanted = [
+        table.key
+        for table in base
+        if table.figure and FIGURES[table.metric].paired and table.key in theirs
+    ]
+    if not wanted:
+        return tuple(base), tuple(candidate)
+    values: dict[tuple[str, str, str], dict[int, float]] = {}
+    shown: dict[str, tuple[Answered, Answered]] = {}
+    for key in wanted:
+        task, _, name = key
+        if task not in shown:
+            shown[task] = answers(task)
+        ours, others = shown[task]
+        found = {
+            doc: paired_figure_value(name, ours[doc].written, others[doc].written)
+            for doc in ours
+            if doc in others
+        }
+        values[key] = {doc: value for doc, value in found.items() if value is not None}
+    nothing = {key: dict.fromkeys(of, 0.0) for key, of in values.items()}
+    return _filled(base, nothing), _filled(candidate, values)
+
+
+def _filled(
+    tables: Sequence[ScoreTable], values: Mapping[tuple[str, str, str], Mapping[int, float]]
+) -> tuple[ScoreTable, ...]:
+    return tuple(
+        replace(table, values=_in_order(table, values[table.key])) if table.key in values else table
+        for table in tables
+    )

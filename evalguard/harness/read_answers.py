@@ -1,0 +1,55 @@
+"""Generated answers of documents, read from the rows that a model, or a finished run, left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evalguard.core.documents.columns import Rows, column_of
+from evalguard.core.generated_tokens import SAMPLE_COLUMNS, read_sample
+from evalguard.core.reports.generations import GeneratedDocument
+from evalguard.core.settings import Value
+from evalguard.errors import StoreError
+from evalguard.stats.answers.document_answers import DocumentAnswers
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRow:
+    """A document's id, its hash, and what was generated for it."""
+
+    doc_id: int
+    doc_hash: Value
+    answers: DocumentAnswers
+
+
+def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
+    """Read every document's generated answers, in the order of the rows; None where there are none.
+
+    Raises:
+        StoreError: what is known of answers is damaged.
+    """
+    known: dict[str | None, GeneratedDocument | None] = {}
+    names = ("doc_id", "doc_hash", "text", "generated", *SAMPLE_COLUMNS)
+    columns = (column_of(rows, name) for name in names)
+    for doc_id, digest, texts, generated, ids, margins, others in zip(*columns, strict=True):
+        if (
+            not isinstance(doc_id, int)
+            or not isinstance(texts, (list, tuple))
+            or not texts
+            or not set(map(type, texts)) <= {str}
+        ):
+            yield None
+            continue
+        written = None if generated is None else str(generated)
+        try:
+            if written not in known:
+                known[written] = GeneratedDocument.read(written)
+            shown = read_sample(ids, margins, others, len(texts))
+        except ValueError as error:
+            raise StoreError(
+                f"the samples of task '{task}' are damaged, document {doc_id}: {error}",
+                hint="compare the two models once more",
+            ) from error
+        yield AnsweredRow(
+            doc_id, digest, DocumentAnswers(texts=texts, known=known[written], tokens=shown)
+        )

@@ -1,0 +1,74 @@
+"""Figures of generated answers that the gate names, as score tables of both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from evalguard.core.figure_names import figures_of_task
+from evalguard.core.scores import ScoreTable
+from evalguard.harness.figure_tables import (
+    Answered,
+    answers_by_document,
+    figure_tables,
+    with_paired_figures,
+)
+from evalguard.harness.score_tables import TaskScores
+from evalguard.run.scoring.compared_generations import pair_answers
+from evalguard.run.scoring.scored_side import ScoredSide
+
+Samples = Mapping[str, TaskScores]
+
+
+def with_named_figures(
+    sides: tuple[ScoredSide, ScoredSide], names: Sequence[str]
+) -> tuple[ScoredSide, ScoredSide]:
+    """Give both sides the tables of the figures that a gate names, and no other figure's.
+
+    Whoever made a side may have been asked for others, or for none: a finished run's are computed
+    from the answers that it keeps.
+
+    Args:
+        names: as a gate has them.
+
+    Raises:
+        StoreError: samples that were kept are damaged.
+    """
+    base, candidate = (_with_own_figures(side, names) for side in sides)
+    ours, theirs = with_both_answers(
+        (base.tables, candidate.tables), (base.samples, candidate.samples)
+    )
+    return replace(base, tables=ours), replace(candidate, tables=theirs)
+
+
+def with_both_answers(
+    tables: tuple[Sequence[ScoreTable], Sequence[ScoreTable]], samples: tuple[Samples, Samples]
+) -> tuple[tuple[ScoreTable, ...], tuple[ScoreTable, ...]]:
+    """Both sides' tables, filled in where a figure is of both models' answers."""
+
+    def answers(task: str) -> tuple[Answered, Answered]:
+        if any(task not in side for side in samples):
+            return {}, {}
+        rows = [side[task].samples for side in samples]
+        pairs = [*pair_answers(task, *rows)]
+        return {doc: one for doc, one, _ in pairs}, {doc: one for doc, _, one in pairs}
+
+    return with_paired_figures(*tables, answers)
+
+
+def _with_own_figures(side: ScoredSide, names: Sequence[str]) -> ScoredSide:
+    tables = [table for table in side.tables if not table.figure or _is_named(table, names)]
+    for task in dict.fromkeys((*side.samples, *(table.task for table in side.tables))):
+        wanted = figures_of_task(names, task)
+        own = [table for table in side.tables if table.task == task]
+        known = {table.metric for table in own if table.figure}
+        missing = [one.name for one in wanted if one.name not in known]
+        if missing and own and task in side.samples:
+            answers = answers_by_document(task, side.samples[task].samples)
+            largest = max(own, key=lambda table: table.n)
+            tables += figure_tables(largest, answers, missing)
+    return replace(side, tables=tuple(tables))
+
+
+def _is_named(table: ScoreTable, names: Sequence[str]) -> bool:
+    return any(one.name == table.metric for one in figures_of_task(names, table.task))

@@ -1,0 +1,84 @@
+"""DocumentAnswers: one model's answers to one document, and the figures of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evalguard.core.answer_figures import WrittenAnswer, measure_figure, measure_paired_figure
+from evalguard.core.generated_tokens import GeneratedTokens
+from evalguard.core.reports.generations import GeneratedDocument
+from evalguard.stats.answers.repeats import mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentAnswers:
+    """One model's answers to one document: their texts, and what is known beside them.
+
+    Attributes:
+        tokens: of each text; () where nobody shows them.
+    """
+
+    texts: Sequence[str]
+    known: GeneratedDocument | None = None
+    tokens: Sequence[GeneratedTokens | None] = ()
+
+    @property
+    def repeats(self) -> int:
+        """Answers to each of its requests; texts, where nothing says that there are several."""
+        if self.known is not None:
+            for missing in self.known.missing.values():
+                return len(missing)
+        return len(self.texts)
+
+    @property
+    def written(self) -> tuple[WrittenAnswer, ...]:
+        """Each answer with what is known of it."""
+        n = len(self.texts)
+        ended = self.known.ended if self.known is not None else ()
+        messages = self.known.messages if self.known is not None else ()
+        tokens = self.tokens
+        return tuple(
+            WrittenAnswer(
+                text=text,
+                ended=ended[at] if len(ended) == n else "",
+                message=messages[at] if len(messages) == n else "",
+                tokens=own,
+                n_tokens=None if own is None else len(own),
+            )
+            for at, text in enumerate(self.texts)
+            for own in (tokens[at] if len(tokens) == n else None,)
+        )
+
+    def missing_share(self, filter_name: str) -> float | None:
+        """Share of the answers in which a filter finds nothing; None where it is not known."""
+        missing = self.known.missing.get(filter_name) if self.known is not None else None
+        return mean([float(one) for one in missing]) if missing else None
+
+
+def figure_value(name: str, answers: Sequence[WrittenAnswer]) -> float | None:
+    """A figure of a document: the mean over its answers; None where that of any is not known."""
+    return _mean_of([measure_figure(name, one, None) for one in answers])
+
+
+def paired_figure_value(
+    name: str, base: Sequence[WrittenAnswer], candidate: Sequence[WrittenAnswer]
+) -> float | None:
+    """A figure of two models' answers to a document, in the order in which they were asked.
+
+    A figure that only some answers have (where they first differ) is the mean over these; of a
+    share, every answer has to be known.
+    """
+    if len(base) != len(candidate):
+        return None
+    values = [
+        measure_paired_figure(name, one, other) for one, other in zip(base, candidate, strict=True)
+    ]
+    if name == "first_difference":
+        return _mean_of([one for one in values if one is not None])
+    return _mean_of(values)
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return mean(known) if known and len(known) == len(values) else None
