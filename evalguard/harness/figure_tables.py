@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.answer_figures import FIGURES, AnswerFigure, WrittenAnswer
+from evalguard.core.answer_figures import FIGURES, AnswerFigure
 from evalguard.core.documents.columns import Rows
 from evalguard.core.figure_names import WHOLE_TEXT, figures_of_task
 from evalguard.core.score_rows import pick_rows
@@ -23,7 +23,6 @@ from evalguard.stats.answers.document_answers import (
 from evalguard.stats.answers.uninformative import WITHOUT_ANSWER, with_uninformative
 
 Answered = Mapping[int, DocumentAnswers]
-Written = Mapping[int, Sequence[WrittenAnswer]]
 # What texts of white space alone do not make good: they neither loop nor differ.
 _SAY_SOMETHING_OF_EMPTY = ("tokens", "cut", "empty", "no_answer", "refused")
 
@@ -49,23 +48,23 @@ def figure_tables(
     if not answers:
         return ()
     blank = _without_scores(template, answers)
-    written = {doc_id: answers[doc_id].written for doc_id in blank.doc_ids.tolist()}
-    empty = _nearly_all_empty(written)
+    own = {doc_id: answers[doc_id] for doc_id in blank.doc_ids.tolist()}
+    empty = _nearly_all_empty(own)
     tables: list[ScoreTable] = []
     for figure in figures_of_task(names, template.task):
         if figure.per_filter:
             of_filters = _missing_by_filter(answers) or {WHOLE_TEXT: {}}
             tables += [_figure_table(blank, figure, name, of) for name, of in of_filters.items()]
             continue
-        values = {} if figure.paired else _values(figure.name, written)
+        values = {} if figure.paired else _values(figure.name, own)
         table = _figure_table(blank, figure, WHOLE_TEXT, values)
         says_something = figure.name in _SAY_SOMETHING_OF_EMPTY
         tables.append(table if says_something else with_uninformative(table, empty))
     return tuple(tables)
 
 
-def _values(name: str, written: Written) -> dict[int, float]:
-    values = {doc_id: figure_value(name, of) for doc_id, of in written.items()}
+def _values(name: str, answers: Answered) -> dict[int, float]:
+    values = {doc_id: figure_value(name, of) for doc_id, of in answers.items()}
     return {doc_id: value for doc_id, value in values.items() if value is not None}
 
 
@@ -117,8 +116,8 @@ def _in_order(table: ScoreTable, values: Mapping[int, float]) -> NDArray[np.floa
     return np.array([values.get(doc_id, math.nan) for doc_id in table.doc_ids.tolist()])
 
 
-def _nearly_all_empty(written: Written) -> Uninformative | None:
-    blank = [figure_value("empty", of) == 1.0 for of in written.values()]
+def _nearly_all_empty(answers: Answered) -> Uninformative | None:
+    blank = [figure_value("empty", of) == 1.0 for of in answers.values()]
     n = len(blank)
     if not n or sum(blank) < WITHOUT_ANSWER * n:
         return None
@@ -153,9 +152,7 @@ def with_paired_figures(
             shown[task] = answers(task)
         ours, others = shown[task]
         found = {
-            doc: paired_figure_value(name, ours[doc].written, others[doc].written)
-            for doc in ours
-            if doc in others
+            doc: paired_figure_value(name, ours[doc], others[doc]) for doc in ours if doc in others
         }
         values[key] = {doc: value for doc, value in found.items() if value is not None}
     nothing = {key: dict.fromkeys(of, 0.0) for key, of in values.items()}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from evalguard.core.chat_requests import read_chat_document
 from evalguard.core.documents.columns import Rows, column_of
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import SAMPLE_COLUMNS, read_sample
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.settings import Value
@@ -29,9 +32,9 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
         StoreError: what is known of answers is damaged.
     """
     known: dict[str | None, GeneratedDocument | None] = {}
-    names = ("doc_id", "doc_hash", "text", "generated", *SAMPLE_COLUMNS)
+    names = ("doc_id", "doc_hash", "text", "generated", "doc", *SAMPLE_COLUMNS)
     columns = (column_of(rows, name) for name in names)
-    for doc_id, digest, texts, generated, ids, margins, others in zip(*columns, strict=True):
+    for doc_id, digest, texts, generated, doc, ids, margins, others in zip(*columns, strict=True):
         if (
             not isinstance(doc_id, int)
             or not isinstance(texts, (list, tuple))
@@ -50,6 +53,15 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
                 f"the samples of task '{task}' are damaged, document {doc_id}: {error}",
                 hint="compare the two models once more",
             ) from error
-        yield AnsweredRow(
-            doc_id, digest, DocumentAnswers(texts=texts, known=known[written], tokens=shown)
+        answers = DocumentAnswers(
+            texts=texts, known=known[written], tokens=shown, expected=_expected(doc)
         )
+        yield AnsweredRow(doc_id, digest, answers)
+
+
+def _expected(doc: Value) -> ExpectedAnswer | None:
+    """What a chat request asks for; None of any other document."""
+    if not isinstance(doc, str) or '"messages"' not in doc:
+        return None
+    request = read_chat_document(json.loads(doc))
+    return None if request is None else ExpectedAnswer.of_request(request)

@@ -21,6 +21,7 @@ class MetricFacts:
     aggregation: Aggregation
     higher_is_better: bool
     directed: bool = True
+    figure: bool = False
     n_total: int = 0
     run: Mapping[str, Value]
     uninformative: Uninformative | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from evalguard.core.documents.likelihoods import (
     restore_infinities,
     restore_infinity,
 )
+from evalguard.core.generated_tokens import SAMPLE_COLUMNS
 from evalguard.core.score_items import (
     DocumentStatistics,
     check_loglikelihoods,
@@ -27,6 +28,7 @@ from evalguard.core.score_items import (
 from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError
+from evalguard.harness.figure_tables import answers_by_document, figure_tables
 from evalguard.run.metric_facts import MetricFacts
 from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names
 
@@ -62,6 +64,8 @@ _SHARED_COLUMNS = ("doc_id", "doc", "doc_hash", "target_hash")
 _SIDE_COLUMNS = (
     "prompt_hash", "token_hash", "arguments", "loglikelihood", "cut", "scores", "answers",
 )  # fmt: skip
+# What figures of generated answers are computed from.
+_ANSWER_COLUMNS = ("text", "generated", *SAMPLE_COLUMNS)
 _OWN_AGGREGATION = (
     "its aggregation is the task's own, which only a run with the model itself can compute"
 )
@@ -109,6 +113,8 @@ def read_stored_tables(
     if not told:
         return None
     try:
+        if any(one.get("figure") for one in told):
+            columns |= read_samples(file, [f"{side}:{name}" for name in _ANSWER_COLUMNS])
         rows = _rows_of_columns(columns, side)
         # of a run that an evalguard made which did not look
         check_loglikelihoods(task, {row["doc_id"]: _row_loglikelihoods(row) for row in rows})
@@ -129,13 +135,26 @@ def _read_tables(
         for one in facts
         if one.aggregation == "other"
     )
+    scores = [one for one in facts if one.aggregation != "other" and not one.figure]
     return StoredTables(
-        tables=tuple(
-            _build_table(task, one, rows, source) for one in facts if one.aggregation != "other"
+        tables=(
+            *(_build_table(task, one, rows, source) for one in scores),
+            *_figure_tables(task, [one for one in facts if one.figure], rows, source),
         ),
         not_compared=left_out,
         fields=read_fields({row["doc_id"]: json.loads(row["doc"]) for row in rows}),
     )
+
+
+def _figure_tables(
+    task: str, facts: Sequence[MetricFacts], rows: Sequence[SampleRow], source: str
+) -> tuple[ScoreTable, ...]:
+    """Tables of the figures of answers that the run's gate named, made of the answers anew."""
+    if not facts:
+        return ()
+    blank = _blank_table(task, facts[0], rows, source)
+    names = dict.fromkeys(one.metric for one in facts)
+    return figure_tables(blank, answers_by_document(task, rows), tuple(names))
 
 
 def _rows_of_columns(columns: Mapping[str, Sequence[Any]], side: SideName) -> list[SampleRow]:
@@ -158,27 +177,38 @@ def _build_table(
     having = [row for row in rows if facts.metric in row["scores"].get(facts.filter, {})]
     items = [row["scores"][facts.filter][facts.metric] for row in having]
     statistics = read_items(items, facts.aggregation)
-    tokens = tuple(row["token_hash"] or "" for row in having)
+    return replace(
+        _blank_table(task, facts, having, source),
+        aggregation=statistics.aggregation,
+        values=_row_values(statistics, having),
+        weights=statistics.weights,
+        answers=_row_answers(having, facts),
+        uninformative=facts.uninformative,
+    )
+
+
+def _blank_table(
+    task: str, facts: MetricFacts, rows: Sequence[SampleRow], source: str
+) -> ScoreTable:
+    """A table of these documents without any scores."""
+    tokens = tuple(row["token_hash"] or "" for row in rows)
     return ScoreTable(
         task=task,
         filter=facts.filter,
         metric=facts.metric,
-        aggregation=statistics.aggregation,
+        aggregation="mean",
         higher_is_better=facts.higher_is_better,
         directed=facts.directed,
-        doc_ids=np.array([row["doc_id"] for row in having], dtype=np.int64),
-        values=_row_values(statistics, having),
-        weights=statistics.weights,
-        doc_hashes=tuple(row["doc_hash"] for row in having),
-        prompt_hashes=tuple(row["prompt_hash"] for row in having),
-        target_hashes=tuple(row["target_hash"] for row in having),
-        asked_hashes=tuple(request_hash(_row_arguments(row)) for row in having),
+        doc_ids=np.array([row["doc_id"] for row in rows], dtype=np.int64),
+        values=np.zeros(len(rows)),
+        doc_hashes=tuple(row["doc_hash"] for row in rows),
+        prompt_hashes=tuple(row["prompt_hash"] for row in rows),
+        target_hashes=tuple(row["target_hash"] for row in rows),
+        asked_hashes=tuple(request_hash(_row_arguments(row)) for row in rows),
         token_hashes=tokens if all(tokens) else (),
-        answers=_row_answers(having, facts),
-        cut=tuple(bool(row["cut"]) for row in having),
+        cut=tuple(bool(row["cut"]) for row in rows),
         n_total=facts.n_total,
         source=source,
-        uninformative=facts.uninformative,
         run=facts.run,
         caveats=facts.caveats,
         provenance=facts.provenance,

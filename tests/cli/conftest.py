@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from answering_servers import Asked, Served
 from pairs_here import pairs_here
 from small_world import Ran, SmallWorld, make_world, run_here
 
@@ -109,3 +110,19 @@ def refused_pair(refused: Run, world: SmallWorld) -> Run:
         return refused(code, "compare", "--config", world.guard, *sides, *words)
 
     return ran
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served(servers=[])
+    yield made
+    for server in made.servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def asked(
+    world: SmallWorld, served: Served, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Asked:
+    return Asked(world=world, served=served, capfd=capfd, tmp_path=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -9,12 +10,17 @@ from pathlib import Path
 from evalguard.core.history_night import prunable
 from evalguard.core.pairing import ALLOWED
 from evalguard.core.reports.history_report import HistoryAddition, HistoryPruning
+from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
+from evalguard.harness.figure_tables import Answered, answers_by_document, with_paired_figures
 from evalguard.run.base_of_run import read_score_tables
 from evalguard.run.history.storage import build_night_run, build_stored_metrics
-from evalguard.run.stored_run import read_stored_run
+from evalguard.run.stored_run import StoredRun, read_stored_run
+from evalguard.run.stored_tables import SideName, read_side_rows
 from evalguard.store.history.history_file import HistoryFile
 from evalguard.store.history.removal import remove_runs
+
+_SIDES: tuple[SideName, ...] = ("base", "candidate")
 
 
 class AlreadyInHistoryError(UsageError):
@@ -35,12 +41,15 @@ def add_run(file: Path, run: Path) -> HistoryAddition:
     """
     stored = read_stored_run(run)
     report = stored.report
-    tables = [
-        tuple(table for of in read_score_tables(stored, side) for table in of.tables)
-        for side in ("base", "candidate")
-    ]
+    tables = _with_paired_figures(
+        stored,
+        [
+            tuple(table for of in read_score_tables(stored, side) for table in of.tables)
+            for side in _SIDES
+        ],
+    )
     # They were paired when they were compared: what differed then was declared.
-    metrics = build_stored_metrics(report, (tables[0], tables[1]), ALLOWED)
+    metrics = build_stored_metrics(report, tables, ALLOWED)
     night = build_night_run(report)
     with HistoryFile(file, create=True) as history:
         for one in history.runs(night.pair):
@@ -56,6 +65,19 @@ def add_run(file: Path, run: Path) -> HistoryAddition:
         with_documents=sum(one.documents is not None for one in metrics),
         notes=stored.notes,
     )
+
+
+def _with_paired_figures(
+    stored: StoredRun, tables: Sequence[tuple[ScoreTable, ...]]
+) -> tuple[tuple[ScoreTable, ...], tuple[ScoreTable, ...]]:
+    """Both sides' tables with the figures that are of both models' answers."""
+
+    def answers(task: str) -> tuple[Answered, Answered]:
+        base, candidate = (read_side_rows(stored.samples(task), side) for side in _SIDES)
+        return answers_by_document(task, base), answers_by_document(task, candidate)
+
+    base, candidate = tables
+    return with_paired_figures(base, candidate, answers)
 
 
 def prune_runs(

@@ -103,10 +103,10 @@ def _as_id(doc_id: Value) -> int:
 def _paired_metrics(
     task: str, tables: tuple[Tables, Tables], allow: frozenset[str]
 ) -> Iterator[PairedScores]:
-    """The metrics of a task that can be aligned; a comparison says why others cannot."""
+    """A task's metrics that can be aligned, of lm-eval; a comparison says why others cannot."""
     theirs = {table.key: table for table in tables[1]}
     for table in tables[0]:
-        if table.task != task or table.key not in theirs:
+        if table.figure or table.task != task or table.key not in theirs:
             continue
         try:
             yield pair(table, theirs[table.key], allow=allow)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalguard.core.answer_figures import WrittenAnswer, measure_figure, measure_paired_figure
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.stats.answers.repeats import mean
@@ -17,11 +18,13 @@ class DocumentAnswers:
 
     Attributes:
         tokens: of each text; () where nobody shows them.
+        expected: structure that each has to have; None: nobody says.
     """
 
     texts: Sequence[str]
     known: GeneratedDocument | None = None
     tokens: Sequence[GeneratedTokens | None] = ()
+    expected: ExpectedAnswer | None = None
 
     @property
     def repeats(self) -> int:
@@ -56,23 +59,24 @@ class DocumentAnswers:
         return mean([float(one) for one in missing]) if missing else None
 
 
-def figure_value(name: str, answers: Sequence[WrittenAnswer]) -> float | None:
+def figure_value(name: str, of: DocumentAnswers) -> float | None:
     """A figure of a document: the mean over its answers; None where that of any is not known."""
-    return _mean_of([measure_figure(name, one, None) for one in answers])
+    return _mean_of([measure_figure(name, one, of.expected) for one in of.written])
 
 
 def paired_figure_value(
-    name: str, base: Sequence[WrittenAnswer], candidate: Sequence[WrittenAnswer]
+    name: str, base: DocumentAnswers, candidate: DocumentAnswers
 ) -> float | None:
     """A figure of two models' answers to a document, in the order in which they were asked.
 
     A figure that only some answers have (where they first differ) is the mean over these; of a
     share, every answer has to be known.
     """
-    if len(base) != len(candidate):
+    if len(base.texts) != len(candidate.texts):
         return None
     values = [
-        measure_paired_figure(name, one, other) for one, other in zip(base, candidate, strict=True)
+        measure_paired_figure(name, one, other)
+        for one, other in zip(base.written, candidate.written, strict=True)
     ]
     if name == "first_difference":
         return _mean_of([one for one in values if one is not None])

@@ -1,0 +1,157 @@
+"""Figures of generated answers that a gate names, in whole commands: metrics and limits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from answering_servers import Asked, cut, empty, right
+from small_world import run_here
+
+_LOOP = "and again, " * 40
+
+
+def looping(number: int, seed: int) -> tuple[str, str]:
+    """Right in every document, with a tail that repeats itself in five of them."""
+    text, reason = right(number, seed)
+    return (f"{text}\n{_LOOP}", "length") if number % 4 == 0 else (text, reason)
+
+
+def without_reason(number: int, seed: int) -> tuple[str, str]:
+    return right(number, seed)[0], ""
+
+
+def metric(done: Any, name: str) -> Any:
+    found = [c for c in done.document["comparisons"] if c["metric"] == name]
+    assert len(found) == 1, [c["metric"] for c in done.document["comparisons"]]
+    return found[0]
+
+
+def limits(done: Any) -> dict[str, Any]:
+    return {
+        one["metric"]: one
+        for one in done.document["gate"]["limits"]
+        if one["metric"] != "broken_documents"
+    }
+
+
+def gated(done: Any) -> set[str]:
+    return {one["metric"] for one in done.document["gate"]["gated"]}
+
+
+def test_a_figure_that_nobody_names_decides_nothing(asked: Asked) -> None:
+    done = asked.compare(right, looping, "--json", repeats=1)
+    assert done.code == 0, done.out
+    assert {c["metric"] for c in done.document["comparisons"]} == {"exact_match"}
+    assert gated(done) == {"exact_match"}
+
+
+def test_a_named_figure_is_a_metric_in_points_where_the_base_does_not_scatter(
+    asked: Asked,
+) -> None:
+    done = asked.compare(right, looping, "--json", "--gate-metric", "loops", repeats=1)
+    loops = metric(done, "loops")
+    assert (done.code, loops["outcome"]) == (1, "regressed")
+    assert (loops["filter"], loops["margin_text"], loops["method"]) == (
+        "text",
+        "1pp",
+        "mcnemar-mid-p",
+    )
+    assert (loops["base"], loops["candidate"], loops["flips"]) == (0.0, 0.25, {"lost": 5, "won": 0})
+    assert gated(done) == {"exact_match", "loops"}
+    assert limits(done) == {}
+
+
+def test_a_limit_is_about_the_candidate_alone(asked: Asked) -> None:
+    done = asked.compare(looping, looping, "--json", "--gate-metric", "loops=0", repeats=1)
+    assert (done.code, limits(done)["loops"]["state"]) == (1, "regressed")
+    assert metric(done, "loops")["outcome"] == "unchanged"
+    assert gated(done) == {"exact_match"}
+    kept = asked.compare(right, right, "--json", "--gate-metric", "loops=0", repeats=1)
+    assert kept.code == 0
+    assert (
+        "20 documents may hold none of a kind that is rarer than 1 in 7"
+        in (limits(kept)["loops"]["reason"])
+    )
+
+
+def test_what_nobody_can_say_is_no_pass(asked: Asked) -> None:
+    for asks in ("cut", "cut=0", "valid_json=0.9", "sums/valid_json"):
+        done = asked.compare(
+            without_reason, without_reason, "--json", "--gate-metric", asks, repeats=1
+        )
+        assert done.code == 3, asks
+        said = json.dumps(done.document["gate"]["limits"] + done.document["comparisons"])
+        assert "nobody says" in said, asks
+    done = asked.compare(right, right, "--json", "--gate-metric", "other/loops", repeats=1)
+    assert done.code == 3
+
+
+@pytest.mark.parametrize("asks", ["loops=0", "loops", "first_difference_beyond_ties=2%"])
+def test_texts_of_white_space_keep_no_limit(asked: Asked, asks: str) -> None:
+    done = asked.compare(empty, empty, "--json", "--gate-metric", asks, repeats=1)
+    assert done.code == 3
+    name = asks.partition("=")[0]
+    told = limits(done).get(name, metric(done, name))
+    assert "are empty" in told["reason"]
+
+
+def test_a_stored_run_is_held_to_figures_that_it_was_not_asked_for(asked: Asked) -> None:
+    done = asked.compare(looping, right, "--json", repeats=1)
+    folder = Path(done.document["run_folder"])
+    words = ["compare", "--config", asked.tmp_path / "servers.yaml", "--quiet", "--json"]
+    words += ["--base", folder, "--cand", "port", "--output-path", asked.tmp_path / "more"]
+    again = run_here([*words, "--gate-metric", "loops", "--gate-metric", "cut=1pp"], asked.capfd)
+    assert (metric(again, "loops")["base"], metric(again, "cut")["base"]) == (0.25, 0.25)
+    assert again.code == 0
+    thence = run_here([*words[:-1], asked.tmp_path / "third"], asked.capfd)
+    assert {c["metric"] for c in thence.document["comparisons"]} == {"exact_match"}
+    named = Path(again.document["run_folder"])
+    words[words.index("--base") + 1] = named
+    third = run_here([*words[:-1], asked.tmp_path / "fourth"], asked.capfd)
+    assert {c["metric"] for c in third.document["comparisons"]} == {"exact_match"}
+
+
+def test_a_document_with_several_answers_counts_by_their_mean(asked: Asked) -> None:
+    def one_in_four(number: int, seed: int) -> tuple[str, str]:
+        text, reason = right(number, seed)
+        return (f"{text}\n{_LOOP}", "length") if (seed + number) % 4 == 1 else (text, reason)
+
+    done = asked.compare(right, one_in_four, "--json", "--gate-metric", "loops", repeats=4)
+    assert metric(done, "loops")["candidate"] == 0.25
+    assert done.code == 1
+
+
+def test_figures_of_the_guard_file_hold_per_task(asked: Asked) -> None:
+    asked.compare(right, cut, "--json", repeats=1)
+    guard = asked.tmp_path / "servers.yaml"
+    told = json.loads(guard.read_text())
+    words = [
+        "compare",
+        "--config",
+        guard,
+        "--base",
+        "served",
+        "--cand",
+        "port",
+        "--quiet",
+        "--json",
+    ]
+    found = {}
+    for name, metrics in {
+        "another task": {"other/cut": 0},
+        "this task": {"sums/cut": 0, "cut": 1},
+        "a margin": {"sums/cut": "1pp"},
+        "wide": {"cut": "60%", "sums/no_answer,strict": 1},
+    }.items():
+        gate = {"only": ["sums/exact_match,flexible"], "metrics": metrics, "margin": "99pp"}
+        if name == "a margin":
+            gate["only"] = ["cut"]
+        guard.write_text(json.dumps(told | {"gate": gate}))
+        found[name] = run_here([*words, "--output-path", asked.tmp_path / name], asked.capfd)
+    codes = {name: done.code for name, done in found.items()}
+    assert codes == {"another task": 3, "this task": 1, "a margin": 1, "wide": 0}
+    assert gated(found["a margin"]) == {"cut"}
+    assert [one["limit"] for one in limits(found["this task"]).values()] == [0.0]
