@@ -14,9 +14,9 @@ _LOOP = "and again, " * 40
 
 
 def looping(number: int, seed: int) -> tuple[str, str]:
-    """Right in every document, with a tail that repeats itself in five of them."""
+    """Right in every document, with a tail that repeats itself in ten of them."""
     text, reason = right(number, seed)
-    return (f"{text}\n{_LOOP}", "length") if number % 4 == 0 else (text, reason)
+    return (f"{text}\n{_LOOP}", "length") if number % 2 == 0 else (text, reason)
 
 
 def without_reason(number: int, seed: int) -> tuple[str, str]:
@@ -59,7 +59,7 @@ def test_a_named_figure_is_a_metric_in_points_where_the_base_does_not_scatter(
         "1pp",
         "mcnemar-mid-p",
     )
-    assert (loops["base"], loops["candidate"], loops["flips"]) == (0.0, 0.25, {"lost": 5, "won": 0})
+    assert (loops["base"], loops["candidate"], loops["flips"]) == (0.0, 0.5, [10, 0])
     assert gated(done) == {"exact_match", "loops"}
     assert limits(done) == {}
 
@@ -104,7 +104,7 @@ def test_a_stored_run_is_held_to_figures_that_it_was_not_asked_for(asked: Asked)
     words = ["compare", "--config", asked.tmp_path / "servers.yaml", "--quiet", "--json"]
     words += ["--base", folder, "--cand", "port", "--output-path", asked.tmp_path / "more"]
     again = run_here([*words, "--gate-metric", "loops", "--gate-metric", "cut=1pp"], asked.capfd)
-    assert (metric(again, "loops")["base"], metric(again, "cut")["base"]) == (0.25, 0.25)
+    assert (metric(again, "loops")["base"], metric(again, "cut")["base"]) == (0.5, 0.5)
     assert again.code == 0
     thence = run_here([*words[:-1], asked.tmp_path / "third"], asked.capfd)
     assert {c["metric"] for c in thence.document["comparisons"]} == {"exact_match"}

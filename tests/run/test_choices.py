@@ -265,6 +265,38 @@ def test_tables_of_a_run_that_disagree_settle_nothing() -> None:
     assert np.array_equal(tables[0].doc_ids, [0, 1])
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("kl_mean", None, "kl_mean says nothing that the gate could hold it to"),
+        ("lops", None, "'lops' is no figure of generated answers; did you mean 'loops'"),
+        ("loops", "0pp", "a margin is above 0, not 0pp"),
+        ("loops", 2, "the limit of loops is a number, between 0 and 1, not 2"),
+        ("t/kl_mean", 0.1, "a limit on kl_mean holds for every task"),
+        ("kl_mean", "1pp", "the limit of kl_mean is a number, not 1pp"),
+        ("tokens", 0.1, "tokens is no share"),
+        ("acc", 0.1, "no limit can be set on 'acc'"),
+    ],
+)
+def test_a_gate_metric_that_cannot_be_meant_is_refused(
+    settle: Settle, name: str, value: object, message: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        settle("orig", "port", gate_limits={name: value})
+    assert message in str(raised.value)
+
+
+def test_a_gate_metric_is_a_limit_a_margin_or_a_figure_that_is_gated(settle: Settle) -> None:
+    asked = {"loops": None, "t/cut": "1pp", "valid_json": "99%", "empty": 0, "acc": "2%"}
+    gate = settle("orig", "port", gate_limits=asked).gate
+    assert gate.figures == ("loops",)
+    assert dict(gate.margins) == {"t/cut": Margin(0.01, "points"), "acc": Margin(0.02, "relative")}
+    assert {limit.name: limit.value for limit in gate.limits} == {"valid_json": 0.99, "empty": 0}
+    assert set(gate.figure_names) == {"loops", "t/cut", "valid_json", "empty"}
+    covered = [gate.covers("t", "text", name) for name in ("loops", "cut", "valid_json", "empty")]
+    assert covered == [True, True, False, False]
+
+
 def test_limits_of_the_command_line_win_over_those_of_the_file(settle: Any) -> None:
     limits = {limit.metric: limit.value for limit in settle("orig", "port").gate.limits}
     assert limits == {"kl_mean": 0.5, "same_top1": 0.9}
