@@ -33,6 +33,50 @@ def block_decoder(kind: str) -> Decoder | None:
     return _DECODERS.get(kind)
 
 
+def six_bit_scales(packed: Array) -> tuple[Array, Array]:
+    """Return the eight scales and eight minima of q4_k and q5_k (get_scale_min_k4): (blocks, 8)
+    each, of 12 bytes a block."""
+    words = np.ascontiguousarray(packed).view(np.uint32)
+    low, minima, mixed = words[:, 0], words[:, 1], words[:, 2]
+    own, upper, lower = np.uint32(0x3F3F3F3F), np.uint32(0x30303030), np.uint32(0x0F0F0F0F)
+    found = np.empty((2, len(words), 2), dtype=np.uint32)
+    found[0, :, 0] = low & own
+    found[0, :, 1] = (mixed & lower) | ((low >> np.uint32(2)) & upper)
+    found[1, :, 0] = minima & own
+    found[1, :, 1] = ((mixed >> np.uint32(4)) & lower) | ((minima >> np.uint32(2)) & upper)
+    codes = found.view(np.uint8).astype(np.float32)
+    return codes[0], codes[1]
+
+
+def q3_k_scales(packed: Array) -> Array:
+    """Return the sixteen scales of q3_k: (blocks, 16), of 12 bytes a block."""
+    low, high = packed[:, :8], packed[:, 8:]
+    codes = np.concatenate([low & 15, low >> 4], axis=1)
+    codes |= np.concatenate([(high >> shift) & 3 for shift in _FOURS], axis=1) << 4
+    signed: Array = codes.view(np.int8) - np.int8(32)
+    return signed.astype(np.float32)
+
+
+def iq4_xs_scales(packed: Array) -> Array:
+    """Return the eight scales of iq4_xs: (blocks, 8), of 6 bytes a block."""
+    high, low = np.ascontiguousarray(packed[:, :2]).view("<u2"), packed[:, 2:]
+    upper = (high >> np.arange(0, 16, 2, dtype=np.uint16)) & np.uint16(3)
+    codes = _four_bit_scales(low) | (upper.astype(np.uint8) << 4)
+    signed: Array = codes.view(np.int8) - np.int8(32)
+    return signed.astype(np.float32)
+
+
+@lru_cache
+def unsigned_e4m3() -> Array:
+    """Return the values of unsigned E4M3 by their byte; 0 of 0x7f (ggml_ue4m3_to_fp32)."""
+    codes = np.arange(256)
+    exponent, mantissa = (codes >> 3) & 15, codes & 7
+    values = np.where(
+        exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * np.exp2(exponent - 7.0)
+    )
+    return np.where((codes == 0) | (codes == 0x7F), 0.0, values).astype(np.float32)
+
+
 class _Fields:
     """The bytes of blocks, taken field by field."""
 
@@ -143,33 +187,15 @@ def _q2_k(raw: Bytes) -> Array:
 
 def _q3_k(raw: Bytes) -> Array:
     blocks = _Fields(raw, 110)
-    low, high = blocks.take(96, 104), blocks.take(104, 108)
-    fours = np.concatenate([low & 15, low >> 4], axis=1)
-    upper = [(high >> shift) & 3 for shift in _FOURS]
-    fours |= np.concatenate(upper, axis=1) << 4
-    steps = blocks.half(108) * (fours.view(np.int8) - np.int8(32)).astype(np.float32)
+    steps = blocks.half(108) * q3_k_scales(blocks.take(96, 108))
     codes = _spread(blocks.take(32, 96), 32, _FOURS, 2)
     codes |= _spread(blocks.take(0, 32), 32, _EIGHTS, 1, up=2)
     return _scale(codes, steps, less=4)
 
 
-def _six_bits(packed: Array) -> tuple[Array, Array]:
-    """Return eight scales and eight minima of 6 bits each (get_scale_min_k4)."""
-    words = packed.view(np.uint32)
-    low, minima, mixed = words[:, 0], words[:, 1], words[:, 2]
-    own, upper, lower = np.uint32(0x3F3F3F3F), np.uint32(0x30303030), np.uint32(0x0F0F0F0F)
-    found = np.empty((2, len(words), 2), dtype=np.uint32)
-    found[0, :, 0] = low & own
-    found[0, :, 1] = (mixed & lower) | ((low >> np.uint32(2)) & upper)
-    found[1, :, 0] = minima & own
-    found[1, :, 1] = ((mixed >> np.uint32(4)) & lower) | ((minima >> np.uint32(2)) & upper)
-    codes = found.view(np.uint8).astype(np.float32)
-    return codes[0], codes[1]
-
-
 def _with_six_bits(blocks: _Fields, codes: Array) -> Array:
     scales = blocks.take(0, 4, "<f2").astype(np.float32)
-    steps, minima = _six_bits(blocks.take(4, 16))
+    steps, minima = six_bit_scales(blocks.take(4, 16))
     return _scale(codes, scales[:, :1] * steps, scales[:, 1:] * minima)
 
 
@@ -224,12 +250,9 @@ def _iq4_nl(raw: Bytes) -> Array:
 
 def _iq4_xs(raw: Bytes) -> Array:
     blocks = _Fields(raw, 136)
-    high, low = blocks.take(2, 4, "<u2"), blocks.take(4, 8)
-    upper = (high >> np.arange(0, 16, 2, dtype=np.uint16)) & np.uint16(3)
-    lower = np.stack([low & 15, low >> 4], axis=2).reshape(-1, 8)
-    sizes = (lower | (upper.astype(np.uint8) << 4)).view(np.int8) - np.int8(32)
     codes = _spread(blocks.take(8, 136), 16, _PAIRS, 4)
-    return _scale_numbers(_look_up(_IQ4, codes), blocks.half(0) * sizes.astype(np.float32))
+    steps = blocks.half(0) * iq4_xs_scales(blocks.take(2, 8))
+    return _scale_numbers(_look_up(_IQ4, codes), steps)
 
 
 def _mxfp4(raw: Bytes) -> Array:
@@ -248,18 +271,8 @@ def _half_powers() -> Array:
 def _nvfp4(raw: Bytes) -> Array:
     blocks = _Fields(raw, 36)
     codes = _spread(blocks.take(4, 36), 8, _PAIRS, 4)
-    return _scale_numbers(_look_up(_E2M1, codes), _half_e4m3()[blocks.take(0, 4)])
-
-
-@lru_cache
-def _half_e4m3() -> Array:
-    """Return half of an unsigned E4M3, by its byte; 0 of 0x7f (ggml_ue4m3_to_fp32)."""
-    codes = np.arange(256)
-    exponent, mantissa = (codes >> 3) & 15, codes & 7
-    values = np.where(
-        exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * np.exp2(exponent - 7.0)
-    )
-    return np.where((codes == 0) | (codes == 0x7F), 0.0, values / 2).astype(np.float32)
+    scales = unsigned_e4m3()[blocks.take(0, 4)] * np.float32(0.5)
+    return _scale_numbers(_look_up(_E2M1, codes), scales)
 
 
 @lru_cache

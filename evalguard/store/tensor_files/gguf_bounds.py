@@ -1,6 +1,6 @@
 """What the block types of ggml can do: their scales read, and with them the greatest error.
 
-Layouts are those of ggml-common.h; the package gguf decodes the numbers, this file reads only the
+Layouts are those of ggml-common.h; ``gguf_blocks`` decodes the numbers, this file reads only the
 scales. ggml rounds to nearest on the final scale of a block; the scales of K-quants' sub-blocks are
 rounded to 4 or 6 bits before, which cuts off what is at the ends. An importance matrix moves scales
 by weighted least squares (quantize_row_*_impl): that cuts off more, and in the types of one scale
@@ -22,6 +22,12 @@ from evalguard.core.tensors.bounds import (
     Bound,
     Cells,
     lost_by_float16,
+)
+from evalguard.store.tensor_files.gguf_blocks import (
+    iq4_xs_scales,
+    q3_k_scales,
+    six_bit_scales,
+    unsigned_e4m3,
 )
 
 Array = NDArray[Any]
@@ -261,17 +267,9 @@ def _with_minimum(
     )
 
 
-def _six_bits(packed: Array) -> tuple[Array, Array]:
-    """Return eight scales and eight minima of 6 bits each (get_scale_min_k4)."""
-    low, minima, mixed = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = np.concatenate([low & 63, (mixed & 15) | ((low >> 2) & 48)], axis=1)
-    offsets = np.concatenate([minima & 63, (mixed >> 4) | ((minima >> 2) & 48)], axis=1)
-    return scales.astype(np.float32), offsets.astype(np.float32)
-
-
 def _q4_k(blocks: Array, levels: int = 16) -> Cells:
     scale, minimum = _half_floats(blocks[:, :2]), _half_floats(blocks[:, 2:4])
-    return _with_minimum(scale, minimum, _six_bits(blocks[:, 4:16]), levels, 32)
+    return _with_minimum(scale, minimum, six_bit_scales(blocks[:, 4:16]), levels, 32)
 
 
 def _q2_k(blocks: Array) -> Cells:
@@ -299,10 +297,7 @@ def _signed_scales(scale: Array, codes: Array, half: int) -> Cells:
 
 
 def _q3_k(blocks: Array) -> Cells:
-    packed = blocks[:, 96:108]
-    low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
-    high = np.concatenate([(packed[:, 8:] >> shift) & 3 for shift in (0, 2, 4, 6)], axis=1)
-    codes = (low | (high << 4)).astype(np.float32) - 32
+    codes = q3_k_scales(blocks[:, 96:108])
     return _signed_scales(_half_floats(blocks[:, 108:110]), codes, 4)
 
 
@@ -332,10 +327,7 @@ def _iq4_nl(blocks: Array) -> Cells:
 
 def _iq4_xs(blocks: Array) -> Cells:
     scale = _half_floats(blocks[:, :2])
-    high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
-    high = (high >> np.arange(0, 16, 2, dtype=np.uint16)) & 3
-    low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
-    codes = (low | (high.astype(np.uint8) << 4)).astype(np.float32) - 32
+    codes = iq4_xs_scales(blocks[:, 2:8])
     # half a step of scales, each of which reaches 134 times as far (127 + 7: the least tried)
     cut = 0.505 * 134 * np.abs(scale) + 0 * codes
     return _codebook(scale * codes, cut, (codes == 0) & (scale != 0))
@@ -349,13 +341,9 @@ def _mxfp4(blocks: Array) -> Cells:
 
 def _nvfp4(blocks: Array) -> Cells:
     """Four scales of 8 bits of 16 elements each: unsigned e4m3, up to 448 and from 2**-10."""
-    codes = blocks[:, :4].astype(np.int32)
-    exponent, mantissa = codes >> 3, (codes & 7).astype(np.float32)
-    normal = np.ldexp(1 + mantissa / 8, exponent - 7)
-    scale = np.where(exponent == 0, mantissa * np.float32(2**-9), normal).astype(np.float32)
-    scale[(codes == 0) | (codes == 0x7F)] = 0
+    scale = unsigned_e4m3()[blocks[:, :4]]
     # a scale is rounded by up to a 16th, which is cut off; of the lowest six halves are lost
-    lost = np.where(exponent == 0, np.float32(6 * 2**-10), 0).astype(np.float32)
+    lost = np.where((blocks[:, :4] & 0x78) == 0, np.float32(6 * 2**-10), 0).astype(np.float32)
     return Cells(
         width=16,
         low=-6 * scale,
