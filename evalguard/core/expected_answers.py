@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from evalguard.core.chat_requests import ChatRequest, chosen_function
 from evalguard.core.settings import Value
@@ -59,6 +59,33 @@ class ExpectedAnswer:
             named=named,
             parallel=request.parameters.get("parallel_tool_calls") is not False,
         )
+
+    @classmethod
+    def read(cls, document: Value) -> ExpectedAnswer:
+        """Read ``document`` back.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        if not isinstance(document, Mapping):
+            raise TypeError(f"what an answer must be is {document!r}")
+        given: dict[str, Any] = dict(document)
+        return cls(**{**given, "tools": tuple(given.get("tools", ()))})
+
+    @property
+    def document(self) -> dict[str, Value]:
+        """What is said, as plain data."""
+        nothing = ExpectedAnswer()
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        said = {name: own for name, own in values.items() if own != getattr(nothing, name)}
+        return {**said, **({"tools": list(self.tools)} if self.tools else {})}
+
+    @property
+    def entry(self) -> dict[str, Value]:
+        """As a guard file says it."""
+        names = ("json", "schema", "pattern", "tools")
+        said = {name: own for name, own in self.document.items() if name in names}
+        return {**said, **({"call": self.call} if self.tools else {})}
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.documents.broken_verdict import broken_text, judge_broken
-from evalguard.core.figure_names import figure_named, is_figure
+from evalguard.core.figure_names import figure_named, is_figure, split_name
 from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate_state import GateState, Key, overall, reason
 from evalguard.core.limits import Limit, LimitVerdict, judge_limits
@@ -185,6 +185,8 @@ class Gate:
         figures: figures of generated answers ("loops", "gsm8k/loops") that are gated as metrics
             are, where ``gate_metrics`` does not leave them out. Those that nobody names, here or in
             any other field, are no metrics.
+        declared: figures that a guard file makes known of a task ("sums/valid_json"), gated
+            likewise wherever that task is asked.
         advisory: metrics, or tasks' metrics, that are shown and never fail.
         subtasks: gate what is below a compared group too, not only its aggregate: dozens of
             subtasks fail nearly every unchanged candidate by chance. ``gate_metrics`` wins.
@@ -205,6 +207,7 @@ class Gate:
     undecided: WhenUndecided = "warn"
     gate_metrics: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
     advisory: tuple[str, ...] = ()
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()
@@ -273,7 +276,11 @@ class Gate:
     def _gated_figures(self) -> tuple[str, ...]:
         """Figures that are gated by their drift; one with a limit only is held to that alone."""
         margins = (name for name, _ in self.margins)
-        return (*self.figures, *(name for name in margins if figure_named(name) is not None))
+        return (
+            *self.figures,
+            *self.declared,
+            *(name for name in margins if figure_named(name) is not None),
+        )
 
     def judge(
         self,
@@ -414,8 +421,16 @@ class Gate:
 
     def missing(self, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
         """What the gate lists by name and was not compared: a listed metric fails the gate then."""
-        known = {name for c in comparisons for name in metric_names(*c.key)}
-        listed = (*self.gate_metrics, *self.figures, *(name for name, _ in self.margins))
+        compared = list(comparisons)
+        known = {name for c in compared for name in metric_names(*c.key)}
+        tasks = {c.task for c in compared}
+        declared = (name for name in self.declared if split_name(name)[0] in tasks)
+        listed = (
+            *self.gate_metrics,
+            *self.figures,
+            *declared,
+            *(name for name, _ in self.margins),
+        )
         return tuple(dict.fromkeys(name for name in listed if name not in known))
 
     def least_margin(self, in_sigma: Iterable[float | None]) -> float:

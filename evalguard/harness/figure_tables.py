@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.answer_figures import FIGURES, AnswerFigure
 from evalguard.core.documents.columns import Rows
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.figure_names import WHOLE_TEXT, figures_of_task
 from evalguard.core.score_rows import pick_rows
 from evalguard.core.scores import ScoreTable, Uninformative
@@ -19,9 +21,14 @@ from evalguard.stats.answers.document_answers import (
     DocumentAnswers,
     figure_value,
     paired_figure_value,
+    structure_verdicts,
+    verdict_value,
 )
+from evalguard.stats.answers.structure import STRUCTURES, describe_kinds
 from evalguard.stats.answers.uninformative import WITHOUT_ANSWER, with_uninformative
 
+EXPECTED = "answers"
+"""Key of a table's ``run``: what structure a guard file says that answers must have."""
 Answered = Mapping[int, DocumentAnswers]
 # What texts of white space alone do not make good: they neither loop nor differ.
 _SAY_SOMETHING_OF_EMPTY = ("tokens", "cut", "empty", "no_answer", "refused")
@@ -33,7 +40,10 @@ def answers_by_document(task: str, rows: Rows) -> dict[int, DocumentAnswers]:
 
 
 def figure_tables(
-    template: ScoreTable, answers: Answered, names: Sequence[str]
+    template: ScoreTable,
+    answers: Answered,
+    names: Sequence[str],
+    expected: ExpectedAnswer | None = None,
 ) -> tuple[ScoreTable, ...]:
     """Make the tables of a task's figures, one per figure and, where it is of one, filter.
 
@@ -44,9 +54,13 @@ def figure_tables(
         template: a table of the task and the model, with its documents and their hashes.
         answers: what was generated; {}: the task generates nothing, and has no figure.
         names: as a gate has them: "loops", "gsm8k/loops", "no_answer,strict-match".
+        expected: structure that all of the task's answers must have; None: each document says its
+            own, if any. Tables of structure keep it in their ``run``.
     """
     if not answers:
         return ()
+    if expected is not None:
+        answers = {doc: replace(one, expected=expected) for doc, one in answers.items()}
     blank = _without_scores(template, answers)
     own = {doc_id: answers[doc_id] for doc_id in blank.doc_ids.tolist()}
     empty = _nearly_all_empty(own)
@@ -56,11 +70,26 @@ def figure_tables(
             of_filters = _missing_by_filter(answers) or {WHOLE_TEXT: {}}
             tables += [_figure_table(blank, figure, name, of) for name, of in of_filters.items()]
             continue
-        values = {} if figure.paired else _values(figure.name, own)
-        table = _figure_table(blank, figure, WHOLE_TEXT, values)
+        if figure.name in STRUCTURES:
+            table = _structure_table(blank, figure, own)
+        else:
+            values = {} if figure.paired else _values(figure.name, own)
+            table = _figure_table(blank, figure, WHOLE_TEXT, values)
+        if expected is not None and figure.name in expected.figures:
+            table = replace(table, run={**table.run, EXPECTED: expected.document})
         says_something = figure.name in _SAY_SOMETHING_OF_EMPTY
         tables.append(table if says_something else with_uninformative(table, empty))
     return tuple(tables)
+
+
+def _structure_table(blank: ScoreTable, figure: AnswerFigure, answers: Answered) -> ScoreTable:
+    """The table of a figure of structure, with what is wrong as a caveat."""
+    verdicts = {doc_id: structure_verdicts(figure.name, of) for doc_id, of in answers.items()}
+    values = {doc_id: verdict_value(of) for doc_id, of in verdicts.items()}
+    known = {doc_id: value for doc_id, value in values.items() if value is not None}
+    wrong = describe_kinds(chain.from_iterable(verdicts.values()))
+    table = _figure_table(blank, figure, WHOLE_TEXT, known)
+    return replace(table, caveats=(*table.caveats, wrong)) if wrong else table
 
 
 def _values(name: str, answers: Answered) -> dict[int, float]:

@@ -10,6 +10,7 @@ from evalguard.core.chat_requests import read_chat_document
 from evalguard.core.documents.columns import Rows, column_of
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import SAMPLE_COLUMNS, read_sample
+from evalguard.core.rendered_prompt import thinking_of
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
@@ -32,9 +33,11 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
         StoreError: what is known of answers is damaged.
     """
     known: dict[str | None, GeneratedDocument | None] = {}
-    names = ("doc_id", "doc_hash", "text", "generated", "doc", *SAMPLE_COLUMNS)
+    names = ("doc_id", "doc_hash", "text", "generated", "doc", "arguments", *SAMPLE_COLUMNS)
     columns = (column_of(rows, name) for name in names)
-    for doc_id, digest, texts, generated, doc, ids, margins, others in zip(*columns, strict=True):
+    for doc_id, digest, texts, generated, doc, asked, ids, margins, others in zip(
+        *columns, strict=True
+    ):
         if (
             not isinstance(doc_id, int)
             or not isinstance(texts, (list, tuple))
@@ -54,7 +57,11 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
                 hint="compare the two models once more",
             ) from error
         answers = DocumentAnswers(
-            texts=texts, known=known[written], tokens=shown, expected=_expected(doc)
+            texts=texts,
+            known=known[written],
+            tokens=shown,
+            expected=_expected(doc),
+            thinking_open=_is_asked_to_think(asked),
         )
         yield AnsweredRow(doc_id, digest, answers)
 
@@ -65,3 +72,15 @@ def _expected(doc: Value) -> ExpectedAnswer | None:
         return None
     request = read_chat_document(json.loads(doc))
     return None if request is None else ExpectedAnswer.of_request(request)
+
+
+def _is_asked_to_think(asked: Value) -> bool:
+    """Whether the prompt of a document's first request ends in a thinking part."""
+    if not isinstance(asked, (list, tuple)) or not asked or not isinstance(asked[0], str):
+        return False
+    try:
+        arguments = json.loads(asked[0])
+    except ValueError:
+        return False
+    prompt = arguments[0] if isinstance(arguments, list) and arguments else None
+    return isinstance(prompt, str) and thinking_of(prompt) == "open"

@@ -10,6 +10,7 @@ import numpy as np
 
 from evalguard.core.document_fields import DocumentFields
 from evalguard.core.documents.columns import Rows
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.score_items import (
     DocumentStatistics,
     NotComparableError,
@@ -65,6 +66,7 @@ def score_tables(
     *,
     source: str = "",
     figures: Sequence[str] = (),
+    expected: ExpectedAnswer | None = None,
 ) -> TaskScores:
     """Score a model's responses with the task's own filters and process_results.
 
@@ -73,6 +75,7 @@ def score_tables(
         responses: one per request, in the order of ``task_requests.requests``.
         source: whose scores these are, for messages.
         figures: of generated answers that have tables, too (``figure_tables``).
+        expected: structure that all of the answers must have; None where nobody says.
 
     Raises:
         ValueError: if there is not one response per request.
@@ -106,7 +109,7 @@ def score_tables(
         shown = answers_by_document(task_requests.task, samples)
         asked = sorted(answers.documents, key=lambda document: document.doc_id)
         blank = _blank_table(task_requests, asked, source)
-        tables += figure_tables(blank, shown, figures)
+        tables += figure_tables(blank, shown, figures, expected)
     return TaskScores(
         task=task_requests.task,
         tables=tuple(tables),

@@ -11,6 +11,7 @@ from typing import cast
 from evalguard.config.embedded import embedded_tasks
 from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
 from evalguard.core.answer_figures import FIGURES
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.figure_names import figure_named, split_name
 from evalguard.core.gate import Gate
 from evalguard.core.limits import KINDS, Limit
@@ -70,6 +71,7 @@ class Choices:
     declared: frozenset[str]
     allow: frozenset[str]
     clusters: ClusterChoice = field(default_factory=ClusterChoice)
+    answers: Mapping[str, ExpectedAnswer] = field(default_factory=dict)
     distributions: DistributionChoice = field(default_factory=DistributionChoice)
     memory: MemoryUse = "auto"
     sequential_alpha: float | None = None
@@ -137,6 +139,7 @@ def resolve_choices(
         clusters=ClusterChoice(
             of_all=options.cluster, by_task=judging.clusters if judging is not None else {}
         ),
+        answers=judging.answers if judging is not None else {},
         distributions=distributions,
         memory=choose_memory(run, options, distributions),
         sequential_alpha=_sequential_alpha(run, options),
@@ -330,6 +333,11 @@ def _resolve_gate(
         values["margin"] = options.margin
         values["margins"] = ()  # what was typed holds for every metric
     values |= _asked_metrics(of_file, values["margins"], options.gate_limits)
+    # What a guard file says that answers must be, it holds them to.
+    expected = guard.answers if guard else {}
+    values["declared"] = tuple(
+        f"{task}/{name}" for task, one in expected.items() for name in one.figures
+    )
     try:
         return Gate(**values)
     except ValueError as error:

@@ -242,6 +242,7 @@ class _SeveralRun:
                 replace(after.scored[1], divergences={}),
             ),
             choices.gate.figure_names,
+            choices.answers,
         )
         with interruptible("comparing the scores"):
             report = build_report(scored, choices, options)

@@ -18,6 +18,7 @@ from evalguard.core.documents.likelihoods import (
     restore_infinities,
     restore_infinity,
 )
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import SAMPLE_COLUMNS
 from evalguard.core.score_items import (
     DocumentStatistics,
@@ -28,7 +29,7 @@ from evalguard.core.score_items import (
 from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError
-from evalguard.harness.figure_tables import answers_by_document, figure_tables
+from evalguard.harness.figure_tables import EXPECTED, answers_by_document, figure_tables
 from evalguard.run.metric_facts import MetricFacts
 from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names
 
@@ -153,8 +154,11 @@ def _figure_tables(
     if not facts:
         return ()
     blank = _blank_table(task, facts[0], rows, source)
-    names = dict.fromkeys(one.metric for one in facts)
-    return figure_tables(blank, answers_by_document(task, rows), tuple(names))
+    blank = replace(blank, run={k: v for k, v in blank.run.items() if k != EXPECTED})
+    names = tuple(dict.fromkeys(one.metric for one in facts))
+    told = next((one.run[EXPECTED] for one in facts if EXPECTED in one.run), None)
+    expected = None if told is None else ExpectedAnswer.read(told)
+    return figure_tables(blank, answers_by_document(task, rows), names, expected)
 
 
 def _rows_of_columns(columns: Mapping[str, Sequence[Any]], side: SideName) -> list[SampleRow]:

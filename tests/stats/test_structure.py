@@ -17,6 +17,7 @@ from evalguard.stats.answers.structure import (
     check_pattern,
     check_schema,
     check_tools,
+    describe_kinds,
     judge_calls,
     judge_json,
     judge_pattern,
@@ -315,6 +316,12 @@ def test_calls_that_nobody_can_read_are_not_judged() -> None:
 def test_calls_written_into_a_text_are_json(text: str, kind: StructureKind) -> None:
     expected = ExpectedAnswer(tools=(WEATHER, CLOCK), call="required", as_text=True)
     assert judge_calls(text, "", expected).kind == kind
+
+
+def test_what_is_wrong_is_counted_in_words() -> None:
+    verdicts = [judge_json(text) for text in ("{}", "{", "```\n{}\n```", "[")]
+    assert describe_kinds(verdicts) == "of 4 answers 2 no JSON; 1 JSON in a Markdown fence"
+    assert describe_kinds(verdicts[:1]) == ""
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
         **_asked_tasks(choices),
         "include_path": [str(path) for path in choices.task_options.include_paths],
         "clusters": {**choices.clusters.by_task, **_cluster_fields(finished)},
+        "answers": {task: one.entry for task, one in choices.answers.items()},
         "run": _run_block(choices),
         "gate": {
             "margin": _margin_value(gate.default_margin),

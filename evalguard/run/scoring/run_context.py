@@ -354,6 +354,7 @@ def open_run_context(
                 documents=options.verify_scorer,
                 seed=choices.task_options.seed,
                 figures=choices.gate.figure_names,
+                expected=choices.answers,
             ),
             score_ahead=None if actors is None else actors.score,
             show_tokens=shown_tokens > 0,

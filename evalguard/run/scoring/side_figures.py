@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.figure_names import figures_of_task
 from evalguard.core.scores import ScoreTable
 from evalguard.harness.figure_tables import (
+    EXPECTED,
     Answered,
     answers_by_document,
     figure_tables,
@@ -21,7 +23,9 @@ Samples = Mapping[str, TaskScores]
 
 
 def with_named_figures(
-    sides: tuple[ScoredSide, ScoredSide], names: Sequence[str]
+    sides: tuple[ScoredSide, ScoredSide],
+    names: Sequence[str],
+    expected: Mapping[str, ExpectedAnswer],
 ) -> tuple[ScoredSide, ScoredSide]:
     """Give both sides the tables of the figures that a gate names, and no other figure's.
 
@@ -30,11 +34,12 @@ def with_named_figures(
 
     Args:
         names: as a gate has them.
+        expected: by task, structure that all of its answers must have, as a guard file says.
 
     Raises:
         StoreError: samples that were kept are damaged.
     """
-    base, candidate = (_with_own_figures(side, names) for side in sides)
+    base, candidate = (_with_own_figures(side, names, expected) for side in sides)
     ours, theirs = with_both_answers(
         (base.tables, candidate.tables), (base.samples, candidate.samples)
     )
@@ -56,18 +61,32 @@ def with_both_answers(
     return with_paired_figures(*tables, answers)
 
 
-def _with_own_figures(side: ScoredSide, names: Sequence[str]) -> ScoredSide:
-    tables = [table for table in side.tables if not table.figure or _is_named(table, names)]
+def _with_own_figures(
+    side: ScoredSide, names: Sequence[str], expected: Mapping[str, ExpectedAnswer]
+) -> ScoredSide:
+    tables = [
+        table
+        for table in side.tables
+        if not table.figure or (_is_named(table, names) and _is_of(table, expected))
+    ]
     for task in dict.fromkeys((*side.samples, *(table.task for table in side.tables))):
         wanted = figures_of_task(names, task)
-        own = [table for table in side.tables if table.task == task]
+        own = [table for table in tables if table.task == task]
         known = {table.metric for table in own if table.figure}
         missing = [one.name for one in wanted if one.name not in known]
         if missing and own and task in side.samples:
             answers = answers_by_document(task, side.samples[task].samples)
             largest = max(own, key=lambda table: table.n)
-            tables += figure_tables(largest, answers, missing)
+            tables += figure_tables(largest, answers, missing, expected.get(task))
     return replace(side, tables=tuple(tables))
+
+
+def _is_of(table: ScoreTable, expected: Mapping[str, ExpectedAnswer]) -> bool:
+    """Whether a figure was judged by what the guard file says now, if it says anything."""
+    own = expected.get(table.task)
+    if own is None or table.metric not in own.figures:
+        return True
+    return table.run.get(EXPECTED) == own.document
 
 
 def _is_named(table: ScoreTable, names: Sequence[str]) -> bool:

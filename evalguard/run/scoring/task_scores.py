@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.rendered_prompt import take_apart
 from evalguard.core.scorer import ModelDescription, Request, Response
 from evalguard.core.scores import ScoreTable
@@ -37,6 +38,7 @@ class TaskScoring:
         aside: requests and answers by (model, task).
         shown: by (model, task), the tokens that a server showed beside the scored ones.
         figures: of generated answers that have score tables as metrics have, as a gate names them.
+        expected: by task, structure that all of its answers must have, as a guard file says.
     """
 
     documents: int = 0
@@ -44,6 +46,7 @@ class TaskScoring:
     aside: dict[tuple[str, str], AnsweredRequests] = field(default_factory=dict)
     shown: dict[tuple[str, str], ShownTokens] = field(default_factory=dict)
     figures: tuple[str, ...] = ()
+    expected: Mapping[str, ExpectedAnswer] = field(default_factory=dict)
 
     def shown_by(self, model: str) -> Mapping[str, ShownTokens]:
         """What a model showed, by task; nothing of one that is no server."""
@@ -69,7 +72,13 @@ class TaskScoring:
             pairs = zip(asked.requests, told, strict=True)
             self.aside[model, asked.task] = tuple(p for p in pairs if p[0].doc_id in drawn)
         self.shown[model, asked.task] = collect_shown_tokens(asked.requests, told)
-        made = score_tables(asked, told, source=model, figures=self.figures)
+        made = score_tables(
+            asked,
+            told,
+            source=model,
+            figures=self.figures,
+            expected=self.expected.get(asked.task),
+        )
         scores = drop_unsound_scores(made, asked.requests, told)
         if description is None:
             return scores

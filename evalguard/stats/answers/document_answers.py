@@ -10,6 +10,7 @@ from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.stats.answers.repeats import mean
+from evalguard.stats.answers.structure import StructureVerdict, judge_structure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +20,14 @@ class DocumentAnswers:
     Attributes:
         tokens: of each text; () where nobody shows them.
         expected: structure that each has to have; None: nobody says.
+        thinking_open: the prompt ends in a thinking part, which each has to close.
     """
 
     texts: Sequence[str]
     known: GeneratedDocument | None = None
     tokens: Sequence[GeneratedTokens | None] = ()
     expected: ExpectedAnswer | None = None
+    thinking_open: bool = False
 
     @property
     def repeats(self) -> int:
@@ -48,6 +51,7 @@ class DocumentAnswers:
                 message=messages[at] if len(messages) == n else "",
                 tokens=own,
                 n_tokens=None if own is None else len(own),
+                thinking_open=self.thinking_open,
             )
             for at, text in enumerate(self.texts)
             for own in (tokens[at] if len(tokens) == n else None,)
@@ -62,6 +66,19 @@ class DocumentAnswers:
 def figure_value(name: str, of: DocumentAnswers) -> float | None:
     """A figure of a document: the mean over its answers; None where that of any is not known."""
     return _mean_of([measure_figure(name, one, of.expected) for one in of.written])
+
+
+def structure_verdicts(name: str, of: DocumentAnswers) -> tuple[StructureVerdict, ...]:
+    """What a figure of structure says of each answer to a document; () where nobody says."""
+    if of.expected is None:
+        return ()
+    found = (judge_structure(name, one.text, one.message, of.expected) for one in of.written)
+    return tuple(one for one in found if one is not None)
+
+
+def verdict_value(verdicts: Sequence[StructureVerdict]) -> float | None:
+    """The figure of a document with these verdicts, as ``figure_value``."""
+    return _mean_of([one.share for one in verdicts])
 
 
 def paired_figure_value(

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
@@ -44,6 +45,24 @@ StructureKind = Literal[
     "call_in_text", "unexpected_call", "too_many_calls", "unknown_tool", "other_tool",
     "arguments_not_json", "arguments_invalid",
 ]  # fmt: skip
+STRUCTURES = ("valid_json", "valid_schema", "valid_pattern", "valid_tool_call")
+"""Figures of structure."""
+KIND_TEXTS: dict[StructureKind, str] = {
+    "not_judged": "nobody can say",
+    "not_json": "no JSON",
+    "fenced_json": "JSON in a Markdown fence",
+    "schema_violated": "JSON that the schema does not allow",
+    "not_matched": "not matched by the pattern",
+    "no_call": "no call of a tool",
+    "call_in_text": "a call left in the text",
+    "unexpected_call": "a call where none may be",
+    "too_many_calls": "several calls where one may be",
+    "unknown_tool": "a call of a tool that there is not",
+    "other_tool": "a call of another tool",
+    "arguments_not_json": "arguments that are no JSON object",
+    "arguments_invalid": "arguments that the tool's schema does not allow",
+}
+"""What is wrong with an answer, in words."""
 _LONGEST = 0.25  # seconds of one search for a pattern
 _FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")
 _DATE_TIME = re.compile(
@@ -93,6 +112,14 @@ def judge_structure(
     if figure == "valid_pattern":
         return judge_pattern(text, expected.pattern)
     return judge_calls(text, message, expected)
+
+
+def describe_kinds(verdicts: Iterable[StructureVerdict]) -> str:
+    """Say what is wrong with how many answers, the most frequent first; "" where nothing is."""
+    kinds = [verdict.kind for verdict in verdicts]
+    wrong = Counter(kind for kind in kinds if kind != "valid")
+    told = (f"{times:,} {KIND_TEXTS[kind]}" for kind, times in wrong.most_common())
+    return f"of {len(kinds):,} answers {'; '.join(told)}" if wrong else ""
 
 
 def judge_json(text: str) -> StructureVerdict:
