@@ -128,7 +128,9 @@ def _shortest(text: str, asked: _Asked) -> Loop | None:
     """The run of the smallest period that is as long as asked for."""
     n = len(text)
     least = min(asked.meaningful, asked.empty)
-    if n < least:
+    # Of a run all but its first repeat stands in it once more; of most texts' ends that is not so.
+    again = least * (asked.repeats - 1) // asked.repeats
+    if n < least or text.find(text[n - again :], 0, n - 1) < 0:
         return None
     period = _Period()
     for matching, character in zip(_matches(text[::-1]), reversed(text), strict=False):
