@@ -1,0 +1,46 @@
+"""What rows of documents say of their generated answers, beside the texts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from evalguard.core.chat_requests import PLACE, ChatRequest
+from evalguard.core.reports.generations import GeneratedDocument
+from evalguard.harness.read_answers import read_answers
+from evalguard.stats.answers.document_answers import DocumentAnswers, figure_value
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
+
+def answers(text: str, *, prompt: str = "", doc: Any = None, message: str = "") -> DocumentAnswers:
+    row: dict[str, Any] = {
+        "doc_id": 0,
+        "doc_hash": "a",
+        "doc": json.dumps(doc or {}),
+        "arguments": [json.dumps([prompt, {}])],
+        "text": [text],
+        "generated": GeneratedDocument(ended=("length",), messages=(message,)).written,
+    }
+    (found,) = read_answers("t", (row,))
+    assert found is not None
+    return found.answers
+
+
+def test_a_prompt_that_ends_in_a_thinking_part_opens_the_answers() -> None:
+    asked = "<|im_start|>assistant\n<think>\n"
+    assert figure_value("unclosed_thinking", answers("Hm. So", prompt=asked)) == 1.0
+    assert figure_value("unclosed_thinking", answers("Hm.\n</think>\n4", prompt=asked)) == 0.0
+    assert figure_value("unclosed_thinking", answers("Four.", prompt="2 + 2?")) is None
+
+
+def test_a_chat_request_says_by_itself_what_is_expected() -> None:
+    say = {"role": "user", "content": "Hi"}
+    request = ChatRequest(messages=(say,), tools=(TOOL,), tool_choice="required")
+    call = json.dumps({"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]})
+    doc = {PLACE: 0, **request.document}
+    called = answers("", doc=doc, message=call)
+    assert figure_value("valid_tool_call", called) == 1.0
+    said = answers("Hello.", doc=doc)
+    assert figure_value("valid_tool_call", said) == 0.0
+    assert figure_value("valid_json", said) is None
