@@ -148,7 +148,7 @@ def _empty(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
 def _refused(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
     """Unknown of a model that has no server to say so."""
     told = message_fields(answer.message)
-    if not told:
+    if told.keys().isdisjoint({"refusal", "finish_reason"}):
         return None
     return float(bool(told.get("refusal")) or told.get("finish_reason") == "content_filter")
 

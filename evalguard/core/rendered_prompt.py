@@ -118,18 +118,6 @@ def thinking_of(prompt: str) -> Thinking:
     return "asked off" if _ASKED_OFF.search(prompt) else ""
 
 
-def leaves_thinking_open(prompt: str, text: str) -> bool:
-    """Whether an answer begins or goes on with a thinking part, and never closes it.
-
-    >>> leaves_thinking_open("...<|im_start|>assistant\\n<think>\\n", "Let me see")
-    True
-    >>> leaves_thinking_open("...<|im_start|>assistant\\n", "<think>Let me see</think>4")
-    False
-    """
-    begun = thinking_of(prompt) == "open" or _THINKING_BEGINS.match(text) is not None
-    return begun and _THINKING_CLOSES.search(text) is None
-
-
 def without_thinking(text: str) -> str:
     """Return a text without what ``thinking_of`` reads."""
     return _ASKED_OFF.sub("", _THINKING_END.sub("", text))
@@ -195,8 +183,6 @@ _ROLES = {
 
 _OPENS, _CLOSES = ("|".join(map(re.escape, marks)) for marks in zip(*MARKS, strict=True))
 _THINKING_END = re.compile(rf"(?P<open>{_OPENS})\s*(?P<close>{_CLOSES})?\s*\Z")
-_THINKING_BEGINS = re.compile(rf"\s*(?:{_OPENS})")
-_THINKING_CLOSES = re.compile(_CLOSES)
 _ASKED_OFF = re.compile(r"\s*/no_?think\b")
 
 

@@ -193,3 +193,14 @@ def test_an_encoder_decoder_is_asked_no_chat_requests(tmp_path: Path) -> None:
     scorer = load(save_t5(tmp_path / "t5"))
     with pytest.raises(UsageError, match="cannot be asked chat requests"):
         scorer.score([request(say("Paris?"))])
+
+
+def test_thoughts_that_the_prompt_opens_and_nothing_closes_are_no_answer(tmp_path: Path) -> None:
+    """As servers with a parser of thoughts have it."""
+    opening = HERMES + "{% if add_generation_prompt %}<think>\n{% endif %}"
+    scorer = load(save_chat_model(tmp_path / "thinks", opening))
+    (found,) = scorer.score([request(say("Paris?"), parameters={"max_tokens": 6})])
+    message = json.loads(found.message)
+    assert (found.text, found.ended) == ("", "length")
+    assert message["reasoning_content"]
+    assert message["finish_reason"] == "length"

@@ -53,6 +53,10 @@ def cut_in_thinking(number: int) -> tuple[str, Ending]:
     return "<think>Let me see", "length"
 
 
+def loop(number: int) -> tuple[str, Ending]:
+    return "So we wait. " + "And then we wait again. " * 40, "length"
+
+
 def empty(number: int) -> tuple[str, Ending]:
     return ("\n ", "stop") if number % 8 else right(number)
 
@@ -151,6 +155,11 @@ def test_a_stop_string_inside_of_a_thinking_part_is_told_from_an_answer(
     assert asked(tasks(PLAIN), Writer(lambda n: ("4", "stop"), message=thought)) == ([], [])
     lines, _ = asked(tasks(PLAIN), Writer(lambda n: ("", "length"), message=thought))
     assert "24 end inside of a thinking part" in lines[0]
+
+
+def test_loops_are_no_reason_for_more_tokens(tasks: Callable[..., TaskSet]) -> None:
+    lines, _ = asked(tasks(PLAIN), Writer(loop))
+    assert "24 are cut at max_gen_toks=64, 24 loop: more tokens will not help" in lines[0]
 
 
 def test_empty_answers_are_said_and_tool_calls_are_none(tasks: Callable[..., TaskSet]) -> None:

@@ -15,12 +15,14 @@ from evalguard.core.chat_requests import (
     read_chat_request,
     take_chat_fields,
 )
+from evalguard.core.rendered_prompt import thinking_of
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.models.answer_failures import format_error
 from evalguard.models.arguments import HF_TYPES, no_chat_requests
 from evalguard.models.written_tool_calls import WrittenCall, WrittenMessage, find_tool_form
+from evalguard.stats.answers.thinking import find_thinking
 
 UNKNOWN_CALLS = "unknown"
 """In place of a message's ``tool_calls``: the model may have written some, in no known form."""
@@ -154,6 +156,9 @@ class ChatAnswers:
             calls = UNKNOWN_CALLS if request.offered else []
         else:
             calls = [call.message for call in found.calls]
+        if _thinks_on(str(rendered[0]), text) and not (found.calls or found.reasoning):
+            # As servers with a parser of thoughts have it: nothing was said yet.
+            found = WrittenMessage(text="", reasoning=self._without_special(text))
         said = found.text if found.unclosed else self._without_special(found.text)
         called = "tool_calls" if found.calls and response.ended == "stop" else ""
         reason = called or response.ended
@@ -194,6 +199,12 @@ class ChatAnswers:
         for token in self._tokenizer.all_special_tokens:
             text = text.replace(token, "")
         return text.strip()
+
+
+def _thinks_on(prompt: str, text: str) -> bool:
+    """Whether a text never closes the thinking part that its prompt has opened."""
+    part = find_thinking(text, is_open=True) if thinking_of(prompt) == "open" else None
+    return part is not None and not part.is_closed
 
 
 def _of_message(parsed: Any, text: str) -> WrittenMessage | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evalguard.core.rendered_prompt import leaves_thinking_open
+from evalguard.core.answer_figures import WrittenAnswer, measure_figure
+from evalguard.core.rendered_prompt import thinking_of
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import Request, Response, Scorer
-from evalguard.core.tool_calls import calls_of_message, message_fields
 from evalguard.errors import EvaluationError
 from evalguard.harness.answers import look_for_answers
 from evalguard.harness.document_subset import documents_of
@@ -34,6 +34,7 @@ class FirstAnswers:
         limit: tokens that a text may have; None where the task does not say.
         cut: that ended at this limit; ``empty``: nothing but white space, and no tool call.
         unclosed: that end inside of a thinking part, cut or at a stop string.
+        loops: that repeat themselves until their end.
         unfound: in which no filter finds an answer; None where no filter looks for one.
         cut_unfound: of the cut ones, those.
     """
@@ -45,6 +46,7 @@ class FirstAnswers:
     cut: int
     empty: int
     unclosed: int
+    loops: int
     unfound: int | None
     cut_unfound: int
 
@@ -66,6 +68,8 @@ class FirstAnswers:
             told.append(f"{self.cut:,} are cut at {at}")
         if self.unclosed:
             told.append(f"{self.unclosed:,} end inside of a thinking part")
+        if self.loops:
+            told.append(f"{self.loops:,} loop")
         if self.empty > self.n / 2:
             told.append(f"{self.empty:,} are empty")
         if self.unfound:
@@ -74,6 +78,8 @@ class FirstAnswers:
 
     @property
     def _remedy(self) -> str:
+        if self.loops > self.n / 2:
+            return "more tokens will not help; look at chat template, stop strings and weights"
         if self.cut > self.n / 2:
             tokens = "N" if self.limit is None else str(4 * self.limit)
             return f"--gen_kwargs max_gen_toks={tokens} lets it finish"
@@ -97,6 +103,7 @@ class FirstAnswers:
                 "cut": self.cut,
                 "empty": self.empty,
                 "unclosed_thinking": self.unclosed,
+                "loops": self.loops,
                 "no_answer": self.unfound,
             },
         )
@@ -158,20 +165,36 @@ def look_at_answers(
     part = documents_of(requests, {one.doc_id for one in answered})
     texts = [told[one.doc_id, one.index] for one in answered]
     missing = _missing(part, texts) if len(part.requests) == len(answered) else None
-    cut = [one.ended == "length" for one in texts]
+    written = [*map(_written, answered, texts)]
+    cut = [measure_figure("cut", one) == 1.0 for one in written]
     return FirstAnswers(
         model=model,
         task=requests.task,
         n=len(texts),
         limit=_limit(answered),
         cut=sum(cut),
-        empty=sum(map(_is_empty, texts)),
-        unclosed=sum(map(_thinks_on, answered, texts)),
+        empty=_count("empty", written),
+        unclosed=_count("unclosed_thinking", written),
+        loops=_count("loops", written),
         unfound=None if missing is None else sum(missing),
         cut_unfound=0
         if missing is None
         else sum(a and b for a, b in zip(cut, missing, strict=True)),
     )
+
+
+def _written(request: Request, one: Response) -> WrittenAnswer:
+    return WrittenAnswer(
+        text=one.text or "",
+        ended=one.ended,
+        message=one.message,
+        tokens=one.generated,
+        thinking_open=thinking_of(str(request.arguments[0])) == "open",
+    )
+
+
+def _count(figure: str, written: Sequence[WrittenAnswer]) -> int:
+    return sum(measure_figure(figure, one) == 1.0 for one in written)
 
 
 def _missing(part: TaskRequests, texts: Sequence[Response]) -> list[bool] | None:
@@ -197,15 +220,3 @@ def _limit(asked: Sequence[Request]) -> int | None:
         return None
     given = [options[name] for name in LENGTH_NAMES if options.get(name) is not None]
     return int(given[0]) if given and isinstance(given[0], (int, float, str)) else None
-
-
-def _is_empty(one: Response) -> bool:
-    return not (one.text or "").strip() and not calls_of_message(one.message)
-
-
-def _thinks_on(request: Request, one: Response) -> bool:
-    """Whether an answer ends inside of its thinking part."""
-    told = message_fields(one.message)
-    if told.get("reasoning_content") or told.get("reasoning"):  # it was taken out of the text
-        return one.ended == "length" and _is_empty(one)
-    return leaves_thinking_open(str(request.arguments[0]), one.text or "")
