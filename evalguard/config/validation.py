@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from evalguard.config.answer_entry import AnswerEntry
-from evalguard.config.gate_entry import GateEntry, LimitsEntry
+from evalguard.config.gate_entry import GateEntry, LimitsEntry, MetricGateEntry
 from evalguard.config.guard_document import Document
 from evalguard.config.guard_shape import (
     SAYING_SOMETHING,
@@ -40,8 +40,10 @@ _PLACES: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("answers", "*"): AnswerEntry,
     ("gate",): GateEntry,
     ("gate", "metrics"): LimitsEntry,
+    ("gate", "metrics", "*"): MetricGateEntry,
     ("pairs", "*", "gate"): GateEntry,
     ("pairs", "*", "gate", "metrics"): LimitsEntry,
+    ("pairs", "*", "gate", "metrics", "*"): MetricGateEntry,
 }
 
 _EXPECTED = {

@@ -129,6 +129,26 @@ def test_any_value_under_an_unknown_key_is_refused(tmp_path: Path, key: str, val
         load(tmp_path, f"{{models: {{m: {{}}}},\n{unknown}}}")
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("gate: {metrics: {acc: {margn: 2}}}", "gate.metrics.acc"),
+        (
+            "pairs: [{base: m, cand: m, gate: {metrics: {acc: {margn: 2}}}}]",
+            r"pairs\[0\].gate.metrics.acc",
+        ),
+        ("gate: {margn: 2}", "gate"),
+    ],
+)
+def test_a_misspelt_key_of_a_margin_leads_to_the_right_one(
+    tmp_path: Path, text: str, place: str
+) -> None:
+    said = f"unknown key 'margn' in {place}; did you mean 'margin'"
+    with pytest.raises(GuardFileError, match=said) as refused:
+        load(tmp_path, f"models: {{m: {{}}}}\n{text}")
+    assert "higher_is_better" in str(refused.value.hint) or place == "gate"
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_guard_file_is_an_error_with_a_place_and_never_a_crash(
