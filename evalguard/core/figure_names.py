@@ -45,8 +45,8 @@ _STRUCTURE = (
     "schema, a pattern, tools)"
 )
 _NO_TOKENS = (
-    "the generated tokens are not shown on both sides (models of type hf show them; a finished "
-    "lm-eval run keeps none)"
+    "the generated tokens are not shown on both sides (models of type hf show them, servers with "
+    "model_args.top_logprobs: 2; a finished lm-eval run keeps none), or were sampled"
 )
 _WHY_UNKNOWN = {
     "tokens": "nobody shows the generated tokens",

@@ -13,6 +13,8 @@ from evalguard.core.distribution_comparison import Figure
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.generations import (
     FilterComparison,
+    FirstDifference,
+    FirstDifferences,
     GenerationComparison,
     PairedFigure,
 )
@@ -109,3 +111,41 @@ def test_every_format_shows_them() -> None:
     assert "Generated answers, sums (9 documents, 3 clusters, 4 answers each)" in " ".join(
         long.split()
     )
+
+
+def differing(**fields: Any) -> FirstDifferences:
+    one = FirstDifference(
+        position=5, base_token=7, candidate_token=8, base_margin=1.25, base_margin_exact=False,
+        near_tie=False, doc_id=12, before="Mara carried the ", base_text="lantern down",
+        candidate_text="boat down",
+    )  # fmt: skip
+    usual: dict[str, Any] = {
+        "n": 200,
+        "differ": 120,
+        "placed": 120,
+        "position": 23.4567,
+        "beyond_ties": figure(0.0, 0.25, 0.04),
+        "examples": (one, dataclasses.replace(one, doc_id=13, near_tie=True)),
+    }
+    return FirstDifferences(**{**usual, **fields})
+
+
+def test_where_answers_first_differ_is_said_with_the_surest_examples() -> None:
+    (view,) = build_report_view(shown(first_difference=differing())).generations
+    rows = {row.label: row for row in view.rows}
+    assert rows["first other token (from 0)"].base == "23.5"
+    assert rows["differ beyond near ties"].candidate.startswith("25")
+    (said,) = view.remarks
+    assert said == (
+        "document 12 first differs at token 5, which the base preferred by at least 1.2 nats: "
+        "after 'Mara carried the ' 'lantern down', the candidate 'boat down'"
+    )
+
+
+def test_answers_that_differ_nowhere_or_whose_tokens_nobody_knows_have_no_such_rows() -> None:
+    nowhere = differing(differ=0, placed=0, position=None, examples=())
+    unknown = differing(placed=0, position=None, beyond_ties=None, examples=())
+    for found in (nowhere, unknown, None):
+        (view,) = build_report_view(shown(first_difference=found)).generations
+        assert not [row for row in view.rows if "token" in row.label or "ties" in row.label]
+        assert view.remarks == ()

@@ -86,7 +86,7 @@ def test_where_one_text_is_over_the_other_differs_and_nobody_knows_how_surely() 
     longer = GeneratedTokens.of([1, 2, B], [2.0, 2.0, 2.0], [5, 5, 5])
     found = find_first_difference("a", "ab", base, longer)
     assert found is not None
-    assert (found.position, found.base_token, found.candidate_token) == (2, -1, B)
+    assert (found.position, found.base_token, found.candidate_token) == (2, None, B)
     assert found.base_margin is None
     assert found.near_tie is None
 

@@ -177,23 +177,24 @@ class FirstDifference:
 
     Attributes:
         position: number of the token, from 0; None where the tokens are not known.
-        base_token, candidate_token: ids of the two tokens; -1 where one is unknown, or a text was
-            over there.
+        base_token, candidate_token: ids of the two tokens; None where one has no id that is known,
+            or the text was over there.
         base_margin: by how much the base preferred its token to its most probable other one, in
             nats; None where unknown.
         base_margin_exact: whether that other one is the candidate's token: else the margin to
             this one is at least as large.
         candidate_margin, candidate_margin_exact: the same of the candidate.
-        near_tie: whether both were undecided (``stats/answers/first_difference.py``); None where
-            that is not known.
-        doc_id, answer: the document, and the number of its answer.
-        before: the end of what both have in common; ``base_text``, ``candidate_text``: how they
-            go on. Of examples only.
+        near_tie: whether both were undecided: neither preferred its token by more than 0.25 nats;
+            None where that is not known.
+        doc_id: the document; of examples only.
+        answer: number of its answer, from 0.
+        before: of examples, the end of what both have in common.
+        base_text, candidate_text: of examples, how either goes on.
     """
 
     position: int | None = None
-    base_token: int = -1
-    candidate_token: int = -1
+    base_token: int | None = None
+    candidate_token: int | None = None
     base_margin: float | None = None
     base_margin_exact: bool = False
     candidate_margin: float | None = None
@@ -211,7 +212,8 @@ class FirstDifferences:
     """Where the answers of both models to a task first differ.
 
     Attributes:
-        differ: documents of which any answer is another text; ``n``: all that both answered.
+        n: documents that both answered.
+        differ: documents of which any answer is another text.
         position: tokens before the first other one, of answers that differ, where that is known:
             the mean over the ``placed`` documents that have such an answer; None without any.
         placed: documents that ``position`` is of.
@@ -241,6 +243,7 @@ class GenerationComparison:
         length: characters of an answer.
         cut: share of the answers that were cut at the token limit; None where no backend says.
         same_text: share of the documents whose first answer is the same text.
+        first_difference: where answers first differ; None of runs from before that was looked at.
         base_equal, candidate_equal: share of the documents whose answers are all the same text;
             None for one answer each.
         filters: one per filter where that is known.
@@ -258,6 +261,7 @@ class GenerationComparison:
     length: PairedFigure
     cut: PairedFigure | None = None
     same_text: Figure
+    first_difference: FirstDifferences | None = None
     base_equal: float | None = None
     candidate_equal: float | None = None
     filters: tuple[FilterComparison, ...] = ()

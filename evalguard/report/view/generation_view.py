@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.generations import GenerationComparison, PairedFigure
+from evalguard.core.reports.generations import FirstDifferences, GenerationComparison, PairedFigure
 from evalguard.report.table import Table
 from evalguard.report.words import rounding
 from evalguard.report.words.plain_text import printable
@@ -63,7 +63,7 @@ def _view(one: GenerationComparison) -> GenerationView:
         task=printable(one.task),
         size=f"{documents}{clusters}{each}",
         rows=tuple(_rows(one)),
-        remarks=tuple(map(printable, one.caveats)),
+        remarks=(*map(printable, one.caveats), *_examples(one.first_difference)),
     )
 
 
@@ -78,10 +78,42 @@ def _rows(one: GenerationComparison) -> Iterator[GenerationRow]:
         yield _row(label, score.score, percent=False)
     same = figure_text(one.same_text, percent=True)
     yield GenerationRow(label="same text", base=same, candidate="", difference="")
+    yield from _difference_rows(one.first_difference)
     if one.base_equal is not None and one.candidate_equal is not None:
         base, candidate = (f"{100.0 * v:.3g}%" for v in (one.base_equal, one.candidate_equal))
         yield GenerationRow(
             label="all answers to a document equal", base=base, candidate=candidate, difference=""
+        )
+
+
+def _difference_rows(found: FirstDifferences | None) -> Iterator[GenerationRow]:
+    """Where answers first differ; nothing where none does, or no tokens are known."""
+    if found is None or not found.differ:
+        return
+    if found.position is not None:
+        yield GenerationRow(
+            label="first other token (from 0)", base=f"{found.position:.3g}", candidate="",
+            difference="",
+        )  # fmt: skip
+    if found.beyond_ties is not None:
+        yield _row("differ beyond near ties", found.beyond_ties, percent=True)
+
+
+_EXAMPLES = 3
+_SHOWN = 30  # characters
+
+
+def _examples(found: FirstDifferences | None) -> Iterator[str]:
+    """The surest of the answers that differ beyond near ties, each as a sentence."""
+    beyond = [one for one in (found.examples if found else ()) if one.near_tie is False]
+    for one in beyond[:_EXAMPLES]:
+        margin = one.base_margin
+        at_least = "" if one.base_margin_exact else "at least "
+        how = f", which the base preferred by {at_least}{margin:.2g} nats" if margin else ""
+        texts = [repr(text[:_SHOWN]) for text in (one.base_text, one.candidate_text)]
+        yield printable(
+            f"document {one.doc_id} first differs at token {one.position}{how}: after "
+            f"{one.before[-_SHOWN:]!r} {texts[0]}, the candidate {texts[1]}"
         )
 
 

@@ -66,8 +66,8 @@ def find_first_difference(
     sampled = _is_sampled(base) or _is_sampled(candidate)
     return FirstDifference(
         position=position,
-        base_token=ours,
-        candidate_token=theirs,
+        base_token=ours if ours >= 0 else None,
+        candidate_token=theirs if theirs >= 0 else None,
         base_margin=_or_none(margin),
         base_margin_exact=exact[0],
         candidate_margin=_or_none(other),

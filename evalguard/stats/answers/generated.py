@@ -22,6 +22,7 @@ from evalguard.core.reports.generations import (
     RepeatedScore,
 )
 from evalguard.core.scores import ScoreTable
+from evalguard.stats.answers.difference_tally import DifferenceTally
 from evalguard.stats.answers.document_answers import DocumentAnswers
 from evalguard.stats.answers.repeats import compare_figures, mean, pass_at_k, powers_up_to
 from evalguard.stats.clusters import cluster_sums
@@ -53,12 +54,13 @@ def compare_generations(
     Raises:
         ValueError: without any document that both have.
     """
-    doc_ids, sides, same = [], (_Side(), _Side()), []
+    doc_ids, sides, same, tally = [], (_Side(), _Side()), [], DifferenceTally()
     for doc_id, one, other in answers:
         doc_ids.append(doc_id)
         sides[0].add(one)
         sides[1].add(other)
         same.append(one.texts[0] == other.texts[0])
+        tally.add(doc_id, (one.texts, other.texts), (one.tokens, other.tokens))
     if not doc_ids:
         raise ValueError(f"task '{task}' has no document that both models answered")
     pairs = _Pairs(
@@ -79,6 +81,7 @@ def compare_generations(
         length=pairs.lengths(),
         cut=cut if cut.n else None,
         same_text=pairs.share(same),
+        first_difference=tally.summary(confidence=confidence, labels=pairs.labels),
         base_equal=sides[0].equal_share,
         candidate_equal=sides[1].equal_share,
         filters=tuple(_filters(pairs)),
