@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from packed_parts import ALL_CODES, ALL_E2M1, quant_state, words
@@ -133,6 +134,46 @@ def test_awq_interleaves_its_outputs(tmp_path: Path) -> None:
     }
     found = numbers(tmp_path, tensors, quant_method="awq", version="gemm")
     assert found == [[0.5 * (output - 1)] * 2 for output in range(8)]
+
+
+def pack(codes: np.ndarray, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
+    """Eight numbers of 4 bits a word, along the last axis; ``order``: which lie from bit 0 on."""
+    eight = codes.reshape(*codes.shape[:-1], -1, 8)[..., list(order)].astype(np.int64)
+    made = (eight << np.arange(0, 32, 4)).sum(axis=-1).astype(np.uint32).view(np.int32)
+    return torch.from_numpy(np.ascontiguousarray(made))
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+@pytest.mark.parametrize("same_zeros", [False, True])
+def test_weights_that_are_turned_slab_by_slab_are_whole(
+    tmp_path: Path, method: str, same_zeros: bool
+) -> None:
+    inputs, outputs, groups = 4096, 200, 32
+    generator = np.random.default_rng(5)
+    codes = generator.integers(0, 16, (inputs, outputs))
+    zeros = (
+        np.full((groups, outputs), 9)
+        if same_zeros
+        else generator.integers(1, 16, (groups, outputs))
+    )
+    scales = generator.integers(1, 9, (groups, outputs)) / 8
+    each = inputs // groups
+    expected = ((codes - zeros.repeat(each, axis=0)) * scales.repeat(each, axis=0)).T
+    awq = (0, 2, 4, 6, 1, 3, 5, 7)
+    if method == "gptq":
+        stored = {"a.qweight": pack(codes.T).T.contiguous(), "a.qzeros": pack(zeros)}
+    else:
+        stored = {"a.qweight": pack(codes, awq), "a.qzeros": pack(zeros, awq)}
+    stored["a.scales"] = torch.from_numpy(scales.astype(np.float16))
+    save_file(stored, tmp_path / "model.safetensors")
+    form = {"quant_method": method, "checkpoint_format": "gptq_v2", "version": "gemm"}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": form}))
+    with open_tensors(tmp_path) as found:
+        (weight,) = found.tensors.values()
+        np.testing.assert_array_equal(weight.load(), expected)
+        for first, stop in ((0, 1), (60, 70), (127, 200), (3, 190)):
+            rows = weight.read(first * inputs, stop * inputs).reshape(-1, inputs)
+            np.testing.assert_array_equal(rows, expected[first:stop])
 
 
 def test_bitsandbytes_has_the_earlier_element_in_the_higher_bits(tmp_path: Path) -> None:
