@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
@@ -21,6 +21,9 @@ from evalguard.stats.answers.structure import check_pattern, check_schema, check
 _KINDS = ("json", "schema", "pattern", "tools")
 # Far above any schema that people write.
 _MOST_FILE = 4 * 2**20
+
+
+_Tools = Annotated[list[dict[str, JsonValue]], Field(min_length=1)]
 
 
 class AnswerEntry(GuardEntry):
@@ -40,9 +43,8 @@ class AnswerEntry(GuardEntry):
         default=None,
         description="A text that this regular expression matches as a whole: valid_pattern.",
     )
-    tools: Text | list[dict[str, JsonValue]] | None = Field(
+    tools: Text | _Tools | None = Field(
         default=None,
-        min_length=1,
         description="Calls of these functions, in OpenAI's form, written here or a JSON file: "
         "valid_tool_call, tool_call. The text is such a call as JSON, or has it in <tool_call> "
         "tags.",
