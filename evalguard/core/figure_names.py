@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from evalguard.core.answer_figures import FIGURES, AnswerFigure
+from evalguard.stats.answers.structure import STRUCTURES
 
 # Filter of the tables of figures that are of whole texts, whatever a filter finds in them.
 WHOLE_TEXT = "text"
@@ -55,7 +56,7 @@ _WHY_UNKNOWN = {
     "no_answer": "no filter says what it found",
     "unclosed_thinking": "no text has a thinking part, and no chat template says that it would",
     "refused": "no server says whether it refused",
-    "other_script": "neither text has letters",
-    **dict.fromkeys(("valid_json", "valid_schema", "valid_pattern", "valid_tool_call"), _STRUCTURE),
+    "other_script": "a text has fewer than ten letters, or as many of another script",
+    **dict.fromkeys((*STRUCTURES, "tool_call"), _STRUCTURE),
     **dict.fromkeys(("first_difference", "first_difference_beyond_ties"), _NO_TOKENS),
 }
