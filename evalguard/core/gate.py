@@ -187,6 +187,8 @@ class Gate:
             any other field, are no metrics.
         declared: figures that a guard file makes known of a task ("sums/valid_json"), gated
             likewise wherever that task is asked.
+        figures_where_known: figures that are gated likewise where any answer shows them, and that
+            nobody misses where none does.
         advisory: metrics, or tasks' metrics, that are shown and never fail.
         subtasks: gate what is below a compared group too, not only its aggregate: dozens of
             subtasks fail nearly every unchanged candidate by chance. ``gate_metrics`` wins.
@@ -208,6 +210,7 @@ class Gate:
     gate_metrics: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
     declared: tuple[str, ...] = ()
+    figures_where_known: tuple[str, ...] = ()
     advisory: tuple[str, ...] = ()
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()
@@ -265,6 +268,7 @@ class Gate:
         """Names of the figures of generated answers that the gate asks for, in whatever way."""
         named = (
             *self._gated_figures,
+            *self.figures_where_known,
             *self.gate_metrics,
             *self.advisory,
             *(name for name, _ in self.directions),

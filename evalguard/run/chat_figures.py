@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from evalguard.core.answer_figures import FIGURES
 from evalguard.core.chat_requests import ChatRequest
 from evalguard.core.expected_answers import ExpectedAnswer
+from evalguard.core.gate import Gate
 
 # Of any answer, and more of them is a change for the worse.
-_OF_ALL = ("cut", "empty", "loops", "first_difference_beyond_ties")
+_OF_ALL = ("empty", "loops")
+# Likewise, where somebody says why an answer ended; and where both models show their tokens: else
+# only answers that are the same would count.
+_WHERE_SAID, _OF_TOKENS = ("cut",), ("first_difference_beyond_ties",)
 
 
-def choose_chat_figures(requests: Sequence[ChatRequest]) -> tuple[str, ...]:
-    """Return the figures that can be known of any of these requests, in the order of all."""
-    known = {name for one in requests for name in ExpectedAnswer.of_request(one).figures}
-    return tuple(name for name in FIGURES if name in known or name in _OF_ALL)
+def gate_chat_figures(
+    gate: Gate, chats: Mapping[str, Sequence[ChatRequest]], *, tokens_shown: bool
+) -> Gate:
+    """Return a gate that is held to every figure that requests make known, of answers to them.
+
+    Args:
+        chats: requests by the name of the task that they are.
+        tokens_shown: whether both models show the tokens that they write.
+    """
+    known, perhaps = list(gate.figures), list(gate.figures_where_known)
+    for task, requests in chats.items():
+        asked = {name for one in requests for name in ExpectedAnswer.of_request(one).figures}
+        known += [f"{task}/{name}" for name in FIGURES if name in asked or name in _OF_ALL]
+        more = _OF_TOKENS if tokens_shown else ()
+        perhaps += [f"{task}/{name}" for name in (*_WHERE_SAID, *more)]
+    return replace(
+        gate,
+        figures=tuple(dict.fromkeys(known)),
+        figures_where_known=tuple(dict.fromkeys(perhaps)),
+    )

@@ -20,10 +20,12 @@ from evalguard.core.verdict import Margin
 from evalguard.errors import GuardFileError, UsageError, nearest
 from evalguard.harness.chat_file import ChatFile, read_chat_file
 from evalguard.harness.task_options import TaskOptions
-from evalguard.models.arguments import HF_TYPES
+from evalguard.models.arguments import CHAT_TYPES, HF_TYPES
+from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
 from evalguard.run.bisect_choice import BisectChoice, choose_bisect
 from evalguard.run.bisection.model_differences import why_not_derivable
 from evalguard.run.cache_limit import cache_size_limit
+from evalguard.run.chat_figures import gate_chat_figures
 from evalguard.run.cluster_fields import ClusterChoice
 from evalguard.run.execution_place import choose_execution
 from evalguard.run.history.location import choose_history_file
@@ -125,7 +127,11 @@ def resolve_choices(
         ),
         policy=_scoring_policy(run, options),
         gate=with_waivers(
-            _resolve_gate(judging, base, candidate, options),
+            gate_chat_figures(
+                _resolve_gate(judging, base, candidate, options),
+                {name: one.requests for name, one in chats.items()},
+                tokens_shown=all(_shows_tokens(side) for side in (base, candidate)),
+            ),
             judging,
             base.name,
             candidate.name,
@@ -214,6 +220,13 @@ def _with_chats(tasks: tuple[str, ...], chats: Mapping[str, ChatFile]) -> tuple[
                 hint="rename the file: its name is that of the task",
             )
     return (*tasks, *chats)
+
+
+def _shows_tokens(side: Source) -> bool:
+    """Whether a side tells the tokens that it writes; chat endpoints do where they are asked to."""
+    if not isinstance(side, ModelSource) or side.variant.model not in CHAT_TYPES:
+        return True
+    return bool(side.variant.model_args.get(TOP_ARGUMENT))
 
 
 def _chat_notes(chats: Mapping[str, ChatFile], *sides: Source) -> Iterator[str]:

@@ -241,7 +241,7 @@ class _SeveralRun:
                 replace(before.scored[1], divergences={}),
                 replace(after.scored[1], divergences={}),
             ),
-            choices.gate.figure_names,
+            choices.gate,
             choices.answers,
         )
         with interruptible("comparing the scores"):

@@ -353,7 +353,7 @@ def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
         EvaluationError: the server does not answer, or refuses what the requests ask for.
     """
     chats = [(one, asked) for one in requests if (asked := read_chat_request(one.arguments))]
-    first = next((one for one, asked in chats if not asked.tools), requests[0])
+    first = _without_fields(chats[0][0]) if chats else requests[0]
     try:
         _probe_generation(lm, first)
     except RefusedRequestError as error:
@@ -378,14 +378,17 @@ def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
         except RefusedRequestError as error:
             if error.status not in _NOT_KNOWN:
                 raise
-            context, options = having[0].arguments
-            plain = {"max_gen_toks": options["max_gen_toks"], "until": []}  # type: ignore[index, call-overload]
-            _probe_generation(lm, replace(having[0], arguments=(context, plain)))
+            _probe_generation(lm, _without_fields(having[0]))  # else it refuses more than these
             raise EvaluationError(
                 f"{_shown(lm.base_url)}: the server refuses requests with {what}, and answers "
                 f"without: {error}",
                 hint=hint or f"leave {what} out of the requests, or compare another server",
             ) from error
+
+
+def _without_fields(request: Request) -> Request:
+    """A chat request's conversation alone."""
+    return replace(request, arguments=(request.arguments[0], {"until": []}))
 
 
 def _probe_generation(lm: Any, request: Request) -> None:

@@ -80,7 +80,7 @@ def judge_repaired(
         alone = replace(choices, distributions=DistributionChoice(mode="off"), memory="auto")
         (evaluation,) = score_models([named], alone, options)
     sides = finished.scored[0], side_of_model(named, evaluation)
-    scored = with_named_figures(sides, choices.gate.figure_names, choices.answers)
+    scored = with_named_figures(sides, choices.gate, choices.answers)
     judgement, _ = judge_scores(scored, choices, options)
     return JudgedRepair(source=source, scored=scored, judgement=judgement, reset=tuple(reset))
 

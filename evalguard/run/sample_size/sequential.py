@@ -158,7 +158,7 @@ class _SequentialRun:
         evaluations = (one.evaluation(drawn) for one in self.asked)
         base, candidate = (self._side(source, evaluations) for source in self.sources)
         sides = limit_to_candidate_tasks(base, candidate), candidate
-        return with_named_figures(sides, self.choices.gate.figure_names, self.choices.answers)
+        return with_named_figures(sides, self.choices.gate, self.choices.answers)
 
     def _side(self, source: Source, evaluations: Iterator[Evaluation]) -> ScoredSide:
         if isinstance(source, StoredSource):

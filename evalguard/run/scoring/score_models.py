@@ -119,7 +119,7 @@ def score_sides(
     ]
     first, candidate = found if base is None else (base, *found)
     sides = limit_to_candidate_tasks(first, candidate), candidate
-    return with_named_figures(sides, choices.gate.figure_names, choices.answers)
+    return with_named_figures(sides, choices.gate, choices.answers)
 
 
 def check_scores(evaluation: Evaluation, source: ModelSource, context: RunContext) -> Evaluation:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.figure_names import figures_of_task
+from evalguard.core.gate import Gate
 from evalguard.core.scores import ScoreTable
 from evalguard.harness.figure_tables import (
     EXPECTED,
@@ -24,7 +27,7 @@ Samples = Mapping[str, TaskScores]
 
 def with_named_figures(
     sides: tuple[ScoredSide, ScoredSide],
-    names: Sequence[str],
+    gate: Gate,
     expected: Mapping[str, ExpectedAnswer],
 ) -> tuple[ScoredSide, ScoredSide]:
     """Give both sides the tables of the figures that a gate names, and no other figure's.
@@ -33,17 +36,29 @@ def with_named_figures(
     from the answers that it keeps.
 
     Args:
-        names: as a gate has them.
         expected: by task, structure that all of its answers must have, as a guard file says.
 
     Raises:
         StoreError: samples that were kept are damaged.
     """
+    names = gate.figure_names
     base, candidate = (_with_own_figures(side, names, expected) for side in sides)
     ours, theirs = with_both_answers(
         (base.tables, candidate.tables), (base.samples, candidate.samples)
     )
+    idle = _unknown_keys(ours, gate) | _unknown_keys(theirs, gate)
+    ours, theirs = (tuple(one for one in of if one.key not in idle) for of in (ours, theirs))
     return replace(base, tables=ours), replace(candidate, tables=theirs)
+
+
+def _unknown_keys(tables: Sequence[ScoreTable], gate: Gate) -> set[tuple[str, str, str]]:
+    """Figures that no answer shows, and that are gated only where one does."""
+    names = set(gate.figures_where_known) - set(replace(gate, figures_where_known=()).figure_names)
+    return {
+        table.key
+        for table in tables
+        if table.figure and np.isnan(table.values).all() and _is_named(table, [*names])
+    }
 
 
 def with_both_answers(

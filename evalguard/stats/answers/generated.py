@@ -293,7 +293,7 @@ def _of_metric(
 
 def _parts(pairs: _Pairs, paired: PairedScores) -> Iterator[DriftPart]:
     table = paired.base
-    if table.aggregation != "mean" or not np.isfinite(paired.d).all():
+    if table.aggregation != "mean" or not table.n or not np.isfinite(paired.d).all():
         return
     drift = exact_sum(paired.d) / table.n
     if drift == 0.0:
