@@ -181,7 +181,7 @@ def run_with(full: Path, tmp_path: Path, *words: object) -> subprocess.Completed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["lockstep", "reference"])
+@pytest.mark.parametrize("mode", ["lockstep", pytest.param("reference", marks=pytest.mark.nightly)])
 def test_a_full_folder_of_temporary_files_costs_no_score(
     world: SmallWorld, tmp_path: Path, full: Path, mode: str
 ) -> None:

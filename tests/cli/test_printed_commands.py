@@ -63,7 +63,15 @@ def folders(world: SmallWorld, tmp_path: Path) -> tuple[str, str]:
     return "./the original", "./my port"
 
 
-@pytest.mark.parametrize("more", [(), ("-v",), ("--bisect", "always"), ("--margin", "1000")])
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("-v",),
+        pytest.param(("--bisect", "always"), marks=pytest.mark.nightly),  # bisect's own are below
+        ("--margin", "1000"),
+    ],
+)
 def test_those_of_a_comparison_run(run: Run, guard: Path, more: tuple[str, ...]) -> None:
     shown = run("compare", "--config", guard, "--base", "orig", "--cand", "sharp", *more)
     run_all(run, shown.out)
@@ -131,7 +139,7 @@ def test_those_of_the_demo_run_whatever_guard_file_lies_there(
     assert shown.code == 1, shown.err
     ran = run_all(run, shown.out, least=2)
     assert any(command.startswith("evalguard trace ") for command in ran), shown.out
-    if beside == "no guard file":
+    if beside == "one with other models":  # at night: a trace of the demo takes a minute
         for command, found in ran.items():
             if command.startswith("evalguard trace "):
                 run_all(run, found.out)
