@@ -37,7 +37,7 @@ from evalguard.run.scoring.dependent_documents import find_dependent_documents
 from evalguard.run.scoring.equal_answers import doubt_equal_answers
 from evalguard.run.scoring.fairness import note_batch_differences
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
-from evalguard.run.scoring.nothing_known import fail_unknown
+from evalguard.run.scoring.nothing_known import fail_at_zero, fail_unknown
 from evalguard.run.scoring.padding_changes import find_padding_changes
 from evalguard.run.scoring.prompt_differences import (
     find_declared_differences,
@@ -177,6 +177,7 @@ def judge_scores(
     )
     of_tasks, undefined = split_comparable(fail_unknown(compared_tasks, scored, gate=choices.gate))
     of_tasks = doubt_equal_answers(of_tasks, scored)
+    of_tasks = fail_at_zero(of_tasks, scored, gate=choices.gate)
     of_tasks = (*of_tasks, *_unjudged_tasks(scored, of_tasks, undefined))
     groups = (base.groups, candidate.groups)
     of_groups = add_aggregates(

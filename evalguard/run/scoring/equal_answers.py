@@ -29,13 +29,13 @@ def doubt_equal_answers(
         if told.bit_identical and told.flips == (0, 0):
             task = told.task
             if task not in differ:
-                differ[task] = _models_differ(task, sides, compared)
+                differ[task] = models_differ(task, sides, compared)
             one = judge_equal_answers(one) if differ[task] else one
         found.append(one)
     return tuple(found)
 
 
-def _models_differ(
+def models_differ(
     task: str, sides: tuple[ScoredSide, ScoredSide], compared: Sequence[MetricComparison]
 ) -> bool:
     """Whether any document's texts or log-likelihoods differ.

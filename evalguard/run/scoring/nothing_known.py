@@ -8,6 +8,7 @@ from dataclasses import replace
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.harness.finished_runs.origin import share_one_model
+from evalguard.run.scoring.equal_answers import models_differ
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.judgement import MetricComparison
@@ -27,6 +28,39 @@ def fail_unknown(
     base, candidate = sides
     found = _fail_one_model(compared, base, candidate)
     return tuple(_fail_silent(tuple(_with_lost(tuple(found), base, candidate)), gate))
+
+
+def fail_at_zero(
+    compared: Compared, sides: tuple[ScoredSide, ScoredSide], *, gate: Gate
+) -> tuple[MetricComparison, ...]:
+    """Fail all that is gated where no model scores above 0 in any document of any of it.
+
+    Nothing can be lost there, so that nothing was measured, unless the two models answer alike.
+    One such metric beside others that can show a loss is a finding only.
+    """
+    of_all = [one.comparison for one in compared]
+    gated = set(gate.judge(of_all).gated)
+    told = [one for one in of_all if one.key in gated]
+    if gate.limits or not told or not all(map(_is_zero, told)):
+        return tuple(compared)
+    asked = {one.task for one in told}
+    differing = {task for task in asked if models_differ(task, sides, compared)}
+    return tuple(
+        _without_numbers(
+            one.comparison,
+            f"both models score 0 in all {one.comparison.n:,} documents and answer otherwise: "
+            "nothing could be lost, so that nothing was measured (take a task at which the base "
+            "scores)",
+        )
+        if one.comparison.key in gated and one.comparison.task in differing
+        else one
+        for one in compared
+    )
+
+
+def _is_zero(c: Comparison) -> bool:
+    alike = c.bit_identical or c.flips == (0, 0)
+    return c.higher_is_better and alike and c.base == 0.0 and c.candidate == 0.0
 
 
 def _fail_one_model(
