@@ -209,6 +209,7 @@ def judge_scores(
         (tables[0], tables[1]),
         confidence=choices.gate.confidence,
         allow=choices.allow,
+        expected=choices.answers,
     )
     found = replace(
         judgement,

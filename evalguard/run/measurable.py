@@ -196,6 +196,13 @@ def _check_stored(source: StoredSource, gate: Gate) -> None:
             "distributions",
             hint=f"{instead}, or leave out the limits (--gate-metric, gate: {{metrics: ...}})",
         )
+    figures = gate.figure_names
+    if figures and isinstance(source, BaselineSource) and not source.run.rows:
+        raise UsageError(
+            f"the gate asks for figures of generated answers ({', '.join(figures)}), and {what} "
+            "keeps no texts",
+            hint="give its run folder in place of the history, or name the model itself",
+        )
     asks_for_answers = any(limit.metric == OF_ANSWERS for limit in gate.limits)
     if asks_for_answers and not any(table.answers for table in source.run.tables):
         instead = "give its run folder in place of the history" if kept else instead

@@ -46,6 +46,13 @@ def test_a_figure_that_nobody_names_decides_nothing(asked: Asked) -> None:
     assert done.code == 0, done.out
     assert {c["metric"] for c in done.document["comparisons"]} == {"exact_match"}
     assert gated(done) == {"exact_match"}
+    (found,) = done.document["generations"]
+    loops = next(one for one in found["figures"] if one["name"] == "loops")
+    assert (loops["candidate_only"], loops["base_only"]) == (10, 0)
+    assert loops["figure"]["difference"]["interval"][0] > 0.0
+    said = " ".join(asked.compare(right, looping, repeats=1).out.split())
+    assert "50% looping (base 0%)" in said
+    assert "(to gate it: --gate-metric loops=0" in said
 
 
 def test_a_named_figure_is_a_metric_in_points_where_the_base_does_not_scatter(
@@ -155,3 +162,31 @@ def test_figures_of_the_guard_file_hold_per_task(asked: Asked) -> None:
     assert codes == {"another task": 3, "this task": 1, "a margin": 1, "wide": 0}
     assert gated(found["a margin"]) == {"cut"}
     assert [one["limit"] for one in limits(found["this task"]).values()] == [0.0]
+
+
+def test_the_guard_file_says_what_a_valid_answer_is(asked: Asked) -> None:
+    asked.compare(right, cut, "--json", repeats=1)
+    guard = asked.tmp_path / "servers.yaml"
+    told = json.loads(guard.read_text()) | {"answers": {"sums": {"pattern": "Let me see. #### .*"}}}
+    guard.write_text(json.dumps(told))
+    words = ["compare", "--config", guard, "--base", "served", "--cand", "port", "--json"]
+    words += ["--gate-metric", "valid_pattern=0.9", "--gate-metric", "exact_match=99pp"]
+    done = run_here([*words, "--output-path", asked.tmp_path / "valid"], asked.capfd)
+    assert metric(done, "valid_pattern")["candidate"] == 0.5
+    assert limits(done)["valid_pattern"]["state"] == "regressed"
+    again = run_here(
+        [
+            *(
+                "compare",
+                "--config",
+                guard,
+                "--base",
+                done.document["run_folder"],
+                "--cand",
+                "port",
+            ),
+            *("--gate-metric", "valid_pattern", "--json", "--output-path", asked.tmp_path / "more"),
+        ],
+        asked.capfd,
+    )
+    assert metric(again, "valid_pattern")["base"] == 1.0

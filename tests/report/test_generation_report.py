@@ -12,6 +12,7 @@ from whole_report import WHOLE
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.generations import (
+    FigureComparison,
     FilterComparison,
     FirstDifference,
     FirstDifferences,
@@ -84,7 +85,8 @@ def test_the_first_screen_names_what_changed_and_the_filter_that_misses_most() -
     )
     assert text == (
         "Answers of sums: 12.00% cut at the token limit (base 0.40%), "
-        "30.00% without an answer (strict and 1 more filter) (base 1.00%)"
+        "30.00% without an answer (strict and 1 more filter) (base 1.00%) "
+        "(to gate it: --gate-metric cut)"
     )
 
 
@@ -98,7 +100,28 @@ def test_many_tasks_are_counted() -> None:
     tasks = tuple(dataclasses.replace(one.generations[0], task=f"t{number}") for number in range(5))
     text = build_report_view(dataclasses.replace(one, generations=tasks)).answers_change
     assert text.startswith("Answers of t0: ")
-    assert text.endswith("; and 3 more tasks")
+    assert text.endswith("; and 3 more tasks (to gate it: --gate-metric cut=0)")
+
+
+def test_the_worst_figures_come_first_and_those_that_none_of_the_base_had_are_said() -> None:
+    def told(name: str, base: float, candidate: float, stderr: float, more: int) -> Any:
+        return FigureComparison(
+            name=name, figure=figure(base, candidate, stderr), candidate_only=more, base_only=0
+        )
+
+    text = line(
+        figures=(
+            told("loops", 0.0, 0.04, 0.03, 3),
+            told("empty", 0.0, 0.02, 0.03, 2),
+            told("valid_json", 0.99, 0.49, 0.05, 0),
+            told("first_difference_beyond_ties", 0.0, 0.9, 0.05, 90),
+        )
+    )
+    assert "49" in text.partition("valid JSON")[0]
+    assert text.index("valid JSON") < text.index("looping")
+    assert "empty" not in text
+    assert "ties" not in text
+    assert text.endswith("(to gate it: --gate-metric loops=0)")
 
 
 def test_every_format_shows_them() -> None:

@@ -114,6 +114,24 @@ class FilterComparison:
     base_only: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureComparison:
+    """A figure of the generated answers that a gate may name, as a difference of both models.
+
+    Attributes:
+        name: of the figure (``evalguard.core.answer_figures``).
+        figure: of a figure that is of a candidate's answers beside the base's the base has 0.
+        candidate_only: documents with more of it of the candidate than of the base, and
+            ``base_only`` with fewer.
+        base_only: documents with more of it of the base.
+    """
+
+    name: str
+    figure: PairedFigure
+    candidate_only: int
+    base_only: int
+
+
 # mean  the mean over k answers to a document
 # pass  the chance that at least one of k answers to a document is right
 RepeatedKind = Literal["mean", "pass"]
@@ -247,6 +265,7 @@ class GenerationComparison:
         base_equal, candidate_equal: share of the documents whose answers are all the same text;
             None for one answer each.
         filters: one per filter where that is known.
+        figures: shares of the answers, one per figure that is known of any document of both.
         repeated: where documents have several answers.
         parts: of metrics that drifted.
         cluster_field: field of the document that says which belong together; "" without clusters.
@@ -265,6 +284,7 @@ class GenerationComparison:
     base_equal: float | None = None
     candidate_equal: float | None = None
     filters: tuple[FilterComparison, ...] = ()
+    figures: tuple[FigureComparison, ...] = ()
     repeated: tuple[RepeatedScore, ...] = ()
     parts: tuple[DriftPart, ...] = ()
     caveats: tuple[str, ...] = ()

@@ -139,6 +139,7 @@ def _generations(report: CompareReport) -> Iterator[Fault]:
         if tasks[one.task] > 1:
             yield where, f"is there twice: {one.task}"
         figures = [one.length, *(found.missing for found in one.filters)]
+        figures += [found.figure for found in one.figures]
         figures += [score.score for score in one.repeated]
         figures += [] if one.cut is None else [one.cut]
         if one.n < 0 or one.repeats < 0 or not all(0 <= figure.n <= one.n for figure in figures):

@@ -4,32 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.generations import GenerationComparison, PairedFigure
+from evalguard.core.reports.generations import (
+    FigureComparison,
+    GenerationComparison,
+    PairedFigure,
+)
 from evalguard.report.view.generation_view import figure_text
 from evalguard.report.words.plain_text import printable
 
 # A length is said on the first screen from this change on; any real change of a share is.
 _LEAST_CHANGE = 0.1
 _MOST_TASKS = 2
+_MOST_FIGURES, _MOST_NAMED, _FEWEST_NEW = 3, 2, 3
+# As a share of the answers is said. Which differ from the base's beyond near ties is no change by
+# itself: of a quantised model nearly all do.
+_WORDS = {
+    "cut": "cut at the token limit",
+    "empty": "empty",
+    "loops": "looping",
+    "unclosed_thinking": "in a thinking part without an end",
+    "refused": "refused",
+    "other_script": "in another script",
+    "valid_json": "valid JSON",
+    "valid_schema": "valid by their schema",
+    "valid_pattern": "of their pattern",
+    "valid_tool_call": "with valid tool calls",
+    "tool_call": "with a tool call",
+}
 
 
 def generations_line(report: CompareReport) -> str:
-    """Say in a line where answers became shorter, longer, cut or not found; "" if nowhere."""
+    """Say in a line how answers changed for sure, and what gates that; "" if they did not.
+
+    So are answers of which none of the base's and at least three of the candidate's are bad.
+    """
     found = {(f.task, f.filter) for f in report.findings if f.kind == "no_answer_found"}
     off = [(one, told) for one in report.generations if (told := list(_changes(one, found)))]
     if not off:
         return ""
     shown = [f"{printable(one.task)}: {', '.join(told)}" for one, told in off[:_MOST_TASKS]]
     more = len(off) - len(shown)
-    return f"Answers of {'; '.join(shown)}" + (f"; and {more} more tasks" if more > 0 else "")
+    line = f"Answers of {'; '.join(shown)}" + (f"; and {more} more tasks" if more > 0 else "")
+    names = dict.fromkeys(name for one, _ in off for name in _ungated(one, report))
+    asks = " ".join(f"--gate-metric {name}" for name in [*names][:_MOST_NAMED])
+    return f"{line} (to gate it: {asks})" if asks else line
+
+
+def _ungated(one: GenerationComparison, report: CompareReport) -> Iterator[str]:
+    """Figures that became worse, the worst first, and that the gate does not ask for."""
+    gated = {metric for task, _, metric in report.gate.gated if task == one.task}
+    gated |= {limit.metric for limit in report.gate.limits if limit.task == one.task}
+    for name, figure in _worse(one):
+        if name not in gated and FIGURES[name].worse == "more":
+            yield name if figure.base.value else f"{name}=0"
 
 
 def _changes(one: GenerationComparison, found: Collection[tuple[str, str]]) -> Iterator[str]:
     """What changed; of filters that a finding tells of, their answers not found are left out."""
     yield from _length_change(one.length)
-    if one.cut is not None and one.cut.moved:
-        yield _share_change("cut at the token limit", one.cut)
+    for name, figure in _worse(one)[:_MOST_FIGURES]:
+        yield _share_change(_WORDS[name], figure)
     moved = [of for of in one.filters if of.missing.moved and (one.task, of.filter) not in found]
     for most in sorted(moved, key=lambda of: -abs(of.missing.difference.value or 0.0))[:1]:
         others = len(moved) - 1
@@ -40,6 +76,23 @@ def _changes(one: GenerationComparison, found: Collection[tuple[str, str]]) -> I
         )
     if one.candidate_equal is not None and one.base_equal is not None:
         yield from _equal_change(one.base_equal, one.candidate_equal)
+
+
+def _worse(one: GenerationComparison) -> list[tuple[str, PairedFigure]]:
+    """Figures that moved, the largest change first."""
+    found = [
+        (told.name, told.figure)
+        for told in one.figures
+        if told.name in _WORDS and (told.figure.moved or _is_new(told))
+    ]
+    if one.cut is not None and one.cut.moved:
+        found.append(("cut", one.cut))
+    return sorted(found, key=lambda named: -abs(named[1].difference.value or 0.0))
+
+
+def _is_new(told: FigureComparison) -> bool:
+    more = FIGURES[told.name].worse == "more"
+    return more and told.figure.base.value == 0.0 and told.candidate_only >= _FEWEST_NEW
 
 
 def _length_change(length: PairedFigure) -> Iterator[str]:

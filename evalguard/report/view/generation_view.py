@@ -15,7 +15,8 @@ from evalguard.report.words.plain_text import printable
 
 GENERATION_LEGEND = (
     "difference: candidate - base, paired over documents; no answer: the filter gave its fallback, "
-    "or the text is empty; mean@k, pass@k: from all answers to a document. None of this is gated."
+    "or the text is empty; mean@k, pass@k: from all answers to a document. What is gated of it "
+    "stands among the metrics and limits (--gate-metric loops)."
 )
 
 
@@ -73,6 +74,9 @@ def _rows(one: GenerationComparison) -> Iterator[GenerationRow]:
         yield _row("cut at the token limit", one.cut, percent=True)
     for found in one.filters:
         yield _row(f"no answer{_named(found.filter)}", found.missing, percent=True)
+    for told in one.figures:
+        if told.figure.base.value or told.figure.candidate.value:
+            yield _row(told.name, told.figure, percent=True)
     for score in one.repeated:
         label = f"{printable(score.metric)} {score.name}{_named(score.filter)}"
         yield _row(label, score.score, percent=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.documents.broken_verdict import broken_text
 from evalguard.core.limits import LimitVerdict
@@ -85,7 +86,10 @@ def broken_lines(report: CompareReport, verdict: LimitVerdict) -> tuple[str, ...
 
 
 def _allowed_text(verdict: LimitVerdict) -> str:
-    return f"{'at most' if verdict.kind == 'upper' else 'at least'} {verdict.limit:.6g}"
+    bound = f"{verdict.limit:.6g}"
+    if verdict.metric in FIGURES:
+        bound = f"{100.0 * verdict.limit:.6g}%"
+    return f"{'at most' if verdict.kind == 'upper' else 'at least'} {bound}"
 
 
 def _value_text(verdict: LimitVerdict) -> str:
@@ -94,6 +98,8 @@ def _value_text(verdict: LimitVerdict) -> str:
 
 def _format_beside_limit(verdict: LimitVerdict, value: float | None) -> str:
     """A number with the digits that the interval supports, more beside the limit."""
+    if verdict.metric in FIGURES and value is not None:
+        return f"{100.0 * value:.3g}%"
     low, high = verdict.interval or (0.0, 0.0)
     text = rounding.round_to_error(value, (high - low) / 4.0 if high < float("inf") else None)
     if value is None or float(text) != verdict.limit or value == verdict.limit:

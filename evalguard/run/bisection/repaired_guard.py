@@ -64,7 +64,7 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
             "only": list(gate.gate_metrics),
             "advisory": list(gate.advisory),
             "metrics": {
-                **{limit.metric: limit.value for limit in gate.limits},
+                **{limit.name: limit.value for limit in gate.limits if not limit.of_figure},
                 **_metric_entries(gate),
             },
         },
@@ -93,12 +93,17 @@ def _cluster_fields(finished: FinishedComparison) -> dict[str, Value]:
 def _metric_entries(gate: Gate) -> dict[str, Value]:
     """What the gate says of single metrics, as a guard file has it."""
     margins, directions = dict(gate.margins), dict(gate.directions)
+    limits = {limit.name: limit.value for limit in gate.limits if limit.of_figure}
+    # without a margin of its own, one with a limit is held to that alone
+    alone = {name: gate.default_margin for name in gate.figures if name in limits}
+    margins = {**alone, **margins}
     return {
         name: {
             **({"margin": _margin_value(margins[name])} if name in margins else {}),
             **({"higher_is_better": directions[name]} if name in directions else {}),
+            **({"limit": limits[name]} if name in limits else {}),
         }
-        for name in dict.fromkeys((*margins, *directions))
+        for name in dict.fromkeys((*margins, *directions, *gate.figures, *limits))
     }
 
 

@@ -8,6 +8,7 @@ from itertools import chain
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.documents.columns import Rows, column_of
+from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
 from evalguard.core.reports.findings import Finding
@@ -39,6 +40,7 @@ def compare_task_generations(
     *,
     confidence: float,
     allow: frozenset[str] = frozenset(),
+    expected: Mapping[str, ExpectedAnswer] | None = None,
 ) -> tuple[GenerationComparison, ...]:
     """Compare the answers of base and candidate, task by task.
 
@@ -49,6 +51,7 @@ def compare_task_generations(
         samples: of the base, and of the candidate, by task.
         tables: likewise, with the clusters of their documents.
         allow: differences that are under test, as of ``pair``.
+        expected: by task, the structure that its answers must have.
 
     Raises:
         StoreError: samples that were kept are damaged.
@@ -58,7 +61,7 @@ def compare_task_generations(
         if task not in samples[1]:
             continue
         base, candidate = (side[task].samples for side in samples)
-        pairs = pair_answers(task, base, candidate)
+        pairs = pair_answers(task, base, candidate, (expected or {}).get(task))
         first = next(pairs, None)
         if first is None:
             continue
@@ -78,7 +81,7 @@ def compare_task_generations(
 
 
 def pair_answers(
-    task: str, base: Rows, candidate: Rows
+    task: str, base: Rows, candidate: Rows, expected: ExpectedAnswer | None = None
 ) -> Iterator[tuple[int, DocumentAnswers, DocumentAnswers]]:
     """What both sides generated for the same documents, in ascending doc_id."""
     ids = [[*map(_as_id, column_of(rows, "doc_id"))] for rows in (base, candidate)]
@@ -86,14 +89,19 @@ def pair_answers(
     if ids[0] == ids[1] and ids[0] == sorted(ids[0]):
         pairs = zip(read_answers(task, base), read_answers(task, candidate), strict=True)
     else:
-        ours, theirs = (
+        of_base, of_candidate = (
             {one.doc_id: one for one in read_answers(task, rows) if one is not None}
             for rows in (base, candidate)
         )
-        pairs = ((ours[doc], theirs[doc]) for doc in sorted(ours) if doc in theirs)
+        both = sorted(doc for doc in of_base if doc in of_candidate)
+        pairs = ((of_base[doc], of_candidate[doc]) for doc in both)
     for one, other in pairs:
         if one is not None and other is not None and one.doc_hash == other.doc_hash:
-            yield one.doc_id, one.answers, other.answers
+            yield one.doc_id, _judged_by(expected, one.answers), _judged_by(expected, other.answers)
+
+
+def _judged_by(expected: ExpectedAnswer | None, answers: DocumentAnswers) -> DocumentAnswers:
+    return answers if expected is None else replace(answers, expected=expected)
 
 
 def _as_id(doc_id: Value) -> int:

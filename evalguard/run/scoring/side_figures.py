@@ -69,8 +69,8 @@ def with_both_answers(
     def answers(task: str) -> tuple[Answered, Answered]:
         if any(task not in side for side in samples):
             return {}, {}
-        rows = [side[task].samples for side in samples]
-        pairs = [*pair_answers(task, *rows)]
+        base, candidate = (side[task].samples for side in samples)
+        pairs = [*pair_answers(task, base, candidate)]
         return {doc: one for doc, one, _ in pairs}, {doc: one for doc, _, one in pairs}
 
     return with_paired_figures(*tables, answers)

@@ -10,11 +10,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.reports.generations import (
     Cause,
     DriftPart,
+    FigureComparison,
     FilterComparison,
     GeneratedDocument,
     GenerationComparison,
@@ -23,7 +25,11 @@ from evalguard.core.reports.generations import (
 )
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.answers.difference_tally import DifferenceTally
-from evalguard.stats.answers.document_answers import DocumentAnswers
+from evalguard.stats.answers.document_answers import (
+    DocumentAnswers,
+    figure_value,
+    paired_figure_value,
+)
 from evalguard.stats.answers.repeats import compare_figures, mean, pass_at_k, powers_up_to
 from evalguard.stats.clusters import cluster_sums
 from evalguard.stats.effective_sample import Share
@@ -55,8 +61,11 @@ def compare_generations(
         ValueError: without any document that both have.
     """
     doc_ids, sides, same, tally = [], (_Side(), _Side()), [], DifferenceTally()
+    figures: dict[str, list[_Values]] = {name: [] for name in _FIGURES}
     for doc_id, one, other in answers:
         doc_ids.append(doc_id)
+        for name, values in figures.items():
+            values.append(_figure_values(name, one, other))
         sides[0].add(one)
         sides[1].add(other)
         same.append(one.texts[0] == other.texts[0])
@@ -85,6 +94,7 @@ def compare_generations(
         base_equal=sides[0].equal_share,
         candidate_equal=sides[1].equal_share,
         filters=tuple(_filters(pairs)),
+        figures=tuple(_figures(pairs, figures)),
         repeated=tuple(_repeated(pairs, metrics)),
         parts=tuple(part for paired in metrics for part in _parts(pairs, paired)),
         caveats=_caveats(cut, len(doc_ids)),
@@ -92,6 +102,43 @@ def compare_generations(
 
 
 Known = GeneratedDocument | None
+# A figure of both models' answers to a document, where it is known.
+_Values = tuple[float | None, float | None]
+# Shares of the answers; those that have a field of their own are not among them.
+_FIGURES = tuple(
+    one.name
+    for one in FIGURES.values()
+    if one.unit == "share" and not one.per_filter and one.name != "cut"
+)
+
+
+def _figure_values(name: str, base: DocumentAnswers, candidate: DocumentAnswers) -> _Values:
+    if not FIGURES[name].paired:
+        return figure_value(name, base), figure_value(name, candidate)
+    value = paired_figure_value(name, base, candidate)
+    return None if value is None else 0.0, value
+
+
+def _figures(pairs: _Pairs, figures: Mapping[str, Sequence[_Values]]) -> Iterator[FigureComparison]:
+    for name, values in figures.items():
+        known = [None not in both for both in values]
+        if not any(known):
+            continue
+        of_known = np.array([both for both in values if None not in both], dtype=np.float64)
+        ours, theirs = of_known.T
+        yield FigureComparison(
+            name=name,
+            figure=compare_figures(
+                ours,
+                theirs,
+                confidence=pairs.confidence,
+                labels=pairs.labels(pairs.doc_ids[np.array(known)]),
+            ),
+            candidate_only=int((theirs > ours).sum()),
+            base_only=int((theirs < ours).sum()),
+        )
+
+
 OfKnown = Callable[[Known], float | None]
 
 
