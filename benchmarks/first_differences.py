@@ -22,13 +22,11 @@ from unittest import mock
 
 from benchmarks.output import deliver
 from benchmarks.quantised import quantised_copy
-from benchmarks.trained_models import STORIES, trained
-from evalguard.core.reports.generations import FirstDifferences
+from benchmarks.trained_models import STORIES, Trained, trained
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.models.hf import guarded_generation
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.stats.answers.difference_tally import DifferenceTally
 from evalguard.stats.answers.first_difference import NEAR_TIE, find_first_difference
 
 KINDS = (STORIES, "llama")
@@ -130,30 +128,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))
+    parser.add_argument("--no-costs", action="store_true", help="leave the second table out")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     with TemporaryDirectory(prefix="first-differences-") as folder:
-        deliver(_page(given.kinds, given.documents, Path(folder)), given.output)
+        page = _page(given.kinds, given.documents, Path(folder), costs=not given.no_costs)
+        deliver(page, given.output)
 
 
-def _page(kinds: Sequence[str], documents: int, work: Path) -> Iterator[str]:
+def _page(kinds: Sequence[str], documents: int, work: Path, *, costs: bool) -> Iterator[str]:
     yield "# Where answers first differ"
     yield ""
     yield (
         "`python -m benchmarks.first_differences --output benchmarks/results/first_differences.md`"
-        f": greedy answers of {_TOKENS} tokens to the first {_WORDS} words of {documents} texts. "
-        f"Beyond near ties: either side prefers its own token by more than {NEAR_TIE} nats, or "
-        "neither's most probable other token is the other's "
-        "(`evalguard/stats/answers/first_difference.py`). By the base's margin alone: it is above "
-        "that, or its runner-up is not the candidate's token."
+        f": greedy answers of {_TOKENS} tokens to {documents} texts: the first {_WORDS} words of "
+        f"stories, and of {KINDS[1]} a question with all that it follows from. Beyond near ties: a "
+        f"side prefers its own token by more than {NEAR_TIE} nats; near ties: none does, and one "
+        "side's most probable other token is the other's; else not known "
+        "(`evalguard/stats/answers/first_difference.py`). Per cent are of the documents that "
+        "differ. By the base's margin alone: it is above that."
     )
     for kind in kinds:
         yield ""
         yield f"## {kind}, float32 beside itself"
         yield ""
-        yield "| candidate | differ | at token | beyond near ties | by the base's margin alone |"
-        yield "|---|---:|---:|---:|---:|"
+        yield (
+            "| candidate | differ | at token | beyond near ties | near ties | not known "
+            "| by the base's margin alone |"
+        )
+        yield "|---|---:|---:|---:|---:|---:|---:|"
         yield from _rows(kind, documents, work)
+    if not costs:
+        return
     yield ""
     yield "## What recording costs"
     yield ""
@@ -169,49 +175,35 @@ def _page(kinds: Sequence[str], documents: int, work: Path) -> Iterator[str]:
 
 def _rows(kind: str, documents: int, work: Path) -> Iterator[str]:
     model = trained(kind, work, documents=documents)
-    lines = (model.tasks / "documents.jsonl").read_text().splitlines()
-    contexts = [" ".join(json.loads(line)["context"].split()[:_WORDS]) for line in lines]
+    contexts = _contexts(model, words=_WORDS if kind == STORIES else None)
     base = _answers(model.model, contexts)
     for number, candidate in enumerate(CANDIDATES):
         folder = model.model
         if candidate.make is not None:
             folder = candidate.make(model.model, work / f"{kind}-{number}")
         told = _answers(folder, contexts, **candidate.arguments)
-        found, alone = _tally(base, told)
-        beyond = found.beyond_ties
-        share = beyond.candidate.value if beyond is not None else None
+        found = [
+            find_first_difference(str(one.text), str(other.text), one.generated, other.generated)
+            for one, other in zip(base, told, strict=True)
+        ]
+        there = [one for one in found if one is not None]
+        places = [one.position for one in there if one.position is not None]
+        alone = sum((one.base_margin or 0.0) > NEAR_TIE for one in there)
+        counts = [sum(one.near_tie is kind for one in there) for kind in (False, True, None)]
+        cells = [_with_share(count, len(there)) for count in (*counts, alone)]
         yield (
-            f"| {candidate.name}{' (fault)' if candidate.fault else ''} "
-            f"| {found.differ} | {_text(found.position)} "
-            f"| {_of_those(share, found)} | {alone}{_percent(alone, found.differ)} |"
+            f"| {candidate.name}{' (fault)' if candidate.fault else ''} | {len(there)} "
+            f"| {f'{statistics.mean(places):.1f}' if places else '-'} | {' | '.join(cells)} |"
         )
 
 
-def _text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+def _contexts(model: Trained, *, words: int | None) -> list[str]:
+    lines = (model.tasks / "documents.jsonl").read_text().splitlines()
+    return [" ".join(json.loads(line)["context"].split()[:words]) for line in lines]
 
 
-def _of_those(share: float | None, found: FirstDifferences) -> str:
-    if share is None:
-        return "-"
-    number = round(share * found.n)
-    return f"{number}{_percent(number, found.differ)}"
-
-
-def _percent(number: int, of: int) -> str:
-    return f" ({100 * number / of:.0f}%)" if of else ""
-
-
-def _tally(base: Sequence[Response], told: Sequence[Response]) -> tuple[FirstDifferences, int]:
-    """First differences; and how many the base's margin alone calls beyond near ties."""
-    tally, alone = DifferenceTally(), 0
-    for doc_id, (one, other) in enumerate(zip(base, told, strict=True)):
-        texts = str(one.text), str(other.text)
-        tally.add(doc_id, ((texts[0],), (texts[1],)), ((one.generated,), (other.generated,)))
-        found = find_first_difference(*texts, one.generated, other.generated)
-        if found is not None and found.base_margin is not None:
-            alone += found.base_margin > NEAR_TIE or not found.base_margin_exact
-    return tally.summary(confidence=0.95, labels=lambda _: ()), alone
+def _with_share(number: int, of: int) -> str:
+    return f"{number} ({100 * number / of:.0f}%)" if of else "0"
 
 
 def _scorer(folder: Path, batch: int = _BATCH, **arguments: Any) -> LMScorer:
@@ -239,8 +231,7 @@ def _answers(folder: Path, contexts: Sequence[str], **arguments: Any) -> list[Re
 
 def _costs(work: Path) -> Iterator[str]:
     stories = trained(STORIES, work, documents=64)
-    lines = (stories.tasks / "documents.jsonl").read_text().splitlines()
-    contexts = [" ".join(json.loads(line)["context"].split()[:_WORDS]) for line in lines]
+    contexts = _contexts(stories, words=_WORDS)
     models = {"stories, 0.26 million weights, 512 tokens": stories.model}
     for vocabulary in (32_000, 128_000):
         name = f"Llama of 8 layers of 512, random, {vocabulary:,} tokens"

@@ -46,11 +46,13 @@ def test_other_texts_differ_at_the_first_token_that_is_another() -> None:
         ((NEAR_TIE + 0.01, 0.0), (B, A), False),
         ((0.0, NEAR_TIE + 0.01), (B, A), False),  # the candidate was sure of what the base was not
         ((0.1, 0.1), (C, A), True),  # three about equal: they are the two most probable of one side
-        ((0.1, 0.1), (C, C), False),
+        ((0.1, 0.1), (C, C), None),  # the odds of these two are not shown
+        ((0.1, 0.3), (C, C), False),
         ((np.nan, 0.1), (-1, A), True),
         ((np.nan, 0.3), (-1, A), False),
         ((0.1, np.nan), (B, -1), True),
-        ((0.1, np.nan), (C, -1), False),
+        ((0.1, np.nan), (C, -1), None),
+        ((0.3, np.nan), (C, -1), False),
         ((np.nan, np.nan), (-1, -1), None),
     ],
 )

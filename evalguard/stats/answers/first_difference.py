@@ -6,16 +6,18 @@ margin for its own token to the candidate's margin for the other one.
 
 **Near tie.** Neither side, as far as its margins are known, prefers its own token to the most
 probable other one by more than ``NEAR_TIE`` = 0.25 nats (1.28 times as probable), and on at least
-one side that other token is the other model's. A quarter is two steps of bfloat16 at the logits of
-large models: it has 8 significant bits, so that logits from 16 to 32 are multiples of 1/8, and one
-rounding of each of the two tokens moves their difference by 2/8. Both sides count, because a fault
-moves the log-odds by a shift s wherever it acts: where that changes the token, the base's margin
-lies anywhere between 0 and s, while the larger of the two margins is at least s/2.
+one side that other token is the other model's. Where it is on neither side, several tokens are
+about equal, and the odds of these two are not shown: not known. A quarter is two steps of bfloat16
+at the logits of large models: it has 8 significant bits, so that logits from 16 to 32 are multiples
+of 1/8, and one rounding of each of the two tokens moves their difference by 2/8. Both sides count,
+because a fault moves the log-odds by a shift s wherever it acts: where that changes the token, the
+base's margin lies anywhere between 0 and s, while the larger of the two margins is at least s/2.
 
-Measured on a trained model (benchmarks/results/first_differences.md): of the first differences
-between float32 and bfloat16, float16 or int8 at most 1 in 20 are beyond near ties, of those that
-a wrong rotary base, exchanged heads or a damaged layer makes most are. A fault that moves log-odds
-less than bfloat16 does cannot be told from rounding by one token; its number of differences can.
+Measured on two trained models (benchmarks/results/first_differences.md): of the first differences
+between float32 and bfloat16 or float16 none was beyond near ties, of int8 at most 1 in 50; of those
+that a wrong rotary base, exchanged heads or attention scaled by 1.5 makes 53% to 86%. A fault that
+moves log-odds less than bfloat16 does cannot be told from rounding by one token; its number of
+differences can.
 """
 
 from __future__ import annotations
@@ -93,18 +95,16 @@ def _is_sampled(tokens: GeneratedTokens) -> bool:
 
 
 def _is_near_tie(margins: Sequence[float], exact: Sequence[bool]) -> bool | None:
-    """Whether neither side was decided; None where neither side's margin is known.
+    """Whether neither side was decided; None where that is not known.
 
     Args:
         margins: base's and candidate's to their most probable other token, NaN where unknown;
             ``exact``: whether that is the other side's token.
     """
-    known = [not math.isnan(one) for one in margins]
-    if not any(known):
-        return None
     if any(one > NEAR_TIE for one in margins):  # NaN is not
         return False
-    return any(one and fits for one, fits in zip(known, exact, strict=True))
+    known = [fits and not math.isnan(one) for one, fits in zip(margins, exact, strict=True)]
+    return True if any(known) else None
 
 
 def _or_none(margin: float) -> float | None:
