@@ -36,7 +36,7 @@ _TOKENIZER_TEXTS = 2000
 _QUESTIONS = 4  # in a text
 _TOLD = 0.2  # weight of the loss of what cannot be known; that of answers is 1
 _KEPT = Path(os.environ.get("EVALGUARD_TRAINED_MODELS", "build/trained_models"))
-_SHARED = Path(os.environ.get("EVALGUARD_SHARED_DATA", "../shared/data"))
+SHARED = Path(os.environ.get("EVALGUARD_SHARED_DATA", "../shared/data"))
 
 _TASK = """
 task: {task}
@@ -107,7 +107,7 @@ def trained(kind: str, folder: Path, *, documents: int) -> Trained:
     Args:
         folder: where the task is written.
     """
-    model = _SHARED / "stories260K/hf" if kind == STORIES else _kept(kind)
+    model = SHARED / "stories260K/hf" if kind == STORIES else _kept(kind)
     place = folder / f"{kind}-task"
     place.mkdir(parents=True, exist_ok=True)
     rows = _told_stories(documents) if kind == STORIES else _documents(documents)
@@ -129,7 +129,7 @@ def read_training(kind: str) -> dict[str, float]:
 
 def kinds() -> tuple[str, ...]:
     """Return the kinds that can be had here."""
-    return (*CONFIGS, *((STORIES,) if (_SHARED / "stories260K/hf").is_dir() else ()))
+    return (*CONFIGS, *((STORIES,) if (SHARED / "stories260K/hf").is_dir() else ()))
 
 
 # Texts.
@@ -194,7 +194,7 @@ def _documents(count: int) -> list[dict[str, str]]:
 
 def _told_stories(count: int) -> list[dict[str, str]]:
     """Short stories, of which the last word is to be predicted."""
-    lines = (_SHARED / "stories260K/tinystories_lastword.jsonl").read_text().splitlines()
+    lines = (SHARED / "stories260K/tinystories_lastword.jsonl").read_text().splitlines()
     split = [json.loads(line)["text"].rpartition(" ") for line in lines[: 2 * count : 2]]
     return [{"context": context, "target": f" {word}"} for context, _, word in split]
 

@@ -13,6 +13,8 @@ from evalguard.errors import UsageError
 
 MOST_BLOCKS = 16
 _ENOUGH = 24  # documents that change, or all that do: what a measurement sees at least
+_GLANCES = 4  # parts of the documents that change; a glance at one of them tells most ...
+_GLANCED = 2  # ... with so many of them at least
 _FEW = 0.5  # share of the documents that may change, of scores that change in few
 FEWEST_DOCUMENTS = 16  # in a block: fewer show no variance
 
@@ -42,14 +44,22 @@ class Blocks:
         return self.ends[at]
 
 
-def blocks_for(given: Sequence[Indices] | None, drift: Floats, rng: np.random.Generator) -> Blocks:
+def blocks_for(
+    given: Sequence[Indices] | None,
+    drift: Floats,
+    rng: np.random.Generator,
+    *,
+    counted: bool = False,
+) -> Blocks:
     """The order for a candidate's ``drift``, (n_documents,), and blocks that an oracle may give.
+
+    ``counted``: as of ``find_culprits``.
 
     Raises:
         UsageError: where these do not hold every document once.
     """
     if few_change(drift):
-        return changed_first(given, drift, rng)
+        return changed_first(given, drift, rng, counted=counted)
     return stratify_blocks(drift, rng) if given is None else order_documents(given, drift, rng)
 
 
@@ -64,14 +74,31 @@ def few_change(drift: Floats) -> bool:
     return moved.size <= _FEW * drift.size or bool(np.all(moved == moved[0]))
 
 
+def changed_apart(order: Indices, changing: int) -> list[Indices]:
+    """Cut documents into blocks, those that change apart from the others: a few of them alone.
+
+    ``order``: those that the candidate changes come first, ``changing`` of them.
+    """
+    first = max(changing // _GLANCES, _GLANCED)
+    return [
+        order[:changing][:first],
+        *np.array_split(order[first:changing], max((changing - first) // _ENOUGH, 1)),
+        *np.array_split(order[changing:], _count(order.size)),
+    ]
+
+
 def changed_first(
-    blocks: Sequence[Indices] | None, drift: Floats, rng: np.random.Generator
+    blocks: Sequence[Indices] | None,
+    drift: Floats,
+    rng: np.random.Generator,
+    *,
+    counted: bool = False,
 ) -> Blocks:
     """Order documents so that a short prefix holds those that the candidate changes.
 
     The others can only tell of jitter. Given blocks are ordered by their share of such documents.
     No measurement pauses before it has seen enough of them: what a few show would mislead, as all
-    assignments are asked about the same few.
+    assignments are asked about the same few. Where documents are ``counted``, a few tell much.
 
     Raises:
         UsageError: where the blocks do not hold every document once.
@@ -79,12 +106,7 @@ def changed_first(
     if blocks is None:
         mixed = rng.permutation(drift.size)
         order = mixed[np.argsort(drift[mixed] == 0.0, kind="stable")]
-        changing = int(np.count_nonzero(drift))
-        pieces = max(changing // _ENOUGH, 1)
-        given = [
-            *np.array_split(order[:changing], pieces),
-            *np.array_split(order[changing:], _count(drift.size)),
-        ]
+        given = changed_apart(order, int(np.count_nonzero(drift)))
     else:
         given = _checked(blocks, drift.size)
         changed = [np.count_nonzero(drift[block]) / block.size for block in given]
@@ -92,7 +114,7 @@ def changed_first(
     ends = np.cumsum([block.size for block in given])
     order = np.concatenate(given)
     seen = np.cumsum(drift[order] != 0.0)[ends - 1]
-    enough = min(_ENOUGH, int(seen[-1]))
+    enough = 1 if counted else min(_ENOUGH, int(seen[-1]))
     paused = ends[seen >= enough].tolist()
     return Blocks(order=order, ends=tuple(paused), lumpiness=0.0)
 

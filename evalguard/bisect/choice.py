@@ -57,11 +57,13 @@ def next_measurement(
         mask, risk = masks[at], float(risks[at])
         done = measured.measured(mask)
         known = float(np.interp(done, (0.0, *_SHARES), (0.0, *told[:, place])))
+        total = measured.total
+        drifting = float(np.clip(np.mean(predictions[:, at]) / total, 0.0, 1.0)) if total else 0.0
         wanted = _SAVED * _needed(mask, members, partners)
         for share, all_told in zip(_SHARES, told[:, place].tolist(), strict=True):
-            cost = measured.cost(mask, share)
-            if cost <= 0.0:  # no block ends between here and there
+            if measured.cost(mask, share) <= 0.0:  # no block ends between here and there
                 continue
+            cost = measured.expected_cost(mask, share, drifting)
             gain = (1.0 - risk) * (all_told - known)
             rate = gain / ((1.0 - risk) * (1.0 - wanted) * cost + risk * LAUNCH)
             if best is None or rate > best.rate:

@@ -146,6 +146,8 @@ class CulpritSearch:
             for one in belief.structure.members.intersection(drifting)
             if everything.certainty(one) >= self._effort.clear
         )
+        if self._counted:  # the same documents once more tell no more, and cost most
+            clear = belief.structure.members.intersection(drifting)
         plan = plan_for(belief.structure, self._buildable, self.measured, clear=clear)
         return everything, plan
 
@@ -159,6 +161,8 @@ class CulpritSearch:
         """The settings that drift alone, as far as that is measured."""
         needed = np.maximum(_ALONE * np.sqrt(rows.variance), STEP * self._margin)
         measured = (rows.masks.sum(axis=1) == 1) & (rows.share >= FIRST - _SLACK)
+        if self._counted:
+            measured = rows.masks.sum(axis=1) == 1
         drifts = measured & (np.abs(rows.sigma) >= needed)
         return tuple(np.flatnonzero(rows.masks[drifts].any(axis=0)).tolist())
 
@@ -240,9 +244,10 @@ class CulpritSearch:
         if case.unseen:
             measured.measure_all(case.unseen, FIRST)
             return
-        first = [mask for mask in missing if measured.cost(mask, FIRST) > 0.0]
+        look = 0.0 if self._counted else FIRST  # the first of the documents that change
+        first = [mask for mask in missing if measured.cost(mask, look) > 0.0]
         if case.belief.probability < self._effort.certain:
-            measured.measure_all(first or missing[:1], FIRST if first else 1.0)
+            measured.measure_all(first or missing[:1], look if first else 1.0)
         elif len(case.belief.structure.members) == 1 and missing[0].sum() == 1:
             share = next(share for share in _STEPS if measured.cost(missing[0], share) > 0.0)
             measured.measure(missing[0], share)  # it may be clear before the end

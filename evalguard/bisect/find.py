@@ -38,6 +38,7 @@ def find_culprits(
     unit: Unit | None = None,
     level: float | None = 0.025,
     counted: bool = False,
+    document_costs: tuple[Floats, Floats] | None = None,
     base_scores: Floats | None = None,
     prior: Mapping[str, float] | None = None,
 ) -> BisectResult:
@@ -68,6 +69,9 @@ def find_culprits(
             culprit is held to ``level`` by closed testing in place of Holm's correction
             (``counted_p_values``), and what so few documents show that nobody could be named is
             not searched for long.
+        document_costs: what each document costs under the base and under the candidate, (n,) each,
+            in any unit (tokens); a text that loops costs many times one that ends. None: all alike.
+            What is measured next follows from it; budget and ``cost`` are in documents.
         base_scores: of the base, shape (n,), where the model with every setting at reference need
             not be it. What lies between the two uses up the margin: the settings may do the rest.
         prior: setting -> how likely it is to be a culprit beside the others (a trace's ratio);
@@ -97,6 +101,8 @@ def find_culprits(
             buildable=buildable,
             rng=rng,
             listen=listen,
+            counted=counted,
+            document_costs=document_costs,
         )
     except KeyboardInterrupt:
         return BisectResult(status="stopped", drift_sigma=nan, unexplained_sigma=nan)

@@ -16,6 +16,7 @@ from evalguard.bisect.measured_rows import FULL, Rows
 from evalguard.bisect.oracle import (
     BlockOracle,
     Floats,
+    Indices,
     Mask,
     Oracle,
     ParallelOracle,
@@ -49,6 +50,8 @@ class Measurements:
         buildable: Buildable,
         rng: np.random.Generator,
         listen: Listener,
+        counted: bool = False,
+        document_costs: tuple[Floats, Floats] | None = None,
     ) -> None:
         self.settings, self.yardstick = settings, yardstick
         self.probes: list[Probe] = []
@@ -57,7 +60,8 @@ class Measurements:
         self._buildable, self._listen = buildable, listen
         self._base, drift = _sides(oracle, settings)
         given = oracle.blocks if isinstance(oracle, BlockOracle) else None
-        self.blocks: Blocks = blocks_for(given, drift, rng)
+        self.blocks: Blocks = blocks_for(given, drift, rng, counted=counted)
+        self._costs = _cumulated(document_costs, self.blocks.order)
         self._flips = Flips.of(drift[self.blocks.order])
         self._estimates = Estimates(Jitter(drift.size, self.blocks.lumpiness), self._flips)
         whole = np.ones(len(settings), dtype=np.bool_)
@@ -103,6 +107,18 @@ class Measurements:
         done = self._measured(mask)
         documents = max(self.blocks.up_to(share) - done, 0)
         return documents / self.blocks.ends[-1] + (0.0 if done else LAUNCH)
+
+    def expected_cost(self, mask: Mask, share: float, drifting: float) -> float:
+        """Likewise, where documents cost more that change as under the candidate.
+
+        ``drifting``: share of those that change there which are to change here.
+        """
+        if self._costs is None:
+            return self.cost(mask, share)
+        done, end = self._measured(mask), max(self.blocks.up_to(share), self._measured(mask))
+        base, candidate = (costs[end] - costs[done] for costs in self._costs)
+        cost = float(base + drifting * (candidate - base)) / float(self._costs[0][-1])
+        return cost + (0.0 if done else LAUNCH)
 
     def measure(self, mask: Mask, share: float) -> bool:
         """Measure up to this share of the documents; False if the assignment cannot be built.
@@ -259,6 +275,14 @@ class Measurements:
         )
         self.probes.append(probe)
         self._listen(ProbeEnded(probe=probe, spent=self.spent))
+
+
+def _cumulated(costs: tuple[Floats, Floats] | None, order: Indices) -> tuple[Floats, Floats] | None:
+    """Costs of the first 0, 1, ... documents as they are asked; None where there are none."""
+    if costs is None or not (np.sum(costs[0]) > 0.0 and np.isfinite(costs).all()):
+        return None
+    base, candidate = (np.concatenate([[0.0], np.cumsum(side[order])]) for side in costs)
+    return base, candidate
 
 
 def _sides(oracle: Oracle, settings: tuple[str, ...]) -> tuple[Floats, Floats]:

@@ -36,6 +36,7 @@ class DirectOracle:
     seconds_per_evaluation: float = 0.5
     inert_by_readback: tuple[str, ...] = ()
     loads: None = None
+    written: None = None
 
     @property
     def settings(self) -> tuple[str, ...]:

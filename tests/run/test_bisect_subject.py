@@ -11,6 +11,7 @@ from fake_models import table
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
+from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.core.pairing import pair
@@ -199,3 +200,55 @@ def test_constraints_speak_of_candidate_and_reference() -> None:
 def test_settings_that_are_not_searched_stay_what_they_are(when: Any, then: Any, told: Any) -> None:
     found = constraints_among(variant(Constraint(when=when, then=then), c=0), ("a", "b"))
     assert [(rule.when, rule.then) for rule in found] == ([] if told is None else [told])
+
+
+def looping(task: str, base: int, candidate: int) -> tuple[Comparison, ScoreTable, ScoreTable]:
+    """A task of 60 answers, of which so many loop."""
+    of_base, of_candidate = (
+        replace(
+            table([float(at < loops) for at in range(60)], task=task, metric="loops"),
+            filter="text",
+            higher_is_better=False,
+            figure=True,
+        )
+        for loops in (base, candidate)
+    )
+    compared = compare_documents(pair(of_base, of_candidate), margin=1.0, confidence=0.95)
+    return compared.comparison, of_base, of_candidate
+
+
+def chosen_figure(side: tuple[Comparison, ScoreTable, ScoreTable], limit: float) -> Any:
+    one, base, candidate = side
+    share = FigureShare(
+        task=one.task,
+        filter="text",
+        metric="loops",
+        figure=Figure(value=float(np.mean(candidate.values))),
+        n=60,
+        units=60,
+    )
+    gate = Gate(limits=(Limit(metric="loops", value=limit),), gate_metrics=("acc",))
+    judged = gate.judge([one], shares=[share])
+    return choose_subject([one], judged, [base], failing_only=True, candidate=[candidate])
+
+
+def test_a_limit_of_0_on_a_figure_is_searched_by_the_documents_that_changed() -> None:
+    found = chosen_figure(looping("calls", 0, 20), 0.0)
+    assert isinstance(found, Subject)
+    assert (found.key, found.unit) == (("calls", "text", "loops"), "of the answers")
+    assert (found.sigma, found.margin) == pytest.approx((20 / 60, 4.5 / 60))
+    assert found.clears_below == 0.0
+
+
+def test_of_a_limit_on_a_figure_what_the_base_has_is_not_for_settings_to_use() -> None:
+    found = chosen_figure(looping("calls", 6, 30), 0.3)
+    assert isinstance(found, Subject)
+    assert found.margin == pytest.approx(0.2)
+
+
+def test_a_figure_that_the_base_has_as_well_is_no_settings_doing() -> None:
+    found = chosen_figure(looping("calls", 6, 6), 0.0)
+    assert found == (
+        "calls loops: the base's answers are no better on these documents, so that no setting of "
+        "the candidate makes it"
+    )

@@ -87,6 +87,9 @@ class MetricSearch:
         evaluations: cost in full evaluations of the metric's documents; ``probes``: measurements,
             trials of alternatives included; ``measured``: those of the search itself, in order.
         loads: how its models came about; None where that is not known.
+        written: texts that its probes generated; ``one_at_a_time`` what each setting by itself on
+            all documents would have, about: as the base where it is innocent, as the candidate
+            where it is guilty. None of what generates nothing.
         ended: why a search that is "stopped" ended, ``failure`` with which error.
         status: minimal: the culprits are proven, without them the gate passes, and none can be left
             out; masked: likewise, and some hide what others do; diffuse: spread over many settings;
@@ -124,6 +127,8 @@ class MetricSearch:
     probes: int
     measured: tuple[Measured, ...] = ()
     loads: Loads | None = field(default=None, compare=False)
+    written: WrittenTexts | None = field(default=None, compare=False)
+    one_at_a_time: WrittenTexts | None = None
     seed: int
     ended: Ended = ""
     failure: str = ""
@@ -172,6 +177,31 @@ class Loads:
             loaded=self.loaded + other.loaded,
             reassigned=self.reassigned + other.reassigned,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenTexts:
+    """How much was generated.
+
+    Attributes:
+        tokens: None where a model does not show them.
+    """
+
+    tokens: int | None
+    characters: int
+
+    def __add__(self, other: WrittenTexts) -> WrittenTexts:
+        """Of both together."""
+        known = self.tokens is not None and other.tokens is not None
+        return WrittenTexts(
+            tokens=(self.tokens or 0) + (other.tokens or 0) if known else None,
+            characters=self.characters + other.characters,
+        )
+
+    def times(self, number: int) -> WrittenTexts:
+        """So many times as much."""
+        tokens = None if self.tokens is None else number * self.tokens
+        return WrittenTexts(tokens=tokens, characters=number * self.characters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,4 +277,30 @@ def cost_text(report: BisectReport) -> str:
     alone = 1.05 * settings
     beside = f"; each of {settings} settings by itself would be {alone:.1f}" if settings > 3 else ""
     jobs = f", {report.jobs} at a time" if report.jobs > 1 else ""
-    return f"Bisection took {evaluations}{jobs}{took}{beside}."
+    return f"Bisection took {evaluations}{jobs}{took}{beside}.{_written_text(report)}"
+
+
+def _written_text(report: BisectReport) -> str:
+    """How much was generated, beside one setting at a time; "" where that is not known."""
+    found = [one for one in report.searches if one.written and one.one_at_a_time]
+    if not found:
+        return ""
+    unit, spent, alone = "tokens", 0, 0
+    if any(written_tokens(one) is None for one in found):
+        unit = "characters"
+    for one in found:
+        assert one.written is not None
+        assert one.one_at_a_time is not None
+        both = written_tokens(one) or (0, 0)
+        if unit == "characters":
+            both = one.written.characters, one.one_at_a_time.characters
+        spent, alone = spent + both[0], alone + both[1]
+    return f" It generated {spent:,} {unit}; one setting at a time would have taken {alone:,}."
+
+
+def written_tokens(search: MetricSearch) -> tuple[int, int] | None:
+    """Tokens that were generated, and that one setting at a time would have taken, about."""
+    if search.written is None or search.one_at_a_time is None:
+        return None
+    spent, alone = search.written.tokens, search.one_at_a_time.tokens
+    return None if spent is None or alone is None else (spent, alone)

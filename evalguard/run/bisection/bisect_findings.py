@@ -168,6 +168,7 @@ class BisectFindings:
             failing_only=True,
             without=done,
             divergences=self.scored[1].divergences,
+            candidate=self.scored[1].tables,
         )
 
     def note_unsearched(self) -> None:
@@ -177,6 +178,7 @@ class BisectFindings:
             self._current.gate,
             self.finished.scored[0].tables,
             self.scored[1].divergences,
+            self.scored[1].tables,
         )
         self.notes += [f"not searched: {reason}" for reason in reasons]
 

@@ -94,6 +94,7 @@ def _bisect_or_reason(
         finished.scored[0].tables,
         failing_only=finished.choices.bisect.use == "auto",
         divergences=finished.scored[1].divergences,
+        candidate=finished.scored[1].tables,
     )
     if not isinstance(subject, Subject):
         return subject

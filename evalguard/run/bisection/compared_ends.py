@@ -57,7 +57,8 @@ def adopt_compared_ends(
     for names, description, table in ends:
         if description is None or not uses_batches_of(place.policy, description):
             continue
-        if as_compared and table.doc_ids.tolist() == tables[0].doc_ids.tolist():
+        same = table.doc_ids.tolist() == tables[0].doc_ids.tolist()
+        if as_compared and same and np.isfinite(table.values).all():
             oracle.stands_for(names, oracle.scale.scores(table.values))
 
 

@@ -9,6 +9,7 @@ from evalguard.bisect.find import find_culprits
 from evalguard.bisect.recommendation import Recommendation, recommend
 from evalguard.bisect.search_result import BisectResult
 from evalguard.core.document_scale import DocumentScale
+from evalguard.core.figure_scale import FigureScale
 from evalguard.core.reports.bisect_report import (
     MetricSearch,
 )
@@ -21,6 +22,7 @@ from evalguard.run.bisection.settings_oracle import (
     SettingsOracle,
 )
 from evalguard.run.bisection.stoppable_oracle import StoppableOracle
+from evalguard.run.bisection.written_texts import document_costs
 from evalguard.run.modules.trace_prior import weigh_settings
 
 
@@ -109,7 +111,9 @@ def _run_search(
         thorough=plan.thorough,
         on_event=progress,
         unit=scale.sigma,
-        level=plan.level if isinstance(scale, DocumentScale) else None,
+        level=plan.level if isinstance(scale, (DocumentScale, FigureScale)) else None,
+        counted=isinstance(scale, FigureScale),
+        document_costs=document_costs(plan, scale) if isinstance(scale, FigureScale) else None,
         base_scores=plan.subject.base,
         prior=weigh_settings(plan.ratios, plan.settings.values()),
     )

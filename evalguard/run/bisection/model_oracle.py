@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evalguard.bisect.oracle import Floats, Indices, Question, Untestable
-from evalguard.core.reports.bisect_report import Loads
+from evalguard.core.reports.bisect_report import Loads, WrittenTexts
 from evalguard.core.settings import Assignment, Setting, Value, digest_of
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate
@@ -87,6 +87,11 @@ class ModelOracle:
     def loads(self) -> Loads:
         """How models came about so far."""
         return self.probes.runner.loads
+
+    @property
+    def written(self) -> WrittenTexts | None:
+        """What models have generated so far, kept answers not counted; None: nothing."""
+        return self.probes.written
 
     def measure(self, candidate_settings: frozenset[str], documents: Indices) -> Floats:
         """Scores of documents, with these settings at their candidate value; see ``Oracle``.

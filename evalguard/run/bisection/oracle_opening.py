@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+import numpy as np
+
+from evalguard.bisect.blocks import changed_apart
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.document_scale import DocumentScale
+from evalguard.core.figure_scale import FigureScale
 from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
+from evalguard.core.score_rows import pick_rows
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.harness.figure_tables import answers_by_document
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate
 from evalguard.run.bisection.base_for_probes import collect_base_references
@@ -20,6 +27,7 @@ from evalguard.run.bisection.block_scoring import (
 )
 from evalguard.run.bisection.compared_ends import adopt_compared_ends
 from evalguard.run.bisection.document_parts import find_document_parts
+from evalguard.run.bisection.early_ends import EarlyEnds
 from evalguard.run.bisection.failure_streak import FailureStreak
 from evalguard.run.bisection.model_oracle import ModelOracle
 from evalguard.run.bisection.probe_context import ProbeContext
@@ -71,7 +79,11 @@ def open_model_oracle(
         reference = place.assigned({one.name: one.reference for one in place.declared})
         rows = _searched_rows(tables, inquiry.held_to)
         asking, as_compared = _block_scoring(place, reference, inquiry.scored, rows, workers)
-        if inquiry.held_to is not None:
+        if inquiry.held_to is not None and isinstance(inquiry.held_to.scale, FigureScale):
+            seed = surroundings.choices.task_options.seed
+            _set_figure(inquiry.held_to.scale, inquiry, tables, asking, seed=seed)
+            as_compared = True  # in other batches, at worst; nobody writes both ends once more
+        elif inquiry.held_to is not None:
             _set_limit(inquiry.held_to, place, asking, workers, stack)
         scale = _searched_scale(inquiry.held_to, tables, _population(place, reference))
         oracle = _build_oracle(place, reference, scale, workers, asking)
@@ -86,13 +98,45 @@ def open_model_oracle(
 
 
 def _searched_tables(inquiry: OracleRequest) -> tuple[ScoreTable, ScoreTable] | None:
-    """Both sides' scores of a metric; None of a limit."""
+    """Both sides' scores of a metric or figure; None of a limit."""
     if inquiry.held_to is not None:
-        return None
+        scale = inquiry.held_to.scale
+        if not isinstance(scale, FigureScale):
+            return None
+        ours, theirs = (_known_rows(_table(side, inquiry.key), scale) for side in inquiry.scored)
+        return ours, theirs
     base, candidate = inquiry.scored
     found = _table(base, inquiry.key), _table(candidate, inquiry.key)
     DocumentScale.of(found[0])  # refused now, not after the task was loaded
     return found
+
+
+def _known_rows(table: ScoreTable, scale: FigureScale) -> ScoreTable:
+    """The rows of a figure's table that are searched."""
+    return pick_rows(table, np.flatnonzero(np.isin(table.doc_ids, scale.doc_ids)))
+
+
+def _set_figure(
+    scale: FigureScale,
+    inquiry: OracleRequest,
+    tables: tuple[ScoreTable, ScoreTable] | None,
+    asking: BlockScoring,
+    *,
+    seed: int,
+) -> None:
+    """Ask for a figure: first what the candidate changes, and no text longer than it takes."""
+    task, _, figure = inquiry.key
+    samples = inquiry.scored[0].samples
+    base = answers_by_document(task, samples[task].samples) if task in samples else {}
+    asking.limit = scale
+    asking.base_answers = base if FIGURES[figure].paired else {}
+    asking.early_ends = EarlyEnds.for_figure(figure, inquiry.candidate, base)
+    if tables is not None:
+        ours, theirs = (scale.values(table) for table in tables)
+        mixed = np.random.default_rng(seed).permutation(ours.size)
+        order = mixed[np.argsort(ours[mixed] == theirs[mixed], kind="stable")]
+        parts = changed_apart(order, int(np.count_nonzero(ours != theirs)))
+        asking.parts = [[scale.doc_ids[at] for at in part] for part in parts if part.size]
 
 
 def _searched_rows(

@@ -23,6 +23,7 @@ from evalguard.run.loading.known_models import KnownModel, KnownModels
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator
+from evalguard.run.scoring.task_scores import TaskScoring
 from evalguard.run.sources import ModelSource
 from evalguard.store.cache_folder import open_cache_dir
 from evalguard.store.fact_cache import FactCache, open_facts
@@ -74,6 +75,7 @@ class ProbeContext:
             kept=kept,
             progress=_NotesOnly(surroundings.say),
             chat=bool(choices.task_options.apply_chat_template),
+            scoring=TaskScoring(figures=choices.gate.figure_names, expected=choices.answers),
         )
         policy = policy_for_ends(candidate.policy or choices.policy, ends, candidate.variant.model)
         return cls(

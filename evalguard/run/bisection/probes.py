@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from evalguard.bisect.oracle import Untestable
+from evalguard.core.reports.bisect_report import WrittenTexts
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import (
     BuildError,
@@ -24,6 +25,7 @@ from evalguard.run.bisection.block_scoring import DocumentBlock
 from evalguard.run.bisection.failure_streak import FailureStreak
 from evalguard.run.bisection.probe_records import ProbeRecords, answers_of
 from evalguard.run.bisection.questions import BlockScoring
+from evalguard.run.bisection.written_texts import count_responses
 from evalguard.run.executing.batches import check_batches
 from evalguard.run.executing.refusals import refusal_of
 from evalguard.run.executing.work import FailedWork, FinishedUnit, Unit, Work, WorkRunner
@@ -42,6 +44,7 @@ class Probes:
         asking: what assignments are asked, and what their answers are worth.
         policy: how all of them are scored.
         seconds: spent on loading, on block_scorer, and the numbers of loads and documents.
+        written: texts that were generated; None: none was.
     """
 
     asking: BlockScoring
@@ -53,6 +56,7 @@ class Probes:
     loads: int = 0
     scoring_seconds: float = 0.0
     documents: int = 0
+    written: WrittenTexts | None = None
     _spent: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def answer(self, wanted: Sequence[ProbeRequest]) -> None:
@@ -130,6 +134,9 @@ class Probes:
         self.loads += done.loading > 0.0
         self.scoring_seconds += done.seconds
         self.documents += len(asked.doc_ids)
+        if asked.kind == "generate_until":
+            new = count_responses(answer.responses)
+            self.written = new if self.written is None else self.written + new
         assigned.describe_as(done.description)
         self.records.keep(assigned, done)
         try:

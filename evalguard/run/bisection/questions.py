@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -11,15 +11,19 @@ import numpy as np
 from evalguard.bisect.oracle import Floats, Untestable
 from evalguard.core.answer_scale import AnswerScale
 from evalguard.core.divergence import Divergence
+from evalguard.core.figure_scale import FigureScale, values_by_document
 from evalguard.core.limit_scale import LimitScale
 from evalguard.core.scorer import Response
+from evalguard.core.scores import ScoreTable
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.harness.document_subset import documents_of
+from evalguard.harness.figure_tables import Answered, answers_by_document, with_paired_figures
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.bisection.assigned_candidate import AssignedCandidate, ProbeAnswer
 from evalguard.run.bisection.block_scoring import DocumentBlock, DocumentParts, cut_as_compared
+from evalguard.run.bisection.early_ends import EarlyEnds
 from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.refusals import refusal_of
 from evalguard.run.executing.work import Unit, WorkRunner
@@ -38,7 +42,9 @@ class BlockScoring:
         parts: doc_ids that a sequential run asked look by look; (): all at once.
         doc_ids: of every block of the task, the same under every assignment.
         limit: that documents are held to, in place of a metric; ``beside``: what is kept of the
-            base's distributions, for a limit on them.
+            base's distributions, for a limit on them. ``base_answers``: what the base generated,
+            for a figure of both models' answers.
+        early_ends: where texts may end because they have shown what is asked; None: nowhere.
     """
 
     evaluator: Evaluator
@@ -46,8 +52,10 @@ class BlockScoring:
     rows: Sequence[int]
     parts: DocumentParts = ()
     doc_ids: Sequence[tuple[int, ...]] = ()
-    limit: LimitScale | AnswerScale | None = None
+    limit: LimitScale | AnswerScale | FigureScale | None = None
     beside: BaseReferences | None = None
+    base_answers: Answered = field(default_factory=dict)
+    early_ends: EarlyEnds | None = None
 
     def cut(self, assigned: AssignedCandidate, runner: WorkRunner) -> Sequence[RequestBlock]:
         """Build an assignment's requests, once, and cut them into blocks as compare does.
@@ -58,6 +66,8 @@ class BlockScoring:
         """
         if not assigned.blocks:
             requests = self.requests(assigned, runner)
+            if self.early_ends is not None:
+                requests = self.early_ends.of(requests)
             assigned.blocks = cut_as_compared(requests, self.evaluator.blocks, self.parts)
             doc_ids = [block.doc_ids for block in assigned.blocks]
             self.doc_ids = self.doc_ids or doc_ids
@@ -122,10 +132,15 @@ class BlockScoring:
             raise refusal_of(error, loaded=True) from error
         if isinstance(self.limit, AnswerScale):
             return _changed_answers(self.limit, scores, block)
-        table = next((table for table in scores.tables if table.key == self.key), None)
+        tables: Sequence[ScoreTable] = scores.tables
+        if isinstance(self.limit, FigureScale) and self.base_answers:
+            theirs = answers_by_document(task, scores.samples)
+            both = self.base_answers, theirs
+            tables = with_paired_figures(tables, tables, lambda _: both)[1]
+        table = next((table for table in tables if table.key == self.key), None)
         found: dict[int, float] = {}
         if table is not None:
-            found = dict(zip(table.doc_ids.tolist(), table.values.tolist(), strict=True))
+            found = {**values_by_document(table)}
         wanted = [self.rows[row] for row in block.documents.tolist()]
         missing = [doc_id for doc_id in wanted if doc_id not in found]
         if missing:

@@ -12,6 +12,7 @@ from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
 from evalguard.run.scoring.scored_side import ScoredSide, side_of_model
+from evalguard.run.scoring.side_figures import with_named_figures
 from evalguard.run.sources import ModelSource
 
 
@@ -68,4 +69,5 @@ def score_candidate_alone(
         off = DistributionChoice(mode="off")
         alone = replace(choices, distributions=off, memory="auto")
         (evaluation,) = score_models([source], alone, finished.options)
-    return finished.scored[0], side_of_model(source, evaluation)
+    sides = finished.scored[0], side_of_model(source, evaluation)
+    return with_named_figures(sides, choices.gate.figure_names, choices.answers)

@@ -9,6 +9,7 @@ import numpy as np
 
 from evalguard.bisect.recommendation import Recommendation
 from evalguard.bisect.search_result import BisectResult
+from evalguard.core.figure_scale import FigureScale
 from evalguard.core.redaction import shown_value
 from evalguard.core.reports.bisect_report import (
     Ended,
@@ -16,6 +17,7 @@ from evalguard.core.reports.bisect_report import (
     Measured,
     MetricSearch,
     UntestableAssignment,
+    WrittenTexts,
 )
 from evalguard.errors import error_text
 from evalguard.run.bisection.search import SearchPlan
@@ -23,6 +25,7 @@ from evalguard.run.bisection.settings_oracle import (
     SettingsOracle,
 )
 from evalguard.run.bisection.stoppable_oracle import StoppableOracle
+from evalguard.run.bisection.written_texts import count_texts, written_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,8 @@ class SearchOutcome:
             probes=len(result.probes) + (len(more.trials) if more else 0),
             measured=_measured(result),
             loads=self.oracle.loads,
+            written=self.oracle.written,
+            one_at_a_time=self._one_at_a_time(),
             seed=plan.seed,
             ended=self._end_state(),
             failure="" if failure is None else error_text(failure),
@@ -128,13 +133,24 @@ class SearchOutcome:
         result, subject = self.result, self.plan.subject
         proven = result.status in ("minimal", "masked")
         within = proven and abs(result.unexplained_sigma) <= subject.clears_below
-        if result.status == "diffuse" or (subject.is_coarse and not within):
+        beyond_gate = subject.gate_margin is not None
+        if result.status == "diffuse" or (beyond_gate and not within):
             return ()
         kept = set(result.repaired) if proven else set(self.told_cleared)
         kept -= {culprit.name for culprit in result.culprits}
         kept -= {suspect.name for suspect in result.suspects}
         kept -= set(self._inert())
         return tuple(name for name in self.oracle.settings if name in kept)
+
+    def _one_at_a_time(self) -> WrittenTexts | None:
+        """What every setting by itself, on all documents, would have generated, about."""
+        scale = self.plan.subject.scale
+        if not isinstance(scale, FigureScale):
+            return None
+        sides = (written_by(side, scale) for side in self.plan.scored)
+        base, candidate = (count_texts(side.values()) for side in sides)
+        guilty = len(self.result.culprits)
+        return base.times(len(self.oracle.settings) - guilty) + candidate.times(guilty)
 
     def _inert(self) -> tuple[str, ...]:
         """Settings that changed nothing where they were asked, or in the loaded model."""

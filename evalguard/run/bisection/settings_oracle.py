@@ -15,9 +15,10 @@ from evalguard.bisect.oracle import (
 )
 from evalguard.core.answer_scale import AnswerScale
 from evalguard.core.document_scale import DocumentScale
+from evalguard.core.figure_scale import FigureScale
 from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
-from evalguard.core.reports.bisect_report import Loads
+from evalguard.core.reports.bisect_report import Loads, WrittenTexts
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
@@ -29,7 +30,7 @@ from evalguard.run.sources import ModelSource, Source
 class SearchedLimit:
     """A limit that is searched: its scale, and the base, which has to run for distributions."""
 
-    scale: LimitScale | AnswerScale
+    scale: LimitScale | AnswerScale | FigureScale
     base: Source
 
 
@@ -70,7 +71,7 @@ class OracleContext:
     meter: Meter | None = None
 
 
-SearchScale = DocumentScale | LimitScale | AnswerScale
+SearchScale = DocumentScale | LimitScale | AnswerScale | FigureScale
 
 
 class SettingsOracle(BlockOracle, ParallelOracle, ValueOracle, Protocol):
@@ -99,6 +100,10 @@ class SettingsOracle(BlockOracle, ParallelOracle, ValueOracle, Protocol):
     @property
     def loads(self) -> Loads | None:
         """How the models that were asked came about so far; None: unknown."""
+
+    @property
+    def written(self) -> WrittenTexts | None:
+        """What the models that were asked have generated so far; None: nothing, or unknown."""
 
 
 class OpenOracle(Protocol):

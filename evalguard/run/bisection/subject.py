@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evalguard.bisect.oracle import Floats
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.answer_scale import AnswerScale
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
+from evalguard.core.figure_names import is_figure
+from evalguard.core.figure_scale import FigureScale, values_by_document
 from evalguard.core.gate import GateResult, is_real
 from evalguard.core.gate_state import Key
 from evalguard.core.limit_scale import LimitScale
@@ -23,15 +26,16 @@ from evalguard.run.scoring.scored_side import ScoredSide
 
 _FAR_MARGINS = 8.0  # margins from which on drift is searched for its largest causes first
 _COARSE_PARTS = 4.0  # parts of the drift that is tolerated then
+_LEVEL = 0.025  # one-sided, where the gate has none of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A metric to search, or a limit of the gate on distributions.
+    """A metric to search, a figure of generated answers, or a limit of the gate.
 
     Attributes:
         sigma: its drift. ``margin``: what of it is tolerated; both in the comparison's sigma, of a
-            limit in its own unit.
+            limit or figure in its own unit.
         scale: on which its documents are scored.
         base: the base's scores on it, shape (n,).
         gate_margin: what the gate tolerates, where ``margin`` is more; None where it is the same.
@@ -40,13 +44,13 @@ class Subject:
     key: Key
     sigma: float
     margin: float
-    scale: DocumentScale | LimitScale | AnswerScale
+    scale: DocumentScale | LimitScale | AnswerScale | FigureScale
     base: Floats
     gate_margin: float | None = None
 
     @property
-    def limit(self) -> LimitScale | AnswerScale | None:
-        """The scale of a limit; None of a metric."""
+    def limit(self) -> LimitScale | AnswerScale | FigureScale | None:
+        """The scale of a limit or figure; None of a metric."""
         return None if isinstance(self.scale, DocumentScale) else self.scale
 
     @property
@@ -60,6 +64,8 @@ class Subject:
         Both are compared as means over documents, where effects add up.
         """
         drift = self.scale.margin(self.sigma)
+        if isinstance(self.scale, FigureScale):
+            return self  # its margin is that of the largest cause
         if drift <= _FAR_MARGINS * self.scale.margin(self.margin):
             return self
         margin = self.scale.sigma(drift / _COARSE_PARTS)
@@ -67,8 +73,8 @@ class Subject:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether more is tolerated than the gate does."""
-        return self.gate_margin is not None
+        """Whether more is tolerated than the gate does, so that a finer search may follow."""
+        return self.gate_margin is not None and not isinstance(self.scale, FigureScale)
 
     @property
     def clears_below(self) -> float:
@@ -84,13 +90,14 @@ def choose_subject(
     failing_only: bool,
     without: Collection[Key] = (),
     divergences: Mapping[str, TaskDivergences] | None = None,
+    candidate: Sequence[ScoreTable] = (),
 ) -> Subject | str:
     """Choose what is searched: the metric that fails the gate by most, else the limit that does.
 
     Of a group that fails, the worst of its subtasks stands for it.
 
     Args:
-        tables: the base's.
+        tables: the base's; ``candidate``: the candidate's, of figures of generated answers.
         failing_only: only what fails the gate and may not be chance (``explain_chance``); else the
             worst of all gated metrics is taken where nothing fails.
         without: metrics and limits that were searched already.
@@ -100,15 +107,14 @@ def choose_subject(
         The subject, or why there is none.
     """
     reasons: list[str] = []
-    of_limits = _limit_subjects(gate, tables, divergences or {}, without)
+    sides = _Sides(base=_by_key(tables), candidate=_by_key(candidate))
+    of_limits = _limit_subjects(gate, sides, divergences or {}, without)
     of_all = gate.gated if not failing_only else ()
     failing = gate.regressed if not failing_only else tuple(_real_failures(gate))
     reasons.extend(explain_chance(comparisons, gate) if failing_only else ())
     for keys in (failing, None, of_all):
         found = (
-            of_limits
-            if keys is None
-            else _metric_subjects(keys, comparisons, gate, tables, without)
+            of_limits if keys is None else _metric_subjects(keys, comparisons, gate, sides, without)
         )
         for one in found:
             if isinstance(one, Subject):
@@ -150,44 +156,97 @@ def unsearchable_failures(
     gate: GateResult,
     tables: Sequence[ScoreTable],
     divergences: Mapping[str, TaskDivergences],
+    candidate: Sequence[ScoreTable] = (),
 ) -> list[str]:
     """Why failed metrics and limits cannot be searched, one reason each; see ``choose_subject``."""
+    sides = _Sides(base=_by_key(tables), candidate=_by_key(candidate))
     failing = [
-        *_metric_subjects(gate.regressed, comparisons, gate, tables, ()),
-        *_limit_subjects(gate, tables, divergences, ()),
+        *_metric_subjects(gate.regressed, comparisons, gate, sides, ()),
+        *_limit_subjects(gate, sides, divergences, ()),
     ]
     return [one for one in failing if isinstance(one, str)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sides:
+    """Both sides' tables by key."""
+
+    base: Mapping[Key, ScoreTable]
+    candidate: Mapping[Key, ScoreTable]
+
+
+def _by_key(tables: Sequence[ScoreTable]) -> dict[Key, ScoreTable]:
+    return {table.key: table for table in tables}
 
 
 def _metric_subjects(
     keys: Sequence[Key],
     comparisons: Sequence[Comparison],
     gate: GateResult,
-    tables: Sequence[ScoreTable],
+    sides: _Sides,
     without: Collection[Key],
 ) -> Iterator[Subject | str]:
     """The metrics as subjects, or why they are none, the worst first."""
     by_key = {one.key: one for one in comparisons}
     wanted = [one for key in keys for one in _scored_comparisons(by_key[key], comparisons)]
     ranked = sorted(
-        (one for one in wanted if one.sigma is not None and one.key not in without),
+        (
+            one
+            for one in wanted
+            if one.key not in without and (one.sigma is not None or _is_share(one.key))
+        ),
         key=lambda one: -(one.sigma or 0.0),
     )
-    of_base = {table.key: table for table in tables}
     for comparison in ranked:
-        yield _metric_subject(comparison, of_base.get(comparison.key), gate)
+        if _is_share(comparison.key):
+            margin = gate.margin if comparison.margin is None else comparison.margin
+            share = margin * (comparison.base_stderr or 0.0)
+            tolerated = share if comparison.tolerated is None else comparison.tolerated
+            yield _figure_subject(comparison.key, sides, tolerated, gate.level or _LEVEL)
+        else:
+            yield _metric_subject(comparison, sides.base.get(comparison.key), gate)
+
+
+def _is_share(key: Key) -> bool:
+    """Whether a metric is a share of generated answers."""
+    return is_figure(key[1], key[2]) and FIGURES[key[2]].unit == "share"
+
+
+def _figure_subject(key: Key, sides: _Sides, tolerated: float, level: float) -> Subject | str:
+    """A figure as a subject; ``tolerated``: share of the documents that may drift."""
+    base, candidate = sides.base.get(key), sides.candidate.get(key)
+    if base is None or candidate is None:
+        return f"{key[0]} {key[2]} has no values of single documents"
+    try:
+        scale = FigureScale.of(base, candidate, tolerated=tolerated, level=level)
+    except UsageError as error:
+        return str(error)
+    ours = scale.scores(scale.values(base))
+    drift = float(np.mean(ours - scale.scores(scale.values(candidate))))
+    if drift <= 0.0:
+        return (
+            f"{key[0]} {key[2]}: the base's answers are no better on these documents, so that no "
+            "setting of the candidate makes it"
+        )
+    return Subject(
+        key=key,
+        sigma=drift,
+        margin=scale.yardstick,
+        scale=scale,
+        base=ours,
+        gate_margin=tolerated if tolerated < scale.yardstick else None,
+    )
 
 
 def _limit_subjects(
     gate: GateResult,
-    tables: Sequence[ScoreTable],
+    sides: _Sides,
     divergences: Mapping[str, TaskDivergences],
     without: Collection[Key],
 ) -> list[Subject | str]:
     """The limits that fail, as subjects or why they are none; by how many times what is allowed."""
     failing = [one for one in gate.limits if one.state == "regressed"]
-    of_base = {table.key: table for table in tables}
-    found = [_limit_subject(one, divergences, of_base) for one in failing]
+    found = [_limit_subject(one, divergences, sides, gate.level or _LEVEL) for one in failing]
     subjects = [one for one in found if isinstance(one, Subject) and one.key not in without]
     subjects.sort(key=lambda one: -one.scale.margin(one.sigma))
     return [*subjects, *(one for one in found if isinstance(one, str))]
@@ -196,15 +255,23 @@ def _limit_subjects(
 def _limit_subject(
     verdict: LimitVerdict,
     divergences: Mapping[str, TaskDivergences],
-    of_base: Mapping[Key, ScoreTable],
+    sides: _Sides,
+    level: float,
 ) -> Subject | str:
     if verdict.metric == BROKEN_DOCUMENTS:
         return (
             "broken documents fail the gate, and no metric does: which setting breaks them is not "
             "searched for (--bisect always searches the worst metric)"
         )
+    if verdict.metric in FIGURES:
+        key = verdict.task, verdict.filter, verdict.metric
+        base = sides.base.get(key)
+        known = np.array([*values_by_document(base).values()] if base is not None else [0.0])
+        beyond = verdict.limit - float(np.mean(known)) if known.size else 0.0
+        beyond = beyond if verdict.kind == "upper" else -beyond
+        return _figure_subject(key, sides, max(beyond, 0.0), level)
     try:
-        scale = _limit_scale(verdict, divergences.get(verdict.task), of_base)
+        scale = _limit_scale(verdict, divergences.get(verdict.task), sides.base)
     except UsageError as error:
         return f"{error}: {error.hint}" if error.hint else str(error)
     value = verdict.value or 0.0
@@ -258,6 +325,8 @@ def drift_of(scored: tuple[ScoredSide, ScoredSide], subject: Subject) -> float:
     table = next(table for table in scored[1].tables if table.key == key)
     if isinstance(scale, AnswerScale):
         return scale.figure(table)
+    if isinstance(scale, FigureScale):
+        return float(np.nanmean(subject.base - scale.scores(scale.values(table))))
     values = scale.values(table)
     drift = float(np.mean(subject.base) - np.mean(values[np.isfinite(values)]))
     return scale.sigma(drift / scale.yardstick)
