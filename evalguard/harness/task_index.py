@@ -132,7 +132,8 @@ class TaskIndex:
             f"there is no lm-eval task, group or tag '{name}'"
             f"{nearest(name, self.manager.all_tasks)} (searched: {', '.join(searched)})",
             hint=self._unreadable(name)
-            or "`evalguard tasks` lists the names; --include_path adds a folder of task files",
+            or "`evalguard tasks` lists the names; --include_path adds a folder of task files; "
+            "chat requests of a file: --requests FILE",
         )
 
     def _unreadable(self, name: str) -> str:
