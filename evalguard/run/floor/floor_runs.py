@@ -14,6 +14,7 @@ from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import EvaluationError, FallbackError, UsageError
 from evalguard.harness.requests import TaskRequests
+from evalguard.harness.score_tables import TaskScores
 from evalguard.run.choices import Choices
 from evalguard.run.cluster_fields import cluster_documents
 from evalguard.run.executing.batches import score_with_fallback
@@ -25,6 +26,7 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.scoring.scoring_plan import ScoringPlan
+from evalguard.run.scoring.side_figures import with_both_answers
 from evalguard.run.sources import ModelSource
 from evalguard.run.table_comparisons import compare_by_document, split_comparable
 from evalguard.stats.document_differences import document_differences
@@ -95,7 +97,7 @@ class _FloorMeasurement:
         planned, unmeasured = plan_variations(default.description, factors)
         self.unmeasured += unmeasured
         for variation in planned:
-            self._vary(variation, tables)
+            self._vary(variation, tables, default.scores)
         return FloorRun(
             description=default.description,
             tables=tables,
@@ -108,7 +110,12 @@ class _FloorMeasurement:
             notes=(*default.told, *self.notes),
         )
 
-    def _vary(self, variation: Variation, default: Sequence[ScoreTable]) -> None:
+    def _vary(
+        self,
+        variation: Variation,
+        default: Sequence[ScoreTable],
+        answered: Mapping[str, TaskScores],
+    ) -> None:
         inert = {task: why for task in self.requests if (why := self._inert(variation, task))}
         if set(inert) == set(self.requests):
             self._leave_out(variation, next(iter(inert.values())))
@@ -124,8 +131,11 @@ class _FloorMeasurement:
         self.notes += [*(one.text for one in evaluation.findings), *evaluation.notes]
         for task, reason in inert.items():
             self._leave_out(variation, reason, task=task)
-        varied = [table for table in self._tables(evaluation) if table.task not in inert]
-        usual = [table for table in default if table.task not in inert]
+        varied: Sequence[ScoreTable] = [
+            table for table in self._tables(evaluation) if table.task not in inert
+        ]
+        unchanged = [table for table in default if table.task not in inert]
+        usual, varied = with_both_answers((unchanged, varied), (answered, evaluation.scores))
         self.shifts += self._shifts(variation, usual, varied)
         measured = {t: found for t, found in evaluation.divergences.items() if t not in inert}
         confidence = self.choices.gate.confidence
