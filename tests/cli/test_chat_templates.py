@@ -102,6 +102,20 @@ def test_what_is_declared_stands_as_a_finding_with_its_kinds(asked: Run) -> None
     }  # fmt: skip
 
 
+def test_a_stored_base_refuses_another_template_before_the_candidate_is_scored(
+    asked: Run, chat_world: Path, run: Run
+) -> None:
+    made = asked("unopened", "--allow-differing", "prompt", "--json")
+    words = ("compare", "--config", chat_world, "--quiet", "--base", made.document["run_folder"])
+    ran = run(*words, "--cand", "system")
+    assert ran.code == 3
+    told = " ".join(ran.err.split())
+    assert "prompts of base and candidate differ in 8 of 8 requests" in told
+    assert "only the candidate's have a system prompt" in told
+    again = run(*words, "--cand", "plain", "--json")
+    assert [one["outcome"] for one in again.document["comparisons"]] != ["failed"]
+
+
 def test_the_template_of_each_side_stands_in_the_conditions(asked: Run) -> None:
     ran = asked("unopened", "--allow-differing", "prompt", "--json")
     (task,) = ran.document["tasks"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
-from evalguard.core.documents.columns import Rows, pair_columns
+from evalguard.core.documents.columns import Rows, column_of, pair_columns
 from evalguard.core.prompt_difference import PromptDifference, compare_prompts
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import Request
@@ -17,6 +18,7 @@ from evalguard.report.words.prompt_texts import prompt_difference_hint, prompt_d
 
 # Documents whose prompts are looked at: a template does the same to all of them.
 _LOOKED = 64
+_KEPT = 8
 DECLARE_PROMPTS = (
     "if this difference is under test, declare it: --allow-differing prompt, or differs: [prompt] "
     "on the pair"
@@ -126,6 +128,20 @@ def refuse_other_prompts(
 def place_of(request: Request) -> RequestPlace:
     """Where a request belongs: task, document and number."""
     return request.task, request.doc_id, request.index
+
+
+def read_asked_prompts(
+    rows: Mapping[str, Rows], tasks: Iterable[str]
+) -> dict[RequestPlace, AskedPrompt]:
+    """What a finished run was asked first, of the tasks whose prompts are kept."""
+    found = {}
+    for task in tasks:
+        kept = rows.get(task, ())
+        prompts = zip(column_of(kept, "doc_id"), column_of(kept, "prompt"), strict=True)
+        for doc_id, prompt in islice(prompts, _KEPT):
+            if isinstance(doc_id, int) and isinstance(prompt, str):
+                found[task, doc_id, 0] = AskedPrompt(prompt=prompt, ids=())
+    return found
 
 
 def prompt_of(request: Request) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evalguard.conversion.builds_in_use import this_run
+from evalguard.core.documents.columns import Rows
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.errors import FallbackError, WorkerError
@@ -43,6 +44,7 @@ from evalguard.run.scoring.prompt_differences import (
     RequestPlace,
     place_of,
     prompt_of,
+    read_asked_prompts,
     refuse_other_prompts,
 )
 from evalguard.run.scoring.task_scores import TaskScoring
@@ -78,6 +80,11 @@ class RunContext:
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _asked: dict[RequestPlace, AskedPrompt] = field(default_factory=dict)
     _answers: dict[Path, AnswerFile] = field(default_factory=dict)
+
+    def expect_prompts_of(self, rows: Mapping[str, Rows]) -> None:
+        """Refuse a model, once it is loaded, whose chat template asks other than a stored base."""
+        if self.evaluator.chat:
+            self._asked.update(read_asked_prompts(rows, self.evaluator.tasks.names))
 
     def with_evaluator(self, evaluator: Evaluator) -> RunContext:
         """The same models, scored by another evaluator and compared with one another anew."""
