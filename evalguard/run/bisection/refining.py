@@ -70,4 +70,4 @@ def score_candidate_alone(
         alone = replace(choices, distributions=off, memory="auto")
         (evaluation,) = score_models([source], alone, finished.options)
     sides = finished.scored[0], side_of_model(source, evaluation)
-    return with_named_figures(sides, choices.gate.figure_names, choices.answers)
+    return with_named_figures(sides, choices.gate, choices.answers)
