@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_models import table
 
 from evalguard.core.figure_scale import FigureScale, fewest_to_blame
 from evalguard.core.scores import ScoreTable
@@ -17,11 +16,18 @@ LEVEL = 0.025
 
 def looping(n: int, *documents: int) -> ScoreTable:
     """A table of figure loops: 1 of these documents."""
-    values = np.isin(np.arange(n), documents).astype(float)
-    return replace(
-        table(list(values), task="calls", metric="loops"),
+    hashes = tuple(f"hash-{i}" for i in range(n))
+    return ScoreTable(
+        task="calls",
         filter="text",
+        metric="loops",
+        aggregation="mean",
         higher_is_better=False,
+        doc_ids=np.arange(n),
+        values=np.isin(np.arange(n), documents).astype(float),
+        doc_hashes=hashes,
+        prompt_hashes=hashes,
+        target_hashes=hashes,
         figure=True,
     )
 
