@@ -75,7 +75,10 @@ def _rows(one: GenerationComparison) -> Iterator[GenerationRow]:
     for found in one.filters:
         yield _row(f"no answer{_named(found.filter)}", found.missing, percent=True)
     for told in one.figures:
-        if told.figure.base.value or told.figure.candidate.value:
+        # first differences have rows of their own
+        if not told.name.startswith("first_") and (
+            told.figure.base.value or told.figure.candidate.value
+        ):
             yield _row(told.name, told.figure, percent=True)
     for score in one.repeated:
         label = f"{printable(score.metric)} {score.name}{_named(score.filter)}"

@@ -112,9 +112,11 @@ def _drift_text(report: CompareReport, worst: Comparison) -> str:
     )
     if worst.bit_identical:
         return "0 sigma, bit-identical"
-    if worst.sigma is not None and math.isinf(worst.sigma) and worst.base_stderr == 0.0:
+    ends = (worst.sigma, *(shown_interval(worst) or ()))
+    if worst.base_stderr == 0.0 and any(one is not None and math.isinf(one) for one in ends):
         size = drift_in_unit(worst) or _plain_drift(worst)
-        return f"{size} ({sigma} sigma: the base's documents do not scatter)"
+        told = f"{sigma} sigma" if worst.sigma else "no sigma"
+        return f"{size} ({told}: the base's documents do not scatter)"
     found = f"{sigma} sigma [{low}, {high}]" if worst.sigma_interval else f"{sigma} sigma"
     return ", ".join(filter(None, (found, drift_in_unit(worst))))
 
