@@ -9,6 +9,8 @@ from evalguard.stats.answers.structure import STRUCTURES
 
 # Filter of the tables of figures that are of whole texts, whatever a filter finds in them.
 WHOLE_TEXT = "text"
+# Figures of which neither more nor fewer is worse, and what a gate names in their place.
+INSTEAD_OF = {"first_difference": "first_difference_beyond_ties"}
 
 
 def figure_named(name: str) -> AnswerFigure | None:

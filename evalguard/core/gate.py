@@ -10,7 +10,7 @@ from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.documents.broken_verdict import broken_text, judge_broken
-from evalguard.core.figure_names import figure_named, is_figure, split_name
+from evalguard.core.figure_names import INSTEAD_OF, figure_named, is_figure, split_name
 from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate_state import GateState, Key, overall, reason
 from evalguard.core.limits import Limit, LimitVerdict, judge_limits
@@ -231,6 +231,13 @@ class Gate:
             raise UsageError(f"broken_documents is 0 or more, not {self.broken_documents}")
         if self.undecided not in get_args(WhenUndecided):
             raise UsageError(f"undecided metrics can warn, fail or pass, not '{self.undecided}'")
+        for name in dict.fromkeys((*self._gated_figures, *self.gate_metrics)):
+            task, metric, _ = split_name(name)
+            if metric in INSTEAD_OF and self.direction_of(task, metric) is None:
+                raise UsageError(
+                    f"{name} has no direction: to differ early is no worse than to differ late",
+                    hint=f"name {INSTEAD_OF[metric]} (limit: {INSTEAD_OF[metric]}=2%)",
+                )
         both = sorted(set(self.gate_metrics) & set(self.advisory))
         if both:
             raise UsageError(

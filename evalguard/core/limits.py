@@ -15,7 +15,7 @@ from typing import Literal
 from evalguard.core.answer_figures import FIGURES
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
-from evalguard.core.figure_names import split_name
+from evalguard.core.figure_names import INSTEAD_OF, split_name
 from evalguard.core.figure_share import FigureShare, unseen_kind
 from evalguard.errors import UsageError, nearest
 
@@ -70,6 +70,8 @@ class Limit:
                 f"no limit can be set on '{self.metric}'{nearest(self.metric, KINDS)}",
                 hint=f"limits: {', '.join(KINDS)}"
                 if shown is None
+                else f"limit {INSTEAD_OF[self.metric]} instead"
+                if self.metric in INSTEAD_OF
                 else f"{self.metric} is no share: a margin in per cent holds its drift "
                 f"(gate: {{metrics: {{{self.metric}: {{margin: 10%, higher_is_better: false}}}}}})",
             )

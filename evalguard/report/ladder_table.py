@@ -20,9 +20,9 @@ from evalguard.report.words import rounding
 from evalguard.report.words.distribution_texts import percentile_text, share_text
 from evalguard.report.words.metric_labels import (
     STATE_STYLE,
+    drift_cells,
     format_percent,
     full_label,
-    metric_margin,
     shown_interval,
 )
 from evalguard.report.words.plain_text import printable
@@ -287,11 +287,9 @@ def _sigma_cells(one: CompareReport | NoVerdict, key: Key) -> tuple[str, str]:
     if found is None or isinstance(one, NoVerdict):
         return NONE, ""
     interval = shown_interval(found)
-    value, low, high = rounding.format_sigma_interval(
-        found.sigma, interval, margin=metric_margin(one, found)
-    )
+    value, low, high = drift_cells(one, found)
     mark = MARK.get(metric_state(one, key), "")
-    return value, f"[{low}, {high}]{mark}" if interval is not None else mark.strip()
+    return value, f"[{low}, {high}]{mark}" if interval is not None and low else mark.strip()
 
 
 def metric_state(report: CompareReport, key: Key) -> GateState | None:

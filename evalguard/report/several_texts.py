@@ -18,7 +18,10 @@ from evalguard.report.ladder_table import ranked_metrics
 from evalguard.report.table import Table
 from evalguard.report.view.screen import cause_line, finding_lines, gate_rule_text, verdict_text
 from evalguard.report.words import rounding
-from evalguard.report.words.metric_labels import full_label, metric_margin, shown_interval
+from evalguard.report.words.metric_labels import (
+    drift_cells,
+    full_label,
+)
 from evalguard.report.words.plain_text import printable
 
 _LEAST_LABEL = 12
@@ -156,7 +159,8 @@ def _step_cell(report: SeveralReport, pair: tuple[str, str], key: Key) -> str:
     found = next((one for one in first.comparisons if one.key == key), None)
     if found is None:
         return "-"
-    return _sigma(found.sigma, shown_interval(found), metric_margin(first, found))
+    value, low, high = drift_cells(first, found)
+    return f"{value} [{low}, {high}]" if low and found.sigma_interval is not None else value
 
 
 def _sigma(sigma: float | None, interval: tuple[float, float] | None, margin: float) -> str:

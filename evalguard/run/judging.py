@@ -36,6 +36,7 @@ from evalguard.run.scoring.compared_generations import (
 from evalguard.run.scoring.dependent_documents import find_dependent_documents
 from evalguard.run.scoring.equal_answers import doubt_equal_answers
 from evalguard.run.scoring.fairness import note_batch_differences
+from evalguard.run.scoring.first_answers import join_failing_answers
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
 from evalguard.run.scoring.nothing_known import fail_at_zero, fail_unknown
 from evalguard.run.scoring.padding_changes import find_padding_changes
@@ -120,11 +121,11 @@ def _findings(
     names = (base.identity.name, candidate.identity.name)
     rows = {task: of.samples for task, of in base.samples.items()}
     vocabulary = 0 if base.description is None else base.description.vocabulary_size
+    more = (one for one in candidate.findings if one not in base.findings)
     return (
         *find_padding_changes(base.description, candidate.description, names),
         *(() if gate.state == "regressed" else find_moved_distributions(distributions)),
-        *base.findings,
-        *(one for one in candidate.findings if one not in base.findings),
+        *join_failing_answers((*base.findings, *more)),
         *find_insensitive_tasks(comparisons, rows, vocabulary=vocabulary),
         *find_unexpected_scores(base.tables, candidate.tables, comparisons),
         *find_side_differences(

@@ -62,9 +62,10 @@ def _size(drift: Drift, tolerance: MetricMargin) -> str:
     sigma, point = drift.sigma, drift.estimate.point
     word = "worse" if point > 0.0 else "better"
     if math.isinf(sigma) and drift.unit == 0.0:
-        size = "" if tolerance.amount is None else f" by {_in_unit(point, tolerance)}"
+        if tolerance.amount is not None:
+            return f"{word} by {_in_unit(point, tolerance)}"
         return (
-            f"{word}{size}, and the base's standard error is 0 (its documents do not scatter), "
+            f"{word}, and the base's standard error is 0 (its documents do not scatter), "
             "so that any drift is infinite in that unit"
         )
     if sigma == 0.0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,46 @@ def test_the_guard_file_says_what_a_valid_answer_is(asked: Asked) -> None:
         asked.capfd,
     )
     assert metric(again, "valid_pattern")["base"] == 1.0
+
+
+def test_the_drift_of_a_base_that_does_not_scatter_is_told_in_points(asked: Asked) -> None:
+    pages = [asked.tmp_path / f"page.{kind}" for kind in ("md", "html", "xml")]
+    given = [word for page in pages for word in ("-o", page)]
+    words = ("--gate-metric", "loops", "--gate-metric", "cut=10%", "--gate-metric", "empty")
+    done = asked.compare(right, looping, "-v", *words, *given, repeats=1)
+    assert "+50.0pp [25.8, 70.1]" in done.out
+    texts = [
+        done.out,
+        *(re.sub("<script.*?</script>", "", p.read_text(), flags=re.S) for p in pages),
+    ]
+    guard = asked.tmp_path / "servers.yaml"
+    told = json.loads(guard.read_text())
+    told["models"]["same"] = told["models"]["served"]
+    guard.write_text(json.dumps(told))
+    several = ["compare", "--config", guard, "--base", "served", "--cand", "port", "--cand", "same"]
+    page = asked.tmp_path / "several.md"
+    more = ["--quiet", "--output-path", asked.tmp_path / "more", "-o", page]
+    both = run_here([*several, *words, *more], asked.capfd)
+    for text in (*texts, both.out, page.read_text()):
+        assert not re.search(r"\b(inf|nan)\b", text)
+    for text in (*texts, both.out):
+        assert "loops (text)" in text
+        assert "+50.0pp" in text
+
+
+def test_a_figure_without_a_direction_is_refused_with_what_to_name_instead(asked: Asked) -> None:
+    for asks in ("first_difference", "sums/first_difference=1pp", "first_difference=2%"):
+        done = asked.compare(right, right, "--gate-metric", asks, repeats=1)
+        assert done.code == 2
+        assert "first_difference_beyond_ties" in done.err.partition("hint:")[2], asks
+
+
+def test_one_note_tells_what_holds_for_both_models(asked: Asked) -> None:
+    def never_done(number: int, seed: int) -> tuple[str, str]:
+        return "Let me see whether", "length"
+
+    done = asked.compare(never_done, never_done, "--json", repeats=1)
+    found = [one for one in done.document["findings"] if one["kind"] == "first_answers_fail"]
+    assert len(found) == 1
+    assert found[0]["text"].startswith("of the first 20 answers of served and port each 20 are cut")
+    assert found[0]["values"]["models"] == ["served", "port"]

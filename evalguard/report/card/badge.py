@@ -9,7 +9,10 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.card.documents_asked import asked_in_part, partly_asked_text
 from evalguard.report.html.markup import make_tag
 from evalguard.report.words import rounding
-from evalguard.report.words.metric_labels import decisive_comparison, metric_margin
+from evalguard.report.words.metric_labels import (
+    decisive_comparison,
+    drift_size,
+)
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.shown_subtasks import judged_comparisons
 
@@ -98,10 +101,7 @@ def _regressed_words(report: CompareReport) -> str:
     worst = decisive_comparison(report)
     if worst is None or worst.key not in report.gate.regressed or worst.sigma is None:
         return "regressed beyond a limit"
-    size, _, _ = rounding.format_sigma_interval(
-        worst.sigma, worst.sigma_interval, margin=metric_margin(report, worst)
-    )
-    return f"regressed by {size.removeprefix('+')} sigma"
+    return f"regressed by {drift_size(report, worst).removeprefix('+')}"
 
 
 def _documents(report: CompareReport) -> int:

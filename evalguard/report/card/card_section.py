@@ -43,9 +43,10 @@ from evalguard.report.table import Table
 from evalguard.report.words import rounding
 from evalguard.report.words.distribution_texts import share_text
 from evalguard.report.words.metric_labels import (
+    drift_cells,
     format_percent,
     full_label,
-    metric_margin,
+    has_no_sigma,
     shown_interval,
 )
 from evalguard.report.words.plain_text import printable
@@ -198,13 +199,12 @@ def _metric_cell(row: LadderRow, key: Key, notes: _Notes) -> str:
         return f"{_NONE} {notes.mark(f'{full_label(found)}: {printable(found.reason)}')}"
     value = rounding.round_to_error(found.candidate, found.candidate_stderr)
     interval = shown_interval(found)
-    margin = metric_margin(report, found)
-    sigma, low, high = rounding.format_sigma_interval(found.sigma, interval, margin=margin)
-    if interval is not None:
+    sigma, low, high = drift_cells(report, found)
+    if interval is not None and low:
         sigma += f" [{low}, {high}]"
         if found.confidence != report.gate.confidence:  # of a run that stopped early
             sigma += f" {notes.mark(f'an interval at {format_percent(found.confidence)}')}"
-    elif found.sigma is None:
+    elif found.sigma is None or has_no_sigma(found):
         sigma += f" {notes.mark(f'{full_label(found)}: sigma has no size')}"
     else:
         sigma += f" {notes.mark(f'{full_label(found)}: sigma has no interval')}"

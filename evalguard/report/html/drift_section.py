@@ -73,7 +73,7 @@ def _shape_section(metric: MetricView, shape: DifferenceShape) -> ShapeSection:
     carried = "" if metric.influence is None else f"{metric.influence.carried} "
     return ShapeSection(
         label=metric.full_label,
-        sigma="" if metric.plot.sigma is None else f"{metric.sigma} sigma, ",
+        sigma="" if metric.plot.sigma is None else f"{metric.size}, ",
         moved=_moved_text(shape),
         tail=f"{carried}{_top_share_text(shape)}",
         pictures=_draw_shape(shape) if shape.moved >= _FEWEST_DOCUMENTS else (),

@@ -13,6 +13,8 @@ from evalguard.report.view.changed_answers import changed_answers_text
 from evalguard.report.view.influence_view import InfluenceView, influence_view
 from evalguard.report.words import rounding
 from evalguard.report.words.metric_labels import (
+    drift_cells,
+    drift_size,
     format_percent,
     full_label,
     is_said_ungated,
@@ -45,8 +47,9 @@ class MetricView:
         label: "perplexity", with the filter where it has a name; ``full_label`` with the task.
         base, candidate: the two values, with as many digits as both support; the ``_with_stderr``
             beside them each with its own standard error.
-        sigma: with a sign, "0" for bit-identical scores; ``low`` and ``high`` of its interval at
-            ``confidence``, "" without one.
+        sigma: with a sign, "0" for bit-identical scores; where the base does not scatter, the drift
+            in points ("+50.0pp"), or "-". ``low`` and ``high`` of its interval at ``confidence``,
+            "" without one; ``size`` the drift with its unit.
         gate_state: what it brought about, None where the gate does not judge it.
         shown: False for a subtask that did not drift, which a page may leave out.
         caveats: numbers in the report's list; ``remarks`` the texts of its own caveats.
@@ -67,6 +70,7 @@ class MetricView:
     base_with_stderr: str
     candidate_with_stderr: str
     sigma: str
+    size: str
     low: str
     high: str
     confidence: str
@@ -146,7 +150,7 @@ def _metric_view(
 ) -> MetricView:
     key, margin = c.key, metric_margin(report, c)
     pair = rounding.round_pair((c.base, c.base_stderr), (c.candidate, c.candidate_stderr))
-    sigma, low, high = rounding.format_sigma_interval(c.sigma, shown_interval(c), margin=margin)
+    sigma, low, high = drift_cells(report, c)
     told = (*c.caveats, *c.provenance)
     remarks = tuple(dict.fromkeys(printable(text).strip() for text in told))
     return MetricView(
@@ -163,6 +167,7 @@ def _metric_view(
         base_with_stderr=rounding.format_with_stderr(c.base, c.base_stderr),
         candidate_with_stderr=rounding.format_with_stderr(c.candidate, c.candidate_stderr),
         sigma="0" if c.bit_identical else sigma,
+        size="0 sigma" if c.bit_identical else drift_size(report, c),
         low="" if c.sigma_interval is None else low,
         high="" if c.sigma_interval is None else high,
         confidence=format_percent(c.confidence),

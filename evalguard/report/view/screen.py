@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,6 +22,7 @@ from evalguard.report.words.metric_labels import (
     decisive_comparison,
     drift_in_unit,
     full_label,
+    has_no_sigma,
     metric_margin,
     shown_interval,
     sigma_order,
@@ -112,11 +112,9 @@ def _drift_text(report: CompareReport, worst: Comparison) -> str:
     )
     if worst.bit_identical:
         return "0 sigma, bit-identical"
-    ends = (worst.sigma, *(shown_interval(worst) or ()))
-    if worst.base_stderr == 0.0 and any(one is not None and math.isinf(one) for one in ends):
+    if has_no_sigma(worst):
         size = drift_in_unit(worst) or _plain_drift(worst)
-        told = f"{sigma} sigma" if worst.sigma else "no sigma"
-        return f"{size} ({told}: the base's documents do not scatter)"
+        return f"{size} (no sigma: the base's documents do not scatter)"
     found = f"{sigma} sigma [{low}, {high}]" if worst.sigma_interval else f"{sigma} sigma"
     return ", ".join(filter(None, (found, drift_in_unit(worst))))
 

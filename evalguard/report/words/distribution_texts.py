@@ -9,10 +9,9 @@ from evalguard.core.scores import PERPLEXITIES
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.report.words import rounding
 from evalguard.report.words.metric_labels import (
+    drift_size,
     format_percent,
     metric_label,
-    metric_margin,
-    shown_interval,
 )
 from evalguard.report.words.plain_text import printable
 
@@ -111,8 +110,5 @@ def unmoved_perplexity_text(report: CompareReport, one: DistributionComparison) 
 
 
 def _outcome_with_sigma(report: CompareReport, comparison: Comparison) -> str:
-    sigma, _, _ = rounding.format_sigma_interval(
-        comparison.sigma, shown_interval(comparison), margin=metric_margin(report, comparison)
-    )
     held = "within the margin" if comparison.outcome == "degraded" else comparison.outcome
-    return f"{held} ({sigma} sigma)"
+    return f"{held} ({drift_size(report, comparison)})"

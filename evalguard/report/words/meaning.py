@@ -37,11 +37,12 @@ from evalguard.report.words.distribution_texts import distributions_moved_clause
 from evalguard.report.words.limit_texts import decisive_limit, limit_statement
 from evalguard.report.words.metric_labels import (
     decisive_comparison,
+    drift_cells,
     format_percent,
     full_label,
+    has_no_sigma,
     margin_words,
     metric_margin,
-    shown_interval,
     ungated_regression_text,
 )
 from evalguard.report.words.plain_text import printable
@@ -146,7 +147,7 @@ def _regressed(report: CompareReport, worst: Comparison) -> str:
     if worst.sigma is None or worst.sigma_interval is None or not _finite(worst):
         verb = "is" if worst.significant else "measures"
         return f"{candidate} {verb} worse than {base} {where}: {_clause(worst.reason)}"
-    size = f"by {_size(report, worst)} standard errors"
+    size = f"by {_size(report, worst)}"
     if worst.significant:
         return f"{candidate} is worse than {base} {size} {where} ({_certainty(report, worst)})"
     return (
@@ -158,10 +159,11 @@ def _regressed(report: CompareReport, worst: Comparison) -> str:
 def _undecided(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
     why = "" if worst.undecided is None else f": {undecided_text(worst)}"
+    name = "drift" if has_no_sigma(worst) else "sigma"
     return (
         f"{_documents(worst.n_used)} cannot tell whether {candidate} is worse than {base} by "
         f"more than {margin_words(report, worst, unit=' standard errors')} on {full_label(worst)} "
-        f"(sigma {_signed_size(report, worst)}, {_certainty(report, worst)}){why}"
+        f"({name} {_signed_size(report, worst)}, {_certainty(report, worst)}){why}"
     )
 
 
@@ -172,7 +174,7 @@ def _degraded(report: CompareReport, worst: Comparison) -> str:
         high, margin = worst.drift_interval[1], worst.tolerated
     beyond = ", although its interval reaches above" if high > margin else ""
     return (
-        f"{candidate} is worse than {base} by {_size(report, worst)} standard errors on "
+        f"{candidate} is worse than {base} by {_size(report, worst)} on "
         f"{full_label(worst)} ({_certainty(report, worst)}): real, but within the margin of "
         f"{margin_words(report, worst)}{beyond}"
     )
@@ -183,7 +185,7 @@ def _improved(report: CompareReport, worst: Comparison) -> str:
     if not _finite(worst):
         return f"{candidate} is better than {base} on {full_label(worst)}: {_clause(worst.reason)}"
     return (
-        f"{candidate} is better than {base} by {_size(report, worst)} standard errors on "
+        f"{candidate} is better than {base} by {_size(report, worst)} on "
         f"{full_label(worst)} ({_interval(report, worst)}), and measurably worse on no "
         f"{'other metric that the gate judges' if ungated_subtasks(report) else 'metric'}"
     )
@@ -204,8 +206,9 @@ def _unchanged(report: CompareReport, worst: Comparison) -> str:
         margin = "its own margin"
     return (
         f"{candidate} is not measurably worse than {base}: "
-        f"{'the largest' if several else 'its'} drift is {_signed_size(report, worst)} standard "
-        f"errors, on {full_label(worst)} ({_interval(report, worst)}), and "
+        f"{'the largest' if several else 'its'} drift is {_signed_size(report, worst)}"
+        f"{'' if has_no_sigma(worst) else ' standard errors'}, on {full_label(worst)} "
+        f"({_interval(report, worst)}), and "
         f"{'every' if several else 'the'} interval ends below {margin}"
     )
 
@@ -420,22 +423,19 @@ def _finite(comparison: Comparison) -> bool:
     return comparison.sigma is not None and abs(comparison.sigma) < float("inf")
 
 
-def _rounded(report: CompareReport, comparison: Comparison) -> tuple[str, str, str]:
-    return rounding.format_sigma_interval(
-        comparison.sigma, shown_interval(comparison), margin=metric_margin(report, comparison)
-    )
-
-
 def _signed_size(report: CompareReport, comparison: Comparison) -> str:
-    return "0" if comparison.bit_identical else _rounded(report, comparison)[0]
+    return "0" if comparison.bit_identical else drift_cells(report, comparison)[0]
 
 
 def _size(report: CompareReport, comparison: Comparison) -> str:
-    return _rounded(report, comparison)[0].lstrip("+-") or "-"
+    size = drift_cells(report, comparison)[0].lstrip("+-") or "-"
+    return size if has_no_sigma(comparison) else f"{size} standard errors"
 
 
 def _interval(report: CompareReport, comparison: Comparison) -> str:
-    _, low, high = _rounded(report, comparison)
+    _, low, high = drift_cells(report, comparison)
+    if not low:
+        return "no interval in sigma, for the base's documents do not scatter"
     if comparison.stopping is not None and comparison.stopping.early:
         documents = rounding.format_count(comparison.n)
         return f"sigma of all {documents} documents lies between {low} and {high}"

@@ -104,11 +104,8 @@ def ungated_regression_text(report: CompareReport) -> str:
     if not worse or not gated:
         return ""
     first = max(worse, key=sigma_order)
-    size, _, _ = rounding.format_sigma_interval(
-        first.sigma, first.sigma_interval, margin=metric_margin(report, first)
-    )
     more = f", and {len(worse) - 1} more" if len(worse) > 1 else ""
-    return f"not gated: {full_label(first)} {size} sigma{more}"
+    return f"not gated: {full_label(first)} {drift_size(report, first)}{more}"
 
 
 def outcome_words(report: CompareReport, comparison: Comparison) -> str:
@@ -155,23 +152,60 @@ def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "
 
 def drift_in_unit(comparison: Comparison) -> str:
     """Return the drift in points or percent where the margin is: "+4.6% [4.3, 5.0]"; else ""."""
+    found = None if is_in_sigma(comparison.margin_text) else _in_unit(comparison)
+    return "" if found is None else f"{found[0]} [{found[1]}, {found[2]}]"
+
+
+def drift_cells(report: CompareReport, comparison: Comparison) -> tuple[str, str, str]:
+    """Return a drift and the ends of its interval: in sigma where the base's documents scatter.
+
+    Where they do not a sigma has no size: in points, or "-" of a metric that has none.
+    """
+    if not has_no_sigma(comparison):
+        return rounding.format_sigma_interval(
+            comparison.sigma, shown_interval(comparison), margin=metric_margin(report, comparison)
+        )
+    return _in_unit(comparison) or ("-", "", "")
+
+
+def drift_size(report: CompareReport, comparison: Comparison) -> str:
+    """Return a drift with its unit: "+2.70 sigma", "+50.0pp"."""
+    size, _, _ = drift_cells(report, comparison)
+    return size if has_no_sigma(comparison) else f"{size} sigma"
+
+
+def has_no_sigma(comparison: Comparison) -> bool:
+    """Whether the base's documents do not scatter, so that sigma is infinite or has no ends."""
+    if comparison.base_stderr != 0.0 or comparison.bit_identical:
+        return False
+    ends = (comparison.sigma, *(shown_interval(comparison) or ()))
+    return any(end is not None and math.isinf(end) for end in ends)
+
+
+def _in_unit(comparison: Comparison) -> tuple[str, str, str] | None:
+    """The drift in the margin's unit, with its interval; of right and wrong answers in points."""
     given, size, ends = comparison.margin_text, comparison.drift, comparison.drift_interval
-    if is_in_sigma(given) or comparison.bit_identical:
-        return ""
-    margin = Margin.parse(given)
-    allowed, points = 100.0 * margin.value, margin.unit == "points"
-    scale = 100.0 if points else 100.0 / abs(comparison.base or math.nan)
-    if comparison.tolerated is None:  # a log scale, or a result of an earlier version
-        if comparison.sigma is None or not comparison.margin:
-            return ""
-        size, ends = comparison.sigma, comparison.sigma_interval
-        scale = allowed / comparison.margin
+    if comparison.bit_identical:
+        return None
+    if is_in_sigma(given):
+        if comparison.flips is None:
+            return None
+        allowed, points, scale = 0.0, True, 100.0
+    else:
+        margin = Margin.parse(given)
+        allowed, points = 100.0 * margin.value, margin.unit == "points"
+        scale = 100.0 if points else 100.0 / abs(comparison.base or math.nan)
+        if comparison.tolerated is None:  # a log scale, or a result of an earlier version
+            if comparison.sigma is None or not comparison.margin:
+                return None
+            size, ends = comparison.sigma, comparison.sigma_interval
+            scale = allowed / comparison.margin
     if size is None or ends is None or not all(map(math.isfinite, (scale, *ends))):
-        return ""
+        return None
     told, low, high = rounding.format_sigma_interval(
         size * scale, (ends[0] * scale, ends[1] * scale), margin=allowed
     )
-    return f"{told}{'pp' if points else '%'} [{low}, {high}]"
+    return f"{told}{'pp' if points else '%'}", low, high
 
 
 def shown_interval(comparison: Comparison) -> tuple[float, float] | None:

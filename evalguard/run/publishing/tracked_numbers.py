@@ -53,6 +53,11 @@ def _comparison_numbers(comparison: Comparison) -> Iterator[tuple[str, TrackedNu
     low, high = comparison.sigma_interval or (None, None)
     yield "sigma_low", low
     yield "sigma_high", high
+    # In units of the metric: known of a base, too, whose documents do not scatter.
+    low, high = comparison.drift_interval or (None, None)
+    yield "drift", comparison.drift
+    yield "drift_low", low
+    yield "drift_high", high
     for name in ("paired_stderr", "p_value", "bh_q_value", "n_used", "same_answer", "churn"):
         yield name, getattr(comparison, name)
     lost, won = comparison.flips or (None, None)

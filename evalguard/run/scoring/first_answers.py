@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from evalguard.core.answer_figures import WrittenAnswer, measure_figure
 from evalguard.core.rendered_prompt import thinking_of
@@ -140,13 +141,54 @@ def find_failing_answers(found: Sequence[FirstAnswers]) -> Iterator[Finding]:
     """One finding for each model: the first task, and in how many more it is so."""
     for model in dict.fromkeys(one.model for one in found):
         first, *more = (one for one in found if one.model == model)
-        finding = first.finding
-        if more:
-            tasks = f"{len(more):,} more task{'' if len(more) == 1 else 's'}"
-            values = {**finding.values, "more_tasks": tuple(one.task for one in more)}
-            text = f"{finding.text} (and so in {tasks})"
-            finding = replace(finding, text=text, values=values)
-        yield finding
+        yield _of_tasks(first.finding, tuple(one.task for one in more))
+
+
+def join_failing_answers(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Findings in their order, with one in place of two that say the same of two models.
+
+    It has both in ``models``.
+    """
+    left = list(findings)
+    while left:
+        first = left.pop(0)
+        same = [one for one in left if _say_the_same(first, one)]
+        left = [one for one in left if one not in same]
+        names = [str(one.values["model"]) for one in (first, *same)] if same else []
+        yield _of_models(first, names) if same else first
+
+
+def _say_the_same(one: Finding, other: Finding) -> bool:
+    if one.kind != "first_answers_fail" or (one.kind, one.task) != (other.kind, other.task):
+        return False
+    return {**one.values, "model": ""} == {**other.values, "model": ""}
+
+
+def _of_models(finding: Finding, names: Sequence[str]) -> Finding:
+    told: dict[str, Any] = dict(finding.values)
+    found = FirstAnswers(
+        model=f"{' and '.join(names)} each",
+        task=finding.task,
+        n=told["answers"],
+        limit=told["max_gen_toks"],
+        cut=told["cut"],
+        empty=told["empty"],
+        unclosed=told["unclosed_thinking"],
+        loops=told["loops"],
+        unfound=told["no_answer"],
+        cut_unfound=0,
+    ).finding
+    found = _of_tasks(found, told.get("more_tasks", ()))
+    return replace(found, values={**found.values, "model": names[0], "models": tuple(names)})
+
+
+def _of_tasks(finding: Finding, more: tuple[str, ...]) -> Finding:
+    """A finding of a task that is one of more tasks, too."""
+    if not more:
+        return finding
+    tasks = f"{len(more):,} more task{'' if len(more) == 1 else 's'}"
+    values = {**finding.values, "more_tasks": more}
+    return replace(finding, text=f"{finding.text} (and so in {tasks})", values=values)
 
 
 def look_at_answers(
