@@ -133,8 +133,11 @@ def _heading(task: str, plans: Sequence[MetricPlan], width: int) -> Text:
 def _cells(plan: MetricPlan, *, own: bool) -> list[str]:
     """Drift seen and documents; with ``own`` beside the metric's own margin."""
     low, high = plan.detectable_sigma_range or (math.nan, math.nan)
+    seen = f"{_sigma(plan.detectable_sigma)} [{_sigma(low)}, {_sigma(high)}]"
+    if plan.detectable_sigma is None and plan.detectable_change is not None:
+        seen = f"{100.0 * plan.detectable_change:.2g}pp"
     return [
-        f"{_sigma(plan.detectable_sigma)} [{_sigma(low)}, {_sigma(high)}]",
+        seen,
         (f"{plan_margin_text(plan)}: " if own else "")
         + _documents(plan.needed_to_detect, plan.needed_to_detect_range),
         _documents(plan.needed_to_decide, plan.needed_to_decide_range),

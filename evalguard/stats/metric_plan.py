@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from evalguard.core.verdict import Margin
+from evalguard.stats.compare_scores import FIGURE_MARGIN
 from evalguard.stats.documents_needed import decidable_ratio, documents_to_decide
 from evalguard.stats.flip_power import (
     detectable_flip_drift,
@@ -34,7 +35,8 @@ class MetricPlan:
         margin: the drift that matters, in sigma; None where it is known in another unit only.
             ``given``: as it was given; None for a number of sigmas.
         base_stderr: the base's standard error over n documents, in units of the metric.
-        detectable_sigma: the smallest drift that n documents detect; None without numbers.
+        detectable_sigma: the smallest drift that n documents detect; None without numbers, and
+            where the base does not scatter.
         detectable_sigma_range, needed_to_detect_range: what the pilot leaves open.
         needed_to_show_harmless_range, needed_to_decide_range: likewise.
         detectable_change: the same in units of the metric.
@@ -93,6 +95,9 @@ def plan_metric(
     """
     given = margin if isinstance(margin, Margin) else Margin(margin)
     base_stderr = pilot.base_stderr * math.sqrt(pilot.n / n)
+    if pilot.in_points:
+        given = FIGURE_MARGIN if given.unit == "sigma" else given
+        base_stderr = 1.0 / math.sqrt(n)
     in_sigma = given.value if given.unit == "sigma" else None
     if not pilot.problem:
         base = math.nan if pilot.base is None else pilot.base
@@ -107,16 +112,17 @@ def plan_metric(
     at = rule(pilot, pilot.ratio, n, in_sigma, alpha, power)
     tolerated, aim = in_sigma / math.sqrt(n), (alpha, power, metrics)
     deciding = [_deciding(pilot, ratio, tolerated, *aim) for ratio in pilot.ratio_range]
+    sigma = None if pilot.in_points else at.sigma
     return MetricPlan(
         pilot=pilot,
         n=n,
-        margin=in_sigma,
+        margin=None if pilot.in_points else in_sigma,
         given=given,
         alpha=alpha,
         power=power,
-        base_stderr=base_stderr,
-        detectable_sigma=at.sigma,
-        detectable_sigma_range=(ends[0].sigma, ends[1].sigma),
+        base_stderr=0.0 if pilot.in_points else base_stderr,
+        detectable_sigma=sigma,
+        detectable_sigma_range=None if sigma is None else (ends[0].sigma, ends[1].sigma),
         detectable_change=at.sigma * base_stderr,
         needed_to_detect=at.detect,
         needed_to_detect_range=(ends[0].detect, ends[1].detect),

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.comparison import Comparison
+from evalguard.core.figure_names import is_figure
 from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.estimate import SIGN_FLIP
@@ -42,6 +44,8 @@ class Pilot:
         flip_rate: share of documents that flip, for 0/1 metrics; else None.
         is_share: whether the metric lies between 0 and 1 by its kind, so that a margin of it may be
             in points.
+        in_points: the base's documents do not scatter, of a figure of generated answers, whose
+            margin is in points then: scatters and ``ratio`` are in units of the metric.
         problem: why there are no such numbers, or "".
     """
 
@@ -58,18 +62,19 @@ class Pilot:
     ratio_range: Range = (0.0, math.inf)
     flip_rate: float | None = None
     is_share: bool = False
+    in_points: bool = False
     problem: str = ""
     caveats: tuple[str, ...] = ()
 
     @property
     def scatter_ratio(self) -> float | None:
         """Paired standard error over the base's; None without numbers."""
-        return None if self.problem else self.ratio
+        return None if self.problem or self.in_points else self.ratio
 
     @property
     def scatter_ratio_range(self) -> Range | None:
         """What the pilot leaves open of it."""
-        return None if self.problem else self.ratio_range
+        return None if self.problem or self.in_points else self.ratio_range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +143,16 @@ def _pilot(
     of: Comparison, scatter: _Scatter, confidence: float, *, caveats: tuple[str, ...]
 ) -> Pilot:
     n = of.n_used
+    root = math.sqrt(n)
+    in_points = n > 1 and scatter.base == 0.0 and _is_share_figure(of)
+    if in_points:
+        scatter = replace(scatter, base=1.0 / root)
     problem = _problem(scatter, n)
     if problem:
         return _without_numbers(of, problem, confidence)
-    root = math.sqrt(n)
-    below = scatter_factors(n, kurtosis=scatter.base_kurtosis, confidence=confidence)
+    below = (1.0, 1.0)
+    if not in_points:
+        below = scatter_factors(n, kurtosis=scatter.base_kurtosis, confidence=confidence)
     flip_rate = None
     if scatter.flips is None:
         ratio = scatter.paired / scatter.base
@@ -166,8 +176,13 @@ def _pilot(
         ratio=ratio,
         ratio_range=spread,
         flip_rate=flip_rate,
+        in_points=in_points,
         caveats=caveats,
     )
+
+
+def _is_share_figure(of: Comparison) -> bool:
+    return is_figure(of.filter, of.metric) and FIGURES[of.metric].unit == "share"
 
 
 def _flip_range(flips: int, n: int, base_scatter: float, below: Range, confidence: float) -> Range:

@@ -234,3 +234,21 @@ def test_one_note_tells_what_holds_for_both_models(asked: Asked) -> None:
     assert len(found) == 1
     assert found[0]["text"].startswith("of the first 20 answers of served and port each 20 are cut")
     assert found[0]["values"]["models"] == ["served", "port"]
+
+
+def test_a_figure_of_a_base_that_does_not_scatter_is_planned_in_points(asked: Asked) -> None:
+    done = asked.compare(right, looping, "--json", "--gate-metric", "loops", repeats=1)
+    stored = ["plan", "--run", done.document["run_folder"]]
+    guard = asked.tmp_path / "servers.yaml"
+    told = json.loads(guard.read_text())
+    guard.write_text(json.dumps(told | {"gate": {"metrics": {"loops": {}}}}))
+    models = ["plan", "--config", guard, "--base", "served", "--cand", "port"]
+    for words in (stored, models):
+        planned = run_here([*words, "--json"], asked.capfd)
+        assert planned.code == 0, planned.out
+        loops = next(one for one in planned.document["metrics"] if one["metric"] == "loops")
+        assert (loops["margin_text"], loops["reason"]) == ("1pp", "")
+        assert (loops["detectable_sigma"], loops["margin"]) == (None, None)
+        assert 0.3 < loops["detectable_change"] < 0.7
+        assert loops["needed_to_detect"] > 10_000
+    assert "pp" in run_here(models, asked.capfd).out

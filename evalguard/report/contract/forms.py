@@ -110,6 +110,7 @@ FORMS: Mapping[type, Form] = {
         names={"n": "pilot_n", "problem": "reason"},
         leave_out=(
             "confidence", "base_stderr", "base_scatter", "ratio", "ratio_range", "is_share",
+            "in_points",
         ),
         add=_added("scatter_ratio", "scatter_ratio_range"),
     ),

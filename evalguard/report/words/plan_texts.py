@@ -67,7 +67,7 @@ def plan_conclusion(report: PlanReport) -> str:
         return "Nothing can be planned from this pilot."
     worst = max(plans, key=_shortage)
     margin = plan_margin_text(worst)
-    if worst.given is not None and worst.given.unit != "sigma":
+    if worst.given is not None and worst.given.unit != "sigma" and worst.margin is not None:
         margin += f" ({worst.margin:.2g} sigma)"
     where = f"{printable(worst.pilot.task)} {plan_metric_name(worst)}"
     sure = _most_documents(worst)
