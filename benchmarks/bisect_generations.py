@@ -109,8 +109,11 @@ def served(seed: int, number: int, folder: Path) -> Row:
     return _searched(number, kind, guilty, guard, folder)
 
 
-def local(seed: int, number: int, folder: Path) -> Row:
-    """A trained model that one setting makes loop, run on, or differ."""
+def local(seed: int, number: int, folder: Path, *, repeats: int = 0) -> Row:
+    """A trained model that one setting makes loop, run on, or differ.
+
+    ``repeats``: sampled answers to each document, at temperature 0.8; 0: a greedy one.
+    """
     draws = random.Random(f"{seed} {number}")
     kind = sorted(FAULTS)[number % len(FAULTS)]
     guilty, value = draws.choice(FAULTS[kind])
@@ -128,8 +131,11 @@ def local(seed: int, number: int, folder: Path) -> Row:
         "doc_to_text": "{{context}}",
         "doc_to_target": "{{target}}",
         "generation_kwargs": {"until": ["\n"], "max_gen_toks": _STORY_TOKENS, "do_sample": False},
+        "repeats": max(repeats, 1),
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     }
+    if repeats:
+        task["generation_kwargs"] |= {"do_sample": True, "temperature": 0.8}
     (folder / "stories.yaml").write_text(yaml.safe_dump(task))
     names = draws.sample(sorted(SETTINGS), len(SETTINGS))
     settings = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from evalguard.core.chat_requests import read_chat_document
 from evalguard.core.documents.columns import Rows, column_of
@@ -62,6 +63,7 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
             tokens=shown,
             expected=_expected(doc),
             thinking_open=_is_asked_to_think(asked),
+            drawn=_is_drawn(asked),
         )
         yield AnsweredRow(doc_id, digest, answers)
 
@@ -76,11 +78,27 @@ def _expected(doc: Value) -> ExpectedAnswer | None:
 
 def _is_asked_to_think(asked: Value) -> bool:
     """Whether the prompt of a document's first request ends in a thinking part."""
-    if not isinstance(asked, (list, tuple)) or not asked or not isinstance(asked[0], str):
+    prompt = next(iter(_first_arguments(asked)), None)
+    return isinstance(prompt, str) and thinking_of(prompt) == "open"
+
+
+def _is_drawn(asked: Value) -> bool:
+    """Whether the text for a document's first request is drawn at a temperature above 0."""
+    *_, options = [None, *_first_arguments(asked)]
+    if not isinstance(options, dict) or options.get("do_sample") is False:
         return False
+    temperature = options.get("temperature")
+    if isinstance(temperature, (int, float)):
+        return temperature > 0.0
+    return bool(options.get("do_sample"))
+
+
+def _first_arguments(asked: Value) -> list[Any]:
+    """lm-eval's arguments of a document's first request; [] where they are not shown."""
+    if not isinstance(asked, (list, tuple)) or not asked or not isinstance(asked[0], str):
+        return []
     try:
         arguments = json.loads(asked[0])
     except ValueError:
-        return False
-    prompt = arguments[0] if isinstance(arguments, list) and arguments else None
-    return isinstance(prompt, str) and thinking_of(prompt) == "open"
+        return []
+    return arguments if isinstance(arguments, list) else []

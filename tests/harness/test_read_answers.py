@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from evalguard.core.chat_requests import PLACE, ChatRequest
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.harness.read_answers import read_answers
@@ -13,12 +15,19 @@ from evalguard.stats.answers.document_answers import DocumentAnswers, figure_val
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
 
-def answers(text: str, *, prompt: str = "", doc: Any = None, message: str = "") -> DocumentAnswers:
+def answers(
+    text: str,
+    *,
+    prompt: str = "",
+    doc: Any = None,
+    message: str = "",
+    options: dict[str, Any] | None = None,
+) -> DocumentAnswers:
     row: dict[str, Any] = {
         "doc_id": 0,
         "doc_hash": "a",
         "doc": json.dumps(doc or {}),
-        "arguments": [json.dumps([prompt, {}])],
+        "arguments": [json.dumps([prompt, options or {}])],
         "text": [text],
         "generated": GeneratedDocument(ended=("length",), messages=(message,)).written,
     }
@@ -32,6 +41,20 @@ def test_a_prompt_that_ends_in_a_thinking_part_opens_the_answers() -> None:
     assert figure_value("unclosed_thinking", answers("Hm. So", prompt=asked)) == 1.0
     assert figure_value("unclosed_thinking", answers("Hm.\n</think>\n4", prompt=asked)) == 0.0
     assert figure_value("unclosed_thinking", answers("Four.", prompt="2 + 2?")) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ({}, False),
+        ({"do_sample": False, "temperature": 0.8}, False),
+        ({"do_sample": True, "temperature": 0.0}, False),
+        ({"temperature": 0.8}, True),
+        ({"do_sample": True}, True),
+    ],
+)
+def test_answers_at_a_temperature_above_0_are_drawn(options: dict[str, Any], drawn: bool) -> None:
+    assert answers("Four.", options=options).drawn == drawn
 
 
 def test_a_chat_request_says_by_itself_what_is_expected() -> None:

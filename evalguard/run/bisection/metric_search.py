@@ -22,7 +22,7 @@ from evalguard.run.bisection.settings_oracle import (
     SettingsOracle,
 )
 from evalguard.run.bisection.stoppable_oracle import StoppableOracle
-from evalguard.run.bisection.written_texts import document_costs
+from evalguard.run.bisection.written_texts import are_drawn, document_costs
 from evalguard.run.modules.trace_prior import weigh_settings
 
 
@@ -100,6 +100,7 @@ def _run_search(
     plan: SearchPlan, oracle: SettingsOracle, asked: StoppableOracle, progress: BisectionProgress
 ) -> BisectResult:
     scale = oracle.scale
+    counted = isinstance(scale, FigureScale) and not are_drawn(plan.scored[1], scale)
     return find_culprits(
         asked,
         oracle.settings,
@@ -112,7 +113,7 @@ def _run_search(
         on_event=progress,
         unit=scale.sigma,
         level=plan.level if isinstance(scale, (DocumentScale, FigureScale)) else None,
-        counted=isinstance(scale, FigureScale),
+        counted=counted,
         document_costs=document_costs(plan, scale) if isinstance(scale, FigureScale) else None,
         base_scores=plan.subject.base,
         prior=weigh_settings(plan.ratios, plan.settings.values()),

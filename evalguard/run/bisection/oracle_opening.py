@@ -40,6 +40,7 @@ from evalguard.run.bisection.settings_oracle import (
     SearchedLimit,
     SearchScale,
 )
+from evalguard.run.bisection.written_texts import are_drawn
 from evalguard.run.cache_limit import limit_cache
 from evalguard.run.executing.reused_model import ReusedModel
 from evalguard.run.executing.work import WorkRunner
@@ -82,7 +83,8 @@ def open_model_oracle(
         if inquiry.held_to is not None and isinstance(inquiry.held_to.scale, FigureScale):
             seed = surroundings.choices.task_options.seed
             _set_figure(inquiry.held_to.scale, inquiry, tables, asking, seed=seed)
-            as_compared = True  # in other batches, at worst; nobody writes both ends once more
+            if not are_drawn(inquiry.scored[1], inquiry.held_to.scale):
+                as_compared = True  # in other batches, at worst; nobody writes both ends once more
         elif inquiry.held_to is not None:
             _set_limit(inquiry.held_to, place, asking, workers, stack)
         scale = _searched_scale(inquiry.held_to, tables, _population(place, reference))
@@ -124,12 +126,18 @@ def _set_figure(
     *,
     seed: int,
 ) -> None:
-    """Ask for a figure: first what the candidate changes, and no text longer than it takes."""
+    """Ask for a figure: first what the candidate changes, and no text longer than it takes.
+
+    Texts that are drawn at random are asked for whole, in the comparison's blocks: a block has one
+    seed, so that the same settings write the same texts there, and nowhere else.
+    """
     task, _, figure = inquiry.key
     samples = inquiry.scored[0].samples
     base = answers_by_document(task, samples[task].samples) if task in samples else {}
     asking.limit = scale
     asking.base_answers = base if FIGURES[figure].paired else {}
+    if are_drawn(inquiry.scored[1], scale):
+        return
     asking.early_ends = EarlyEnds.for_figure(figure, inquiry.candidate, base)
     if tables is not None:
         ours, theirs = (scale.values(table) for table in tables)

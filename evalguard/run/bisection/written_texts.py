@@ -38,6 +38,11 @@ def written_by(side: ScoredSide, scale: FigureScale) -> Mapping[int, DocumentAns
     return {doc: answers[doc] for doc in scale.doc_ids if doc in answers}
 
 
+def are_drawn(side: ScoredSide, scale: FigureScale) -> bool:
+    """Whether a side's texts are drawn at random, so that another block draws other ones."""
+    return any(one.drawn for one in written_by(side, scale).values())
+
+
 def document_costs(plan: SearchPlan, scale: FigureScale) -> tuple[Floats, Floats] | None:
     """Characters that either side generated for each document, (n,); None where one is unknown."""
     sides = [written_by(side, scale) for side in plan.scored]

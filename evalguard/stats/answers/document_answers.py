@@ -21,6 +21,7 @@ class DocumentAnswers:
         tokens: of each text; () where nobody shows them.
         expected: structure that each has to have; None: nobody says.
         thinking_open: the prompt ends in a thinking part, which each has to close.
+        drawn: at a temperature above 0; False where nobody says.
     """
 
     texts: Sequence[str]
@@ -28,6 +29,7 @@ class DocumentAnswers:
     tokens: Sequence[GeneratedTokens | None] = ()
     expected: ExpectedAnswer | None = None
     thinking_open: bool = False
+    drawn: bool = False
 
     @property
     def repeats(self) -> int:
