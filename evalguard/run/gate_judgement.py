@@ -11,7 +11,7 @@ from evalguard.core.across_tasks import AcrossTasks, Key
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
-from evalguard.core.figure_names import figure_named
+from evalguard.core.figure_names import figure_named, split_name
 from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate import Gate, GateResult, metric_names
 from evalguard.core.reports.findings import Finding
@@ -110,6 +110,7 @@ def judge_comparisons(
             *undirected,
             *_ungated_notes(comparisons, judged.gated),
             *_misspelled_metrics(gate.advisory, known),
+            *_misspelled_tasks(gate.declared, {one.comparison.task for one in compared}),
         ),
         findings=(
             *gate.find_unused_waivers(comparisons, judged),
@@ -129,7 +130,7 @@ def _missing_metric(name: str, known: Collection[str]) -> Comparison:
     if figure_named(name) is not None:
         reason = (
             f"the gate lists {name}, a figure of generated answers, and "
-            f"{f'of {task}' if task else 'of no task'} answers are known: name a task that "
+            f"{f'of {task} no' if task else 'of no task'} answers are known: name a task that "
             "generates, and sides that keep their texts"
         )
     return failed_comparison((task or "any task", filter_name or "none", metric), reason)
@@ -140,6 +141,15 @@ def _misspelled_metrics(advisory: Sequence[str], known: Collection[str]) -> Iter
     for name in advisory:
         if name not in known and (meant := nearest(name, known)):
             yield f"the gate lists {name} as advisory, and it was not compared{meant}"
+
+
+def _misspelled_tasks(declared: Sequence[str], asked: Collection[str]) -> Iterator[str]:
+    """Tasks that a guard file expects answers of, not asked, and much like one that was."""
+    tasks = dict.fromkeys(split_name(name)[0] for name in declared)
+    others = [task for task in asked if task not in tasks]
+    for task in tasks:
+        if task not in asked and (meant := nearest(task, sorted(others))):
+            yield f"answers: of the guard file lists {task}, which was not asked{meant}"
 
 
 def _ungated_notes(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> Iterator[str]:

@@ -156,6 +156,27 @@ def test_answers_without_stop_reasons_leave_out_what_was_cut(here: Path) -> None
     assert limited.exit_code == 3  # what is asked for by name, and not known, is no pass
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gate_limits": {"cut": 0}},
+        {"gate_limits": {"calls/cut": "2%"}},
+        {"gate_limits": {"cut": None}},
+        {"gate_limits": {"cut": "1pp"}},
+        {"gate_limits": {"calls/cut": None}},
+    ],
+    ids=str,
+)
+def test_a_figure_that_somebody_names_is_missed_where_no_answer_shows_it(
+    here: Path, asked: dict[str, Any]
+) -> None:
+    base = ChatServer(answer=calling("get_weather", VALID))
+    silent = ChatServer(answer=calling("get_weather", VALID), reasons=False)
+    result = compared(base, silent, write(here, 4), **asked)
+    assert result.exit_code == 3
+    assert "nobody says which texts were cut" in " ".join(result.render().split())
+
+
 def test_json_is_judged_by_the_schema_of_its_request(here: Path) -> None:
     asked = {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}
 

@@ -206,3 +206,17 @@ def test_an_advisory_name_that_is_much_like_a_metric_of_the_run_is_asked_about()
     assert found.notes == (
         "the gate lists u/ac as advisory, and it was not compared; did you mean 'u/acc'?",
     )
+
+
+def test_a_task_with_expected_answers_that_is_much_like_one_that_was_asked_is_asked_about():
+    gate = Gate(declared=("sum/valid_json", "poems/valid_json", "other/valid_json"))
+    found = judged(pair_of("sums"), pair_of("poem"), gate=gate)
+    assert found.notes == (
+        "answers: of the guard file lists sum, which was not asked; did you mean 'sums'?",
+        "answers: of the guard file lists poems, which was not asked; did you mean 'poem'?",
+    )
+
+
+def test_siblings_that_a_run_leaves_out_are_not_asked_about():
+    gate = Gate(declared=("sums_a/loops", "sums_b/loops"))
+    assert not judged(pair_of("sums_a"), gate=gate).notes

@@ -67,7 +67,8 @@ _TOOLS_HINT = (
     "NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja"
 )
 _URL_HINT = (
-    "base_url must lead to the server's completions, e.g. http://127.0.0.1:8000/v1/completions"
+    "base_url must lead to the server's completions, e.g. http://127.0.0.1:8000/v1/completions, "
+    "or /v1/chat/completions for chat"
 )
 
 

@@ -52,12 +52,15 @@ def with_named_figures(
 
 
 def _unknown_keys(tables: Sequence[ScoreTable], gate: Gate) -> set[tuple[str, str, str]]:
-    """Figures that no answer shows, and that are gated only where one does."""
-    names = set(gate.figures_where_known) - set(replace(gate, figures_where_known=()).figure_names)
+    """Figures that no answer shows, and that are gated only where one does.
+
+    One that is asked for in any other way, of its task or of every task ("cut"), is missed.
+    """
+    missed = replace(gate, figures_where_known=()).figure_names
     return {
         table.key
         for table in tables
-        if table.figure and np.isnan(table.values).all() and _is_named(table, [*names])
+        if table.figure and np.isnan(table.values).all() and not _is_named(table, missed)
     }
 
 
