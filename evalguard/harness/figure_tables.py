@@ -30,6 +30,7 @@ from evalguard.stats.answers.uninformative import WITHOUT_ANSWER, with_uninforma
 EXPECTED = "answers"
 """Key of a table's ``run``: what structure a guard file says that answers must have."""
 Answered = Mapping[int, DocumentAnswers]
+_OF_ODDS = "first_difference_beyond_ties"
 # What texts of white space alone do not make good: they neither loop nor differ.
 _SAY_SOMETHING_OF_EMPTY = ("tokens", "cut", "empty", "no_answer", "refused")
 
@@ -184,8 +185,21 @@ def with_paired_figures(
             doc: paired_figure_value(name, ours[doc], others[doc]) for doc in ours if doc in others
         }
         values[key] = {doc: value for doc, value in found.items() if value is not None}
+        unknown = [doc for doc, value in found.items() if value is None]
+        if name == _OF_ODDS and unknown and not any(values[key].values()):
+            told = (*unknown, *(doc for doc in values[key] if ours[doc].texts != others[doc].texts))
+            if not any(_shows_odds(ours[doc]) and _shows_odds(others[doc]) for doc in told):
+                values[key] = {}  # only answers that are the same would count
     nothing = {key: dict.fromkeys(of, 0.0) for key, of in values.items()}
     return _filled(base, nothing), _filled(candidate, values)
+
+
+def _shows_odds(answers: DocumentAnswers) -> bool:
+    """Whether the margins of any generated token are shown."""
+    return any(
+        one.tokens is not None and bool(np.isfinite(one.tokens.margins).any())
+        for one in answers.written
+    )
 
 
 def _filled(

@@ -177,6 +177,24 @@ def test_a_figure_that_somebody_names_is_missed_where_no_answer_shows_it(
     assert "nobody says which texts were cut" in " ".join(result.render().split())
 
 
+@pytest.mark.parametrize("limit", [None, "20pp", "90%"])
+def test_answers_that_differ_without_shown_tokens_are_not_taken_for_the_same(
+    here: Path, limit: str | None
+) -> None:
+    def other(asked: Mapping[str, Any]) -> Any:
+        said = asked["messages"][-1]["content"]
+        return {"role": "assistant", "content": f"{'on' if '1' in said else 'to'} {said}"}
+
+    result = compared(
+        ChatServer(answer=lambda _: None),
+        ChatServer(answer=other),
+        write(here, 12, tools=[]),
+        gate_limits={"first_difference_beyond_ties": limit},
+    )
+    assert result.exit_code == 3
+    assert "tokens are not shown" in " ".join(result.render().split())
+
+
 def test_json_is_judged_by_the_schema_of_its_request(here: Path) -> None:
     asked = {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}
 
