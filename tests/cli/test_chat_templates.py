@@ -128,4 +128,5 @@ def test_a_setting_of_thinking_is_meant_to_change_prompts(asked: Run) -> None:
     ran = asked("silent", "--json")
     (found,) = (one for one in ran.document["findings"] if one["kind"] == "prompts_differ")
     assert "thinking: not begun and switched off (an empty thinking part)" in found["text"]
-    assert [one["outcome"] for one in ran.document["comparisons"]] != ["failed"]
+    # what is wrong with these answers is not that their prompts differ
+    assert all("both models score 0" in one["reason"] for one in ran.document["comparisons"])

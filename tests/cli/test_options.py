@@ -17,6 +17,7 @@ from evalguard.run.options import CompareOptions, make_options
 SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "cluster": (("--cluster", "passage"), "passage"),
     "tasks": (("--tasks", "a, b"), ("a", "b")),
+    "requests": (("--requests", "calls.jsonl"), Path("calls.jsonl")),
     "include_path": (("--include-path", "x", "--include_path", "y"), (Path("x"), Path("y"))),
     "base_model_args": (("--base_model_args", "dtype=float32,n=1"), {"dtype": "float32", "n": 1}),
     "cand_model_args": (("--cand-model-args", '{"dtype": "float16"}'), {"dtype": "float16"}),

@@ -216,4 +216,4 @@ def test_schemas_are_printed_by_name(run: Run) -> None:
     unknown = run("schema", "tensor")
     assert unknown.code == 2
     assert "did you mean 'tensors'" in unknown.err
-    assert "schemas: guard, compare, floor, nightly, noise, tensors" in unknown.err
+    assert "schemas: guard, compare, floor, nightly, noise, plan, tensors" in unknown.err

@@ -185,6 +185,7 @@ class WrittenTexts:
 
     Attributes:
         tokens: None where a model does not show them.
+        characters: of all texts.
     """
 
     tokens: int | None

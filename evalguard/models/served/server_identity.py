@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.redaction import redact_value, redacted_text
 from evalguard.errors import UsageError
+from evalguard.models.served.answer_checks import method_module
 from evalguard.models.served.context_length import LENGTH_KEYS
 from evalguard.models.served.exchange import ask_server
 
@@ -43,12 +44,16 @@ def read_server_facts(lm: Any) -> dict[str, Value]:
 def settle_model_name(lm: Any) -> None:
     """Give a client the name of the one model that its server lists, where nobody gave one.
 
+    Only servers in OpenAI's form are asked by such a name.
+
     Raises:
         UsageError: the server lists several, or none.
         Exception: it does not answer.
     """
     url = str(lm.base_url or "")
     if lm.model or not url.startswith(("http://", "https://")):
+        return
+    if method_module(lm, "_create_payload") != "openai_completions":
         return
     page = f"{_prefix(url)}/models"
     answer = ask_server(lm, page, seconds=_PATIENCE)
