@@ -55,6 +55,8 @@ def test_where_nothing_is_known_there_is_no_share() -> None:
     assert found.beyond_ties is None
     assert found.position is None
     assert found.differ == 3
+    # answers that are the same are not the share of those that differ
+    assert tally(None, None, unknown=3).beyond_ties is None
 
 
 def test_answers_that_are_all_the_same_differ_nowhere() -> None:

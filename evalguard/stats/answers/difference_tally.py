@@ -26,7 +26,7 @@ class DifferenceTally:
 
     def __init__(self) -> None:
         self._doc_ids: list[int] = []
-        self._differ = 0
+        self._differ = self._judged = 0
         self._positions: list[float] = []
         self._beyond: list[float | None] = []
         self._examples: list[FirstDifference] = []
@@ -53,6 +53,7 @@ class DifferenceTally:
         unknown = any(one.near_tie is None for one in there)
         self._doc_ids.append(doc_id)
         self._differ += bool(there)
+        self._judged += bool(there) and not unknown
         self._positions += [mean(positions)] if positions else []
         beyond = [float(one is not None and one.near_tie is False) for one in found]
         self._beyond.append(None if unknown else mean(beyond))
@@ -73,6 +74,8 @@ class DifferenceTally:
         known = np.array([one is not None for one in self._beyond], dtype=np.bool_)
         values = np.array([one for one in self._beyond if one is not None], dtype=np.float64)
         doc_ids = np.array(self._doc_ids, dtype=np.int64)[known]
+        # Where no difference can be judged, only answers that are the same would count.
+        shown = len(values) > 0 and (self._judged > 0 or not self._differ)
         return FirstDifferences(
             n=len(self._doc_ids),
             differ=self._differ,
@@ -81,7 +84,7 @@ class DifferenceTally:
             beyond_ties=compare_figures(
                 np.zeros(len(values)), values, confidence=confidence, labels=labels(doc_ids)
             )
-            if len(values)
+            if shown
             else None,
             examples=tuple(self._worst()),
         )
