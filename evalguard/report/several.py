@@ -140,7 +140,9 @@ def _short_verdicts(report: SeveralReport) -> list[tuple[str, str]]:
 def _short_notes(report: SeveralReport) -> list[tuple[str, str]]:
     """What else there is to say, causes and what the engine does before all."""
     causes = [(one, cause_line(one)) for one in report.reports if state_of(one) != "passed"]
+    of_steps = [cause_line(step.report, step_name(step.names)) for step in report.steps]
     return [
+        *(("", text) for text in of_steps if text),
         *((f"{candidate_name(one)}  ", text) for one, text in causes if text),
         *(("", text) for text in split_texts(report, most=_MOST_SPLITS)),
         *(("", f"{text}.") for text in dash_reasons(report)),
@@ -301,7 +303,7 @@ def _next_lines(report: SeveralReport, width: int, *, folded: bool = False) -> l
         lines += next_lines(step, command, width)
     if shown is None or shown.run_folder is None:
         return lines
-    text = "More: the same command with -v; a model card of all: evalguard card RUN..."
+    text = "More: the same command with -v. All runs as a model card: `evalguard card`"
     lines += wrap_prose(text, width, style="dim")
     if not folded:
         lines += wrap_prose("One run, each in its folder:", width, style="dim")

@@ -196,7 +196,7 @@ def test_a_verdict_without_a_number_is_cut_to_its_line_where_the_screen_is_full(
 def test_a_finished_ladder_leads_to_its_card() -> None:
     saved = candidate("q8_0", size=gguf(818_176), run_folder="reports/of-q8_0")
     text = " ".join(lines_of(SeveralReport(base="orig", candidates=(saved,))))
-    assert "evalguard card RUN..." in text
+    assert "as a model card: `evalguard card`" in text
 
 
 def test_what_is_not_known_of_a_row_has_a_dash_and_a_reason() -> None:

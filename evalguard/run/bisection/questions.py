@@ -140,7 +140,9 @@ class BlockScoring:
         table = next((table for table in tables if table.key == self.key), None)
         found: dict[int, float] = {}
         if table is not None:
-            found = {**values_by_document(table)}
+            pairs = zip(table.doc_ids.tolist(), table.values.tolist(), strict=True)
+            # of a figure NaN is a document that it is not known of; a score of NaN is the search's
+            found = {**values_by_document(table)} if table.figure else dict(pairs)
         wanted = [self.rows[row] for row in block.documents.tolist()]
         missing = [doc_id for doc_id in wanted if doc_id not in found]
         if missing:
