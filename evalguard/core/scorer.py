@@ -24,6 +24,9 @@ RollingBos = Literal["lm-eval", "once"]
 # Why a generated text ended: by itself or at a stop string, at the token limit, "" where unknown.
 Ending = Literal["", "stop", "length"]
 
+# lm-eval's names for how many tokens a generation request asks for, the first one its own.
+LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
 

@@ -9,71 +9,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
-from lm_eval.api.task import Task
 
 from evalguard.core.chat_requests import PLACE, ChatRequest
+from evalguard.core.scorer import LENGTH_NAMES
 from evalguard.core.settings import Value
-
-# As models/hf/generated_length.py has them; the first is what requests are written with.
-_LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+from evalguard.harness.documents_task import DocumentsTask
 
 
-class ChatTask(Task):  # type: ignore[misc]
+class ChatTask(DocumentsTask):
     """A task of chat requests.
 
     The conversation itself is the prompt, for every model: a server gets it as it is, and a model
     in this process renders it by its own template.
     """
 
-    VERSION = 1
     OUTPUT_TYPE = "generate_until"
     # A call of a tool is an answer without a text.
     FINDS_ANSWERS = False
 
     def __init__(self, name: str, requests: Sequence[ChatRequest]) -> None:
         self._requests = tuple(requests)
-        self._docs = [{PLACE: n, **one.document} for n, one in enumerate(requests)]
-        super().__init__(
-            config={"task": name, "num_fewshot": 0, "output_type": "generate_until", "repeats": 1}
-        )
+        documents = [{PLACE: n, **one.document} for n, one in enumerate(requests)]
+        super().__init__(documents, {"task": name, "repeats": 1})
         # What --gen-kwargs says goes in here; lm-eval's own would end answers at an empty line.
         self._config.generation_kwargs = {}
-
-    def download(self, *_: Any, **__: Any) -> None:
-        """There is nothing to be downloaded."""
-
-    def has_training_docs(self) -> bool:
-        """None."""
-        return False
-
-    def has_validation_docs(self) -> bool:
-        """None."""
-        return False
-
-    def has_test_docs(self) -> bool:
-        """The requests."""
-        return True
-
-    def test_docs(self) -> list[dict[str, Any]]:
-        """One document a request."""
-        return self._docs
-
-    @property
-    def eval_docs(self) -> list[dict[str, Any]]:
-        """One document a request."""
-        return self._docs
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:
         """The conversation as JSON."""
         request: ChatRequest = self._requests[doc[PLACE]]
         return request.arguments[0]
-
-    def doc_to_target(self, doc: Mapping[str, Any]) -> str:  # noqa: ARG002 - lm-eval's
-        """No answer is known to be the right one."""
-        return ""
-
-    def set_fewshot_seed(self, seed: int | None = None) -> None:
-        """There are no examples."""
 
     def fewshot_context(self, doc: Mapping[str, Any], *_: Any, **__: Any) -> str:
         """The conversation as JSON, whatever template a model has."""
@@ -106,8 +70,8 @@ class ChatTask(Task):  # type: ignore[misc]
 def _override(own: Mapping[str, Value], given: Mapping[str, Value]) -> dict[str, Value]:
     """A request's generation arguments with those that were given for all."""
     options = {**own, **given}
-    if any(name in given for name in _LENGTH_NAMES) and _LENGTH_NAMES[0] not in given:
-        del options[_LENGTH_NAMES[0]]
+    if any(name in given for name in LENGTH_NAMES) and LENGTH_NAMES[0] not in given:
+        del options[LENGTH_NAMES[0]]
     if "temperature" in given and "do_sample" not in given:
         options["do_sample"] = float(given["temperature"] or 0.0) > 0.0  # type: ignore[arg-type]
     return options

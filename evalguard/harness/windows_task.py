@@ -11,61 +11,29 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import AGGREGATION_REGISTRY
-from lm_eval.api.task import Task
 
 from evalguard.core.token_windows import TokenWindow
+from evalguard.harness.documents_task import DocumentsTask
 
 METRIC = "perplexity"
 
 
-class WindowsTask(Task):  # type: ignore[misc]
+class WindowsTask(DocumentsTask):
     """A task of windows of token ids."""
 
-    VERSION = 1
     OUTPUT_TYPE = "loglikelihood"
 
     def __init__(self, name: str, windows: Sequence[TokenWindow]) -> None:
-        self._docs = [
+        self._windows = tuple(windows)
+        documents = [
             {"window": number, "source": window.source, "ids": list(window.ids)}
             for number, window in enumerate(windows)
         ]
-        self._windows = tuple(windows)
-        super().__init__(config={"task": name, "num_fewshot": 0, "output_type": "loglikelihood"})
-
-    def download(self, *_: Any, **__: Any) -> None:
-        """There is nothing to be downloaded."""
-
-    def has_training_docs(self) -> bool:
-        """None."""
-        return False
-
-    def has_validation_docs(self) -> bool:
-        """None."""
-        return False
-
-    def has_test_docs(self) -> bool:
-        """The windows."""
-        return True
-
-    def test_docs(self) -> list[dict[str, Any]]:
-        """One document a window."""
-        return self._docs
-
-    @property
-    def eval_docs(self) -> list[dict[str, Any]]:
-        """One document a window."""
-        return self._docs
+        super().__init__(documents, {"task": name})
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:  # noqa: ARG002 - lm-eval's
         """No text: token ids."""
         return ""
-
-    def doc_to_target(self, doc: Mapping[str, Any]) -> str:  # noqa: ARG002
-        """No text: token ids."""
-        return ""
-
-    def set_fewshot_seed(self, seed: int | None = None) -> None:
-        """There are no examples."""
 
     def fewshot_context(self, *_: Any, **__: Any) -> str:
         """There are no examples."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.early_end import without_early_end
 from evalguard.core.scorer import (
+    LENGTH_NAMES,
     Request,
     RequestKind,
 )
 from evalguard.errors import EvaluationError
 from evalguard.models.generated_texts import record_endings
-from evalguard.models.hf.generated_length import LENGTH_NAMES
 from evalguard.models.served.answer_checks import check_answers
 from evalguard.models.served.calls import run_method
 

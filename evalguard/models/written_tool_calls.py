@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evalguard.core.chat_requests import function_name
@@ -249,28 +249,30 @@ def _read_kimi(part: str, tools: Tools) -> list[WrittenCall]:  # noqa: ARG001
     return [WrittenCall(name=plain, arguments=arguments.strip())]
 
 
-def _in_kimi(text: str, tools: Tools) -> WrittenMessage:
-    read = _in_parts("<|tool_call_begin|>", "<|tool_call_end|>", _read_kimi)(text, tools)
-    marks = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
-    said = read.text if read.unclosed else _without(read.text, marks)
-    return WrittenMessage(
-        text=said, calls=read.calls, reasoning=read.reasoning, unclosed=read.unclosed
-    )
+def _in_section(reader: _Reader, marks: Sequence[str]) -> _Reader:
+    """A form whose calls stand together between two more marks, which are no part of the text."""
 
+    def read(text: str, tools: Tools) -> WrittenMessage:
+        found = reader(text, tools)
+        return found if found.unclosed else replace(found, text=_without(found.text, marks))
 
-def _in_deepseek(text: str, tools: Tools) -> WrittenMessage:
-    read = _in_parts("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", _read_deepseek)(text, tools)
-    marks = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-    said = read.text if read.unclosed else _without(read.text, marks)
-    return WrittenMessage(
-        text=said, calls=read.calls, reasoning=read.reasoning, unclosed=read.unclosed
-    )
+    return read
 
 
 def _without(text: str, marks: Sequence[str]) -> str:
     for mark in marks:
         text = text.replace(mark, "")
     return text.strip()
+
+
+_in_kimi = _in_section(
+    _in_parts("<|tool_call_begin|>", "<|tool_call_end|>", _read_kimi),
+    ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+)
+_in_deepseek = _in_section(
+    _in_parts("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", _read_deepseek),
+    ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+)
 
 
 _HARMONY = re.compile(

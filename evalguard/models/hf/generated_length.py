@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from evalguard.core.scorer import LENGTH_NAMES
 from evalguard.errors import EvaluationError
 
 # Generated one after the other before they are kept: a few minutes of a large model, or less.
 TOKENS_OF_A_PART = 4096
-LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
 def generated_length(options: Mapping[str, Any], default: int) -> int:

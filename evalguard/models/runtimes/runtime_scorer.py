@@ -14,6 +14,7 @@ from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reference import Reference
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
+    LENGTH_NAMES,
     ComparedAnswer,
     Ending,
     ModelDescription,
@@ -45,9 +46,7 @@ from evalguard.stats.answers.loops import find_loop
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
 _SAMPLING = ("temperature", "top_p", "top_k", "do_sample")
 # Options of a generation that greedy decoding honours, or that mean nothing to it.
-_GREEDY_OPTIONS = frozenset(
-    {"until", "max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens", *_SAMPLING}
-)
+_GREEDY_OPTIONS = frozenset({"until", *LENGTH_NAMES, *_SAMPLING})
 
 Rows = NDArray[np.float32]
 

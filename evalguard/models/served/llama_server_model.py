@@ -22,7 +22,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.scorer import Ending
+from evalguard.core.scorer import LENGTH_NAMES, Ending
 from evalguard.core.shown_tokens import ID_LABEL
 from evalguard.errors import EvaluationError
 from evalguard.models.generated_texts import GeneratedText
@@ -59,7 +59,6 @@ _ROUNDING = 1e-4  # nats: a log-probability may be above 0 by so much
 _PROBED, _SHOWN = 263, 20
 _URL_HINT = "base_url is that of llama-server, without a path: http://127.0.0.1:8080"
 _GREEDY_OPTIONS = ("until", "do_sample", "temperature", "top_p", "top_k")
-_LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 # What the server calls the ends of a text.
 _ENDINGS: Mapping[Any, Ending] = {"eos": "stop", "word": "stop", "limit": "length"}
 
@@ -349,7 +348,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 "model type llama_server decodes greedily, and the task samples",
                 hint="compare with model: local-completions, or give temperature 0",
             )
-        unknown = sorted(set(options) - {*_GREEDY_OPTIONS, *_LENGTHS})
+        unknown = sorted(set(options) - {*_GREEDY_OPTIONS, *LENGTH_NAMES})
         if unknown:
             raise EvaluationError(
                 f"model type llama_server knows no generation argument '{unknown[0]}'"

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from evalguard.core.chat_requests import read_chat_request
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scorer import Request
+from evalguard.core.scorer import LENGTH_NAMES, Request
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
-from evalguard.models.hf.generated_length import LENGTH_NAMES
 from evalguard.models.served.answer_checks import (
     READERS,
     check_generations,

@@ -13,12 +13,11 @@ from typing import Any
 from evalguard.core.answer_figures import WrittenAnswer, measure_figure
 from evalguard.core.rendered_prompt import thinking_of
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.core.scorer import LENGTH_NAMES, Request, Response, Scorer
 from evalguard.errors import EvaluationError
 from evalguard.harness.answers import look_for_answers
 from evalguard.harness.document_subset import documents_of
 from evalguard.harness.requests import TaskRequests
-from evalguard.models.hf.generated_length import LENGTH_NAMES
 
 _FEWEST = 8  # answers; fewer say little
 # A limit below this is meant to cut: a letter, a number, a word.

@@ -89,6 +89,11 @@ class DifferenceTally:
             examples=tuple(self._worst()),
         )
 
+    @property
+    def documents_beyond(self) -> int:
+        """Documents of which an answer differs beyond a near tie."""
+        return sum(1 for one in self._beyond if one)
+
     def _worst(self) -> list[FirstDifference]:
         """A few examples: beyond ties first, then unknown ones; the surest of the base before."""
         ranks = {False: 0, None: 1, True: 2}

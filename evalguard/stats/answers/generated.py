@@ -18,6 +18,7 @@ from evalguard.core.reports.generations import (
     DriftPart,
     FigureComparison,
     FilterComparison,
+    FirstDifferences,
     GeneratedDocument,
     GenerationComparison,
     PairedFigure,
@@ -80,6 +81,7 @@ def compare_generations(
         confidence=confidence,
     )
     cut = pairs.figure(_cut_share)
+    differences = tally.summary(confidence=confidence, labels=pairs.labels)
     return GenerationComparison(
         task=task,
         n=len(doc_ids),
@@ -90,11 +92,11 @@ def compare_generations(
         length=pairs.lengths(),
         cut=cut if cut.n else None,
         same_text=pairs.share(same),
-        first_difference=tally.summary(confidence=confidence, labels=pairs.labels),
+        first_difference=differences,
         base_equal=sides[0].equal_share,
         candidate_equal=sides[1].equal_share,
         filters=tuple(_filters(pairs)),
-        figures=tuple(_figures(pairs, figures)),
+        figures=(*_figures(pairs, figures), *_beyond_ties(differences, tally)),
         repeated=tuple(_repeated(pairs, metrics)),
         parts=tuple(part for paired in metrics for part in _parts(pairs, paired)),
         caveats=_caveats(cut, len(doc_ids)),
@@ -104,11 +106,12 @@ def compare_generations(
 Known = GeneratedDocument | None
 # A figure of both models' answers to a document, where it is known.
 _Values = tuple[float | None, float | None]
+_BEYOND_TIES = "first_difference_beyond_ties"  # the tally's
 # Shares of the answers; those that have a field of their own are not among them.
 _FIGURES = tuple(
     one.name
     for one in FIGURES.values()
-    if one.unit == "share" and not one.per_filter and one.name != "cut"
+    if one.unit == "share" and not one.per_filter and one.name not in ("cut", _BEYOND_TIES)
 )
 
 
@@ -117,6 +120,17 @@ def _figure_values(name: str, base: DocumentAnswers, candidate: DocumentAnswers)
         return figure_value(name, base), figure_value(name, candidate)
     value = paired_figure_value(name, base, candidate)
     return None if value is None else 0.0, value
+
+
+def _beyond_ties(found: FirstDifferences, tally: DifferenceTally) -> Iterator[FigureComparison]:
+    """The figure that the tally of first differences has."""
+    if found.beyond_ties is not None:
+        yield FigureComparison(
+            name=_BEYOND_TIES,
+            figure=found.beyond_ties,
+            candidate_only=tally.documents_beyond,
+            base_only=0,
+        )
 
 
 def _figures(pairs: _Pairs, figures: Mapping[str, Sequence[_Values]]) -> Iterator[FigureComparison]:

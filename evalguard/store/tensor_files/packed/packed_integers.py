@@ -3,6 +3,7 @@ ModelOpt's int4."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -212,18 +213,8 @@ def _read_gptq(parts: Parts, packed: StoredTensor, scales: StoredTensor) -> Stor
         codes = lay_codes(words, bits, inputs, nibbles=grid.nibbles)
         return columns.rows(codes, first, stop)
 
-    name = f"{parts.stem}.weight"
-    source = RowBytes(
-        name=name,
-        grid=grid,
-        rows=outputs,
-        read_rows=read,
-        at_once=_slab(inputs),
-        held=held,
-    )
     packing = f"GPTQ int{bits}" + (", act-order" if grid.group_of is not None else "")
-    shape = (outputs, inputs)
-    return make_packed(name, shape, packing, tuple(parts.used.values()), source)
+    return _make_by_inputs(parts, packing, outputs, grid, read, held)
 
 
 class _Columns:
@@ -239,6 +230,28 @@ class _Columns:
         """Return the rows of some outputs, whose codes are given."""
         here = slice(first, stop)
         return PackedRows(codes=codes, scales=self._scales[here], zeros=self._zeros[here])
+
+
+def _make_by_inputs(
+    parts: Parts,
+    packing: str,
+    outputs: int,
+    grid: RowGrid,
+    read: Callable[[int, int], PackedRows],
+    held: Held[_Columns],
+) -> StoredTensor:
+    """Make a weight that is stored by its inputs, read in slabs of outputs."""
+    name = f"{parts.stem}.weight"
+    source = RowBytes(
+        name=name,
+        grid=grid,
+        rows=outputs,
+        read_rows=read,
+        at_once=_slab(grid.columns),
+        held=held,
+    )
+    shape = (outputs, grid.columns)
+    return make_packed(name, shape, packing, tuple(parts.used.values()), source)
 
 
 def _slab(inputs: int) -> int:
@@ -288,17 +301,7 @@ def _read_awq(parts: Parts, packed: StoredTensor, scales: StoredTensor) -> Store
             codes[output::8] = two.astype(np.uint8)
         return columns.rows(codes[: stop - first], first, stop)
 
-    name = f"{parts.stem}.weight"
-    source = RowBytes(
-        name=name,
-        grid=grid,
-        rows=outputs,
-        read_rows=read,
-        at_once=_slab(inputs),
-        held=held,
-    )
-    used = tuple(parts.used.values())
-    return make_packed(name, (outputs, inputs), "AWQ int4", used, source)
+    return _make_by_inputs(parts, "AWQ int4", outputs, grid, read, held)
 
 
 def read_modelopt_int4(parts: Parts) -> StoredTensor:
