@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import csv
+import functools
 import hashlib
 import importlib.machinery
 import os
@@ -228,7 +230,11 @@ class Observer:
     def _kind(self, name: str) -> str:
         kind = self._kinds.get(name)
         if kind is None:
-            kind = self._kinds[name] = self._new_kind(name)
+            busy, self._busy.on = getattr(self._busy, "on", False), True  # it may read a RECORD
+            try:
+                kind = self._kinds[name] = self._new_kind(name)
+            finally:
+                self._busy.on = busy
         return kind
 
     def _new_kind(self, name: str) -> str:
@@ -530,8 +536,38 @@ def is_library(path: str) -> bool:
 
 
 def is_site(path: str) -> bool:
-    """Whether a file is an installed package's."""
-    return path.startswith(_SITE) or any(part in path for part in _SITE_PARTS)
+    """Whether a file is an installed package's, wherever on Python's path it was put.
+
+    ``pip install --target``, layers of cloud functions and zipped environments put packages into
+    folders of any name; there a package is what the RECORD of its ``.dist-info`` lists.
+    """
+    if path.startswith(_SITE) or any(part in path for part in _SITE_PARTS):
+        return True
+    for place in sys.path:
+        folder = os.path.join(os.path.abspath(place), "") if place else ""
+        if folder and path.startswith(folder):
+            top = path[len(folder) :].partition(os.sep)[0]
+            if top in _recorded_names(folder):
+                return True
+    return False
+
+
+@functools.lru_cache(maxsize=256)
+def _recorded_names(folder: str) -> frozenset[str]:
+    """Names in a folder that belong to packages which an installer put there."""
+    names: set[str] = set()
+    try:
+        inside = [name for name in os.listdir(folder) if name.endswith(".dist-info")]
+    except OSError:
+        return frozenset()
+    for name in inside:
+        try:
+            with open(os.path.join(folder, name, "RECORD"), encoding="utf-8", newline="") as file:
+                rows = [row[0] for row in csv.reader(file) if row]
+        except (OSError, ValueError, csv.Error):
+            continue
+        names.update(row.partition("/")[0] for row in rows if not os.path.isabs(row))
+    return frozenset(names - {"..", "", "__pycache__"})
 
 
 def _path(name: Any) -> str:
