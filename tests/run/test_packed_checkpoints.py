@@ -94,3 +94,37 @@ def test_all_zero_points_off_by_one_are_no_moved_errors(tmp_path: Path, weights:
     packed = pack_gptq(weights[f"{UP}.weight"])
     config = {"quant_method": "gptq", "checkpoint_format": "gptq_v2"}
     assert compare(tmp_path, weights, {**plain(weights), **packed}, **config).exit_code == 1
+
+
+def pack_few_bits(weight: torch.Tensor, bits: int, *, per_row: bool, kept: float) -> Tensors:
+    """Integers of a few bits, a byte each as libraries without a kernel for them store it."""
+    groups = weight if per_row else weight.reshape(1, -1)
+    top = 2 ** (bits - 1) - 1
+    scale = torch.quantile(groups.abs(), kept, dim=1, keepdim=True) / top
+    codes = (groups / scale).round().clamp(-top - 1, top).to(torch.int8)
+    stored = scale if per_row else scale.reshape(1)
+    return {f"{UP}.weight": codes.reshape(weight.shape), f"{UP}.weight_scale": stored}
+
+
+@pytest.mark.parametrize("tails", [30, 4, 2])
+@pytest.mark.parametrize(
+    ("bits", "per_row", "kept"), [(4, True, 0.99), (4, False, 0.999), (4, False, 1.0), (6, True, 1.0)]
+)
+def test_integers_of_fewer_bits_than_a_byte_are_judged_by_the_levels_that_their_codes_show(
+    tmp_path: Path, weights: Tensors, tails: int, bits: int, per_row: bool, kept: float
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    normal = torch.randn(128, 256, generator=generator)
+    squares = torch.randn(128, 256, tails, generator=generator).square().mean(-1)
+    base = {**weights, f"{UP}.weight": 0.02 * normal / squares.sqrt()}  # Student's t
+    packed = pack_few_bits(base[f"{UP}.weight"], bits, per_row=per_row, kept=kept)
+    assert compare(tmp_path, base, {**plain(base), **packed}).exit_code == 0
+
+
+def test_a_scale_that_wastes_levels_is_no_precision_of_fewer_bits(
+    tmp_path: Path, weights: Tensors
+) -> None:
+    scale = weights[f"{UP}.weight"].abs().amax(1, keepdim=True) / 11  # codes of -11 to 11
+    codes = (weights[f"{UP}.weight"] / scale).round().to(torch.int8)
+    packed = {f"{UP}.weight": codes, f"{UP}.weight_scale": scale}
+    assert compare(tmp_path, weights, {**plain(weights), **packed}).exit_code == 1

@@ -55,7 +55,7 @@ from evalguard.run.tensors.tied_heads import TiedHead, find_tied_head
 from evalguard.store.name_map_file import read_name_map
 from evalguard.store.tensor_files import StoredTensor, TensorFiles, open_tensors
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
-from evalguard.store.tensor_files.packed.row_codec import uses_whole_range
+from evalguard.store.tensor_files.packed.row_codec import uses_whole_range, with_shown_levels
 
 # Swapped tensors differ by 1.4 times their norm, in names of one shape: looked for above this.
 _UNLIKE = 0.5
@@ -290,6 +290,10 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
     processes = options.processes or default_processes(total)
     for summed in sum_pairs(pairs, processes=processes, progress=advance):
         delta, seen = _summed_delta(summed, options.noise)
+        shown = _with_shown_levels(summed.pair, options) if delta.state == "beyond" else None
+        if shown is not None:
+            (summed,) = sum_pairs([shown])
+            delta, seen = _summed_delta(summed, options.noise)
         found[delta.name], others[delta.name] = delta, seen.others
         if seen.rescaling is not None:
             rescaled[delta.name] = seen.rescaling
@@ -322,6 +326,16 @@ def _agree(
             best = max((own, *more), key=lambda one: counts[one.words])
             agreed[name] = replace(found[name], likeness=best)
     return agreed
+
+
+def _with_shown_levels(pair: StoredPair, options: TensorOptions) -> StoredPair | None:
+    """Return a pair to be judged by the levels that its codes show, where nothing tells them."""
+    base, candidate = map(with_shown_levels, (pair.base, pair.candidate))
+    if base is None and candidate is None:
+        return None
+    base, candidate = base or pair.base, candidate or pair.candidate
+    tolerance = _choose_tolerance(base, candidate, options)
+    return replace(pair, base=base, candidate=candidate, tolerance=tolerance)
 
 
 # Two files that pack alike hold equal numbers; a scale may have been cast to float16.

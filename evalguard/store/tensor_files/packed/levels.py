@@ -50,6 +50,13 @@ class Levels:
     ends: Array
     signed: bool = False
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """The lowest level and the highest."""
+        at_ends = self.values[self.ends != 0]  # two's complement has a value for bytes beside them
+        known = at_ends if at_ends.size else self.values
+        return float(known.min()), float(known.max())
+
     def look_up(self, column: Column, codes: Array, *, nibbles: bool) -> Array:
         """Return a column of the table, or what follows from it, for codes: a number for each.
 

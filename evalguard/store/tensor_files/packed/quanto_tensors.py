@@ -16,7 +16,7 @@ from evalguard.store.tensor_files.packed.row_codec import (
     RowGrid,
     make_packed,
 )
-from evalguard.store.tensor_files.packed.scaled_codes import make_scaled
+from evalguard.store.tensor_files.packed.scaled_codes import levels_of, make_scaled
 from evalguard.store.tensor_files.stored import StoredTensor
 
 Array = NDArray[Any]
@@ -26,7 +26,8 @@ def read_quanto_bytes(parts: Parts) -> StoredTensor:
     """Return a weight of 8 bits: value = code * scale, one scale a row (QBytesDequantizer)."""
     codes, scale = parts.take(".weight._data"), parts.take(".weight._scale")
     name = f"{parts.stem}.weight"
-    return make_scaled(name, codes, scale, f"quanto {codes.dtype}", parts)
+    levels = levels_of(codes.dtype)
+    return make_scaled(name, codes, scale, f"quanto {codes.dtype}", parts, levels=levels)
 
 
 def read_quanto_bits(parts: Parts) -> StoredTensor:

@@ -7,7 +7,7 @@ bytes as those of GGUF are, decoded and judged in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from evalguard.core.tensors.bounds import CAST, Bound
 from evalguard.errors import EvaluationError
-from evalguard.store.tensor_files.packed.levels import Column, Levels
+from evalguard.store.tensor_files.packed.levels import (
+    Column,
+    Levels,
+    offset_levels,
+    signed_levels,
+)
 from evalguard.store.tensor_files.stored import Bytes, Held, StoredTensor, TensorCodec
 
 Array = NDArray[Any]
@@ -46,6 +51,7 @@ class RowGrid:
     Attributes:
         columns: of a row, and ``groups`` of it that have a scale of their own.
         nibbles: whether two codes of 4 bits lie in a byte, the earlier in the lower bits.
+        bits_told: whether somebody says how many bits a code has; else its codes show it.
         lost: part of a number that is lost before and after it is rounded to a level.
         group_of: (columns,) the group of each column where they are not one after the other
             (act-order); None: they are.
@@ -58,6 +64,7 @@ class RowGrid:
     nibbles: bool = False
     has_zeros: bool = False
     has_slack: bool = False
+    bits_told: bool = True
     lost: float = CAST
     group_of: Array | None = None
     factors: Array | None = None
@@ -265,12 +272,17 @@ def uses_whole_range(tensor: StoredTensor) -> bool:
     if not isinstance(tensor.source, RowBytes):
         return False
     grid = tensor.source.grid
-    top = float(np.abs(grid.levels.values).max())
+    low, high = grid.levels.span
+    # a zero point lies anywhere: one end is as far from it as half of all levels, or farther
+    top = min(high, -low) if low < 0 else high // 2 if grid.has_zeros else high
     reached, scales = [], []
     step = max((1 << 18) // grid.columns, 1) * grid.columns
     for start in range(0, tensor.elements, step):
         rows = grid.split(tensor.read_bytes(start, min(start + step, tensor.elements)))
-        levels = np.abs(grid.look_up("values", rows))
+        levels = grid.look_up("values", rows)
+        if rows.zeros is not None:
+            levels = levels - grid.spread(rows.zeros)
+        levels = np.abs(levels)
         reached.append(levels.reshape(-1, grid.width or grid.columns).max(axis=1))
         scales.append(np.unique(rows.scales))
     greatest = np.concatenate(reached)
@@ -278,14 +290,42 @@ def uses_whole_range(tensor: StoredTensor) -> bool:
     if not known.size or float(np.median(known)) >= _REACHED * top:
         return True
     most = float(known.max())
-    if grid.levels.name == "int8" and most < 64:  # of fewer bits, a byte each
-        fewer = most if np.log2(most) % 1 == 0 else 2.0 ** np.ceil(np.log2(most + 1)) - 1
-        return float(np.median(known)) >= 0.95 * fewer
     alone = len(np.unique(np.concatenate(scales))) == 1
     return alone and most >= 0.95 * top
 
 
 _REACHED = 0.4  # of the highest level, in the middle group
+
+
+def with_shown_levels(tensor: StoredTensor) -> StoredTensor | None:
+    """Return a packed weight with the levels that its codes show, where they are integers of a byte
+    each and nothing says of how many bits; None where all eight are used, or they end at no grid.
+
+    Fewer bits are shown by codes that end exactly where a grid of so many ends: -8 or -7 to 7, or
+    0 to 15 with half of that or more on one side of a zero point.
+    """
+    source = tensor.source
+    if not isinstance(source, RowBytes) or source.grid.bits_told or not tensor.elements:
+        return None
+    grid = source.grid
+    signed = grid.levels.signed
+    low, high, reached = 0, 0, 0.0
+    step = max((1 << 18) // grid.columns, 1) * grid.columns
+    for start in range(0, tensor.elements, step):
+        rows = grid.split(tensor.read_bytes(start, min(start + step, tensor.elements)))
+        codes = rows.codes.view(np.int8 if signed else np.uint8)
+        low, high = min(low, int(codes.min())), max(high, int(codes.max()))
+        if rows.zeros is not None and not signed:
+            off = grid.grouped(codes.astype(np.float32)) - grid.spread(rows.zeros)
+            reached = max(reached, float(np.abs(off).max()))
+    bits = max(high, -low - 1).bit_length() + signed
+    top = (1 << (bits - signed)) - 1
+    at_end = high == top or (signed and low <= -top) or (not signed and reached >= top // 2)
+    if not 1 < bits < 8 or not at_end:
+        return None
+    levels = signed_levels(bits) if signed else offset_levels(bits, 0)
+    shown = replace(source, grid=replace(grid, levels=levels, bits_told=True))
+    return replace(tensor, source=shown, codec=shown.grid.codec())
 
 
 def make_packed(

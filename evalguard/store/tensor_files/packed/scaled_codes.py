@@ -62,6 +62,7 @@ def make_scaled(
     """Return the weight that codes and a scale beside them stand for.
 
     Args:
+        levels: None: those of the codes' dtype, where nothing says how many of its bits are used.
         change: makes the numbers of the stored scale.
         factors: what each column is multiplied with.
 
@@ -84,6 +85,7 @@ def make_scaled(
         columns=codes.shape[-1],
         groups=laid.groups,
         has_zeros=zeros is not None,
+        bits_told=levels is not None,
         # a library that stores such a scale divides by it in bfloat16, too
         lost=2 * CAST if scale.dtype == "bfloat16" else CAST,
         group_of=laid.group_of,
@@ -123,10 +125,16 @@ def read_scaled(parts: Parts) -> StoredTensor:
         parts.told.name or f"{codes.dtype} with a scale",
         parts,
         zero_point=parts.find("_zero_point"),
-        levels=signed_levels(parts.told.integer_bits or 8) if codes.dtype == "int8" else None,
+        levels=_told_levels(parts.told.integer_bits, codes.dtype),
         blocks=blocks if len(used.shape) >= 2 else (),
         factors=parts.find_smoothing(),
     )
+
+
+def _told_levels(bits: int, dtype: str) -> Levels | None:
+    if not bits or dtype not in ("int8", "uint8"):
+        return None
+    return signed_levels(bits) if dtype == "int8" else offset_levels(bits, 0)
 
 
 def read_bitsandbytes_int8(parts: Parts) -> StoredTensor:
@@ -144,5 +152,6 @@ def read_bitsandbytes_int8(parts: Parts) -> StoredTensor:
         scale,
         "bitsandbytes int8",
         parts,
+        levels=signed_levels(8),
         change=lambda one: one * seventh,
     )
