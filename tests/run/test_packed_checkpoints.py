@@ -108,7 +108,8 @@ def pack_few_bits(weight: torch.Tensor, bits: int, *, per_row: bool, kept: float
 
 @pytest.mark.parametrize("tails", [30, 4, 2])
 @pytest.mark.parametrize(
-    ("bits", "per_row", "kept"), [(4, True, 0.99), (4, False, 0.999), (4, False, 1.0), (6, True, 1.0)]
+    ("bits", "per_row", "kept"),
+    [(4, True, 0.99), (4, False, 0.999), (4, False, 1.0), (6, True, 1.0)],
 )
 def test_integers_of_fewer_bits_than_a_byte_are_judged_by_the_levels_that_their_codes_show(
     tmp_path: Path, weights: Tensors, tails: int, bits: int, per_row: bool, kept: float

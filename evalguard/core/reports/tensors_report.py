@@ -12,15 +12,18 @@ from evalguard.core.tensors.tolerances import Tolerance
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED
 
 # identical: bit for bit; equal: the same numbers in another dtype; within, beyond the tolerance;
-# rescaled: within it once factors of rows and columns are taken back, which other tensors may do.
-TensorState = Literal["identical", "equal", "within", "rescaled", "beyond", "shape", "unreadable"]
+# rescaled: within it once factors of rows and columns are taken back, which other tensors may do;
+# rotated: its lengths and angles are the base's, in another basis.
+TensorState = Literal[
+    "identical", "equal", "within", "rescaled", "rotated", "beyond", "shape", "unreadable"
+]
 FileKind = Literal["safetensors", "torch", "gguf", "npz", "npy"]
 LikenessKind = Literal["precision", "structure", "noise"]
 Role = Literal["tensor", "scale", "zero point"]
 
 # The gravest first.
 STATES: tuple[TensorState, ...] = (
-    "unreadable", "shape", "beyond", "rescaled", "within", "equal", "identical",
+    "unreadable", "shape", "beyond", "rotated", "rescaled", "within", "equal", "identical",
 )  # fmt: skip
 
 
@@ -145,7 +148,8 @@ class TensorDelta:
         damage: rows and blocks that stand out, and what was done to them.
         state: identical: bit for bit; equal: the same numbers in another dtype or layout; within,
             beyond the tolerance; rescaled: within it once factors of rows and columns are taken
-            back, which other tensors may do; shape: of another shape.
+            back, which other tensors may do; rotated: in another basis, as QuaRot and SpinQuant do;
+            shape: of another shape.
         role: a tensor's values, or a scale or zero point of its quantisation.
         greatest_absolute: greatest abs(candidate - base) of all elements.
         greatest_relative: greatest abs(candidate - base) / abs(base) of all elements.
@@ -306,7 +310,7 @@ class TensorsReport:
     @property
     def exit_code(self) -> int:
         """0 equal within tolerance, 1 not, 3 where a tensor could not be read, or all that differs
-        was rescaled: whether that cancels out is not known from weights."""
+        was rescaled or rotated: whether that cancels out is not known from weights."""
         if self.count("unreadable"):
             return EXIT_FAILED
         if self.passed:

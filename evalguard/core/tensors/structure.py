@@ -27,7 +27,7 @@ Fault = Literal[
     "rows duplicated", "rows zeroed", "rows negated", "rows scaled", "rows not finite",
     "rows damaged", "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
     # of packed weights
-    "zero points off", "rescaled",
+    "zero points off", "rescaled", "rotated",
 ]  # fmt: skip
 
 # These say where, and not what was done.

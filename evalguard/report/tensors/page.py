@@ -34,7 +34,7 @@ from evalguard.report.words.rounding import format_count
 # States in the words of a gate, whose colours the page has.
 _TONES: dict[TensorState, str] = {
     "unreadable": "failed", "shape": "regressed", "beyond": "regressed",
-    "rescaled": "failed", "within": "unchanged",
+    "rotated": "failed", "rescaled": "failed", "within": "unchanged",
     "equal": "unchanged", "identical": "unchanged",
 }  # fmt: skip
 _COLUMNS = (

@@ -23,6 +23,7 @@ STATE_WORDS: dict[TensorState, str] = {
     "unreadable": "unreadable",
     "shape": "of another shape",
     "beyond": "beyond tolerance",
+    "rotated": "in another basis",
     "rescaled": "rescaled by channel",
     "within": "within tolerance",
     "equal": "equal in another dtype or layout",

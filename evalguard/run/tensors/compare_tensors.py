@@ -43,6 +43,7 @@ from evalguard.run.tensors.likeness import (
 )
 from evalguard.run.tensors.rescaling import explain_plain
 from evalguard.run.tensors.resized_pairs import ResizedPair, find_resized
+from evalguard.run.tensors.rotated_pairs import find_rotated
 from evalguard.run.tensors.streaming import (
     StoredPair,
     SummedPair,
@@ -311,6 +312,8 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
         explained = explain_plain(pair, found[pair.name], rescaled, pairs)
         if explained is not None:
             found[pair.name] = replace(found[pair.name], state="rescaled", likeness=explained)
+    for name, likeness in find_rotated(pairs, found).items():
+        found[name] = replace(found[name], state="rotated", likeness=likeness)
     return _agree(found, others)
 
 
