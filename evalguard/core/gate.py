@@ -430,10 +430,17 @@ class Gate:
         found = tuple(c for c in chosen if not c.directed)
         return found, bool(found) and (bool(self.gate_metrics) or len(found) == len(chosen))
 
-    def missing(self, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
-        """What the gate lists by name and was not compared: a listed metric fails the gate then."""
+    def missing(
+        self, comparisons: Iterable[Comparison], left_out: Iterable[Key] = ()
+    ) -> tuple[str, ...]:
+        """What the gate lists by name and was not compared: a listed metric fails the gate then.
+
+        Args:
+            left_out: metrics that could not be compared; nobody misses one that decides nothing.
+        """
         compared = list(comparisons)
-        known = {name for c in compared for name in metric_names(*c.key)}
+        idle = [key for key in left_out if not self.covers(*key)]
+        known = {n for key in (*(c.key for c in compared), *idle) for n in metric_names(*key)}
         tasks = {c.task for c in compared}
         declared = (name for name in self.declared if split_name(name)[0] in tasks)
         listed = (

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalguard.core.comparison import Outcome
+from evalguard.core.drift_unit import DriftUnit, choose_drift_unit, scale_to_unit
 from evalguard.core.gate_state import GateState
+from evalguard.core.verdict import Margin
 
 MetricKey = tuple[str, str, str]
 """(task, filter, metric)."""
@@ -99,6 +101,38 @@ class NightMetric:
         found = self.paired_stderr / self.base_stderr
         return found if math.isfinite(found) else None
 
+    @property
+    def unit(self) -> DriftUnit:
+        """What its drift has a size in."""
+        return choose_drift_unit(
+            base=self.base,
+            base_stderr=self.base_stderr,
+            sigmas=(self.sigma, self.sigma_low, self.sigma_high),
+            margin_text=self.margin_text,
+            is_binary=self.lost is not None,
+        )
+
+    @property
+    def drift(self) -> float | None:
+        """Its drift in ``unit``, positive is worse; None where there is no number."""
+        return self.drift_in(self.unit)[0]
+
+    @property
+    def drift_stderr(self) -> float | None:
+        """Paired standard error of ``drift``; None where there is no number."""
+        return self.drift_in(self.unit)[1]
+
+    def drift_in(self, unit: DriftUnit) -> tuple[float | None, float | None]:
+        """Its drift in a unit, positive is worse, and the paired standard error."""
+        if unit == "sigma":
+            return self.sigma, self.stderr
+        if self.base is None or self.candidate is None:
+            return None, None
+        scale = scale_to_unit(unit, self.base)
+        worse = self.base - self.candidate if self.higher_is_better else self.candidate - self.base
+        error = None if self.paired_stderr is None else self.paired_stderr * scale
+        return worse * scale, error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:
@@ -116,6 +150,22 @@ class Night:
     def margin_text(self) -> str:
         """The margin as it was given, else in sigma."""
         return self.metric.margin_text or f"{self.margin:g} sigma"
+
+    def margin_in(self, unit: DriftUnit) -> float:
+        """The margin in a unit; of one in sigma what it comes to with this night's base."""
+        metric = self.metric
+        if unit == "sigma":
+            return self.margin
+        given = Margin.parse(self.margin_text)
+        if given.unit == "sigma":
+            return self.margin * (metric.base_stderr or 0.0) * scale_to_unit(unit, metric.base)
+        of_base = abs(metric.base or 0.0) if given.unit == "relative" else 1.0
+        return given.value * of_base * scale_to_unit(unit, metric.base)
+
+
+def common_unit(nights: Sequence[Night]) -> DriftUnit:
+    """One unit for nights of a metric: sigma, unless there is a night where it has no size."""
+    return next((one.metric.unit for one in nights if one.metric.unit != "sigma"), "sigma")
 
 
 def prunable(

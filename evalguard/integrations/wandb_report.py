@@ -1,4 +1,4 @@
-"""The report of a night on W&B: what regressed, trends of sigma, links to the runs."""
+"""The report of a night on W&B: what regressed, trends, links to the runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from evalguard.core.drift_unit import DriftUnit
 from evalguard.core.markdown_text import inline
 from evalguard.core.reports.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
 from evalguard.core.reports.tracked_run import Sent
@@ -68,9 +69,10 @@ def _blocks(night: TrackedNight, entity: str, project: str) -> Iterator[Any]:
     yield reports.H1(text="Verdicts")
     yield reports.MarkdownBlock(text=verdict_table(night.verdicts))
     if night.trends:
-        yield reports.H1(text="Trends of sigma")
+        yield reports.H1(text="Trends")
         yield reports.P(
-            text="Drift in standard errors of the base, above 0 is worse; one point a night."
+            text="Drift in standard errors of the base, or in points where its documents do not "
+            "scatter; above 0 is worse; one point a night."
         )
         yield reports.PanelGrid(
             runsets=[_nightly_runs(pair, entity, project) for pair in _pairs(night.trends)],
@@ -97,18 +99,19 @@ def _nightly_runs(pair: tuple[str, str], entity: str, project: str) -> reports.R
 
 
 def _scatter(scalar: str) -> reports.ScatterPlot:
-    """Sigma over the time that a run began."""
+    """Drift over the time that a run began."""
     import wandb_workspaces.reports.v2 as reports
 
     return reports.ScatterPlot(
-        title=scalar.removesuffix("/sigma"),
+        title=scalar.removesuffix("/sigma").removesuffix("/drift"),
         x="run.CreatedTimestamp",
         y=reports.SummaryMetric(scalar),
     )
 
 
 def _scalar(trend: NightTrend) -> str:
-    return f"{trend.task}/{trend.metric}/sigma"
+    """Every run has its drift in units of the metric, too."""
+    return f"{trend.task}/{trend.metric}/{'sigma' if trend.unit == 'sigma' else 'drift'}"
 
 
 def verdict_table(verdicts: Sequence[NightVerdict]) -> str:
@@ -129,22 +132,24 @@ def trend_table(trends: Sequence[NightTrend]) -> str:
         "| --- | --- | --- | --- |",
     ]
     for trend in trends:
-        *before, tonight = trend.points[-_NIGHTS:] or (TrendPoint(created="", sigma=None),)
+        *before, tonight = trend.points[-_NIGHTS:] or (TrendPoint(created="", drift=None),)
         pair = _cell_text(f"{trend.base} vs {trend.candidate}")
         metric = _cell_text(f"{trend.task} {trend.metric}")
-        past = ", ".join(_sigma(point) for point in before)
-        rows.append(f"| {pair} | {metric} | {_with_interval(tonight)} | {past} |")
+        past = ", ".join(_drift(point, trend.unit) for point in before)
+        rows.append(f"| {pair} | {metric} | {_with_interval(tonight, trend.unit)} | {past} |")
     return "\n".join(rows)
 
 
-def _with_interval(point: TrendPoint) -> str:
+def _with_interval(point: TrendPoint, unit: DriftUnit) -> str:
     if point.low is None or point.high is None:
-        return _sigma(point)
-    return f"{_sigma(point)} ({point.low:+.2f} to {point.high:+.2f})"
+        return _drift(point, unit)
+    return f"{_drift(point, unit)} ({point.low:+.2f} to {point.high:+.2f})"
 
 
-def _sigma(point: TrendPoint) -> str:
-    return "-" if point.sigma is None else f"{point.sigma:+.2f}"
+def _drift(point: TrendPoint, unit: DriftUnit) -> str:
+    if point.drift is None:
+        return "-"
+    return f"{point.drift:+.2f}" if unit == "sigma" else f"{point.drift:+.1f}{unit}"
 
 
 def _address(url: str) -> str:

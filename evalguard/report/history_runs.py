@@ -56,10 +56,15 @@ def _run_cells(kept: HistoryRun) -> tuple[str, ...]:
         str(run.number),
         format_time(run.created),
         _run_state(kept),
-        "-" if worst is None else format_with_stderr(worst.sigma, worst.stderr),
+        "-" if worst is None else _drift_text(worst),
         fit_text(label, _WIDEST_NAME),
         fit_text(printable(f"{run.base} vs {run.candidate}"), _WIDEST_NAME),
     )
+
+
+def _drift_text(metric: NightMetric) -> str:
+    unit = "" if metric.unit == "sigma" else f" {metric.unit}"
+    return f"{format_with_stderr(metric.drift, metric.drift_stderr)}{unit}"
 
 
 def _run_state(kept: HistoryRun) -> str:

@@ -14,8 +14,8 @@ from evalguard.report.table import Table
 from evalguard.report.words.night_news import (
     change_point_error_text,
     metric_key_text,
+    night_drift_texts,
     night_news,
-    night_sigma_texts,
     night_subject,
     pair_name,
     report_link,
@@ -55,8 +55,8 @@ def _pair_cells(report: NightReport, pair: PairNight) -> Iterator[str]:
     if worst is None:
         yield from ("", "")
     else:
-        sigma, low, high = night_sigma_texts(worst, pair.margin)
+        drift, low, high = night_drift_texts(worst, pair.margin)
         yield printable(metric_key_text(worst.key))
-        yield sigma if worst.low is None else f"{sigma} [{low}, {high}]"
+        yield f"{drift} [{low}, {high}]" if low else drift
     yield printable(", ".join(pair.culprits) or pair.bisection)
     yield printable(report_link(report, pair.run_folder))

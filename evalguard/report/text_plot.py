@@ -1,4 +1,4 @@
-"""Sigma over nights, drawn with characters."""
+"""Drift over nights, drawn with characters."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def plot_trend(trend: Trend, width: int) -> list[Text]:
 
     Where there are more nights than columns, a column is the mean of several.
     """
-    sigmas = finite_sigmas(trend)
-    if not sigmas:
+    drifts = finite_drifts(trend)
+    if not drifts:
         return []
-    columns = _night_columns(len(sigmas), width - _AXIS - 1)
-    margin = trend.nights[-1].margin
-    levels = [_level_mean(trend, place) for place in range(len(sigmas))]
-    low, high = _sigma_range([*sigmas, *levels, 0.0, margin])
+    columns = _night_columns(len(drifts), width - _AXIS - 1)
+    margin = trend.nights[-1].margin_in(trend.unit)
+    levels = [_level_mean(trend, place) for place in range(len(drifts))]
+    low, high = _drift_range([*drifts, *levels, 0.0, margin])
     grid = [[_GAP] * len(columns) for _ in range(_HEIGHT)]
     starts = {point.position for point in trend.scan.points}
     for column, nights in enumerate(columns):
@@ -40,7 +40,7 @@ def plot_trend(trend: Trend, width: int) -> list[Text]:
         grid[_plot_row(0.0, low, high)][column] = _ZERO
         grid[_plot_row(margin, low, high)][column] = _MARGIN
         grid[_plot_row(_mean_at(levels, nights), low, high)][column] = _LEVEL
-        grid[_plot_row(_mean_at(sigmas, nights), low, high)][column] = _POINT
+        grid[_plot_row(_mean_at(drifts, nights), low, high)][column] = _POINT
     lines = [
         Text(f"{_axis_label(number, low, high, margin):>{_AXIS}} {''.join(row)}".rstrip())
         for number, row in enumerate(grid)
@@ -50,11 +50,11 @@ def plot_trend(trend: Trend, width: int) -> list[Text]:
 
 def draw_sparkline(trend: Trend, width: int) -> str:
     """The same in one line, from the smallest to the largest of the series."""
-    sigmas = finite_sigmas(trend)
-    if not sigmas:
+    drifts = finite_drifts(trend)
+    if not drifts:
         return ""
-    columns = _night_columns(len(sigmas), width)
-    means = [_mean_at(sigmas, nights) for nights in columns]
+    columns = _night_columns(len(drifts), width)
+    means = [_mean_at(drifts, nights) for nights in columns]
     low, high = min(means), max(means)
     if high - low <= 0.0:
         return _SPARKS[0] * len(means)
@@ -62,9 +62,9 @@ def draw_sparkline(trend: Trend, width: int) -> str:
     return "".join(_SPARKS[round(steps * (mean - low) / (high - low))] for mean in means)
 
 
-def finite_sigmas(trend: Trend) -> list[float]:
-    """Sigma of the nights that have one."""
-    return [trend.nights[place].metric.sigma or 0.0 for place in trend.used]
+def finite_drifts(trend: Trend) -> list[float]:
+    """Drift of the nights that have one."""
+    return [trend.nights[place].metric.drift_in(trend.unit)[0] or 0.0 for place in trend.used]
 
 
 def _night_columns(nights: int, room: int) -> list[range]:
@@ -81,7 +81,7 @@ def _mean_at(values: Sequence[float], places: range) -> float:
     return math.fsum(values[place] for place in places) / len(places)
 
 
-def _sigma_range(values: Sequence[float]) -> tuple[float, float]:
+def _drift_range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 1.0, high + 1.0)
 

@@ -35,7 +35,9 @@ def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> I
     pair = f"{printable(report.candidate)} against {printable(report.base)}"
     found = sum(len(trend.scan.points) for trend in report.trends)
     answer = f"{found} change point{'' if found == 1 else 's'}" if found else "No change point"
-    yield wrap_prose(f"{answer}: {pair}, sigma over nights", width, style="bold")
+    yield wrap_prose(
+        f"{answer}: {pair}, {_drift_name(report.trends)} over nights", width, style="bold"
+    )
     notes = [block for trend in report.trends for block in _note_blocks(trend, width)]
     if verbose:
         yield from notes
@@ -58,6 +60,11 @@ def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> I
         *wrap_prose(f"History: {printable(report.file)}", width, style="dim"),
         *(_next_lines(report, width) if found else []),
     ]
+
+
+def _drift_name(trends: Sequence[Trend]) -> str:
+    """ "sigma", or "drift" where one of the trends is in another unit."""
+    return "sigma" if all(trend.unit == "sigma" for trend in trends) else "drift"
 
 
 def _next_lines(report: TrendReport, width: int) -> list[Text]:
@@ -94,9 +101,9 @@ def _title(trend: Trend) -> str:
 
 def _latest(trend: Trend) -> str:
     metric = trend.nights[-1].metric
-    return (
-        metric.outcome if metric.sigma is None else format_with_stderr(metric.sigma, metric.stderr)
-    )
+    drift, stderr = metric.drift_in(trend.unit)
+    unit = "" if trend.unit == "sigma" else f" {trend.unit}"
+    return metric.outcome if drift is None else f"{format_with_stderr(drift, stderr)}{unit}"
 
 
 def change_sentences(trend: Trend) -> list[str]:
@@ -120,7 +127,7 @@ def _note_blocks(trend: Trend, width: int) -> Iterator[list[Text]]:
         lines += wrap_prose(
             f"{label}: {format_count(left_out)} of {format_count(len(trend.nights))} nights "
             f"{verb} no finite "
-            "sigma and are left out",
+            f"{_drift_name([trend])} and are left out",
             width,
         )
     if lines:
@@ -136,7 +143,7 @@ def _change_text(trend: Trend, point: ChangePoint) -> str:
     after = format_with_stderr(point.after.mean, point.after.stderr)
     step = format_with_stderr(abs(point.step), point.stderr)
     return (
-        f"{way} by {step} sigma from run {run.number} on "
+        f"{way} by {step} {trend.unit} from run {run.number} on "
         f"({format_time(run.created)[:10]}{within}): "
         f"{before} before, {after} since ({p_value_phrase(point.p_value)})"
     )

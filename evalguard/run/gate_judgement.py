@@ -68,6 +68,7 @@ def judge_comparisons(
     distributions: Sequence[DistributionComparison] = (),
     broken: Sequence[BrokenDocument] = (),
     shares: Sequence[FigureShare] = (),
+    left_out: Sequence[NotCompared] = (),
 ) -> GateJudgement:
     """Judge comparisons that were made with this gate's margin and confidence.
 
@@ -75,12 +76,15 @@ def judge_comparisons(
         broken: those documents that the comparisons were made without, and all others on which a
             model is broken.
         shares: figures of the candidate's generated answers.
+        left_out: metrics that could not be compared.
 
     Raises:
         UsageError, ValueError: as ``Gate.judge``.
     """
-    listed = gate.missing([one.comparison for one in compared])
-    known = {n for one in compared for n in metric_names(*one.comparison.key)}
+    unknown = [(one.task, one.filter, one.metric) for one in left_out]
+    listed = gate.missing([one.comparison for one in compared], unknown)
+    keys = (*(one.comparison.key for one in compared), *unknown)
+    known = {name for key in keys for name in metric_names(*key)}
     compared = [
         *compared,
         *(MetricComparison(comparison=_missing_metric(name, known)) for name in listed),

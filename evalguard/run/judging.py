@@ -200,6 +200,7 @@ def judge_scores(
             for table in tables[1]
             if table.figure and table.metric in KINDS
         ],
+        left_out=undefined,
     )
     absent = list_missing_aggregates(of_tasks, groups)
     estimates = estimate_task_kl(

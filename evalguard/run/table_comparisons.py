@@ -129,7 +129,9 @@ def _compare_key(
         how = prompts if error.of_prompts else None
         return _failed_comparison(base, _error_reason(error, how))
     if base.figure and not paired.base.n:
-        return _failed_comparison(base, _unknown_figure(base, other))
+        failed = _failed_comparison(base, _unknown_figure(base, other))
+        decides = gate.covers(*key)
+        return failed if decides else replace(failed, not_compared=failed.comparison.reason)
     early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
     if early is not None:
         told = "" if unknown is None else unknown.reason

@@ -165,6 +165,30 @@ def test_figures_of_the_guard_file_hold_per_task(asked: Asked) -> None:
     assert [one["limit"] for one in limits(found["this task"]).values()] == [0.0]
 
 
+@pytest.mark.parametrize(
+    "gate",
+    [
+        {"advisory": ["cut"]},
+        {"advisory": ["sums/cut"], "metrics": {"cut": "1pp"}},
+        {"only": ["exact_match"], "metrics": {"cut": "1pp"}},
+        {"advisory": ["refused", "valid_json"]},
+    ],
+)
+def test_a_figure_that_decides_nothing_and_is_not_known_is_left_out_with_the_reason(
+    asked: Asked, gate: dict[str, Any]
+) -> None:
+    asked.compare(without_reason, without_reason, "--json", repeats=1)
+    guard = asked.tmp_path / "servers.yaml"
+    guard.write_text(json.dumps(json.loads(guard.read_text()) | {"gate": gate}))
+    words = ["compare", "--config", guard, "--base", "served", "--cand", "port", "--quiet"]
+    done = run_here([*words, "--json", "--output-path", asked.tmp_path / "more"], asked.capfd)
+    assert done.code == 0
+    assert {c["metric"] for c in done.document["comparisons"]} == {"exact_match"}
+    told = {one["metric"]: one["reason"] for one in done.document["not_compared"]}
+    assert told.keys() == set(gate.get("advisory", ["cut"])) - {"sums/cut"} or set(told) == {"cut"}
+    assert all("it is known of no document of either side: " in why for why in told.values())
+
+
 def test_the_guard_file_says_what_a_valid_answer_is(asked: Asked) -> None:
     asked.compare(right, cut, "--json", repeats=1)
     guard = asked.tmp_path / "servers.yaml"

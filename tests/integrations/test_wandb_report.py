@@ -30,9 +30,9 @@ TREND = NightTrend(
     task="lambada",
     metric="acc",
     points=(
-        TrendPoint(created="2026-11-19T02:00:00Z", sigma=0.12),
-        TrendPoint(created="2026-11-20T02:00:00Z", sigma=None),
-        TrendPoint(created="2026-11-21T02:00:00Z", sigma=2.04, low=1.5, high=2.6),
+        TrendPoint(created="2026-11-19T02:00:00Z", drift=0.12),
+        TrendPoint(created="2026-11-20T02:00:00Z", drift=None),
+        TrendPoint(created="2026-11-21T02:00:00Z", drift=2.04, low=1.5, high=2.6),
     ),
 )
 NIGHT = TrackedNight(name="2026-11-21", verdicts=(PASSED, DIED, REGRESSED), trends=(TREND,))
@@ -51,6 +51,11 @@ def test_trends_show_tonight_with_its_interval_and_the_nights_before() -> None:
     assert row == "| orig vs int4 | lambada acc | +2.04 (+1.50 to +2.60) | +0.12, - |"
     empty = NightTrend(base="a", candidate="b", task="t", metric="m", points=())
     assert trend_table([empty]).splitlines()[2] == "| a vs b | t m | - |  |"
+
+
+def test_drifts_of_a_base_that_does_not_scatter_are_in_points() -> None:
+    (row,) = trend_table([replace(TREND, unit="pp")]).splitlines()[2:]
+    assert row == "| orig vs int4 | lambada acc | +2.0pp (+1.50 to +2.60) | +0.1pp, - |"
 
 
 def test_the_summary_counts() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from history_examples import METRIC, documents, keep_nights, night, right
 from rich.cells import cell_len
 
+from evalguard.core.history_night import NightMetric
 from evalguard.run.history.build_trend import find_environment_changes
 from evalguard.run.history.history_result import HistoryResult
 from evalguard.run.history.queries import (
@@ -68,6 +71,75 @@ def test_a_step_is_told_with_its_run_and_what_changed_there(file: Path) -> None:
     assert point["changes"] == [
         {"run": 21, "what": "packages.torch", "before": "2.12", "after": "2.13"}
     ]
+
+
+def in_points(share: float) -> NightMetric:
+    """A figure of answers of which the base has none, as a history of any version keeps it."""
+    return replace(
+        METRIC, metric="loops", filter="text", higher_is_better=False, base=0.0, base_stderr=0.0,
+        candidate=share, sigma=math.inf if share else 0.0, sigma_low=0.0 if share else -math.inf,
+        sigma_high=math.inf, paired_stderr=math.sqrt(share * (1.0 - share) / 40), margin=None,
+        margin_text="1pp", lost=round(40 * share), won=0,
+    )  # fmt: skip
+
+
+def test_a_figure_of_which_the_base_has_none_has_a_trend_in_points(file: Path) -> None:
+    shares = [0.0, 0.05, 0.0, 0.05, 0.0] * 4 + [0.5, 0.55, 0.5, 0.45, 0.5] * 4
+    with HistoryFile(file, create=True) as history:
+        for day, share in enumerate(shares):
+            history.add(night(day), [StoredMetric(metric=in_points(share))], {})
+    answer = HistoryResult(find_trends(file, HistorySelection()))
+    text = " ".join(answer.render().split())
+    assert "1 change point: port against orig, drift over nights" in text
+    assert "worse by 48.00 ± 0.92 pp from run 21 on (2026-01-21): 2.0" in text
+    assert "the latest 50.0 ± 7.9 pp" in text
+    assert "inf" not in text
+    assert "50.0 ± 7.9 pp" in HistoryResult(list_runs(file, HistorySelection())).render()
+    (trend,) = json.loads(answer.to_json())["trends"]
+    assert trend["unit"] == "pp"
+    assert all(one["used"] for one in trend["nights"])
+    assert trend["nights"][-1]["drift_in_unit"] == pytest.approx(50.0)
+    assert [one["sigma"] for one in trend["levels"]] == [None, None]
+    assert trend["levels"][1]["mean"] == pytest.approx(50.0, abs=1.0)
+
+
+def test_points_are_the_unit_of_all_nights_where_a_base_scatters_in_some(file: Path) -> None:
+    scattering = replace(
+        in_points(0.25), base=0.05, base_stderr=0.0345, sigma=5.8, sigma_low=2.0, sigma_high=9.6,
+        margin=1.0, margin_text="1 sigma",
+    )  # fmt: skip
+    with HistoryFile(file, create=True) as history:
+        history.add(night(0), [StoredMetric(metric=in_points(0.25))], {})
+        history.add(night(1), [StoredMetric(metric=scattering)], {})
+    (trend,) = find_trends(file, HistorySelection()).trends
+    assert trend.unit == "pp"
+    drifts = [one.metric.drift_in(trend.unit)[0] for one in trend.nights]
+    assert drifts == [pytest.approx(25.0), pytest.approx(20.0)]
+    assert [one.margin_in("pp") for one in trend.nights] == [1.0, pytest.approx(3.45)]
+
+
+MEAN: dict[str, Any] = {"lost": None, "won": None}
+
+
+@pytest.mark.parametrize(
+    ("changed", "unit", "drift"),
+    [
+        ({"margin_text": "1 sigma"}, "pp", 25.0),  # right and wrong answers are points
+        ({"margin_text": ""}, "pp", 25.0),  # kept before margins were
+        (MEAN, "pp", 25.0),  # means of repeats, held to 1pp
+        (MEAN | {"margin_text": "10%", "base": 40.0, "candidate": 50.0}, "%", 25.0),
+        ({"higher_is_better": True, "base": 1.0, "candidate": 0.75}, "pp", 25.0),
+        (MEAN | {"margin_text": "1 sigma"}, "sigma", math.inf),
+        ({"base_stderr": 0.05, "sigma": 5.0, "sigma_high": 9.0}, "sigma", 5.0),
+        ({"base_stderr": None, "sigma": None}, "sigma", None),
+    ],
+)  # fmt: skip
+def test_a_drift_has_the_unit_in_which_it_has_a_size(
+    changed: dict[str, Any], unit: str, drift: float | None
+) -> None:
+    metric = replace(in_points(0.25), **changed)
+    assert metric.unit == unit
+    assert metric.drift == (None if drift is None else pytest.approx(drift))
 
 
 def test_behind_a_change_stands_the_command_that_shows_its_documents(file: Path) -> None:

@@ -158,9 +158,9 @@ def test_the_histogram_has_a_bar_for_every_bin_that_is_not_empty() -> None:
 
 def test_a_trend_draws_nights_levels_and_where_they_change() -> None:
     nights = [
-        TrendNight(sigma=float(n > 4), low=0.0, high=1.0, said=f"night {n}") for n in range(9)
+        TrendNight(drift=float(n > 4), low=0.0, high=1.0, said=f"night {n}") for n in range(9)
     ]
-    nights.append(TrendNight(sigma=None))
+    nights.append(TrendNight(drift=None))
     drawn = draw_trend(
         nights,
         [TrendLevel(start=0, stop=5, mean=0.0), TrendLevel(start=5, stop=10, mean=1.0)],
@@ -176,7 +176,7 @@ def test_a_trend_draws_nights_levels_and_where_they_change() -> None:
 @pytest.mark.parametrize(("nights", "kind"), [(120, "level"), (121, "night")])
 def test_dots_of_many_nights_do_not_hide_their_level(nights: int, kind: str) -> None:
     drawn = draw_trend(
-        [TrendNight(sigma=0.5)] * nights,
+        [TrendNight(drift=0.5)] * nights,
         [TrendLevel(start=0, stop=nights, mean=0.5)],
         margin=1.0,
         ends=("a", "b"),

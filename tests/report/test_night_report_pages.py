@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import jsonschema
@@ -51,6 +52,28 @@ def test_what_could_not_be_kept_stands_on_top_of_every_page() -> None:
 def test_a_pair_without_a_number_has_the_reason_in_its_row() -> None:
     page = render_night_page(a_night())
     assert page.count('<td colspan="4" class="why">no model</td>') == 1
+
+
+def test_drifts_of_a_base_that_does_not_scatter_are_told_in_points() -> None:
+    report = a_night()
+    (metric,) = report.pairs[0].metrics
+    looping = replace(
+        metric, sigma=math.inf, low=0.0, high=math.inf, unit="pp", drift=50.0, drift_low=25.8,
+        drift_high=70.1,
+    )  # fmt: skip
+    step = replace(report.changes[0].steps[0], before=0.0, after=50.0, stderr=7.9, unit="pp")
+    night = replace(
+        report,
+        pairs=(replace(report.pairs[0], metrics=(looping,)), report.pairs[1]),
+        changes=(replace(report.changes[0], steps=(step,)), report.changes[1]),
+    )
+    for page in (night_mail(night), night_markdown(night), render_night_page(night, ())):
+        text = " ".join(page.replace("\\", "").split())
+        assert "+50.0pp" in text
+        assert "[25.8, 70.1]" in text
+        assert "is worse by 50.0 ± 7.9 pp since 2026-11-19" in text
+        assert "inf " not in text
+        assert "- sigma" not in text
 
 
 def test_a_night_without_a_pair_says_so() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evalguard.core.history_night import MetricKey, Night, NightMetric, NightRun
+from evalguard.core.drift_unit import DriftUnit
+from evalguard.core.history_night import MetricKey, Night, NightMetric, NightRun, common_unit
 from evalguard.core.reports.broken_on_nights import BrokenDocuments
 from evalguard.core.reports.document_flips import DocumentFlips
 from evalguard.stats.series.levels import Scan
@@ -57,8 +58,8 @@ class Trend:
 
     Attributes:
         nights: the oldest first.
-        scan: change points of sigma over the nights that have a finite one; positions in it count
-            those nights.
+        scan: change points of the drift in ``unit``, over the nights that have a finite one;
+            positions in it count those nights.
         used: positions in ``nights`` of the nights that the scan used.
         changes: for each change point, what else changed in the nights where it may lie.
     """
@@ -68,6 +69,11 @@ class Trend:
     scan: Scan
     used: tuple[int, ...]
     changes: tuple[tuple[Change, ...], ...]
+
+    @property
+    def unit(self) -> DriftUnit:
+        """Of its drifts and levels."""
+        return common_unit(self.nights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

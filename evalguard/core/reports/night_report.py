@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from evalguard.core.comparison import Outcome
+from evalguard.core.drift_unit import DriftUnit
 from evalguard.core.gate_state import GateState, Key
 
 SCHEMA = "evalguard.nightly/1"
@@ -23,6 +24,8 @@ class NightlyMetric:
 
     Attributes:
         sigma, low, high: drift with its interval; None where there is no number.
+        unit: what its drift has a size in; drift, drift_low, drift_high: in it, where that is not
+            sigma.
         state: what it brought about at the gate.
         accepted: until when and why a waiver lets it through; "" where none does.
     """
@@ -37,6 +40,10 @@ class NightlyMetric:
     outcome: Outcome
     state: GateState
     accepted: str = ""
+    unit: DriftUnit = "sigma"
+    drift: float | None = None
+    drift_low: float | None = None
+    drift_high: float | None = None
 
     @property
     def key(self) -> Key:
@@ -104,17 +111,18 @@ def gravity(metric: NightlyMetric) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightStep:
-    """A recent change point of a gated metric; values in sigma, errors standard errors.
+    """A recent change point of a gated metric; values in ``unit``, errors standard errors.
 
     Attributes:
-        before: level of sigma before the step, ``after`` it, and the standard error ``stderr`` of
-            the difference.
+        before: level before the step, ``after`` it, and the standard error ``stderr`` of the
+            difference.
         created: night from which on the level is another one.
         earliest: first night of the range where it may lie (95%).
         latest: last night of that range.
         after: level after the step.
         stderr: standard error of their difference.
         changed: what else changed there.
+        unit: "sigma", or of a base that does not scatter "pp" or "%".
     """
 
     key: Key
@@ -125,6 +133,7 @@ class NightStep:
     after: float
     stderr: float
     changed: tuple[str, ...] = ()
+    unit: DriftUnit = "sigma"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

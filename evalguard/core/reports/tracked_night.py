@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evalguard.core.drift_unit import DriftUnit
 from evalguard.core.gate_state import GateState
 
 
@@ -23,23 +24,24 @@ class NightVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPoint:
-    """One night: UTC time as ISO 8601 text, sigma and its paired interval; None where unknown."""
+    """One night: UTC time as ISO 8601 text, drift and its paired interval; None where unknown."""
 
     created: str
-    sigma: float | None
+    drift: float | None
     low: float | None = None
     high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightTrend:
-    """One metric of one pair over nights, oldest first."""
+    """One metric of one pair over nights, oldest first; ``unit`` is that of its drifts."""
 
     base: str
     candidate: str
     task: str
     metric: str
     points: tuple[TrendPoint, ...]
+    unit: DriftUnit = "sigma"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

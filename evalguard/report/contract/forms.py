@@ -94,7 +94,12 @@ FORMS: Mapping[type, Form] = {
     Suspect: Form(names={"name": "setting"}),
     **dict.fromkeys((GuiltySetting, Measured, Part, Recommended), Form(in_any_unit=True)),
     NightRun: Form(names={"number": "run"}),
-    NightMetric: Form(add={"sigma_stderr": "stderr"}),
+    NightMetric: Form(
+        add={
+            "sigma_stderr": "stderr", "unit": "unit", "drift_in_unit": "drift",
+            "drift_in_unit_stderr": "drift_stderr",
+        },
+    ),
     HistoryRun: Form(inline=("run",)),
     MetricFlips: Form(inline=("key",)),
     FlipReport: Form(leave_out=("nights",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from evalguard.core.drift_unit import DriftUnit
 from evalguard.core.history_night import Night
 from evalguard.core.reports.history_report import (
     SCHEMA,
@@ -18,6 +19,8 @@ from evalguard.core.reports.history_report import (
 from evalguard.report.contract.forms import key_fields, write_record
 from evalguard.report.contract.non_finite import replace_non_finite
 from evalguard.stats.series.levels import ChangePoint, Level
+
+_IN_UNIT = ("drift_in_unit", "drift_in_unit_stderr")
 
 
 def history_document(found: Found) -> dict[str, Any]:
@@ -59,9 +62,12 @@ def _trend_document(trend: Trend) -> dict[str, Any]:
         "nights": [
             {"run": night.run.number, "created": night.run.created, "used": place in used}
             | {name: value for name, value in write_record(night.metric).items() if name not in key}
+            | dict(zip(_IN_UNIT, night.metric.drift_in(trend.unit), strict=True))
+            | {"unit": trend.unit}
             for place, night in enumerate(trend.nights)
         ],
-        "levels": [_level_document(level, nights) for level in scan.levels],
+        "unit": trend.unit,
+        "levels": [_level_document(level, nights, trend.unit) for level in scan.levels],
         "change_points": [
             {
                 **_change_point_document(point, nights),
@@ -87,11 +93,12 @@ def _change_point_document(point: ChangePoint, nights: list[Night]) -> dict[str,
     }
 
 
-def _level_document(level: Level, nights: list[Night]) -> dict[str, Any]:
+def _level_document(level: Level, nights: list[Night], unit: DriftUnit) -> dict[str, Any]:
     return {
         "first_run": nights[level.start].run.number,
         "last_run": nights[level.stop - 1].run.number,
         "nights": level.stop - level.start,
-        "sigma": level.mean,
+        "sigma": level.mean if unit == "sigma" else None,
+        "mean": level.mean,
         "stderr": level.stderr,
     }

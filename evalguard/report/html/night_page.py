@@ -13,9 +13,9 @@ from evalguard.report.html.trend_figures import TrendFigure, trend_figure
 from evalguard.report.words.night_news import (
     change_point_error_text,
     metric_key_text,
+    night_drift_texts,
     night_metric_line,
     night_news,
-    night_sigma_texts,
     night_subject,
     pair_name,
     pair_problems,
@@ -32,7 +32,7 @@ class PairRow:
     name: str
     reason: str
     metric: str
-    sigma: str
+    drift: str
     interval: str
     guilty: str
     link: str
@@ -74,15 +74,15 @@ def _gravity_order(row: PairRow) -> int:
 
 def _pair_row(report: NightReport, pair: PairNight) -> PairRow:
     worst = pair.worst
-    sigma, low, high = ("", "", "") if worst is None else night_sigma_texts(worst, pair.margin)
+    drift, low, high = ("", "", "") if worst is None else night_drift_texts(worst, pair.margin)
     link = report_link(report, pair.run_folder)
     return PairRow(
         state=pair.state,
         name=printable(pair_name(pair)),
         reason=printable(pair.reason),
         metric="" if worst is None else printable(metric_key_text(worst.key)),
-        sigma=sigma,
-        interval="" if worst is None or worst.low is None else f"[{low}, {high}]",
+        drift=drift,
+        interval=f"[{low}, {high}]" if low else "",
         guilty=printable(", ".join(pair.culprits) or pair.bisection),
         link=f"{link}/report.html" if link else "",
         lines=tuple(_pair_lines(pair)),

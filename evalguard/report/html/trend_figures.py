@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from evalguard.core.drift_unit import DriftUnit
 from evalguard.core.history_night import Night
 from evalguard.core.reports.history_report import Trend
 from evalguard.report.html.trend_plot import TrendLevel, TrendNight, draw_trend
@@ -35,14 +36,15 @@ def trend_figure(trend: Trend) -> TrendFigure | None:
     return TrendFigure(
         title=title,
         plot=draw_trend(
-            [_plotted_night(night) for night in nights],
+            [_plotted_night(night, trend.unit) for night in nights],
             [
                 TrendLevel(start=level.start, stop=level.stop, mean=level.mean)
                 for level in trend.scan.levels
             ],
-            margin=nights[-1].margin,
+            margin=nights[-1].margin_in(trend.unit),
+            unit=trend.unit,
             ends=(nights[0].run.created[:10], nights[-1].run.created[:10]),
-            said=f"{title}: sigma of {len(nights)} nights. {' '.join(said)}",
+            said=f"{title}: {trend.unit} of {len(nights)} nights. {' '.join(said)}",
         ),
         said=said,
     )
@@ -53,13 +55,15 @@ def format_sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _plotted_night(night: Night) -> TrendNight:
+def _plotted_night(night: Night, unit: DriftUnit) -> TrendNight:
+    """In points there is no interval: a history keeps that of sigma."""
     metric = night.metric
-    value = format_with_stderr(metric.sigma, metric.stderr)
+    drift, stderr = metric.drift_in(unit)
+    value, in_sigma = format_with_stderr(drift, stderr), unit == "sigma"
     return TrendNight(
-        sigma=metric.sigma,
-        low=metric.sigma_low,
-        high=metric.sigma_high,
+        drift=drift,
+        low=metric.sigma_low if in_sigma else None,
+        high=metric.sigma_high if in_sigma else None,
         kind=metric.outcome if metric.gated else "",
-        said=printable(f"{night.run.created}: {value} sigma, {outcome_name(metric.outcome)}"),
+        said=printable(f"{night.run.created}: {value} {unit}, {outcome_name(metric.outcome)}"),
     )

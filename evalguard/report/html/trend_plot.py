@@ -1,4 +1,4 @@
-"""Sigma of one metric over nights, its levels, and where they change, as a picture."""
+"""The drift of one metric over nights, its levels, and where they change, as a picture."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FEW_NIGHTS = 120  # nights whose dots do not hide the level that runs through t
 class TrendNight:
     """One night: ``low`` and ``high`` end its interval; ``said`` is its row in words.
 
-    ``kind`` is a class of the stylesheet (the outcome). A night without a finite sigma is a gap.
+    ``kind`` is a class of the stylesheet (the outcome). A night without a finite drift is a gap.
     """
 
-    sigma: float | None
+    drift: float | None
     low: float | None = None
     high: float | None = None
     kind: str = ""
@@ -33,7 +33,7 @@ class TrendNight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendLevel:
-    """Nights ``start`` to ``stop`` (exclusive, positions among all nights) with one mean sigma."""
+    """Nights ``start`` to ``stop`` (exclusive, positions among all nights) with one mean drift."""
 
     start: int
     stop: int
@@ -47,15 +47,17 @@ def draw_trend(
     margin: float,
     ends: tuple[str, str],
     said: str,
+    unit: str = "sigma",
 ) -> Markup:
-    """Sigma over nights, with the margin; a vertical line stands where a new level begins.
+    """Drift over nights, with the margin; a vertical line stands where a new level begins.
 
     Args:
         ends: what is written below the first and the last night.
         said: the picture in words.
+        unit: of drifts, levels and margin.
     """
     (left, right), (bottom, top) = plot_area(_WIDTH, _HEIGHT)
-    shown = [value for night in nights for value in (night.sigma, night.low, night.high)]
+    shown = [value for night in nights for value in (night.drift, night.low, night.high)]
     up = AxisScale.over([0.0, margin, *shown], bottom, top, bend=True)
     across = AxisScale(low=-0.5, high=max(len(nights), 1) - 0.5, start=left, stop=right)
     few = len(nights) <= _FEW_NIGHTS
@@ -64,7 +66,7 @@ def draw_trend(
     drawn = _draw_levels(levels, across, up)
     parts: list[object] = [_draw_rules(up, across, margin)]
     parts += [*drawn, *dots] if few else [*dots, *drawn]
-    parts.append(draw_text(4.0, top - 10, "sigma", kind="name"))
+    parts.append(draw_text(4.0, top - 10, unit, kind="name"))
     parts.append(draw_text(left, bottom + 16, ends[0]))
     if ends[1] != ends[0]:
         parts.append(draw_text(right, bottom + 16, ends[1], anchor="end"))
@@ -102,13 +104,13 @@ def _draw_levels(levels: Sequence[TrendLevel], across: AxisScale, up: AxisScale)
 
 
 def _draw_night(night: TrendNight, x: float, up: AxisScale, *, bars: bool, few: bool) -> Markup:
-    if night.sigma is None or not math.isfinite(night.sigma):
+    if night.drift is None or not math.isfinite(night.drift):
         return Markup("")
     parts: list[object] = [make_tag("title", night.said)] if night.said else []
     if bars and night.low is not None and night.high is not None:
         low, high = up.at(night.low), up.at(night.high)
         parts.append(make_tag("line", class_="whisker", x1=x, x2=x, y1=low, y2=high))
     parts.append(
-        make_tag("circle", class_="point", cx=x, cy=up.at(night.sigma), r=3.0 if few else 1.5)
+        make_tag("circle", class_="point", cx=x, cy=up.at(night.drift), r=3.0 if few else 1.5)
     )
     return make_tag("g", *parts, class_=f"night {night.kind}".strip())

@@ -77,18 +77,27 @@ def night_pair_line(pair: PairNight) -> str:
 
 def night_metric_line(metric: NightlyMetric, margin: float) -> str:
     """A gated metric with sigma and its interval."""
-    sigma, low, high = night_sigma_texts(metric, margin)
-    interval = "" if metric.low is None else f" [{low}, {high}]"
+    drift, low, high = night_drift_texts(metric, margin)
+    interval = f" [{low}, {high}]" if low else ""
     accepted = f"; accepted {metric.accepted}" if metric.accepted else ""
     label = metric_key_text(metric.key)
     name = outcome_name(metric.outcome, fails=metric.state == "regressed")
-    return printable(f"{label}: {sigma} sigma{interval}, {name}{accepted}")
+    unit = " sigma" if metric.unit == "sigma" else ""
+    return printable(f"{label}: {drift}{unit}{interval}, {name}{accepted}")
 
 
-def night_sigma_texts(metric: NightlyMetric, margin: float) -> tuple[str, str, str]:
-    """Sigma and the ends of its interval."""
-    ends = None if metric.low is None or metric.high is None else (metric.low, metric.high)
-    return format_sigma_interval(metric.sigma, ends, margin=margin)
+def night_drift_texts(metric: NightlyMetric, margin: float) -> tuple[str, str, str]:
+    """A drift and the ends of its interval, "" without one; any unit but sigma stands behind it."""
+    in_sigma = metric.unit == "sigma"
+    drift, low, high = (
+        (metric.sigma, metric.low, metric.high)
+        if in_sigma
+        else (metric.drift, metric.drift_low, metric.drift_high)
+    )
+    ends = None if low is None or high is None else (low, high)
+    told = format_sigma_interval(drift, ends, margin=margin if in_sigma else 0.0)
+    unit = "" if in_sigma else metric.unit
+    return (f"{told[0]}{unit}", *(told[1:] if ends else ("", "")))
 
 
 def pair_name(pair: PairNight | PairChanges | GonePair) -> str:
@@ -147,7 +156,7 @@ def _change_points(_: PairNight, changes: PairChanges) -> Iterator[str]:
         changed = f"; changed there: {', '.join(step.changed)}" if step.changed else ""
         yield (
             f"Change point: {pair_name(changes)}, {metric_key_text(step.key)}, is {direction} "
-            f"by {size} sigma "
+            f"by {size} {step.unit} "
             f"since {step.created[:10]}{changed}."
         )
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.history_night import MetricKey, Night
+from evalguard.core.drift_unit import DriftUnit
+from evalguard.core.history_night import MetricKey, Night, common_unit
 from evalguard.core.reports.history_report import (
     Change,
     Trend,
@@ -30,7 +31,8 @@ def build_trend(
         alpha: chance of any false change point.
         environment: what a digest of an environment stands for.
     """
-    used = tuple(place for place, night in enumerate(nights) if _usable(night))
+    unit = common_unit(nights)
+    used = tuple(place for place, night in enumerate(nights) if _usable(night, unit))
     scan = change_points(*select_scanned_numbers(nights, used), alpha=alpha)
     scanned = [nights[place] for place in used]
     changes = tuple(
@@ -45,15 +47,20 @@ def build_trend(
 
 
 def select_scanned_numbers(nights: Sequence[Night], used: Sequence[int]) -> tuple[Floats, Floats]:
-    """Sigma and its standard error of the nights that are scanned, shape (n,) each."""
-    sigmas = np.array([nights[place].metric.sigma or 0.0 for place in used], np.float64)
-    stderrs = np.array([nights[place].metric.stderr or 0.0 for place in used], np.float64)
-    return sigmas, stderrs
+    """Drift and standard error of the nights that are scanned, in one unit, shape (n,) each.
+
+    Of shares all nights count alike: a share's own error is 0 where it is 0, which would pull
+    every level there.
+    """
+    unit = common_unit(nights)
+    drifts = [nights[place].metric.drift_in(unit)[0] or 0.0 for place in used]
+    errors = [nights[place].metric.stderr or 0.0 if unit == "sigma" else 0.0 for place in used]
+    return np.array(drifts, np.float64), np.array(errors, np.float64)
 
 
-def _usable(night: Night) -> bool:
-    sigma = night.metric.sigma
-    return sigma is not None and math.isfinite(sigma)
+def _usable(night: Night, unit: DriftUnit) -> bool:
+    drift, _ = night.metric.drift_in(unit)
+    return drift is not None and math.isfinite(drift)
 
 
 def find_environment_changes(

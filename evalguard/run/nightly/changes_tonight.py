@@ -55,8 +55,8 @@ def _add_history_changes(
 
 def _new_steps(trend: Trend) -> list[NightStep]:
     """Change points that are news."""
-    sigmas, stderrs = select_scanned_numbers(trend.nights, trend.used)
-    recent = recently_found(sigmas, stderrs, trend.scan, nights=RECENT_NIGHTS)
+    drifts, stderrs = select_scanned_numbers(trend.nights, trend.used)
+    recent = recently_found(drifts, stderrs, trend.scan, nights=RECENT_NIGHTS)
     nights = [trend.nights[place].run.created for place in trend.used]
     return [
         NightStep(
@@ -68,6 +68,7 @@ def _new_steps(trend: Trend) -> list[NightStep]:
             after=point.after.mean,
             stderr=point.stderr,
             changed=tuple(f"{one.what} {one.before} -> {one.after}" for one in changes),
+            unit=trend.unit,
         )
         for point, changes, new in zip(trend.scan.points, trend.changes, recent, strict=True)
         if new

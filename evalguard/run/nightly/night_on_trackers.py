@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evalguard.core.history_night import Night
+from evalguard.core.drift_unit import DriftUnit
+from evalguard.core.history_night import Night, common_unit
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.night_report import NightReport, PairNight
+from evalguard.core.reports.night_report import NightlyMetric, NightReport, PairNight
 from evalguard.core.reports.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
 from evalguard.core.reports.tracked_run import Sent
 from evalguard.errors import EvalguardError, Interrupted, UsageError
@@ -138,15 +139,7 @@ def _night_trends(report: NightReport) -> tuple[NightTrend, ...]:
     try:
         with HistoryFile(Path(report.history)) as history:
             return tuple(
-                NightTrend(
-                    base=pair.base,
-                    candidate=pair.candidate,
-                    task=metric.task,
-                    metric=metric.metric,
-                    points=tuple(
-                        map(_trend_point, history.nights(pair.pair, metric.key)[-_MOST_NIGHTS:])
-                    ),
-                )
+                _night_trend(metric, pair, history.nights(pair.pair, metric.key)[-_MOST_NIGHTS:])
                 for pair in report.pairs
                 for metric in pair.metrics
             )
@@ -154,11 +147,24 @@ def _night_trends(report: NightReport) -> tuple[NightTrend, ...]:
         return ()
 
 
-def _trend_point(night: Night) -> TrendPoint:
-    metric = night.metric
+def _night_trend(metric: NightlyMetric, pair: PairNight, nights: Sequence[Night]) -> NightTrend:
+    unit = common_unit(nights)
+    return NightTrend(
+        base=pair.base,
+        candidate=pair.candidate,
+        task=metric.task,
+        metric=metric.metric,
+        points=tuple(_trend_point(night, unit) for night in nights),
+        unit=unit,
+    )
+
+
+def _trend_point(night: Night, unit: DriftUnit) -> TrendPoint:
+    """A history keeps the interval of sigma alone."""
+    metric, in_sigma = night.metric, unit == "sigma"
     return TrendPoint(
         created=night.run.created,
-        sigma=metric.sigma,
-        low=metric.sigma_low,
-        high=metric.sigma_high,
+        drift=metric.drift_in(unit)[0],
+        low=metric.sigma_low if in_sigma else None,
+        high=metric.sigma_high if in_sigma else None,
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
+from evalguard.core.comparison import Comparison
+from evalguard.core.drift_unit import choose_drift_unit, scale_to_unit
 from evalguard.core.gate import GateResult
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.redaction import redacted_text
@@ -78,7 +82,30 @@ def _gated_metrics(report: CompareReport) -> Iterator[NightlyMetric]:
             outcome=one.outcome,
             state=_gate_state(report.gate, key),
             accepted=waivers.get(key, ""),
+            **_drift_in_unit(one),
         )
+
+
+def _drift_in_unit(one: Comparison) -> dict[str, Any]:
+    """Its drift where sigma has no size."""
+    ends = one.sigma_interval or ()
+    unit = choose_drift_unit(
+        base=one.base,
+        base_stderr=one.base_stderr,
+        sigmas=(one.sigma, *ends),
+        margin_text=one.margin_text,
+        is_binary=one.flips is not None,
+    )
+    if unit == "sigma" or one.drift is None:
+        return {}
+    scale = scale_to_unit(unit, one.base)
+    low, high = (end * scale for end in one.drift_interval or (math.nan, math.nan))
+    return {
+        "unit": unit,
+        "drift": one.drift * scale,
+        "drift_low": low if math.isfinite(low) else None,
+        "drift_high": high if math.isfinite(high) else None,
+    }
 
 
 def _gate_state(gate: GateResult, key: Key) -> GateState:

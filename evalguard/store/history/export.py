@@ -82,6 +82,9 @@ def _night_table(history: HistoryFile) -> pa.Table:
     for name in _METRIC_FIELDS:
         columns[name] = [getattr(metric, name) for _, metric in rows]
     columns["sigma_stderr"] = [metric.stderr for _, metric in rows]
+    columns["unit"] = [metric.unit for _, metric in rows]
+    columns["drift_in_unit"] = [metric.drift for _, metric in rows]
+    columns["drift_in_unit_stderr"] = [metric.drift_stderr for _, metric in rows]
     fields = [pa.field(name, _arrow_type(name)) for name in columns]
     return pa.table(columns, schema=pa.schema(fields))
 
@@ -119,7 +122,7 @@ def _arrow_type(name: str) -> pa.DataType:
     import pyarrow as pa
 
     field = _RUN_FIELDS.get(name) or _METRIC_FIELDS.get(name)
-    written = "float | None" if field is None else str(field.type)
+    written = str(field.type) if field is not None else "str" if name == "unit" else "float"
     if "float" in written:
         return pa.float64()
     if "int" in written:
