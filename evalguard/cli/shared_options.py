@@ -235,6 +235,7 @@ VARY = floor_option(
             "attention",
             "softmax-dtype",
             "concurrency",
+            "cache",
         ]
     ),
     multiple=True,

@@ -10,7 +10,14 @@ from typing import Literal, get_args
 from evalguard.core.settings import Value
 
 Factor = Literal[
-    "repeat", "batch_size", "threads", "device", "attention", "softmax_dtype", "concurrency"
+    "repeat",
+    "batch_size",
+    "threads",
+    "device",
+    "attention",
+    "softmax_dtype",
+    "concurrency",
+    "cache",
 ]
 FACTORS: tuple[Factor, ...] = get_args(Factor)
 
@@ -23,7 +30,8 @@ class Variation:
         factor: what is varied; "repeat": nothing, the same is computed once more.
         name: for people, "batch size 1".
         value: what the factor is in this run, and ``default`` what it is in the default run, both
-            as read back from the model; None for "repeat".
+            as read back from the model; None for "repeat", and of "cache" where an engine does
+            not say what is in its cache.
         default: what it is in the usual run.
     """
 

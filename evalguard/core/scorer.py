@@ -162,7 +162,8 @@ class ModelDescription:
     ``computation`` says how the model computes, read back from it: batch_size, token_budget,
     scorer, shares_prefixes, threads, device (its kind), attention (its implementation),
     softmax_dtype; None for what it does not show; of a model behind a server concurrency, its
-    requests in flight.
+    requests in flight, and of an engine that may keep what it computed of one prompt for the
+    next, as a ``CachingScorer``, prefix_cache: whether it does.
     ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
     ``unshared`` says why it cannot share prefixes, though it was to; "" where it can.
     ``padding`` is what padding does to its answers; None where that was not measured.
@@ -328,6 +329,20 @@ class AheadScorer(Scorer, Protocol):
         Raises:
             EvaluationError: what is to be asked cannot be made.
         """
+
+
+class CachingScorer(Scorer, Protocol):
+    """A scorer of an engine that may keep what it computed of one prompt for the next."""
+
+    def count_cached_tokens(self) -> int | None:
+        """Tokens of prompts that the engine says it took from its cache so far; None: untold."""
+
+
+def count_cached_tokens(scorer: Scorer) -> int | None:
+    """Those of any scorer: None where its engine keeps nothing, or does not say."""
+    count = getattr(scorer, "count_cached_tokens", None)
+    found: int | None = None if count is None else count()
+    return found
 
 
 class DistributionScorer(Scorer, Protocol):

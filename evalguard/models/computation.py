@@ -10,6 +10,7 @@ from evalguard.models.identity import (
     model_dtype,
     torch_model,
 )
+from evalguard.models.served.calls import is_served
 
 if TYPE_CHECKING:
     from evalguard.core.settings import Value
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 def read_computation(lm: Any) -> dict[str, Value]:
     """Return batches, scorer, threads, device kind, attention, softmax dtype of an lm-eval model.
 
-    Of one behind a server also the requests in flight: concurrency.
+    Of one behind a server also the requests in flight: concurrency; and of an engine that may keep
+    prompts from one request to the next, whether it does: prefix_cache.
 
     Each is read from the model or from torch, not from what was asked for; None where the model
     type does not show it.
@@ -32,6 +34,7 @@ def read_computation(lm: Any) -> dict[str, Value]:
         "attention": attention_implementation(lm),
         "softmax_dtype": _softmax_dtype(lm),
         **_concurrency(lm),
+        **_prefix_cache(lm),
     }
 
 
@@ -39,6 +42,19 @@ def _concurrency(lm: Any) -> dict[str, Value]:
     """Requests in flight, of a model behind a server that shows it."""
     found = getattr(lm, "num_concurrent", getattr(lm, "_concurrent", None))
     return {"concurrency": found} if isinstance(found, int) else {}
+
+
+def _prefix_cache(lm: Any) -> dict[str, Value]:
+    """Of a server None, which does not say; an engine in this process has it as an attribute."""
+    if is_served(lm):
+        return {"prefix_cache": None}
+    found = getattr(lm, "prefix_cache", None)
+    if found is None:  # lm-eval's own vllm
+        config = getattr(getattr(lm, "model", None), "llm_engine", None)
+        for name in ("vllm_config", "cache_config", "enable_prefix_caching"):
+            config = getattr(config, name, None)
+        found = config
+    return {"prefix_cache": found} if isinstance(found, bool) else {}
 
 
 def _device_kind(lm: Any) -> str | None:

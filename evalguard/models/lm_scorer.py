@@ -40,6 +40,7 @@ from evalguard.models.lm_requests import build_arguments, get_request_kind, send
 from evalguard.models.quiet_libraries import silence_libraries
 from evalguard.models.random_seeds import seed_generators
 from evalguard.models.served.answer_checks import is_chat
+from evalguard.models.served.cached_tokens import read_hit_counter
 from evalguard.models.served.calls import is_served, seed_repeats
 from evalguard.models.served.chat_payload import send_chat_fields
 from evalguard.models.served.context_length import (
@@ -187,6 +188,16 @@ class LMScorer:
             arguments = seed_repeats(lm, requests, plain)
             self._queue.submit(requests, arguments)
         return self._queue, arguments
+
+    def count_cached_tokens(self) -> int | None:
+        """Tokens of prompts that a server says it took from its cache; None: it does not say.
+
+        Its answers are of this model alone; a counter of the server is of all who ask it.
+        """
+        if self._served is None:
+            return None
+        told = None if self._queue is None else self._queue.cached_tokens
+        return read_hit_counter(self._open_lm()) if told is None else told
 
     def reassign(self, variant: Variant) -> bool:
         """Become another assignment of the same model, bit for bit as if it were loaded so.

@@ -170,6 +170,25 @@ def test_every_token_of_a_continuation_has_the_servers_own_log_probability(
         assert answer.is_greedy is False
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_the_server_may_be_told_to_read_every_prompt_anew(
+    serve: Callable[..., LMScorer], cached: bool
+) -> None:
+    told: list[bool] = []
+
+    def reads(prompt: list[int], may_cache: bool) -> list[int]:
+        told.append(may_cache)
+        return prompt
+
+    scorer = serve(reads=reads, cache_prompt=cached)
+    assert scorer.describe().computation["prefix_cache"] is cached
+    asked = [request("loglikelihood", "the old man ", "and")]
+    scorer.probe(asked)  # which asks both ways
+    told.clear()
+    scorer.score(asked)
+    assert set(told) == {cached}
+
+
 def test_a_continuation_of_most_probable_tokens_is_greedy(serve: Callable[..., LMScorer]) -> None:
     best = Stub.generate([BOS, *encode("abc", False)], 1)
     # the stub's most probable token may be a special one, which no text holds

@@ -59,6 +59,7 @@ def test_every_factor_departs_from_what_the_model_has() -> None:
     assert reasons(described()) == {
         "device": "there is no other kind than cpu here",
         "concurrency": "the model is not asked over a connection",
+        "cache": "the model keeps nothing of one prompt for the next",
     }
     changed = planned(described(batch_size=1, threads=1, attention="eager"))
     assert changed["batch_size"] == [2]
@@ -77,6 +78,7 @@ def test_every_factor_departs_from_what_the_model_has() -> None:
         (described(batch_size="auto"), "batch_size", "chooses it by itself"),
         (described(batch_size=None), "batch_size", "shows none"),
         (described(device="cuda"), "threads", "computes on cuda"),
+        (described(prefix_cache=False), "cache", "is off (model_args: enable_prefix_caching"),
     ],
 )
 def test_what_cannot_be_had_is_listed_with_its_reason(
@@ -91,6 +93,27 @@ def test_a_second_kind_of_device_is_a_variation(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert planned(described())["device"] == ["cuda"]
     assert planned(described(device="cuda"))["device"] == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keeps", "value", "name"),
+    [
+        ("local-completions", None, "warm", "asked again"),  # it does not say
+        ("vllm", True, "warm", "asked again"),
+        ("llama_server", True, "cold", "without its cache"),  # it is told so with every prompt
+    ],
+)
+def test_an_engine_that_may_keep_prompts_is_asked_with_and_without_them(
+    model_type: str, keeps: bool | None, value: str, name: str
+) -> None:
+    found, _ = plan_variations(described(model_type=model_type, prefix_cache=keeps), ["cache"])
+    assert [(one.value, one.name) for one in found] == [(value, name)]
+
+
+def test_a_cache_that_is_still_read_did_not_take() -> None:
+    cold = Variation(factor="cache", name="without its cache", value="cold")
+    assert why_not_taken(cold, described(prefix_cache=False)) == ""
+    assert "did not take" in why_not_taken(cold, described(prefix_cache=True))
 
 
 def test_only_what_is_wanted_is_varied() -> None:
@@ -120,6 +143,8 @@ def source(**model_args: Any) -> ModelSource:
             {},
             {"softmax_dtype": "model"},
         ),
+        (Variation(factor="cache", name="x", value="warm"), {}, {}),
+        (Variation(factor="cache", name="x", value="cold"), {"cache_prompt": False}, {}),
     ],
 )
 def test_a_variation_changes_one_thing(

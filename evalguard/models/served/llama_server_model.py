@@ -74,6 +74,8 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         max_length: tokens that are read at once; None: one fewer than the server's context.
         max_gen_toks: tokens that are generated where neither task nor run says.
         timeout: seconds that an answer may take.
+        cache_prompt: whether the server may use what it has computed of a prompt before; without
+            it every scored token costs a whole prompt.
         top_logprobs: tokens of each scored position's distribution that the server is to show, for
             an estimate of KL, and of those that it writes, for their margins; 0: none.
 
@@ -99,6 +101,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         max_gen_toks: int = 256,
         timeout: float = 300.0,
         top_logprobs: int = 0,
+        cache_prompt: bool = True,
     ) -> None:
         super().__init__()
         self.base_url = base_url.rstrip("/")
@@ -106,6 +109,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         self.num_concurrent = max(1, int(num_concurrent))
         self.max_gen_toks = max_gen_toks
         self._n_shown = top_logprobs
+        self.prefix_cache = bool(cache_prompt)
         self.scored: list[list[ScoredTokens]] = []
         self._timeout = timeout
         self._given_up = False
@@ -273,12 +277,13 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         Raises:
             EvaluationError: the server scored another token, another prompt, or gives no number.
         """
-        one = self._first_token(before, wanted, cached=True, shown=max(1, self._n_shown))
+        shown = max(1, self._n_shown)
+        one = self._first_token(before, wanted, cached=self.prefix_cache, shown=shown)
         logprob, top = one["logprob"], one.get("top_logprobs") or [{}]
-        shown = {f"{ID_LABEL}{wanted}": float(logprob)}
+        told = {f"{ID_LABEL}{wanted}": float(logprob)}
         if self._n_shown:
-            shown = {**self._read_top(top), **shown}
-        return float(logprob), top[0].get("id") == wanted, shown
+            told = {**self._read_top(top), **told}
+        return float(logprob), top[0].get("id") == wanted, told
 
     def _first_token(
         self, before: Sequence[int], wanted: int, *, cached: bool, shown: int
@@ -363,7 +368,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             "stop": [until] if isinstance(until, str) else [str(one) for one in until if one],
             "temperature": 0.0,
             "samplers": [],
-            "cache_prompt": True,
+            "cache_prompt": self.prefix_cache,
             **({"n_probs": max(2, self._n_shown)} if self._n_shown else {}),
         }
 

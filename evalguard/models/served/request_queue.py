@@ -20,6 +20,7 @@ from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.answer_failures import UNREACHABLE_HINT, is_unreachable
 from evalguard.models.generated_texts import record_endings
 from evalguard.models.served.answer_checks import check_answers
+from evalguard.models.served.cached_tokens import read_cached_tokens
 from evalguard.models.served.calls import (
     PendingAnswer,
     ServerCall,
@@ -66,6 +67,8 @@ class RequestQueue:
         self._sender: _Sender | None = None
         self._closed = False
         self._open = 0
+        # Tokens of prompts that the server says it took from its cache; None: it has not said.
+        self.cached_tokens: int | None = None
         self._fingerprint: str | None = None
         # Kept answers, with the calls that would ask for them, until the server has shown itself.
         self._kept: list[tuple[dict[str, PendingAnswer], list[ServerCall]]] = []
@@ -164,7 +167,13 @@ class RequestQueue:
 
     # What the sending thread reports.
 
-    def take(self, call: ServerCall, answers: Sequence[Any], fingerprint: str) -> None:
+    def take(
+        self,
+        call: ServerCall,
+        answers: Sequence[Any],
+        fingerprint: str,
+        cached_tokens: int | None = None,
+    ) -> None:
         """Give a call's answers to those who wait for them, and keep them.
 
         Raises:
@@ -193,6 +202,8 @@ class RequestQueue:
                 if one.take(number, answer) and self._journal is not None:
                     assert one.response is not None
                     self._journal.add(one.key, one.response)
+            if cached_tokens is not None:
+                self.cached_tokens = (self.cached_tokens or 0) + cached_tokens
             self._open -= 1
             self._changed.notify_all()
         self._send(again)
@@ -253,6 +264,7 @@ class _Exchange:
         self._lm = lm
         self._response: Any = None
         self.fingerprint = ""
+        self.cached_tokens: int | None = None
 
     @asynccontextmanager
     async def post(self, url: str, **given: Any) -> AsyncIterator[_Exchange]:
@@ -274,6 +286,7 @@ class _Exchange:
         answer = read_answer(await read_text(self._response))
         told = answer.get("system_fingerprint") if isinstance(answer, dict) else None
         self.fingerprint = told if isinstance(told, str) else ""
+        self.cached_tokens = read_cached_tokens(answer)
         return answer
 
     def raise_for_status(self) -> None:
@@ -356,7 +369,7 @@ class _Sender:
                 if self._failure is not None:
                     raise self._failure
                 exchange, answers = await self._answers(session, call)
-                self._queue.take(call, answers, exchange.fingerprint)
+                self._queue.take(call, answers, exchange.fingerprint, exchange.cached_tokens)
             except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
                 self._failure = self._failure or self._explained(place, error)
                 self._queue.refuse(call, self._failure)

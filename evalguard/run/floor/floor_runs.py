@@ -9,7 +9,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_floor import DistributionShift
 from evalguard.core.noise_floor import Factor, Shift, Unmeasured, Variation
 from evalguard.core.pairing import pair
-from evalguard.core.scorer import ModelDescription
+from evalguard.core.scorer import ModelDescription, count_cached_tokens
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import EvaluationError, FallbackError, UsageError
@@ -20,8 +20,14 @@ from evalguard.run.cluster_fields import cluster_documents
 from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.floor.distribution_shifts import measure_distribution_shifts
 from evalguard.run.floor.floor_keys import floor_group_keys, floor_task_keys
-from evalguard.run.floor.variations import apply_variation, plan_variations, why_not_taken
+from evalguard.run.floor.variations import (
+    WARM,
+    apply_variation,
+    plan_variations,
+    why_not_taken,
+)
 from evalguard.run.groups import add_aggregates
+from evalguard.run.loading.own_environment import shows_distributions
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.run_context import RunContext, open_run_context
@@ -68,6 +74,27 @@ def score_variations(
     return replace(measured, notes=(*measured.notes, *notes))
 
 
+# vLLM does not read its cache for a prompt whose log-probabilities are asked for
+# (``skip_reading_prefix_cache`` of its SamplingParams).
+_NOTHING_CACHED = (
+    "asked everything again, it took no token from its cache: that is off, or is not read for "
+    "prompts whose log-probabilities are asked for, as by vLLM (a task that generates reads it)"
+)
+_WARM_BEFORE = (
+    "its cache was as warm the first time ({tokens} tokens taken from it): start it anew, as "
+    "serve: does, and measure the floor first"
+)
+_UNTOLD = (
+    "asked again: the server does not say whether it took anything from its cache "
+    "(vLLM says so with --enable-prompt-tokens-details, or at /metrics)"
+)
+
+
+def _taken(before: int | None, after: int | None) -> int | None:
+    """Tokens taken from a cache meanwhile; None where that is not told."""
+    return None if after is None else after - (before or 0)
+
+
 @dataclass(slots=True)
 class _FloorMeasurement:
     source: ModelSource
@@ -82,11 +109,15 @@ class _FloorMeasurement:
     not_compared: tuple[NotCompared, ...] = ()
     group_keys: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    cached_at_first: int | None = None
 
     def run(self, factors: Collection[Factor]) -> FloorRun:
         with self.context.open_model(self.source) as model:
             evaluator = self.context.evaluator
+            before = count_cached_tokens(model.scorer) if "cache" in factors else None
             default = evaluator.evaluate(*model)
+            if "cache" in factors:
+                self.cached_at_first = _taken(before, count_cached_tokens(model.scorer))
             self.requests = {
                 task: evaluator.requests(task, model.scorer) for task in default.scores
             }
@@ -153,16 +184,36 @@ class _FloorMeasurement:
         """
         source = apply_variation(variation, self.source, self.choices.policy)
         context = self.context
-        if variation.factor == "repeat":  # kept scores would be the same ones
+        if variation.factor == "repeat" or variation.value == WARM:
+            # kept scores would be the same ones
             evaluator = replace(context.evaluator, kept=None)
             context = context.with_evaluator(evaluator)
-        together = self.choices.distributions.mode != "off"
+        if variation.value == WARM:
+            return self._asked_again(context, source)
+        compared = self.choices.distributions.mode != "off"
+        together = compared and shows_distributions(source.variant)
         models = [self.source, source] if together else [source]
         evaluation = ScoringPlan(context, base_again=True).evaluate(models)[-1]
         problem = why_not_taken(variation, evaluation.description)
         if problem:
             raise EvaluationError(problem)
         return evaluation
+
+    def _asked_again(self, context: RunContext, source: ModelSource) -> Evaluation:
+        """Ask one running engine everything twice; return what it said the second time.
+
+        Raises:
+            EvaluationError: it says that it took nothing from its cache, or as much the first time.
+        """
+        warm = ScoringPlan(context).evaluate_again(source)
+        first, second = self.cached_at_first, warm.cached_tokens
+        if second is None:
+            self.notes.append(_UNTOLD)
+        elif second == 0:
+            raise EvaluationError(_NOTHING_CACHED)
+        elif first is not None and first >= second:
+            raise EvaluationError(_WARM_BEFORE.format(tokens=f"{second:,}"))
+        return warm.evaluation
 
     def _tables(self, evaluation: Evaluation) -> tuple[ScoreTable, ...]:
         scores = evaluation.scores

@@ -21,9 +21,12 @@ _NAMES: dict[Factor, str] = {
     "attention": "attention",
     "softmax_dtype": "softmax",
     "concurrency": "concurrency",
+    "cache": "cache",
 }
 # Requests in flight where the usual run has one.
 _CONCURRENT = 8
+# All prompts once more, of one running engine; nothing that was computed of another prompt.
+WARM, COLD = "warm", "cold"
 PlannedVariations = tuple[list[Variation], list[Unmeasured]]
 
 
@@ -79,6 +82,8 @@ def apply_variation(
         policy = replace(policy, softmax_dtype="model")
     elif variation.factor == "concurrency":
         arguments["num_concurrent"] = value
+    elif variation.factor == "cache" and value == COLD:
+        arguments["cache_prompt"] = False
     variant = replace(source.variant, model_args=arguments)
     name = f"{source.name}, {variation.name}"
     return replace(source, name=name, variant=variant, policy=policy)
@@ -86,9 +91,11 @@ def apply_variation(
 
 def why_not_taken(variation: Variation, description: ModelDescription) -> str:
     """Why a variation that was applied is none, by what the loaded model shows; "" if it took."""
-    if variation.factor == "repeat":
+    if variation.factor == "repeat" or variation.value == WARM:
         return ""
     found = description.computation.get(variation.factor)
+    if variation.factor == "cache":
+        found = WARM if description.computation.get("prefix_cache") else COLD
     if found == variation.value:
         return ""
     return f"it did not take: {variation.value} was asked for, and the model has {found}"
@@ -109,6 +116,7 @@ def _variation_name(factor: Factor, value: Value) -> str:
         "attention": f"{value} attention",
         "softmax_dtype": f"{value} softmax",
         "concurrency": f"{value} request{'s' if value != 1 else ''} in flight",
+        "cache": "asked again" if value == WARM else "without its cache",
     }.get(factor, _NAMES[factor])
 
 
@@ -182,6 +190,15 @@ def _concurrencies(description: ModelDescription) -> Sequence[Value] | str:
     return [1] if default != 1 else [_CONCURRENT]
 
 
+def _caches(description: ModelDescription) -> Sequence[Value] | str:
+    computation = description.computation
+    if "prefix_cache" not in computation:
+        return "the model keeps nothing of one prompt for the next"
+    if computation["prefix_cache"] is False:
+        return "its prefix cache is off (model_args: enable_prefix_caching, cache_prompt)"
+    return [COLD if description.model_type == "llama_server" else WARM]
+
+
 def _main_dtype(description: ModelDescription) -> str:
     """The dtype of most weights."""
     return description.dtype.partition("+")[0]
@@ -195,4 +212,5 @@ _VALUES: dict[Factor, Callable[[ModelDescription], Sequence[Value] | str]] = {
     "attention": _attentions,
     "softmax_dtype": _softmax_dtypes,
     "concurrency": _concurrencies,
+    "cache": _caches,
 }

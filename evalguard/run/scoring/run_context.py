@@ -252,8 +252,8 @@ class RunContext:
         Where nobody vouches for the server, they are for the same model of the same command.
         """
         asked = served_scorer(scorer)
-        if asked is None or asked.served is None or not self.options.use_cache:
-            return
+        if asked is None or asked.served is None or self.evaluator.kept is None:
+            return  # a model that is to be asked once more is asked
         if runs_other_code() and not has_own_process(source.variant):
             return  # what encodes its texts may be another's doing
         served = asked.served

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from evalguard.conversion.planning import plan_conversion
-from evalguard.core.scorer import ModelDescription
+from evalguard.core.scorer import ModelDescription, count_cached_tokens
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import SERVED_TYPES
@@ -20,7 +20,7 @@ from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.own_environment import shows_distributions
 from evalguard.run.scoring.by_reference import ReferenceScoring
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
-from evalguard.run.scoring.evaluate import Evaluation, Evaluator
+from evalguard.run.scoring.evaluate import Evaluation, Evaluator, served_scorer
 from evalguard.run.scoring.loaded_models import is_loaded_beside
 from evalguard.run.scoring.lockstep_scoring import LockstepScoring
 from evalguard.run.scoring.run_context import RunContext
@@ -49,6 +49,17 @@ class LockstepObstacle:
 
     def __str__(self) -> str:
         return f"{self.reason}; {_REFERENCE_HINT}" if self.apart else self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAgain:
+    """What an engine said when it was asked a second time.
+
+    ``cached_tokens``: of prompts, that it says it took from its cache then; None: it does not say.
+    """
+
+    evaluation: Evaluation
+    cached_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,35 @@ class ScoringPlan:
                     self._evaluator.begin(self._evaluator.scoring_of(model))
                 return [self._scores(model) for model in models]
         return [self._alone(source) for source in sources]
+
+    def evaluate_again(self, source: ModelSource) -> AskedAgain:
+        """Let one running engine answer every task twice; what it said the second time.
+
+        Of a model in this process that shows distributions, they are held against the first time's.
+
+        Raises:
+            EvaluationError, Interrupted: as ``evaluate``.
+        """
+        mode = self.context.choices.distributions.mode
+        with ExitStack() as run:
+            model = run.enter_context(self.context.open_model(source))
+            references = None
+            if mode != "off" and model.scorer.describe().gives_rows:
+                by_reference = ReferenceScoring(self.context)
+                first, references = by_reference.score_base(model, run)
+            else:
+                first = self._scores(model)
+            if served_scorer(model.scorer) is not None:  # this one has its answers already
+                model = run.enter_context(self.context.open_model(source))
+            before = count_cached_tokens(model.scorer)
+            if references is None:
+                again = self._scores(model)
+            else:
+                again, found = by_reference.score_candidate(model, references, first)
+                again = self._measured([first, again], found)[-1]
+            after = count_cached_tokens(model.scorer)
+        taken = None if after is None else after - (before or 0)
+        return AskedAgain(evaluation=again, cached_tokens=taken)
 
     def _alone(self, source: ModelSource) -> Evaluation:
         with self.context.open_model(source) as model:
