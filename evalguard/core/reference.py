@@ -83,7 +83,7 @@ def reference(
     *,
     top_k: int,
     samples: int,
-    seed: int | Sequence[int],
+    seed: int | Sequence[int] | np.random.Generator,
 ) -> Reference:
     """Keep what :func:`divergence_from` needs of a base's distributions.
 
@@ -91,7 +91,7 @@ def reference(
         logprobs: natural log-probabilities, float32 (nothing is rounded then), shape (T, V).
         top_k: k, at least 1; at most V are kept, and then nothing is lost.
         samples: m, at least 1.
-        seed: of the draws, for ``numpy.random.default_rng``.
+        seed: of the draws, for ``numpy.random.default_rng``; a generator goes on where it is.
 
     Raises:
         ValueError: for arrays that do not fit, or rows that are no log-probabilities.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,18 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.divergence import Divergence
-from evalguard.core.reference import Reference, divergence_from, reference
+from evalguard.core.reference import Reference
 from evalguard.core.scored_positions import cut, join_positions
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.core.token_windows import TokenWindow
+from evalguard.models.hf.lockstep import token_mismatch_text, vocabulary_mismatch_text
 from evalguard.models.hf.row_source import RowSource
 from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens, hash_window
 from evalguard.models.hf.smaller_batches import retry_with_smaller_batches
-from evalguard.models.logits_file import compare_with_file
+from evalguard.models.position_reduction import (
+    CompareReferences,
+    KeepReference,
+    PositionReduction,
+    Reduced,
+    Wanted,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor as Rows
-from evalguard.models.hf.lockstep import token_mismatch_text, vocabulary_mismatch_text
 
 
 def score_with_references(
@@ -45,19 +50,17 @@ def _score_with_references(
     model: RowSource, requests: Sequence[Request], top_k: int, samples: int, seed: int
 ) -> tuple[list[Response], list[Reference | None]]:
     pieces = model.pieces(requests)
+    wanted: dict[InputTokens, Wanted] = {
+        piece: KeepReference.for_ids(piece.ids, top_k=top_k, samples=samples, seed=seed)
+        for of in pieces
+        for piece in of
+    }
     answers: dict[InputTokens, ScoredTokens] = {}
     kept: dict[InputTokens, Reference] = {}
-    for scored, rows in model.rows(requests, (piece for of in pieces for piece in of)):
+    for scored, reduced in reduce_rows(model, requests, wanted):
         answers[scored.fed] = scored
-        # The draws depend on the piece alone, not on what was scored before it.
-        own = zlib.crc32(np.array(scored.fed.ids, dtype="<i8").tobytes())
-        kept[scored.fed] = reference(
-            _as_array(rows),
-            scored.fed.scored_ids,
-            top_k=top_k,
-            samples=samples,
-            seed=(seed, own),
-        )
+        assert reduced.kept is not None
+        kept[scored.fed] = reduced.kept
     responses = model.answer(requests, pieces, answers)
     return responses, [
         join_positions([kept[piece] for piece in of]) if of else None for of in pieces
@@ -98,16 +101,20 @@ def _score_against_references(
             wanted.setdefault(piece, {})[_reference_key(part)] = part
     answers: dict[InputTokens, ScoredTokens] = {}
     found: dict[tuple[InputTokens, bytes], Divergence] = {}
-    for scored, rows in model.rows(requests, wanted):
+    asked: dict[InputTokens, Wanted] = {
+        piece: CompareReferences(references=tuple(of_piece.values()))
+        for piece, of_piece in wanted.items()
+    }
+    for scored, reduced in reduce_rows(model, requests, asked):
         answers[scored.fed] = scored
-        for key, part in wanted[scored.fed].items():
+        own_parts = wanted[scored.fed]
+        for (key, part), divergence in zip(own_parts.items(), reduced.divergences, strict=True):
+            if divergence is None:
+                reason = vocabulary_mismatch_text(part.vocabulary_size, reduced.vocabulary_size)
+                continue
+            found[scored.fed, key] = divergence
             if part.file:
-                found[scored.fed, key] = compare_with_file(part, _as_array(rows))
                 answers[scored.fed] = _cut_as_file(scored, part)
-            elif rows.shape[1] == part.vocabulary_size:
-                found[scored.fed, key] = divergence_from(part, _as_array(rows))
-            else:
-                reason = vocabulary_mismatch_text(part.vocabulary_size, rows.shape[1])
     responses = [
         _as_asked(request, response)
         for request, response in zip(requests, model.answer(requests, pieces, answers), strict=True)
@@ -150,6 +157,23 @@ def _reference_mismatch(
         if not np.array_equal(ours, scored):
             return token_mismatch_text(request, ours.size, scored.size)
     return ""
+
+
+def reduce_rows(
+    model: RowSource, requests: Sequence[Request], wanted: Mapping[InputTokens, Wanted]
+) -> Iterator[tuple[ScoredTokens, Reduced]]:
+    """Score pieces; of each, its answer and what its distributions are reduced to.
+
+    A model that reduces them where they are computed has ``reduce_pieces``.
+    """
+    reduce = getattr(model, "reduce_pieces", None)
+    if reduce is not None:
+        yield from reduce(wanted)
+        return
+    for scored, rows in model.rows(requests, wanted):
+        reduction = PositionReduction(scored.fed.scored_ids, wanted[scored.fed])
+        reduction.add(_as_array(rows))
+        yield scored, reduction.finish()
 
 
 def _as_array(rows: Rows | NDArray[np.float32]) -> NDArray[np.float32]:

@@ -43,10 +43,10 @@ from evalguard.models.runtimes.points.activations import (
 from evalguard.models.runtimes.runtime import Runtime
 from evalguard.stats.answers.loops import find_loop
 
-_DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
+DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
 _SAMPLING = ("temperature", "top_p", "top_k", "do_sample")
 # Options of a generation that greedy decoding honours, or that mean nothing to it.
-_GREEDY_OPTIONS = frozenset({"until", *LENGTH_NAMES, *_SAMPLING})
+GENERATION_OPTIONS = frozenset({"until", *LENGTH_NAMES, *_SAMPLING})
 
 Rows = NDArray[np.float32]
 
@@ -89,7 +89,13 @@ class RuntimeScorer:
                 hint="model: hf, or a server of the model: --base http://HOST:PORT/v1",
             )
         if requests[0].kind == "generate_until":
-            return [self._generate(request) for request in requests]
+            return self._score_texts(requests)
+        return self._score_likelihoods(requests)
+
+    def _score_texts(self, requests: Sequence[Request]) -> list[Response]:
+        return [self._generate(request) for request in requests]
+
+    def _score_likelihoods(self, requests: Sequence[Request]) -> list[Response]:
         pieces = self.pieces(requests)
         wanted = (piece for of in pieces for piece in of)
         return self.answer(
@@ -202,7 +208,7 @@ class RuntimeScorer:
         """Which requests are generated together: texts are made one by one."""
         asked = [one.arguments[-1] for one in requests]
         longest = max(
-            (generated_length(o, _DEFAULT_GENERATED) for o in asked if isinstance(o, dict)),
+            (generated_length(o, DEFAULT_GENERATED) for o in asked if isinstance(o, dict)),
             default=1,
         )
         size = max(1, TOKENS_OF_A_PART // max(longest, 1))
@@ -253,7 +259,7 @@ class RuntimeScorer:
         options = without_early_end(given_options) if isinstance(given_options, dict) else {}
         _refuse_sampling(options)
         early, look_at = EarlyEnd.of(request), next_look(0)
-        most = generated_length(options, _DEFAULT_GENERATED)
+        most = generated_length(options, DEFAULT_GENERATED)
         if self._policy.max_gen_toks is not None:
             most = min(most, self._policy.max_gen_toks)
         refuse_without_room(most, runtime.max_length, hint="--max-gen-toks N generates fewer")
@@ -325,7 +331,7 @@ def _refuse_sampling(options: Mapping[str, Any]) -> None:
             "this model type decodes greedily, and the task samples (do_sample)",
             hint="compare the task with model: hf, or give temperature 0",
         )
-    unknown = sorted(set(options) - _GREEDY_OPTIONS)
+    unknown = sorted(set(options) - GENERATION_OPTIONS)
     if unknown:
         raise EvaluationError(
             f"this model type knows no generation argument '{unknown[0]}'",

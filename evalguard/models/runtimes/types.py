@@ -76,6 +76,12 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         requirements=("tokenizers", "openvino"),
         purpose="ONNX graphs and OpenVINO's own by OpenVINO",
     ),
+    "vllm": RuntimeType(
+        module="vllm",
+        imports=("vllm",),
+        requirements=("vllm",),
+        purpose="vLLM in this process, any engine argument; exact distributions",
+    ),
     "rwkv": RuntimeType(
         module="rwkv",
         imports=("torch", "rwkv"),

@@ -1,0 +1,178 @@
+"""EngineRuntime: an engine that reads many texts at once and reduces what it computes itself."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.errors import EvaluationError
+from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
+from evalguard.models.position_reduction import PositionReduction, Reduced, Wanted
+from evalguard.models.runtimes.runtime import Logits, Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedPrompt:
+    """A prompt that is to be read: all of ``fed.ids`` but the last one."""
+
+    fed: InputTokens
+    wanted: Wanted
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """What the engine reads."""
+        return self.fed.ids[:-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedPrompt:
+    """What an engine computed of a prompt, or why it could not.
+
+    Attributes:
+        largest: the log-probability of the most probable token after the prompt.
+        fault: what was wrong; "": nothing.
+    """
+
+    scored: ScoredTokens | None = None
+    reduced: Reduced | None = None
+    largest: float = 0.0
+    fault: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class PromptPositions:
+    """The positions of one prompt, as an engine computes them in one part or several.
+
+    An engine that computes a part again, after it has put a prompt aside, is heard once.
+
+    Args:
+        vocabulary_size: V; columns beyond it are padding.
+    """
+
+    prompt: WantedPrompt
+    vocabulary_size: int
+    fault: str = ""
+    next: int = field(init=False)
+    _reduction: PositionReduction = field(init=False)
+    _logprobs: list[NDArray[np.float64]] = field(init=False, default_factory=list)
+    _is_greedy: bool = field(init=False, default=True)
+    _largest: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        """Begin at the first scored position."""
+        fed = self.prompt.fed
+        self.next = len(fed.ids) - 1 - fed.n_scored
+        self._reduction = PositionReduction(fed.scored_ids, self.prompt.wanted)
+
+    def begin(self, ids: Sequence[int]) -> None:
+        """Compare what the engine reads with what it was given."""
+        wanted = self.prompt.ids
+        if tuple(ids) != wanted and not self.fault:
+            at = next(
+                (n for n, (a, b) in enumerate(zip(ids, wanted, strict=False)) if a != b),
+                min(len(ids), len(wanted)),
+            )
+            self.fault = (
+                f"the engine reads another prompt than it was given: {len(ids)} tokens for "
+                f"{len(wanted)}, which differ from position {at} on"
+            )
+
+    def take(self, start: int, count: int) -> slice:
+        """Which of the positions from ``start`` on are wanted, counted from there."""
+        first, end = max(self.next, start), start + count
+        if start > self.next and not self.fault:
+            self.fault = (
+                f"the engine computed no distribution at positions {self.next} to {start - 1} of "
+                f"{len(self.prompt.ids)}: it has them from a prefix cache"
+            )
+        self.next = max(self.next, end)
+        return slice(first - start, max(first, end) - start)
+
+    def add(self, logprobs: NDArray[np.float32]) -> None:
+        """Reduce the next rows: natural log-probabilities, float32, shape (n, V)."""
+        if self.fault:
+            return
+        if logprobs.shape[1] != self.vocabulary_size:
+            self.fault = (
+                f"the engine computed {logprobs.shape[1]:,} logits a position, and the model's "
+                f"vocabulary has {self.vocabulary_size:,} tokens"
+            )
+            return
+        scored = self.prompt.fed.scored_ids
+        start = len(scored) - self._reduction.missing
+        ids = scored[start : start + len(logprobs)]
+        try:
+            self._reduction.add(logprobs)
+        except (ValueError, EvaluationError) as error:
+            self.fault = str(error)
+            return
+        self._logprobs.append(logprobs[np.arange(len(ids)), ids].astype(np.float64))
+        self._is_greedy &= bool((logprobs.argmax(axis=1) == ids).all())
+        if len(logprobs):
+            self._largest = float(logprobs[-1].max())
+
+    def finish(self) -> ReducedPrompt:
+        """What is left of the prompt; a fault where a position is missing."""
+        missing = self._reduction.missing
+        if missing and not self.fault:
+            self.fault = (
+                f"the engine computed no distribution at {missing} of {self.prompt.fed.n_scored} "
+                "scored positions"
+            )
+        if self.fault:
+            return ReducedPrompt(fault=self.fault)
+        scored = ScoredTokens(
+            fed=self.prompt.fed,
+            logprobs=np.concatenate([np.empty(0), *self._logprobs]),
+            is_greedy=self._is_greedy,
+        )
+        return ReducedPrompt(scored=scored, reduced=self._reduction.finish(), largest=self._largest)
+
+
+class EngineRuntime(Runtime):
+    """A runtime whose distributions stay where they are computed."""
+
+    def logits(self, ids: Sequence[int], first: int) -> Logits:  # noqa: ARG002
+        """Not shown: ``reduce`` says what is left of them."""
+        raise EvaluationError("this engine shows no logits: it reduces them where they are")
+
+    @abstractmethod
+    def reduce(self, wanted: Mapping[InputTokens, Wanted]) -> list[tuple[ScoredTokens, Reduced]]:
+        """Read prompts, all at once, and reduce their distributions.
+
+        Raises:
+            EvaluationError: the engine fails, or what it computed is not what was asked for.
+        """
+
+    @abstractmethod
+    def generate(
+        self, prompts: Sequence[Sequence[int]], options: Mapping[str, Any], most: int
+    ) -> list[GeneratedByEngine]:
+        """Continue prompts, all at once.
+
+        Args:
+            options: ``until``, ``temperature``, ``top_p``, ``top_k``, ``do_sample``.
+            most: tokens of each text.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedByEngine:
+    """A text that an engine wrote.
+
+    Attributes:
+        ids: of its tokens, with the one that ended it.
+        margins, others: of each; see ``GeneratedTokens``.
+        ended: "stop", or "length".
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    margins: tuple[float, ...]
+    others: tuple[int, ...]
+    ended: str
