@@ -7,11 +7,16 @@ compressed-tensors   ignore: names of modules, or "re:" and an expression that m
                      start of one (its match_name).
 transformers         modules_to_not_convert, of bitsandbytes llm_int8_skip_modules: expressions that
                      match from the start of a name up to a dot or its end, or how a name ends (its
-                     should_convert_module).
+                     should_convert_module). torchao takes the same list through transformers.
+GPTQModel            dynamic: "-:" and an expression that matches from the start of a module's name
+                     (its _resolve_dynamic_override).
+ModelOpt             quant_cfg: entries with a wildcard for names of quantisers, which stand in
+                     their module; later ones count (its set_quantizer_by_cfg).
 """
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import shlex
@@ -20,10 +25,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from evalguard.core.module_names import fold_numbers
 
 LLAMA_CPP, COMPRESSED_TENSORS, BITSANDBYTES = "llama.cpp", "compressed-tensors", "bitsandbytes"
-# quant_method of a config -> the keyword under which transformers takes modules to leave out.
+GPTQ, MODELOPT = "gptq", "modelopt"
+# quant_method of a config -> the keyword under which its owner, or transformers, takes modules to
+# leave out.
 _KEYWORDS = {
     BITSANDBYTES: "llm_int8_skip_modules",
     COMPRESSED_TENSORS: "ignore",
+    GPTQ: "dynamic",
+    MODELOPT: "quant_cfg",
     **dict.fromkeys(
         ("torchao", "awq", "fp8", "fbgemm_fp8", "quanto", "eetq", "higgs", "mxfp4", "vptq",
          "aqlm", "spqr", "bitnet", "auto-round", "finegrained_fp8"),
@@ -63,6 +72,8 @@ def skip_option(
 ) -> str:
     """Return the keyword with its list of modules to leave out; "" of a quantiser without one.
 
+    GPTQ's and ModelOpt's are entries to add to what is there.
+
     Args:
         method: quant_method of the config.
         modules: names of those to leave out.
@@ -75,6 +86,13 @@ def skip_option(
     if method == COMPRESSED_TENSORS:
         found = _shortest(modules, quantised, _as_ignored, _ignores)
         return f"{keyword}: {json.dumps([*kept, *found])}"
+    if method == GPTQ:
+        found = _shortest(modules, quantised, _as_started, _starts)
+        return f"{keyword}: {json.dumps({f'-:{pattern}': {} for pattern in found})}"
+    if method == MODELOPT:
+        found = _shortest(modules, quantised, _as_wildcards, _is_wildcard_of)
+        entries = [{"quantizer_name": pattern, "enable": False} for pattern in found]
+        return f"{keyword} += {entries}"
     found = _shortest(modules, quantised, _as_skipped, _skips)
     return f"{keyword}={json.dumps([*kept, *found])}"
 
@@ -91,15 +109,38 @@ def _skips(pattern: str, name: str) -> bool:
     return found or name.endswith(pattern)
 
 
+def _starts(pattern: str, name: str) -> bool:
+    return re.match(pattern, name) is not None
+
+
+def _is_wildcard_of(pattern: str, name: str) -> bool:
+    return fnmatch.fnmatchcase(f"{name}.weight_quantizer", pattern)
+
+
 def _searched(pattern: str, name: str) -> bool:
     return re.search(pattern, name) is not None
 
 
 def _as_ignored(names: Sequence[str]) -> Iterator[str]:
+    yield from (f"re:{pattern}" for pattern in _as_started(names) if len(names) > 1)
+
+
+def _as_started(names: Sequence[str]) -> Iterator[str]:
+    if len(names) == 1:
+        yield f"^{re.escape(names[0])}$"
     for end in _common_ends(names):
-        yield f"re:.*{end}$"
+        yield f".*{end}$"
     for start in _common_starts(names):
-        yield f"re:{start}[.]"
+        yield f"{start}[.]"
+
+
+def _as_wildcards(names: Sequence[str]) -> Iterator[str]:
+    if len(names) == 1:
+        yield f"{names[0]}.*"
+    for end in _common_ends(names):
+        yield f"*.{end}.*"
+    for start in _common_starts(names):
+        yield f"{start}.*"
 
 
 def _as_skipped(names: Sequence[str]) -> Iterator[str]:

@@ -60,6 +60,7 @@ from evalguard.report.words.metric_labels import (
 )
 from evalguard.report.words.plain_text import (
     ELLIPSIS,
+    fit_text,
     printable,
     wrap_keeping_intervals,
     wrap_text,
@@ -69,6 +70,8 @@ _WIDTH = 80
 _SCREEN = 24
 # What the first screen has room for.
 _MOST_VERDICTS, _MOST_NOTES, _MOST_SPLITS, _MOST_STEPS, _MOST_NAMES = 3, 3, 3, 4, 3
+_LEAST_ROWS, _MOST_LEGEND = 6, 3
+_CARD = "evalguard card"
 _NOT = {True: "that does not pass", False: "that do not pass"}
 _GRAVEST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
 
@@ -89,6 +92,8 @@ def render_several(report: SeveralReport, *, width: int, color: bool, verbose: b
         _next_lines(report, width),
     ]
     if not verbose and _height(blocks) > _SCREEN:
+        blocks[-1] = _next_lines(report, width, with_card=False)
+    if not verbose and _height(blocks) > _SCREEN:
         blocks = _folded(report, width)
     text = render_page(blocks, width, color=color)
     if verbose:
@@ -106,11 +111,13 @@ def _height(blocks: Sequence[Sequence[Text]]) -> int:
 
 def _folded(report: SeveralReport, width: int) -> list[list[Text]]:
     """The first screen of more than fits it: beside the table what is gravest, a line each, and how
-    much else there is."""
-    legend = " ".join(f"{text}." for text in ladder_legend(report, width))
+    much else there is. A table that is too long itself shows the gravest rows."""
     head = _head(report, width, most=_MOST_NAMES)
-    table = [*ladder_table(report).lines(width), *wrap_prose(legend, width, style="dim")]
-    after = _next_lines(report, width, folded=True)
+    after = _next_lines(report, width, folded=True, with_card=False)
+    legend = _short_legend(report, width)
+    # beside the table: its headings, blank lines, a line of what is gravest and one of what is left
+    room = _SCREEN - _height([head, legend, after]) - 4
+    table = [*_gravest_rows(report, width, max(room, _LEAST_ROWS)), *legend]
     room = max(_SCREEN - _height([head, table, after]) - 2, 1)  # a blank line, and what is left
     verdicts, others = _short_verdicts(report), _short_notes(report)
     shown = [*verdicts, *others][:room]
@@ -123,6 +130,32 @@ def _folded(report: SeveralReport, width: int) -> list[list[Text]]:
     lines = [Text(_one_line(name, text, width)) for name, text in shown]
     lines += wrap_prose(f"and {', '.join(counts)} (-v)", width) if counts else []
     return [head, table, lines, after]
+
+
+def _short_legend(report: SeveralReport, width: int) -> list[Text]:
+    texts = " ".join(f"{text}." for text in ladder_legend(report, width))
+    lines = wrap_prose(texts, width, style="dim")
+    if len(lines) > _MOST_LEGEND:
+        lines = lines[:_MOST_LEGEND]
+        lines[-1] = Text(fit_text(f"{lines[-1].plain} {ELLIPSIS}", width), style="dim")
+    return lines
+
+
+def _gravest_rows(report: SeveralReport, width: int, room: int) -> list[Text]:
+    """The table in so many lines below its headings: of more, the base and the gravest candidates
+    in the order of all, and how many more there are."""
+    headings, base, *rows = ladder_table(report).lines(width)
+    if len(rows) < room:
+        return [headings, base, *rows]
+    states = [state_of(one) for one in report.candidates]
+    ranked = sorted(range(len(rows)), key=lambda place: _GRAVEST.index(states[place]))
+    shown, left = sorted(ranked[: room - 2]), ranked[room - 2 :]
+    passed = sum(states[place] == "passed" for place in left)
+    held = len(left) - passed
+    counts = [f"{held} more {_NOT[held == 1]}"] if held else []
+    counts += [f"{passed}{'' if counts else ' more'} that passed"] if passed else []
+    more = wrap_prose(f"and {', '.join(counts)} (-v)", width)
+    return [headings, base, *(rows[place] for place in shown), *more]
 
 
 def _short_verdicts(report: SeveralReport) -> list[tuple[str, str]]:
@@ -290,26 +323,47 @@ def _steps(report: SeveralReport, width: int, *, verbose: bool) -> list[Text]:
     return lines
 
 
-def _next_lines(report: SeveralReport, width: int, *, folded: bool = False) -> list[Text]:
-    """What to do next about the gravest candidate, what makes a card of all, and where runs are."""
+def _next_lines(
+    report: SeveralReport, width: int, *, folded: bool = False, with_card: bool = True
+) -> list[Text]:
+    """What to do next about the gravest candidate, what makes a card of all, and where runs are.
+
+    Args:
+        with_card: whether the command for the card may take its lines.
+    """
     gravest = next((one for one in report.reports if one.gate.state == report.state), None)
     shown = gravest or next(iter(report.reports), None)
     lines: list[Text] = []
+    command = ""
     if gravest is not None:
         view = build_report_view(gravest)
         step, command = view.next_step, view.next_command
         if (step, command) == publish_step(gravest):  # a card of one; that of all stands below
             step, command = "nothing to do", ""
+        if with_card and report.state == "passed" and not command:
+            step, command = _card_step(report) or (step, command)
         lines += next_lines(step, command, width)
     if shown is None or shown.run_folder is None:
         return lines
-    text = "More: the same command with -v. All runs as a model card: `evalguard card`"
+    text = "More: the same command with -v"
+    if not command.startswith(_CARD):
+        text += f". All runs as a model card: `{_CARD}`"
     lines += wrap_prose(text, width, style="dim")
     if not folded:
         lines += wrap_prose("One run, each in its folder:", width, style="dim")
         folder = shlex.quote(printable(shown.run_folder))
         lines += command_lines(f"evalguard report {folder} -v", width)
     return lines
+
+
+def _card_step(report: SeveralReport) -> tuple[str, str] | None:
+    """What publishes a ladder that passed; None where nothing in it is quantised, or a run is not
+    kept."""
+    folders = [one.run_folder for one in report.reports]
+    if not any(map(publish_step, report.reports)) or None in folders:
+        return None
+    named = " ".join(shlex.quote(printable(str(folder))) for folder in folders)
+    return "to publish them with these figures", f"{_CARD} {named}"
 
 
 def _text(report: SeveralReport) -> str:

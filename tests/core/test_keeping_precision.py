@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import fnmatch
 import json
 import re
 import shlex
@@ -63,6 +65,31 @@ def test_compressed_tensors_ignores_these_modules_and_no_others(wanted: list[str
 
 
 @given(SOME)
+def test_gptqmodel_leaves_these_modules_out_and_no_others(wanted: list[str]) -> None:
+    dynamic = json.loads(skip_option("gptq", wanted, MODULES).removeprefix("dynamic: "))
+    assert all(rule.startswith("-:") and not changes for rule, changes in dynamic.items())
+    left = [m for m in MODULES if any(re.match(rule[2:], m) for rule in dynamic)]
+    assert sorted(left) == sorted(wanted)
+
+
+@given(SOME)
+def test_modelopt_turns_the_quantisers_of_these_modules_off_and_no_others(
+    wanted: list[str],
+) -> None:
+    entries = ast.literal_eval(
+        skip_option("modelopt", wanted, MODULES).removeprefix("quant_cfg += ")
+    )
+    assert all(one["enable"] is False for one in entries)
+    for quantiser in ("weight_quantizer", "input_quantizer"):
+        left = [
+            m
+            for m in MODULES
+            if any(fnmatch.fnmatch(f"{m}.{quantiser}", one["quantizer_name"]) for one in entries)
+        ]
+        assert sorted(left) == sorted(wanted)
+
+
+@given(SOME)
 @settings(max_examples=50)
 def test_llama_quantize_gives_these_tensors_their_type_and_no_others(wanted: list[str]) -> None:
     option = llama_cpp_option({TENSORS[m]: "bf16" for m in wanted}, [*TENSORS.values()])
@@ -85,6 +112,10 @@ def test_one_layer_and_one_kind_are_one_pattern_each() -> None:
     assert skip_option("compressed-tensors", layer, MODULES, ["lm_head"]) == (
         'ignore: ["lm_head", "re:model.layers.1[.]"]'
     )
+    assert skip_option("gptq", kind, MODULES) == 'dynamic: {"-:.*up_proj$": {}}'
+    assert skip_option("modelopt", layer, MODULES) == (
+        "quant_cfg += [{'quantizer_name': 'model.layers.1.*', 'enable': False}]"
+    )
     # the shortest end would take shared experts along
     down = [m for m in MODULES if m.endswith("mlp.down_proj")]
     assert skip_option("compressed-tensors", down, MODULES) == 'ignore: ["re:.*mlp.down_proj$"]'
@@ -105,7 +136,7 @@ def test_embeddings_and_head_have_options_of_their_own_in_llama_cpp() -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["", "gptq", "nobody's"])
+@pytest.mark.parametrize("method", ["", "hqq", "nobody's"])
 def test_of_a_quantiser_that_is_not_known_there_is_no_option(method: str) -> None:
     assert keyword_of(method) == ""
     assert skip_option(method, MODULES[:1], MODULES) == ""

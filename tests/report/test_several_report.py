@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,40 @@ def test_ten_rungs_of_which_most_failed_fit_the_first_screen_and_verbose_shows_a
     assert all(f"int{n}  FAILED: no verdict: there is no model" in whole for n in (4, 8))
 
 
+@pytest.mark.parametrize("failing", [0, 3, 12, 40])
+@pytest.mark.parametrize("rungs", [12, 16, 40])
+def test_a_ladder_of_any_length_fits_the_first_screen_its_gravest_rungs_before_all(
+    rungs: int, failing: int
+) -> None:
+    small = comparison(outcome="unchanged", significant=False, certain=False, sigma=0.01,
+                       sigma_interval=(-0.1, 0.12), p_value=0.4)  # fmt: skip
+    passing = {"gate": report(small).gate}
+    loaded = CheckpointSize(bytes=10**6, weights=764_032, loaded_as="torchao int4 with groups")
+    several = SeveralReport(
+        base="orig",
+        candidates=tuple(
+            candidate(
+                f"rung {number}",
+                size=loaded,
+                distributions=(distribution(),),
+                run_folder=f"reports/20261126-120000-orig-vs-rung-{number}",
+                **(passing if number < rungs - failing else {}),
+            )
+            for number in range(rungs)
+        ),
+    )
+    text = lines_of(several)
+    assert len(text) <= 24
+    rows = [line for line in text if line.startswith("rung ") and "MB" in line]
+    held = [line for line in rows if line.endswith("regressed")]
+    assert len(held) == min(failing, rungs, len(rows))
+    (more,) = [line for line in text if line.startswith("and ") and "more that" in line][:1] or [""]
+    left = rungs - len(rows)
+    assert not left or sum(int(one) for one in re.findall(r"\d+", more)) == left
+    whole = render_several(several, width=80, color=False, verbose=True)
+    assert all(f"\nrung {number} " in whole for number in range(rungs))
+
+
 def test_a_verdict_without_a_number_is_cut_to_its_line_where_the_screen_is_full() -> None:
     gone = tuple(
         NoVerdict(name=f"rung {n}", reason="no model. " * 20, hint="", exit_code=3)
@@ -197,6 +232,23 @@ def test_a_finished_ladder_leads_to_its_card() -> None:
     saved = candidate("q8_0", size=gguf(818_176), run_folder="reports/of-q8_0")
     text = " ".join(lines_of(SeveralReport(base="orig", candidates=(saved,))))
     assert "as a model card: `evalguard card`" in text
+
+
+def test_a_ladder_that_passed_names_its_runs_to_the_card_where_there_is_room() -> None:
+    passing = report(comparison(outcome="unchanged", significant=False, certain=False, sigma=0.01,
+                                sigma_interval=(-0.1, 0.12), p_value=0.4))  # fmt: skip
+    saved = [
+        dataclasses.replace(
+            passing,
+            candidate=dataclasses.replace(passing.candidate, name=name, size=gguf(516_096)),
+            run_folder=f"reports/of-{name}",
+        )
+        for name in ("q8_0", "q4_K")
+    ]
+    text = lines_of(SeveralReport(base="orig", candidates=tuple(saved)))
+    at = text.index("Next, to publish them with these figures:")
+    assert text[at + 1].strip() == "evalguard card reports/of-q8_0 reports/of-q4_K"
+    assert "More: the same command with -v" in text
 
 
 def test_what_is_not_known_of_a_row_has_a_dash_and_a_reason() -> None:
