@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export HF_DATASETS_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow test-systems test-nightly lint types reference docs browser clean
+.PHONY: demo test test-slow test-systems test-nightly gpu lint types reference docs browser clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/evalguard demo; code=$$?; \
@@ -31,6 +31,12 @@ test-systems: $(VENV)/.test
 # Takes hours: full-size simulations, endurance runs, the lowest and newest dependencies.
 test-nightly: $(VENV)/.test $(VENV)/.ray browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not gpu" -n 2 --dist worksteal
+
+# All that runs on a GPU, in nine minutes at most, after the packages are there; what cannot be
+# installed is said in the table. vLLM pins a torch of its own: GPU="--vllm-python PYTHON".
+gpu: $(VENV)/.test
+	-$(BIN)/python -m pip install --quiet --editable ".[test,torchao,fla]"
+	$(BIN)/python -m benchmarks.gpu_speed --output build/gpu.md $(GPU)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

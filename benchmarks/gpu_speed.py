@@ -1,237 +1,199 @@
-"""How fast evalguard is on a GPU beside lm-eval, what exact KL adds, and whether it is right there.
+"""All that evalguard does on a GPU, in one call of nine minutes at most: speed, KL, correctness.
 
-    python -m benchmarks.gpu_speed --output benchmarks/results/gpu.md
+    python -m benchmarks.gpu_speed --output build/gpu.md
 
-One call, less than nine minutes on an H100; ``--small --device cpu`` tries it without a GPU. The
-table is written anew after every row. Wall-clock seconds, both sides by turns in one run, medians.
-The model is a random Llama: nothing is downloaded. Candidates have its shape and other weights.
+Parts in the order of what they are worth, each in a process of its own with a limit. The table and
+FILE.json beside it are written anew after every row: whatever ends the call leaves what was
+measured. What fails, hangs or lacks a package is said, and the next part goes on. The models are
+random: nothing is downloaded. Wall-clock seconds, both sides by turns in one run, medians.
+
+The Python that runs it needs a torch that knows the GPU, and this checkout with its test tools:
+
+    make gpu TORCH=torch        a new environment, from a package index, then this call
+    pip install --target DIR lm-eval hypothesis ...; PYTHONPATH=.:DIR python -m benchmarks.gpu_speed
+                                beside a torch that is there; --list says what is still missing
+
+torchao and flash-linear-attention are parts of their own where this Python has them. vLLM brings
+its own torch: ``--vllm-python`` names an environment's interpreter. To try it without a GPU:
+``--small --device cpu --documents 16 --repeats 1``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
+import shlex
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from benchmarks.gpu_checks import agree_with_fla, compare_quantised, compare_whole, run_marked_tests
 from benchmarks.output import deliver
-from benchmarks.speed import documents
 from benchmarks.speed.process import OFFLINE, ONE_THREAD
 from benchmarks.speed.row import Row, table
-from benchmarks.speed.sides import Harness, Ours, tasks_of
-from benchmarks.speed.timing import alternating
-from benchmarks.speed.vocabulary import save_tokenizer
-from evalguard.harness.requests import TaskRequests
+from benchmarks.timed_parts import Measured, Part, note_row, run_parts
 
-_SHAPE = {
-    "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
-    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 128_256,
-}  # fmt: skip
-_SMALL = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 32_000,
-}  # fmt: skip
-_COMMON = {
-    "max_position_embeddings": 2048, "initializer_range": 0.05, "bos_token_id": 0,
-    "eos_token_id": 1, "pad_token_id": 1, "tie_word_embeddings": False,
-}  # fmt: skip
-_BATCH_SIZES = (8, 16, 32, 64, 128)
-_PACKAGES = ("lm_eval", "torch", "transformers", "numpy")
+_TOOLS = ("lm_eval", "transformers", "torch", "datasets", "pytest", "hypothesis", "psutil")
+_PACKAGES = ("lm_eval", "torch", "transformers", "numpy", "torchao", "flash-linear-attention")
+# Seconds that are left to write the last table.
+_SPARE = 5.0
+PARTS = (
+    Part(name="device", about="models are made on the device", limit=100, basis=True),
+    Part(name="tests", about="everything marked gpu", limit=130, needs=("hypothesis",)),
+    Part(name="scoring", about="beside lm-eval at its best batch size", limit=130),
+    Part(name="distributions", about="what exact KL costs", limit=110),
+    Part(name="vllm", about="exact KL inside vLLM", limit=150, least=40, needs=("vllm",)),
+    Part(name="whole", about="whole commands beside two of lm_eval", limit=150, least=40),
+    Part(name="int8", about="torchao's int8 weights", limit=90, least=30, needs=("torchao",)),
+    Part(name="fla", about="flash-linear-attention's kernels", limit=150, needs=("fla",)),
+)
 
 
-def main() -> None:
-    """Measure on the device, and print the table or write it to a file."""
+def main() -> int:
+    """Measure on the device; write the table, and all of it as JSON beside it.
+
+    Returns:
+        1 where a part failed or ran out of time, or a target was missed.
+    """
+    start = time.monotonic()
+    options = _read_options()
+    os.environ.update({**ONE_THREAD, **OFFLINE})
+    if options.part:
+        for row in _measurements()[options.part](options.folder, options):
+            note_row(row, options.rows)
+        return 0
+    if options.list:
+        print("\n".join(_preparation(options)))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="evalguard-gpu-") as made:
+        found = run_parts(
+            _chosen(options),
+            lambda name, rows: _command(name, rows, Path(made)),
+            until=start + 60.0 * options.minutes - _SPARE,
+            folder=Path(made),
+            note=lambda parts: _write(parts, options, time.monotonic() - start),
+        )
+    if not options.output:
+        deliver(_page(found, options, time.monotonic() - start), None)
+    missed = any(row.met is False for one in found for row in one.rows)
+    return int(missed or any(one.state in ("failed", "out of time") for one in found))
+
+
+def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda", help="where the models run")
-    parser.add_argument("--documents", type=int, default=512, help="last words that are scored")
+    parser.add_argument("--minutes", type=float, default=9.0, help="what the whole call may take")
+    parser.add_argument("--documents", type=int, default=2048, help="last words that are scored")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--small", action="store_true", help="a tiny model: does it run?")
-    parser.add_argument("--output", type=Path, help="write the table there")
+    parser.add_argument("--parts", default="", help="some of them, as A,B")
+    parser.add_argument("--vllm-python", default="", help="an interpreter that has vLLM")
+    parser.add_argument("--output", type=Path, help="write the table there, and FILE.json")
+    parser.add_argument("--list", action="store_true", help="say what would run, and what lacks")
+    parser.add_argument("--part", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    os.environ.update({**ONE_THREAD, **OFFLINE})
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="evalguard-gpu-") as made:
-        for row in _measure(Path(made), options):
-            rows.append(row)
-            if options.output:
-                deliver(_page(rows, options), options.output)
-    if not options.output:
-        deliver(_page(rows, options), None)
+    unknown = set(filter(None, options.parts.split(","))) - {part.name for part in PARTS}
+    if unknown:
+        parser.error(f"no part '{min(unknown)}'; there are {', '.join(p.name for p in PARTS)}")
+    return options
 
 
-def _measure(folder: Path, options: argparse.Namespace) -> Iterator[Row]:
-    shape = {**_COMMON, **(_SMALL if options.small else _SHAPE)}
-    base, candidate = (
-        _save_model(folder / name, shape, seed, options.device)
-        for seed, name in enumerate(("base", "candidate"))
-    )
-    tasks = folder / "tasks"
-    few = max(options.documents // 8, 4)
-    chosen = list(documents.choices(few))
-    last = [
-        {"context": one["context"], "target": one["choices"][0].strip()}
-        for one in documents.choices(options.documents)
+def _chosen(options: argparse.Namespace) -> list[Part]:
+    asked = set(filter(None, options.parts.split(",")))
+    return [
+        Part(name=part.name, about=part.about, limit=part.limit, least=part.least)
+        if part.name == "vllm" and options.vllm_python
+        else part
+        for part in PARTS
+        if not asked or part.name in asked or part.basis
     ]
-    documents.write_choice(tasks, "gpu_choice", chosen)
-    documents.write_lastword(tasks, "gpu_lastword", last)
-    best: dict[str, int] = {}
-    for task, what in (
-        ("gpu_lastword", "last words after about 200 tokens"),
-        ("gpu_choice", "four continuations of 200 shared tokens"),
-    ):
-        row, best[task] = _beside_harness(base, tasks, task, what, options)
-        yield row
-    yield _exact_kl((base, candidate), tasks, options)
-    yield _divergences(shape["vocab_size"], options)
-    yield run_marked_tests()
-    small = _save_model(folder / "small", {**_COMMON, **_SMALL}, 2, options.device)
-    yield compare_quantised(small, tasks, options)
-    yield from compare_whole((base, candidate), tasks, best["gpu_lastword"], options)
-    yield agree_with_fla(options.device)
 
 
-def _save_model(folder: Path, shape: dict[str, Any], seed: int, device: str) -> Path:
-    import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig
-
-    save_tokenizer(folder, shape["vocab_size"])
-    torch.manual_seed(seed)
-    with torch.device(device):
-        model = AutoModelForCausalLM.from_config(LlamaConfig(**shape), dtype=torch.bfloat16)
-    model.save_pretrained(folder)
-    return folder
+def _command(name: str, rows: Path, folder: Path) -> Sequence[str]:
+    own = ("--part", name, "--rows", str(rows), "--folder", str(folder))
+    return [sys.executable, "-m", "benchmarks.gpu_speed", *sys.argv[1:], *own]
 
 
-def _beside_harness(
-    model: Path, tasks: Path, task: str, what: str, options: argparse.Namespace
-) -> tuple[Row, int]:
-    requests, ours = _side(model, tasks, task, options)
-    harness = Harness(model, dtype="bfloat16", device=options.device)
-    best = _best_batch(harness, requests)
-    spent = alternating(
-        {"HFLM": lambda: harness.score(requests), "evalguard": lambda: ours.score(requests)},
-        options.repeats,
-    )
-    off = np.array(
-        [
-            (mine.loglikelihood or 0.0) - theirs[0]
-            for mine, theirs in zip(ours.score(requests), harness.score(requests), strict=True)
-        ]
-    )
-    row = Row(
-        benchmark=f"scoring alone, {what}",
-        measured=f"{spent['HFLM'].wall / spent['evalguard'].wall:.2f}x",
-        sides=f"HFLM {spent['HFLM'].wall:.2f}, evalguard {spent['evalguard'].wall:.2f}",
-        how=f"{requests.n_documents} documents, HFLM at its best batch size {best}, evalguard at "
-        f"{ours.token_budget} tokens a pass; scores differ by {np.abs(off).max():.2g} nats at "
-        f"most, {off.mean():+.2g} in the mean (bfloat16)",
-    )
-    return row, best
+def _measurements() -> dict[str, Callable[[Path, argparse.Namespace], Iterable[Row]]]:
+    """What measures each part; imported in the process of one."""
+    from benchmarks import gpu_checks, gpu_timing
+
+    return {
+        "device": gpu_checks.prepare_device,
+        "tests": gpu_checks.run_marked_tests,
+        "scoring": gpu_timing.time_scoring,
+        "distributions": gpu_timing.time_distributions,
+        "vllm": gpu_checks.compare_vllm,
+        "whole": gpu_checks.compare_whole,
+        "int8": gpu_checks.compare_quantised,
+        "fla": gpu_checks.agree_with_fla,
+    }
 
 
-def _best_batch(harness: Harness, requests: TaskRequests) -> int:
-    def score(size: int) -> None:
-        harness.lm.batch_size_per_gpu = size
-        harness.score(requests, 256)
-
-    spent = alternating({str(size): lambda size=size: score(size) for size in _BATCH_SIZES}, 1)
-    best = min(_BATCH_SIZES, key=lambda size: spent[str(size)].wall)
-    harness.lm.batch_size_per_gpu = best
-    return best
-
-
-def _exact_kl(models: Sequence[Path], tasks: Path, options: argparse.Namespace) -> Row:
-    from evalguard.models.hf.lockstep import score_in_lockstep
-
-    requests, base = _side(models[0], tasks, "gpu_lastword", options)
-    _, candidate = _side(models[1], tasks, "gpu_lastword", options)
-    asked = requests.requests
-    scorers: list[Any] = [base.scorer, candidate.scorer]
-    spent = alternating(
-        {
-            "apart": lambda: [scorer.score(asked) for scorer in scorers],
-            "lock-step": lambda: score_in_lockstep(*scorers, asked, asked, seed=0),
-        },
-        options.repeats,
-    )
-    _, _, same = score_in_lockstep(scorers[0], scorers[0], asked, asked, seed=0)
-    _, _, moved = score_in_lockstep(*scorers, asked, asked, seed=0)
-    zero, kl = (
-        np.concatenate([one.kl for one in found.divergences if one is not None])
-        for found in (same, moved)
-    )
-    return Row(
-        benchmark="both models in lock-step with exact KL, over both without",
-        measured=f"{spent['lock-step'].wall / spent['apart'].wall:.3f}x",
-        sides=f"apart {spent['apart'].wall:.2f}, lock-step {spent['lock-step'].wall:.2f}",
-        how=f"{len(kl):,} positions of {requests.n_documents} documents; KL {kl.mean():.4g} nats "
-        f"in the mean, of the base against itself {np.abs(zero).max():.2g} at most",
-    )
+def _preparation(options: argparse.Namespace) -> Iterator[str]:
+    """What would run, and what this Python lacks; nothing is computed."""
+    missing = [name for name in _TOOLS if find_spec(name) is None]
+    yield f"{sys.executable}: {'lacks ' + ', '.join(missing) if missing else 'has what it needs'}"
+    for part in _chosen(options):
+        lacking = [name for name in part.needs if find_spec(name) is None]
+        told = f"lacks {', '.join(lacking)}" if lacking else f"at most {part.limit:.0f} s"
+        yield f"{part.name:15}{told:20}{part.about}"
 
 
-def _divergences(vocabulary: int, options: argparse.Namespace) -> Row:
-    import torch
-
-    from evalguard.core.divergence import divergence
-    from evalguard.models.hf.device_divergence import compare_rows_on_device
-
-    positions = 64
-    draws = torch.Generator().manual_seed(0)
-    base = torch.randn(positions, vocabulary, generator=draws).log_softmax(-1)
-    moved = (base + 0.1 * torch.randn(base.shape, generator=draws)).log_softmax(-1)
-    there = [rows.to(options.device) for rows in (base, moved)]
-    ids = np.arange(positions)
-    spent = alternating(
-        {
-            "core": lambda: divergence(base.numpy(), moved.numpy(), ids),
-            "device": lambda: compare_rows_on_device(*there, ids),
-        },
-        options.repeats,
-    )
-    return Row(
-        benchmark="divergences on the device, over numpy's on the CPU",
-        measured=f"{spent['core'].wall / spent['device'].wall:.1f}x",
-        sides=f"numpy {1e3 * spent['core'].wall / positions:.3f} ms, device "
-        f"{1e3 * spent['device'].wall / positions:.3f} ms a position",
-        how=f"{positions} positions, {vocabulary:,} tokens, all that a comparison keeps of them",
-    )
+def _write(parts: Sequence[Measured], options: argparse.Namespace, seconds: float) -> None:
+    if not options.output:
+        return
+    deliver(_page(parts, options, seconds), options.output)
+    told = {
+        "schema": "evalguard.gpu_speed/1",
+        "command": _words(),
+        "device": options.device,
+        "python": platform.python_version(),
+        "packages": dict(_versions()),
+        "minutes": options.minutes,
+        "seconds": round(seconds, 1),
+        "parts": [one.as_values() for one in parts],
+    }
+    deliver([json.dumps(told, indent=1)], options.output.with_suffix(".json"))
 
 
-def _side(
-    model: Path, tasks: Path, task: str, options: argparse.Namespace
-) -> tuple[TaskRequests, Ours]:
-    found = tasks_of([task], tasks)
-    ours = Ours(model, found, tasks / "cache", dtype="bfloat16", device=options.device)
-    return found.requests(task), ours
-
-
-def _page(rows: list[Row], options: argparse.Namespace) -> Iterator[str]:
-    import torch
-
-    cuda = str(options.device).startswith("cuda")
-    device = torch.cuda.get_device_name(0) if cuda else platform.processor() or platform.machine()
+def _page(parts: Sequence[Measured], options: argparse.Namespace, seconds: float) -> Iterator[str]:
     size = "a tiny model" if options.small else "1.5 billion parameters in bfloat16"
     yield "# Speed on a GPU\n"
-    asked = (
-        f"--documents {options.documents} --repeats {options.repeats}{' --small' * options.small}"
-    )
-    asked += f" --output {options.output}" if options.output else ""
-    yield f"`python -m benchmarks.gpu_speed {asked}`: {device}; {size}.\n"
+    yield f"`{_words()}`: {size}; {seconds:.0f} of {60 * options.minutes:.0f} seconds.\n"
     yield (
         f"Ratios of wall-clock seconds, both sides by turns in one run, medians of "
         f"{options.repeats}.\n"
     )
-    yield from table(rows, "wall-clock seconds")
-    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    yield from table([row for one in parts for row in one.rows], "wall-clock seconds")
+    yield "\n| part | | seconds | of |\n|---|---|---|---|"
+    for one in parts:
+        said = one.said.strip().splitlines()[-1:] if one.state != "done" else []
+        why = f": {said[0][:200].replace('|', '/')}" if said else ""
+        what = f"{one.part.name}, {one.part.about}"
+        yield f"| {what} | {one.state}{why} | {one.seconds:.0f} | {one.limit:.0f} |"
+    packages = ", ".join(f"{name} {found}" for name, found in _versions())
     yield f"\nPython {platform.python_version()}, {packages}."
 
 
+def _words() -> str:
+    return f"python -m benchmarks.gpu_speed {shlex.join(sys.argv[1:])}".strip()
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue
+
+
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
