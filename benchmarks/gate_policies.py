@@ -4,7 +4,7 @@
 
 Scores the demo's model and its port once. An unchanged candidate that scatters as the port does is
 made of their scores by tossing a coin for each document: heads, and the two models exchange their
-answers to it, of all metrics of the task. Every guard file on the page then judges it.
+answers to it, of all metrics of the task. Every gate on the page then judges it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,25 @@ from evalguard.stats.compare_scores import compare_scores
 
 SEED = 20261123
 PAGE = Path(__file__).parent.parent / "docs" / "gate.md"
-_BLOCK = re.compile(r"```yaml\n# (?P<name>[^\n]*)\n(?P<text>models:.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"```yaml\n# (?P<name>[^\n]*)\n(?P<text>gate:.*?)```", re.DOTALL)
+_MODELS = """\
+models:
+  orig: {model: hf, model_args: {pretrained: ./original}}
+  port: {extends: orig, model_args: {pretrained: ./port}}
+"""
 
 
 def policies(page: Path = PAGE) -> dict[str, str]:
-    """Return the page's whole guard files by the name in their first line."""
+    """Return the page's gates by the name in their first line."""
     text = page.read_text("utf-8")
     return {found["name"]: found["text"] for found in _BLOCK.finditer(text)}
 
 
 def gate_of(text: str) -> Gate:
-    """The gate of a guard file's one pair of models."""
+    """The gate of a guard file that holds ``text`` beside two models."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "evalguard.yaml"
-        file.write_text(text, encoding="utf-8")
+        file.write_text(_MODELS + text, encoding="utf-8")
         found = load_guards(file, cwd=Path(folder), allow_code=False)
     (guard,) = found.guards
     base, candidate = list(guard.variants)[:2]

@@ -129,7 +129,7 @@ def test_the_help_of_bisect_says_that_undeclared_settings_are_not_searched_by_th
 
 
 @pytest.mark.parametrize("name", policies())
-def test_every_guard_file_on_the_page_of_the_gate_is_short_loads_and_judges(name: str) -> None:
+def test_every_policy_on_the_page_of_the_gate_is_short_loads_and_judges(name: str) -> None:
     text = policies()[name]
     assert len(text.splitlines()) <= 10
     rng = np.random.default_rng(1)
