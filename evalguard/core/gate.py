@@ -15,6 +15,7 @@ from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate_state import GateState, Key, overall, reason
 from evalguard.core.limits import Limit, LimitVerdict, judge_limits
 from evalguard.core.reports.findings import Finding
+from evalguard.core.shown_tokens import KlEstimate
 from evalguard.core.verdict import Margin, decide_comparison, one_sided_level
 from evalguard.core.waivers import AcceptedDrift, Waiver, accept_drift, find_unused_waivers
 from evalguard.errors import (
@@ -299,12 +300,14 @@ class Gate:
         distributions: Sequence[DistributionComparison] = (),
         broken: Sequence[BrokenDocument] = (),
         shares: Sequence[FigureShare] = (),
+        bounds: Sequence[KlEstimate] = (),
     ) -> GateResult:
         """Judge comparisons that were made with this gate's margin and confidence.
 
         Args:
             broken: all documents on which a model is broken.
             shares: figures of the candidate's generated answers that a limit is on.
+            bounds: lower bounds of KL, where nobody shows whole distributions.
 
         Raises:
             ValueError: for a comparison made with another margin or confidence.
@@ -319,7 +322,9 @@ class Gate:
         let_through = accept_drift(self.waivers, regressed, self.today)
         by_state = _without(by_state, {one.key for one in let_through})
         sure = self.fail_on == "certain"
-        limits = judge_limits(self.limits, distributions, comparisons, shares, only_certain=sure)
+        limits = judge_limits(
+            self.limits, distributions, comparisons, shares, only_certain=sure, bounds=bounds
+        )
         by_document = judge_broken(broken, allowed=self.broken_documents)
         state = overall(by_state, (*limits, *by_document), compared=bool(gated or limits))
         of_metrics = reason(

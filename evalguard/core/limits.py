@@ -17,6 +17,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.figure_names import INSTEAD_OF, split_name
 from evalguard.core.figure_share import FigureShare, unseen_kind
+from evalguard.core.shown_tokens import KlEstimate
 from evalguard.errors import UsageError, nearest
 
 Kind = Literal["upper", "lower"]
@@ -39,6 +40,8 @@ KINDS: dict[str, Kind] = {
     },
 }
 OF_ANSWERS = "same_answer"
+# What is known of servers' distributions from below: enough to break a limit, never to keep it.
+BOUNDED = ("kl_mean",)
 # The largest value that was seen has no interval: documents not seen may reach beyond.
 _LITERAL = ("kl_max",)
 
@@ -153,6 +156,9 @@ class LimitVerdict:
         limit: that ``metric``, the figure's name, is held to; ``kind`` says from which side.
         metric: name of the figure.
         kind: whether the figure must stay below or above the limit.
+        at_least: the value is no more than a lower bound of the figure, of tokens that servers
+            show: it breaks a limit, and where it does not nothing is known ("failed"). No end of
+            the interval is above it, but infinity.
         of: lm-eval metric that the answers were chosen by; "" for distributions.
         certain: the whole interval is beyond the limit.
     """
@@ -169,6 +175,7 @@ class LimitVerdict:
     state: LimitState
     certain: bool
     reason: str
+    at_least: bool = False
 
 
 def judge_limits(
@@ -178,6 +185,7 @@ def judge_limits(
     shares: Sequence[FigureShare] = (),
     *,
     only_certain: bool = False,
+    bounds: Sequence[KlEstimate] = (),
 ) -> tuple[LimitVerdict, ...]:
     """Hold every task to every limit; a limit that no task gives the figure of is "failed".
 
@@ -186,6 +194,7 @@ def judge_limits(
 
     Args:
         shares: figures of the candidate's generated answers, of every task that has them.
+        bounds: lower bounds of KL of tasks whose whole distributions nobody shows.
     """
     verdicts: list[LimitVerdict] = []
     for limit in limits:
@@ -198,6 +207,13 @@ def judge_limits(
                 continue  # every task has a limit of its own
         elif limit.of_distributions:
             found = [_of_distribution(limit, distribution) for distribution in distributions]
+            if limit.metric in BOUNDED:
+                measured = {distribution.task for distribution in distributions}
+                found += [
+                    _of_bound(limit, one, only_certain=only_certain)
+                    for one in bounds
+                    if one.task not in measured
+                ]
         else:
             found = [_of_answers(limit, c) for c in comparisons if c.same_answer is not None]
         verdicts += found or [_unmeasured(limit)]
@@ -236,6 +252,43 @@ def _of_distribution(limit: Limit, distribution: DistributionComparison) -> Limi
     if limit.metric != "kl_mean" or verdict.state != "passed":
         return verdict
     return replace(verdict, reason=f"{verdict.reason}; {_unseen(distribution)}")
+
+
+def _of_bound(limit: Limit, estimate: KlEstimate, *, only_certain: bool) -> LimitVerdict:
+    """What a lower bound of KL says of its limit: that it is broken, or nothing.
+
+    The mean of the positions' bounds is no more than the mean KL over the same positions, and the
+    same holds of the population of documents: what the interval of the one lies above, KL does.
+    """
+    value, interval = estimate.kl_at_least.value, estimate.kl_at_least.interval
+    unknown = _judge(limit, Figure(), task=estimate.task, missing=estimate.failure or "no value")
+    if value is None or math.isnan(value):
+        return replace(unknown, at_least=True)
+    low = None if interval is None else interval[0]
+    certain = low is not None and _beyond(limit, low)
+    if not (certain if only_certain else _beyond(limit, value)):
+        said = (
+            f"not known: at least {value:.2g}, from the {estimate.tokens or 0.0:.3g} tokens a "
+            f"position that both sides show, with {100.0 * (estimate.mass_seen.value or 0.0):.3g}% "
+            "of the base's probability; nothing bounds it from above"
+        )
+        return replace(unknown, reason=said, at_least=True)
+    found = Figure(
+        value=value,
+        interval=None if low is None else (low, math.inf),
+        bounds=(value, math.inf),
+    )
+    verdict = _judge(limit, found, task=estimate.task)
+    return replace(
+        verdict,
+        reason="a lower bound is above the limit, so the mean KL is"
+        + (
+            ", and so is the bound's whole interval"
+            if certain
+            else ", on these documents; the bound's interval reaches within it"
+        ),
+        at_least=True,
+    )
 
 
 def _unseen(distribution: DistributionComparison) -> str:

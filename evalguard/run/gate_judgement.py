@@ -42,7 +42,7 @@ class GateJudgement:
     ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
     judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
     which subtasks the gate does not judge, ``note_uncompared`` what no subtask has.
-    ``kl_estimates`` are shown, and no limit is held to them.
+    ``kl_estimates`` are lower bounds: they may break a limit, and never keep one.
     ``generations`` say how the generated answers differ; they decide nothing, and no more do the
     ``findings``: dependent documents, and few that a verdict rests on.
     ``broken_documents`` are all on which a model is broken; the gate has judged their number.
@@ -68,6 +68,7 @@ def judge_comparisons(
     distributions: Sequence[DistributionComparison] = (),
     broken: Sequence[BrokenDocument] = (),
     shares: Sequence[FigureShare] = (),
+    bounds: Sequence[KlEstimate] = (),
     left_out: Sequence[NotCompared] = (),
 ) -> GateJudgement:
     """Judge comparisons that were made with this gate's margin and confidence.
@@ -76,6 +77,7 @@ def judge_comparisons(
         broken: those documents that the comparisons were made without, and all others on which a
             model is broken.
         shares: figures of the candidate's generated answers.
+        bounds: lower bounds of KL from what servers show; a limit may be broken by one.
         left_out: metrics that could not be compared.
 
     Raises:
@@ -91,7 +93,7 @@ def judge_comparisons(
     ]
     compared, undirected = refuse_undirected(compared, gate)
     comparisons = _with_q_values([one.comparison for one in compared])
-    judged = gate.judge(comparisons, distributions, broken, shares)
+    judged = gate.judge(comparisons, distributions, broken, shares, bounds)
     comparisons = tuple(
         complete_verdict(
             replace(one, comparison=settled),
@@ -109,6 +111,7 @@ def judge_comparisons(
         across_tasks=together,
         across_tasks_reason=reason,
         distributions=tuple(distributions),
+        kl_estimates=tuple(bounds),
         broken_documents=tuple(broken),
         notes=(
             *undirected,

@@ -200,12 +200,12 @@ def judge_scores(
             for table in tables[1]
             if table.figure and table.metric in KINDS
         ],
+        bounds=estimate_task_kl(
+            base.shown, candidate.shown, tables[0], confidence=choices.gate.confidence
+        ),
         left_out=undefined,
     )
     absent = list_missing_aggregates(of_tasks, groups)
-    estimates = estimate_task_kl(
-        base.shown, candidate.shown, tables[0], confidence=choices.gate.confidence
-    )
     generations = compare_task_generations(
         (base.samples, candidate.samples),
         (tables[0], tables[1]),
@@ -216,7 +216,6 @@ def judge_scores(
     found = replace(
         judgement,
         not_compared=(*undefined, *absent),
-        kl_estimates=estimates,
         generations=generations,
         findings=(
             *judgement.findings,

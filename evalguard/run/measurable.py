@@ -7,13 +7,14 @@ from dataclasses import fields
 from importlib import metadata
 
 from evalguard.core.gate import Gate
-from evalguard.core.limits import OF_ANSWERS
+from evalguard.core.limits import BOUNDED, OF_ANSWERS
 from evalguard.errors import (
     MisalignedRunsError,
     UsageError,
     nearest,
 )
 from evalguard.models.arguments import CHAT_TYPES, HF_TYPES, no_chat_requests
+from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
 from evalguard.run.choices import Choices
 from evalguard.run.loading.own_environment import (
     shows_distributions,
@@ -174,15 +175,28 @@ def _check_switched_on(choices: Choices) -> None:
 
 
 def _check_shown(source: ModelSource, gate: Gate) -> None:
-    """A limit on distributions needs all of them; the tokens that a server shows are not enough."""
-    if gate.needs_distributions and not shows_distributions(source.variant):
+    """A limit on distributions needs all of them; what a server shows may break one on KL."""
+    if not gate.needs_distributions or shows_distributions(source.variant):
+        return
+    whole = "name the model itself (model: hf, or a GGUF file: llama_cpp) for base and candidate"
+    limits = [limit.metric for limit in gate.limits if limit.of_distributions]
+    shown = source.variant.model_args.get(TOP_ARGUMENT)
+    if all(one in BOUNDED for one in limits):
+        if shown:
+            return
         raise UsageError(
-            f"the gate has limits on {_distribution_limits(gate)}, and '{source.name}', of type "
-            f"'{source.variant.model}', shows no whole distributions: from the most probable "
-            "tokens of a server KL is only estimated, from below, and no limit is held to that",
-            hint="name the model itself (model: hf) for base and candidate, or leave out the "
-            "limits (--gate-metric, gate: {metrics: ...})",
+            f"the gate has a limit on {', '.join(limits)}, and '{source.name}', of type "
+            f"'{source.variant.model}', shows no whole distributions; a lower bound of KL, which "
+            "can break a limit, comes of the most probable tokens that it is asked for",
+            hint=f"model_args: {{{TOP_ARGUMENT}: 20}} asks for them; to have it held or broken, "
+            f"{whole}",
         )
+    raise UsageError(
+        f"the gate has limits on {_distribution_limits(gate)}, and '{source.name}', of type "
+        f"'{source.variant.model}', shows no whole distributions: of the most probable tokens of "
+        f"a server there is a lower bound of KL, to which {', '.join(BOUNDED)} alone is held",
+        hint=f"{whole}, or leave out the limits (--gate-metric, gate: {{metrics: ...}})",
+    )
 
 
 def _check_stored(source: StoredSource, gate: Gate) -> None:

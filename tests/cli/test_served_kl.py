@@ -31,6 +31,7 @@ def compare(
     *words: Any,
     task: str = "sw_word",
     gate: dict[str, Any] | None = None,
+    quiet: bool = True,
 ) -> Any:
     with ExitStack() as stack:
         models: dict[str, Any] = {}
@@ -43,7 +44,7 @@ def compare(
                 "tokenizer": str(world.models["llama"]),
                 "tokenizer_backend": "huggingface",
                 "max_retries": 1,
-                "top_logprobs": shown,
+                **({} if shown is None else {"top_logprobs": shown}),
             }
             kind = "sglang-generate" if stub.shape == "sglang" else "local-completions"
             models[name] = {"model": kind, "model_args": arguments}
@@ -57,7 +58,8 @@ def compare(
         guard = world.folder / "shown.yaml"
         guard.write_text(json.dumps(content))
         command = ["compare", "--config", guard, "--base", "served", "--cand", "port", *words]
-        return run_here([*command, "--output-path", world.folder / "reports", "--quiet"], capfd)
+        said = ["--quiet"] if quiet else []
+        return run_here([*command, "--output-path", world.folder / "reports", *said], capfd)
 
 
 @pytest.mark.parametrize("shape", ["openai", "sglang"])
@@ -116,14 +118,64 @@ def test_tokens_that_are_named_otherwise_give_none(world: SmallWorld, capfd) -> 
     assert found["kl_at_least"]["value"] is None
 
 
-def test_a_limit_on_kl_is_refused_before_anything_is_asked(world: SmallWorld, capfd) -> None:
-    gate = {"metrics": {"kl_mean": 0.01}}
+def limited(metric: str, value: float, **more: Any) -> dict[str, Any]:
+    """A gate whose margin nothing reaches."""
+    return {"margin": 1000.0, "metrics": {metric: value}, **more}
+
+
+def test_a_lower_bound_above_a_limit_on_kl_breaks_it(world: SmallWorld, capfd) -> None:
+    sides = [{}, {"noise": 0.7}]
+    done = compare(world, capfd, sides, "--json", gate=limited("kl_mean", 0.001))
+    assert done.code == 1, done.out + done.err
+    jsonschema.validate(done.document, compare_schema())
+    (limit,) = done.document["gate"]["limits"]
+    (bound,) = done.document["kl_estimates"]
+    assert (limit["state"], limit["certain"], limit["at_least"]) == ("regressed", True, True)
+    assert limit["value"] == bound["kl_at_least"]["value"]
+    assert limit["interval"][0] == bound["kl_at_least"]["interval"][0]
+    assert limit["interval"][1] is None  # infinite: nothing is known from above
+    first = " ".join(
+        compare(world, capfd, [{}, {"noise": 0.7}], gate=limited("kl_mean", 0.001)).out.split()
+    )
+    assert "kl_mean on sw_word at most 0.001: at least 0." in first
+
+
+@pytest.mark.parametrize("fail_on", ["margin", "certain"])
+def test_a_lower_bound_below_a_limit_on_kl_keeps_nothing(
+    fail_on: str, world: SmallWorld, capfd
+) -> None:
+    gate = limited("kl_mean", 5.0, fail_on=fail_on)
     done = compare(world, capfd, [{}, {}], "--json", gate=gate)
+    assert done.code == 3, done.out + done.err
+    (limit,) = done.document["gate"]["limits"]
+    assert (limit["state"], limit["value"], limit["at_least"]) == ("failed", None, True)
+    assert "nothing bounds it from above" in limit["reason"]
+
+
+def test_that_a_limit_on_kl_is_never_kept_by_a_bound_is_said_first(
+    world: SmallWorld, capfd
+) -> None:
+    done = compare(world, capfd, [{}, {}], gate=limited("kl_mean", 5.0), quiet=False)
+    assert done.code == 3
+    assert "held to a lower bound" in " ".join(done.err.split())
+    assert "kl_mean on sw_word at most 5: not known: at least 0" in " ".join(done.out.split())
+
+
+def test_other_limits_on_distributions_are_refused_before_anything_is_asked(
+    world: SmallWorld, capfd
+) -> None:
+    done = compare(world, capfd, [{}, {}], "--json", gate=limited("same_top1", 0.9))
     assert done.code == 2
     error = done.document["error"]
-    assert "limits on kl_mean" in error["message"]
-    assert "only estimated, from below" in error["message"]
+    assert "limits on same_top1" in error["message"]
     assert "model: hf" in error["hint"]
+
+
+def test_a_limit_on_kl_needs_tokens_to_be_shown(world: SmallWorld, capfd) -> None:
+    sides = [{"top_logprobs": None}, {"top_logprobs": None}]
+    done = compare(world, capfd, sides, "--json", gate=limited("kl_mean", 0.01))
+    assert done.code == 2
+    assert "model_args: {top_logprobs: 20}" in done.document["error"]["hint"]
 
 
 @pytest.mark.parametrize("number", [0, "five", True])

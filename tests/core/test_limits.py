@@ -13,6 +13,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.limits import KINDS, Limit, LimitState, LimitVerdict, figure_of, judge_limits
+from evalguard.core.shown_tokens import KlEstimate
 from evalguard.errors import UsageError
 from evalguard.stats.distribution import KL_PERCENTS
 
@@ -38,6 +39,53 @@ def answered(share: float | None, interval: tuple[float, float] | None, **more: 
         "reason": "", "same_answer": share, "same_answer_interval": interval,
     }  # fmt: skip
     return Comparison(**{**fields, **more})
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "only_certain", "state", "certain"),
+    [
+        (0.02, (0.015, 0.025), False, "regressed", True),
+        (0.02, (0.005, 0.035), False, "regressed", False),
+        (0.02, None, False, "regressed", False),
+        (0.02, (0.015, 0.025), True, "regressed", True),
+        # not "undecided", which a gate may let pass: nothing is known
+        (0.02, (0.005, 0.035), True, "failed", False),
+        (0.01, (0.01, 0.01), False, "failed", False),
+        (0.0, (0.0, 0.0), False, "failed", False),
+        (None, None, False, "failed", False),
+        (math.nan, None, False, "failed", False),
+    ],
+)
+def test_a_lower_bound_breaks_an_upper_limit_and_never_keeps_it(
+    value, interval, only_certain, state, certain
+):
+    bound = KlEstimate(
+        task="t", n=10, positions=100, confidence=0.95, tokens=20.0,
+        kl_at_least=Figure(value=value, interval=interval), mass_seen=Figure(value=0.9),
+    )  # fmt: skip
+    limit = Limit(metric="kl_mean", value=0.01)
+    (verdict,) = judge_limits([limit], [], [], only_certain=only_certain, bounds=[bound])
+    assert (verdict.state, verdict.certain, verdict.at_least) == (state, certain, True)
+    assert verdict.value == (value if state == "regressed" else None)
+    if verdict.interval is not None:
+        assert verdict.interval == (interval[0], math.inf)
+    assert verdict.state != "regressed" or verdict.bounds == (value, math.inf)
+
+
+def test_a_bound_is_asked_of_the_mean_alone_and_only_where_nothing_was_measured():
+    bound = KlEstimate(
+        task="t", n=10, positions=100, confidence=0.95,
+        kl_at_least=Figure(value=9.0, interval=(8.0, 10.0)),
+    )  # fmt: skip
+    limits = [Limit(metric="kl_mean", value=0.01), Limit(metric="kl_max", value=0.01)]
+    measured = distribution(kl=Figure(value=0.001, interval=(0.0009, 0.0011)))
+    verdicts = judge_limits(limits[:1], [measured], [], bounds=[bound])
+    assert [(one.state, one.at_least) for one in verdicts] == [("passed", False)]
+    verdicts = judge_limits(limits, [], [], bounds=[bound])
+    assert [(one.metric, one.state) for one in verdicts] == [
+        ("kl_mean", "regressed"),
+        ("kl_max", "failed"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,30 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
+from evalguard.core.limits import Limit, judge_limits
 from evalguard.core.shown_tokens import ShownTokens
 from evalguard.stats.kl_of_servers import estimate_kl
 
 VOCABULARY = 30
 
 
-def tables(documents: int, noise: float, shown: int) -> tuple[ShownTokens, ShownTokens, float]:
-    """What two models show of random distributions, and their exact mean KL."""
-    rng = np.random.default_rng(5)
+def tables(
+    documents: int, noise: float, shown: int, *, seed: int = 5, spread: float = 0.0
+) -> tuple[ShownTokens, ShownTokens, float]:
+    """What two models show of random distributions, and their exact mean KL.
+
+    Some documents move more than others: by a lognormal of this spread.
+    """
+    rng = np.random.default_rng(seed)
     sides: tuple[dict, dict] = ({}, {})
     exact = []
     for doc_id in range(documents):
         length = int(rng.integers(1, 6))
         one = 2.0 * rng.standard_normal((length, VOCABULARY))
-        other = one + noise * rng.standard_normal((length, VOCABULARY))
+        moved = noise * math.exp(spread * rng.standard_normal()) if spread else noise
+        other = one + moved * rng.standard_normal((length, VOCABULARY))
         rows = [row - np.log(np.exp(row).sum(axis=1, keepdims=True)) for row in (one, other)]
         exact += list((np.exp(rows[0]) * (rows[0] - rows[1])).sum(axis=1))
         for side, row in zip(sides, rows, strict=True):
@@ -52,6 +60,38 @@ def test_the_mean_is_below_the_exact_one_and_comes_near_it(shown: int) -> None:
         assert mass == pytest.approx(1.0)
     if shown == 20:
         assert value > 0.7 * exact
+
+
+REPEATS, DOCUMENTS = 150, 30
+
+
+@pytest.mark.parametrize(("shown", "spread"), [(VOCABULARY, 0.0), (VOCABULARY, 0.5), (5, 0.5)])
+def test_a_limit_that_is_kept_is_rarely_called_broken_for_certain(
+    shown: int, spread: float
+) -> None:
+    """The limit is the mean itself, of all documents there are: no kept one is nearer to broken.
+
+    2.5% is what one end of a 95% interval allows; with all tokens shown the bound is KL itself.
+    """
+    *_, truth = tables(6000, 0.4, 1, seed=1, spread=spread)
+    limit = Limit(metric="kl_mean", value=truth)
+    called = sum(certain(limit, shown, seed, spread) for seed in range(100, 100 + REPEATS))
+    assert called <= binom.ppf(0.999, REPEATS, 0.025)
+
+
+def test_a_limit_that_is_broken_by_far_is_nearly_always_called_so() -> None:
+    *_, truth = tables(6000, 0.4, 1, seed=1)
+    limit = Limit(metric="kl_mean", value=truth / 4.0)
+    called = sum(certain(limit, 10, seed, 0.0) for seed in range(100, 130))
+    assert called >= 28
+
+
+def certain(limit: Limit, shown: int, seed: int, spread: float) -> bool:
+    base, candidate, _ = tables(DOCUMENTS, 0.4, shown, seed=seed, spread=spread)
+    found = estimate_kl("t", base, candidate)
+    (verdict,) = judge_limits([limit], [], [], bounds=[found])
+    assert verdict.state in ("regressed", "failed")
+    return verdict.certain
 
 
 def test_documents_of_one_cluster_count_as_one() -> None:

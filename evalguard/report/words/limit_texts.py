@@ -93,7 +93,8 @@ def _allowed_text(verdict: LimitVerdict) -> str:
 
 
 def _value_text(verdict: LimitVerdict) -> str:
-    return _format_beside_limit(verdict, verdict.value)
+    least = "at least " if verdict.at_least else ""
+    return f"{least}{_format_beside_limit(verdict, verdict.value)}"
 
 
 def _format_beside_limit(verdict: LimitVerdict, value: float | None) -> str:
@@ -111,13 +112,15 @@ def _interval_text(verdict: LimitVerdict) -> str:
     if verdict.interval is None:
         return ""
     low, high = (_format_beside_limit(verdict, end) for end in verdict.interval)
-    return f" [{low}, {high}]"
+    return f" [from {low}]" if verdict.at_least else f" [{low}, {high}]"
 
 
 def _interval_phrase(verdict: LimitVerdict, report: CompareReport) -> str:
     if verdict.interval is None:
         return ""
     low, high = (_format_beside_limit(verdict, end) for end in verdict.interval)
+    if verdict.at_least:
+        return f" ({format_percent(report.gate.confidence)} interval from {low})"
     return f" ({format_percent(report.gate.confidence)} interval {low} to {high})"
 
 

@@ -60,6 +60,8 @@ def score_models(
     def score(choices: Choices) -> list[Evaluation]:
         shown = tokens_beside_server(sources)
         with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
+            if shown and choices.gate.needs_distributions:
+                context.evaluator.progress.note(_BOUND_ALONE)
             if stored is not None:
                 check_stored_requests(stored, context.evaluator, choices)
                 context.expect_prompts_of(stored.run.rows)
@@ -77,6 +79,10 @@ def score_models(
     return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
 
 
+_BOUND_ALONE = (
+    "the limit on KL is held to a lower bound, from the tokens that a server shows: it may be "
+    "found broken (exit code 1), and else nothing is known of it (exit code 3)"
+)
 # A model beside a server that shows k tokens shows twice as many, so that nearly all of those meet.
 _TIMES_SHOWN = 2
 
