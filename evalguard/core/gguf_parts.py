@@ -1,14 +1,20 @@
-"""Names of the files that a GGUF was split into (gguf-split of llama.cpp)."""
+"""Names of the files that a model was split into: GGUF by llama.cpp's gguf-split, safetensors and
+torch files by transformers."""
 
 from __future__ import annotations
 
 import re
 
-_PART = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.gguf)")
+_PART = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.\w+)")
 
 
 def gguf_parts(name: str) -> tuple[str, ...]:
-    """Return the names of all parts, that of any of them given; of a whole file its own."""
+    """Return the names of all parts of a GGUF, given that of any; of a whole file its own."""
+    return split_parts(name) if name.endswith(".gguf") else (name,)
+
+
+def split_parts(name: str) -> tuple[str, ...]:
+    """Return the same of a file of any suffix."""
     found = _PART.fullmatch(name)
     if found is None:
         return (name,)

@@ -97,6 +97,39 @@ def nvfp4(**changed: torch.Tensor | None) -> dict[str, torch.Tensor]:
             "a.weight has 3 bytes and 2 blocks of 64, [2, 64] asks for 64 and 2",
         ),
         (
+            {
+                "a.weight": torch.zeros(64, 1, dtype=torch.uint8),
+                "a.weight.absmax": torch.ones(2),
+                "a.weight.quant_state.bitsandbytes__nf4": quant_state(quant_type="fp4"),
+            },
+            {},
+            "a.weight.quant_state.bitsandbytes__nf4 says 'fp4', not nf4",
+        ),
+        (
+            {
+                "a.weight": torch.zeros(64, 1, dtype=torch.uint8),
+                "a.weight.absmax": torch.zeros(2, dtype=torch.uint8),
+                "a.weight.nested_absmax": torch.ones(1),
+                "a.weight.nested_quant_map": torch.ones(256),
+                "a.weight.quant_state.bitsandbytes__nf4": quant_state(
+                    nested_offset=0.0, nested_blocksize=0
+                ),
+            },
+            {},
+            "a.weight says blocks of 0 with an offset 0.0",
+        ),
+        (
+            {"a.weight": torch.ones(64, 8, dtype=torch.uint8), "a.weight_scale": torch.ones(7)},
+            {},
+            "a scale of [7] does not fit [64, 8]",
+        ),
+        (
+            {"a.weight": torch.zeros(0, dtype=torch.int8), "a.weight_scale": torch.ones(2, 1)},
+            {},
+            "a scale of [2, 1] does not fit [0]",
+        ),
+        ({"a.weight_scale": torch.ones(2)}, {}, "a.weight is missing"),
+        (
             nvfp4(),
             {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"u": 1}}},
             "it was rotated before it was stored (transform_config)",
@@ -107,3 +140,24 @@ def test_what_cannot_be_read_says_why(
     tmp_path: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any], said: str
 ) -> None:
     assert fault(tmp_path, tensors, **config).startswith(f"a.weight: {said}")
+
+
+def test_a_part_that_torchaos_metadata_names_has_to_be_there(tmp_path: Path) -> None:
+    own = {
+        "_type": "IntxUnpackedToInt8Tensor",
+        "_data": {"target_dtype": {"_data": "int4"}, "block_size": ["a", []]},
+        "_tensor_data_names": ["qdata", "scale", "zero_point"],
+    }
+    tensors = {"a._weight_qdata": torch.ones(2, 4).char(), "a._weight_scale": torch.ones(2, 1)}
+    metadata = {"a.weight": json.dumps(own)}
+    save_file(tensors, tmp_path / "model.safetensors", metadata=metadata)
+    with open_tensors(tmp_path / "model.safetensors") as found:
+        assert found.tensors["a.weight"].fault == "a._weight_zero_point is missing"
+
+
+@pytest.mark.parametrize("bits", [[4], "4", None, {"a": 1}, 99])
+def test_a_config_that_says_no_number_of_bits_is_no_error(tmp_path: Path, bits: Any) -> None:
+    tensors = {"a.weight": torch.ones(2, 4).char(), "a.weight_scale": torch.ones(2, 1)}
+    groups = {"group_0": {"weights": {"num_bits": bits, "type": "int"}}}
+    config = {"quant_method": "compressed-tensors", "config_groups": groups}
+    assert fault(tmp_path, tensors, **config) == "a.weight: "

@@ -67,6 +67,26 @@ def test_a_damaged_gguf_file_is_an_error(tmp_path: Path) -> None:
         open_tensors(path)
 
 
+def test_all_parts_of_a_split_gguf_are_read_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    rows = np.ones((4, 64), dtype=np.float32)
+    names = [f"m-{part:05d}-of-00002.gguf" for part in (1, 2)]
+    for part, name in enumerate(names):
+        writer = gguf.GGUFWriter(tmp_path / name, "llama")
+        writer.add_tensor(f"x{part}", rows)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    for path in (tmp_path / names[0], tmp_path / names[1], tmp_path):
+        with open_tensors(path) as files:
+            assert sorted(files.tensors) == ["x0", "x1"]
+    (tmp_path / names[1]).unlink()
+    for path in (tmp_path / names[0], tmp_path):
+        with pytest.raises(EvaluationError, match=rf"holds {names[0]}, and lacks {names[1]}"):
+            open_tensors(path)
+
+
 def test_without_the_package_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,6 +245,26 @@ def test_what_is_no_tensor_file_is_refused(tmp_path: Path) -> None:
             open_tensors(tmp_path / name)
 
 
+def test_shards_without_an_index_have_to_be_all_there(tmp_path: Path) -> None:
+    first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    save_file({"a": torch.ones(2)}, tmp_path / first)
+    with pytest.raises(EvaluationError, match=f"holds {first}, and lacks {second}"):
+        open_tensors(tmp_path)
+    with open_tensors(tmp_path / first) as named:
+        assert [*named.tensors] == ["a"]
+    save_file({"b": torch.ones(2)}, tmp_path / second)
+    with open_tensors(tmp_path) as whole:
+        assert sorted(whole.tensors) == ["a", "b"]
+
+
+def test_a_shape_of_no_whole_numbers_is_refused(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2.5], "data_offsets": [0, 8]}}).encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(EvaluationError, match="has no dtype, shape and place of 'a'"):
+        open_tensors(path)
+
+
 def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
     save_shards(tmp_path)
     index = {"weight_map": {"a.weight": "../m-1.safetensors"}}

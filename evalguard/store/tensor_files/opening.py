@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from evalguard.core.gguf_parts import gguf_parts, split_parts
 from evalguard.core.reports.tensors_report import FileKind
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.regular_file import open_regular, read_regular_text
@@ -115,8 +116,13 @@ def open_tensors(path: str | Path) -> TensorFiles:
             found = _open_folder(place, stack)
         else:
             kind = _file_kind(place)
-            tensors, metadata = _read_file(place, kind, stack)
-            found = _collection(place, kind, (place,), tensors, stack, metadata=metadata)
+            # llama.cpp loads all parts, too; a shard of safetensors is a file of its own
+            names = gguf_parts(place.name) if kind == "gguf" else (place.name,)
+            files = [place.with_name(name) for name in names]
+            if len(files) > 1:
+                _refuse_missing_parts(files)
+            tensors, metadata = _read_all(files, kind, stack, {})
+            found = _collection(place, kind, files, tensors, stack, metadata=metadata)
         found._stack = stack.pop_all()
     return found
 
@@ -205,6 +211,37 @@ def _open_folder(folder: Path, stack: ExitStack) -> TensorFiles:
     weight_map = read_weight_map(index) if index else {}
     if weight_map:
         files = sorted({folder / file for file in weight_map.values()})
+    else:
+        _refuse_missing_parts(files)
+    tensors, metadata = _read_all(files, kind, stack, weight_map)
+    for name, shard in weight_map.items():
+        if name not in tensors:
+            tensors[name] = _absent(name, shard, f"{shard} has no such tensor, the index names it")
+    others = [one for one in folder.iterdir() if one.suffix in _SUFFIXES and one not in files]
+    notes = [f"{folder}: not read: {_names(sorted(others))}"] if others else []
+    return _collection(folder, kind, files, tensors, stack, metadata=metadata, notes=notes)
+
+
+def _refuse_missing_parts(files: Sequence[Path]) -> None:
+    """Refuse files that are parts of a model by their names, of which others are not there.
+
+    Raises:
+        EvaluationError: naming them.
+    """
+    for file in files:
+        beside = (file.with_name(name) for name in split_parts(file.name))
+        lost = [one for one in beside if one != file and not one.exists()]
+        if lost:
+            raise EvaluationError(
+                f"{file.parent} holds {file.name}, and lacks {_names(lost)}: what else the model "
+                "has is not known",
+                hint="copy or download what is missing",
+            )
+
+
+def _read_all(
+    files: Sequence[Path], kind: FileKind, stack: ExitStack, weight_map: Mapping[str, str]
+) -> tuple[dict[str, StoredTensor], Mapping[str, Any]]:
     tensors: dict[str, StoredTensor] = {}
     metadata: Mapping[str, Any] = {}
     for file in files:
@@ -217,12 +254,7 @@ def _open_folder(folder: Path, stack: ExitStack) -> TensorFiles:
                 hint="name the file that is meant, in place of the folder",
             )
         tensors |= read
-    for name, shard in weight_map.items():
-        if name not in tensors:
-            tensors[name] = _absent(name, shard, f"{shard} has no such tensor, the index names it")
-    others = [one for one in folder.iterdir() if one.suffix in _SUFFIXES and one not in files]
-    notes = [f"{folder}: not read: {_names(sorted(others))}"] if others else []
-    return _collection(folder, kind, files, tensors, stack, metadata=metadata, notes=notes)
+    return tensors, metadata
 
 
 def _find_index(folder: Path, files: Sequence[Path]) -> Path | None:

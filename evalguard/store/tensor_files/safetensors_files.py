@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ def _place(tensor: StoredTensor) -> int:
 
 def _read_entry(name: str, entry: Any, file: OpenedFile, start: int) -> StoredTensor:
     try:
-        dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
-        begin, end = (int(place) for place in entry["data_offsets"])
+        dtype, shape = str(entry["dtype"]), tuple(map(index, entry["shape"]))  # whole numbers
+        begin, end = map(index, entry["data_offsets"])
     except (TypeError, KeyError, ValueError) as error:
         raise EvaluationError(
             f"{file.path} has no dtype, shape and place of {name[:200]!r}", hint=CUT_HINT

@@ -42,6 +42,8 @@ def read_bitsandbytes_4bit(parts: Parts) -> StoredTensor:
     packed, absmax = parts.take(".weight", "uint8"), parts.take(".weight.absmax")
     parts.find(".weight.quant_map")
     shape, blocksize, state_told = _read_state(state)
+    if state_told.get("quant_type", kind) != kind:
+        raise PackingError(f"{state.name} says {str(state_told['quant_type'])[:40]!r}, not {kind}")
     elements = math.prod(shape)
     if packed.elements != -(-elements // 2) or absmax.elements != -(-elements // blocksize):
         raise PackingError(
@@ -49,7 +51,7 @@ def read_bitsandbytes_4bit(parts: Parts) -> StoredTensor:
             f"{blocksize}, {list(shape)} asks for {-(-elements // 2):,} and "
             f"{-(-elements // blocksize):,}"
         )
-    nested = _read_nested(parts, state_told)
+    nested = _read_nested(parts, state_told, absmax.elements)
     width = math.gcd(blocksize, elements)
     # whole rows of the weight where its blocks end with them, else a block at a time
     groups = shape[-1] // width if shape[-1] % blocksize == 0 else 1
@@ -118,11 +120,19 @@ class _Nested:
         return table[codes] * size + self._offset, (reach * size).astype(np.float32)
 
 
-def _read_nested(parts: Parts, told: dict[str, Any]) -> _Nested | None:
+def _read_nested(parts: Parts, told: dict[str, Any], blocks: int) -> _Nested | None:
     if "nested_offset" not in told:
         return None
     absmax = parts.take(".weight.nested_absmax")
     table = parts.take(".weight.nested_quant_map")
-    if table.elements != 256 or not isinstance(told.get("nested_blocksize"), int):
+    if table.elements != 256:
         raise PackingError(f"{table.name} has {table.elements:,} numbers, not 256")
+    offset, size = told["nested_offset"], told.get("nested_blocksize")
+    if not isinstance(offset, int | float) or not isinstance(size, int) or size < 1:
+        raise PackingError(f"{parts.stem}.weight says blocks of {size!r} with an offset {offset!r}")
+    if absmax.elements != -(-blocks // size):
+        raise PackingError(
+            f"{absmax.name} has {absmax.elements:,} numbers, {blocks:,} in blocks of {size:,} ask "
+            f"for {-(-blocks // size):,}"
+        )
     return _Nested(absmax, table, told)

@@ -57,6 +57,8 @@ _UNKNOWN = (
     ".codes", ".codebooks", ".trellis", ".q_weight", ".W_q", ".Qidxs", ".indices", ".dense_weights",
     ".qweight", ".weight_packed", ".B_packed",
 )  # fmt: skip
+# Names that a model may have that nobody has quantised.
+_ALSO_PLAIN = (".scales", ".g_idx", ".weight_shape")
 _CODES = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
 
@@ -224,7 +226,8 @@ def _choose_by_dtype(
     if scale is None and name + "_scale_inv" not in tensors:
         lost = told.method and stem != name and len(tensor.shape) > 1
         return (name, read_scaled) if lost else None
-    if scale is None or tensor.dtype not in ("uint8", "int8") or len(scale.shape) < 2:
+    matrices = scale is not None and min(len(scale.shape), len(tensor.shape)) > 1
+    if scale is None or tensor.dtype not in ("uint8", "int8") or not matrices:
         return name, read_scaled
     if scale.dtype in ("float8_e4m3fn", "float8_e8m0fnu", "uint8") or name + "_scale_2" in tensors:
         return name, read_modelopt_e2m1
@@ -250,7 +253,9 @@ def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Itera
             if stem not in why:
                 modules.setdefault(stem, []).append(lost)
             why.setdefault(stem, lost.fault)
-        elif told.method and (orphan := _find_orphan(name)) is not None:
+        elif (orphan := _find_orphan(name)) is not None and (
+            told.method or not name.endswith(_ALSO_PLAIN)
+        ):
             stem, wanted = orphan
             if stem + ".weight" in left and stem + ".weight" != name:
                 continue  # a plain weight, and a scale that it does not need
@@ -262,6 +267,8 @@ def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Itera
             continue
         modules.setdefault(stem, []).append(tensor)
     for stem, parts in modules.items():
+        beside = (left.get(stem + key) for key in _ORPHANS)
+        parts += [one for one in beside if one is not None and one not in parts]
         yield _faulty(f"{stem}.weight", tuple(parts), why[stem], told)
 
 

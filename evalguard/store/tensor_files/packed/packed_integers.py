@@ -128,6 +128,8 @@ def _read_index(index: StoredTensor | None, columns: int, groups: int) -> Array 
     """
     if index is None:
         return None
+    if not index.dtype.startswith(("int", "uint")):
+        raise PackingError(f"{index.name} is {index.dtype}, not whole numbers")
     if index.elements != columns:
         raise PackingError(f"{index.name} has {index.elements:,} groups of {columns:,} columns")
     found = index.load().reshape(-1).astype(np.int64)

@@ -137,8 +137,8 @@ def spread_axis(size: int, have: int, blocks: Sequence[int]) -> Array | None:
             return np.arange(size) // width
     if have and size % have == 0:
         return np.arange(size) // (size // have)
-    for width in (128, 64, 32, 16, -(-size // max(have, 1))):
-        if width and -(-size // width) == have:
+    for width in (128, 64, 32, 16):  # of which the last is cut
+        if -(-size // width) == have:
             return np.arange(size) // width
     return None
 
@@ -169,7 +169,7 @@ class SpreadScale:
         """
         misfit = f"a scale of {list(scale.shape)} does not fit {list(shape)}"
         have = scale.shape if scale.elements != 1 else ()
-        if len(have) > len(shape) or not shape:
+        if len(have) > len(shape) or 0 in (len(shape), *shape, *have):
             raise PackingError(misfit)
         have = (*have, *([1] * (len(shape) - len(have))))
         tried = [0] * (len(shape) - len(blocks)) + list(blocks)

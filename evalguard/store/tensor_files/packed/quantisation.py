@@ -68,8 +68,8 @@ class Quantisation:
     @property
     def integer_bits(self) -> int:
         """Bits of all weights that are integers; 0 where nothing says it or they differ."""
-        told = {one.get("num_bits") for one in self._weights() if one.get("type") == "int"}
-        bits = told.pop() if len(told) == 1 else 0
+        told = [one.get("num_bits") for one in self._weights() if one.get("type") == "int"]
+        bits = told[0] if told and all(one == told[0] for one in told) else 0
         return bits if isinstance(bits, int) and 1 <= bits <= 8 else 0
 
     def _weights(self) -> Iterator[Mapping[str, Any]]:

@@ -153,10 +153,11 @@ class RowGrid:
             values = self.look_up("values", rows)
             if zeros is not None:
                 values -= self.spread(zeros)
-        values *= self.spread(rows.scales)
-        values = values.reshape(len(rows.codes), self.columns)
-        if self.factors is not None:
-            values *= self.factors
+        with np.errstate(over="ignore"):  # of a damaged scale
+            values *= self.spread(rows.scales)
+            values = values.reshape(len(rows.codes), self.columns)
+            if self.factors is not None:
+                values *= self.factors
         return values.reshape(-1)
 
     def reach(self, raw: Bytes) -> Array:

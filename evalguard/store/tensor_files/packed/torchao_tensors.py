@@ -67,8 +67,12 @@ def read_torchao(name: str, parts: Parts, told: Mapping[str, Any]) -> StoredTens
     for extra in ("act_quant_scale", "act_quant_zero_point", "act_per_tensor_scale"):
         parts.find(extra)
     smooth = parts.find("act_pre_scale")
-    blocks = own.get("block_size")
-    blocks = tuple(blocks) if isinstance(blocks, list) else ()
+    named = told.get("_tensor_data_names")
+    for one in named if isinstance(named, list) else ():
+        parts.take(str(one))
+    sizes = own.get("block_size")
+    known = isinstance(sizes, list) and all(isinstance(one, int) and one > 0 for one in sizes)
+    blocks = tuple(sizes) if isinstance(sizes, list) and known else ()
     if kind == "Float8Tensor":
         return make_scaled(name, codes, scale, packing, parts, blocks=blocks)
     if kind in ("Int8Tensor", "IntxUnpackedToInt8Tensor"):
