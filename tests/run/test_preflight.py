@@ -61,7 +61,7 @@ def test_damaged_and_pickled_weights_are_seen_early(folder: Path) -> None:
 def test_what_is_built_or_read_by_others_is_not_looked_at(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone")
     check_models([source(pretrained=gone, build=BuildRecipe(command=("make",)))])
-    check_models([source("vllm", pretrained=gone)])
+    check_models([source("sglang", pretrained=gone)])
     check_models([source()])
 
 
@@ -165,8 +165,8 @@ def test_what_no_guard_file_causes_is_left_as_it_is(port: ModelSource) -> None:
     [
         (Variant(name="m", model="llama_cpp", model_args={}), "needs xllamacpp or llama_cpp"),
         (
-            Variant(name="m", model="vllm", model_args={},
-                    environment=OwnEnvironment(requirements=("vllm",))),
+            Variant(name="m", model="sglang", model_args={},
+                    environment=OwnEnvironment(requirements=("sglang",))),
             "runs in evalguard's own environment only",
         ),
         (

@@ -36,9 +36,7 @@ class PromptReducer:
 
     model_runner: Any
 
-    def evalguard_expect(
-        self, prompts: Mapping[int, WantedPrompt], vocabulary_size: int, room: int = ROOM
-    ) -> str:
+    def evalguard_expect(self, prompts: Mapping[int, WantedPrompt], vocabulary_size: int) -> str:
         """Note what is to be reduced, by the numbers that requests carry.
 
         Returns:
@@ -48,7 +46,6 @@ class PromptReducer:
             lacking = hook_runner(self.model_runner, self._evalguard_reduce)
             if lacking:
                 return lacking
-        self._evalguard_room = room
         self._evalguard_prompts: dict[int, PromptPositions] = {
             number: PromptPositions(prompt=prompt, vocabulary_size=vocabulary_size)
             for number, prompt in prompts.items()
@@ -81,7 +78,7 @@ class PromptReducer:
         positions.begin(read_ids())
         wanted = positions.take(start, hidden_states.shape[0])
         size = positions.vocabulary_size
-        step = max(1, self._evalguard_room // (4 * size))
+        step = max(1, ROOM // (4 * size))
         for first in range(wanted.start, wanted.stop, step):
             rows = compute_logits(hidden_states[first : min(first + step, wanted.stop)])
             if rows is None:  # of tensor-parallel workers, one is given all
