@@ -10,7 +10,8 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import DEMO, comparison, report
 
-from evalguard.core.distribution_comparison import DistributionComparison
+from evalguard.core.distribution_comparison import DistributionComparison, Figure
+from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.limits import Limit
 from evalguard.core.reports.compare_report import CompareReport
@@ -37,6 +38,31 @@ def limited(
         distributions=distributions,
         exit_code=exit_code(judged, strict=False, git_bisect=False),
     )
+
+
+def share(known: int, unknown: int = 0, value: float = 0.0, high: float = 0.2) -> FigureShare:
+    interval = Figure(value=value, interval=(max(value - 0.1, 0.0), high))
+    return FigureShare(
+        task="calls", filter="text", metric="loops", figure=interval, n=known, unknown=unknown,
+        units=known, clustered=False, confidence=0.95, unknown_why="",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limit", "of", "step"),
+    [
+        (0.1, share(20, value=0.05), "ask more: a higher --limit, more requests, or a larger task"),
+        (0.1, share(20, 4, value=0.0, high=0.05), "make loops known of every answer, or widen"),
+        (0.0, share(20, 4), "make loops known of every answer, or widen"),
+    ],
+)
+def test_an_undecided_limit_on_answers_says_what_would_decide_it(
+    limit: float, of: FigureShare, step: str
+) -> None:
+    gate = Gate(limits=(Limit(metric="loops", value=limit),))
+    judged = gate.judge([FINE], shares=[of])
+    assert judged.state == "undecided"
+    assert derive_meaning(dataclasses.replace(report(FINE), gate=judged)).next_step.startswith(step)
 
 
 def test_every_limit_has_a_line_in_the_long_form() -> None:

@@ -9,10 +9,12 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import comparison, report
 
+from evalguard.core.comparison import Undecided
 from evalguard.core.distribution_floor import DistributionFloor
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.findings import Finding, FindingKind
+from evalguard.report.words.advice import decide_step
 from evalguard.report.words.meaning import derive_meaning
 from evalguard.run.scoring.task_distributions import find_moved_distributions
 
@@ -81,6 +83,45 @@ def test_tasks_that_show_little_ask_for_another_one() -> None:
     assert "score a task" in derive_meaning(passed(named)).next_step
     other = of("task_shows_little", task="another", filter="none", metric="acc")
     assert derive_meaning(passed(other)).next_step == "nothing to do"
+
+
+def test_of_some_metrics_that_show_little_the_first_is_named() -> None:
+    about = comparison(bit_identical=True, **UNCHANGED)
+    figure = dataclasses.replace(about, metric="valid_json", filter="text", base=0.0)
+    dull = of("task_shows_little", values={"metrics": ("/".join(figure.key), "no/such/metric")})
+    said = derive_meaning(report(about, figure, **SIDES, findings=(dull,)))
+    label = f"{about.task} valid_json (text)"
+    assert said.next_step == (
+        f"to see a loss of {label}, score a task at which the base is far above chance"
+    )
+    easy = dataclasses.replace(about, base=1.0)
+    dull = of("task_shows_little", task=easy.task, filter=easy.filter, metric=easy.metric)
+    said = derive_meaning(report(easy, **SIDES, findings=(dull,)))
+    assert said.next_step == "score a harder task: this one can hardly fail"
+
+
+def test_what_is_known_of_no_answer_is_to_be_shown_or_taken_off_the_gate() -> None:
+    failed = comparison(
+        metric="cut", filter="text", outcome="failed", sigma=None, sigma_interval=None,
+        reason="it is known of no document of either side: nobody says",
+    )  # fmt: skip
+    said = derive_meaning(report(failed, **SIDES))
+    name = f"{failed.task}/cut"
+    assert said.next_step == f"have it shown, or take it off the gate: advisory: [{name}]"
+
+
+@pytest.mark.parametrize(
+    ("about", "step"),
+    [
+        ({"metric": "loops", "filter": "text"}, "add requests, or take a larger task"),
+        ({"metric": "acc", "filter": "none"}, "take a larger task"),
+    ],
+)
+def test_figures_of_answers_are_decided_by_more_requests(about: dict[str, Any], step: str) -> None:
+    lacks = Undecided(kind="too_few_documents", needed_n=900)
+    fields: dict[str, Any] = {"outcome": "undecided", "undecided": lacks, "n_total": 20}
+    told = decide_step(comparison(**fields, n=20, n_used=20, **about))
+    assert told.endswith(f"has 20 documents, about 900 are needed; {step}")
 
 
 FAR = [

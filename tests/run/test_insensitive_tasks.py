@@ -100,6 +100,14 @@ def test_a_base_that_has_something_to_lose_is_not(of: Comparison, rows: Any) -> 
     assert found(of, rows=rows) is None
 
 
+def test_answers_that_are_all_as_they_should_be_show_a_loss_well() -> None:
+    of: dict[str, Any] = {"filter": "text", "higher_is_better": True, "flips": (0, 0)}
+    assert found(metric("valid_json", 1.0, **of), rows=written()) is None
+    told = found(metric("valid_json", 0.0, **of), rows=written())
+    assert told is not None
+    assert told.text.startswith("of the base's answers none of 400 count for valid_json: a loss")
+
+
 def test_many_are_one_sentence_that_names_the_first() -> None:
     told = found(*(metric("acc", 0.25, task=f"t{at}") for at in range(9)), rows=choices(4))
     assert told is not None

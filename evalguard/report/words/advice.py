@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.figure_names import is_figure
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.findings import FindingValue
 from evalguard.core.verdict import Margin
@@ -15,6 +16,7 @@ from evalguard.report.words.metric_labels import margin_text
 from evalguard.report.words.plain_text import printable
 
 SCORE_MORE = "score more documents: a higher --limit, or a larger task"
+ASK_MORE = "ask more: a higher --limit, more requests, or a larger task"
 
 
 def undecided_text(comparison: Comparison) -> str:
@@ -47,8 +49,9 @@ def _detectable_text(comparison: Comparison) -> str:
 def decide_step(comparison: Comparison) -> str:
     """Say what would decide it, as an order without a full stop."""
     lacks, used = comparison.undecided, rounding.format_count(comparison.n_used)
+    of_answers = is_figure(comparison.filter, comparison.metric)
     if lacks is None:
-        return SCORE_MORE
+        return ASK_MORE if of_answers else SCORE_MORE
     needed = lacks.needed_n or lacks.fixed_margin_n
     if needed is None:
         wider = f": --margin {lacks.decidable_margin}" if lacks.decidable_margin else ""
@@ -65,7 +68,8 @@ def decide_step(comparison: Comparison) -> str:
     return (
         f"{every}{printable(comparison.task)} has {rounding.format_count(total)} documents, about "
         f"{rounding.format_estimate(needed)} are needed{at}; "
-        f"{wider if lacks.decidable_margin else ''}take a larger task"
+        f"{wider if lacks.decidable_margin else ''}"
+        f"{'add requests, or take a larger task' if of_answers else 'take a larger task'}"
     )
 
 

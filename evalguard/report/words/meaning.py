@@ -7,10 +7,13 @@ sentence answers both and never lets one stand for the other.
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 
+from evalguard.core.answer_figures import FIGURES
 from evalguard.core.comparison import Comparison
+from evalguard.core.figure_names import is_figure
 from evalguard.core.limits import LimitVerdict
 from evalguard.core.repeat_command import (
     as_bisection,
@@ -23,6 +26,7 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.shell_words import shell_words
 from evalguard.report.words import rounding
 from evalguard.report.words.advice import (
+    ASK_MORE,
     SCORE_MORE,
     decide_step,
     gives_no_number,
@@ -115,8 +119,18 @@ def _limit_meaning(report: CompareReport, limit: LimitVerdict) -> Meaning:
     if limit.state == "failed":
         return Meaning(lead=sentence, next_step="measure it, or take the limit away")
     if limit.state == "undecided":
-        return Meaning(lead=sentence, next_step=SCORE_MORE)
+        return Meaning(lead=sentence, next_step=_decide_limit(limit))
     return _with_steps(report, sentence, _undo(report))
+
+
+def _decide_limit(limit: LimitVerdict) -> str:
+    if limit.metric not in FIGURES:
+        return SCORE_MORE
+    low, high = limit.interval or (-math.inf, math.inf)
+    within = high <= limit.limit if limit.kind == "upper" else low >= limit.limit
+    if within or limit.value == limit.limit:  # what keeps it open is what nobody knows
+        return f"make {printable(limit.metric)} known of every answer, or widen the limit"
+    return ASK_MORE
 
 
 def _outcome_statement(report: CompareReport, worst: Comparison) -> str:
@@ -243,7 +257,10 @@ def _unknown(report: CompareReport, worst: Comparison) -> str:
 
 def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
     if worst.outcome == "failed" and worst.n == 1:
-        return SCORE_MORE, ""
+        return decide_step(worst), ""
+    if worst.outcome == "failed" and is_figure(worst.filter, worst.metric):
+        name = printable(f"{worst.task}/{worst.metric}")
+        return f"have it shown, or take it off the gate: advisory: [{name}]", ""
     if worst.outcome == "failed":
         return "remove that cause and run again; no other metric stands in for it", ""
     unsure = worst.outcome == "regressed" and not worst.significant
@@ -290,19 +307,28 @@ def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
         if inside:
             return f"to see where the distributions move (a limit on them: {limit})", inside
         return f"see which tokens moved (report.html), or hold them to a limit: {limit}", ""
-    if "task_shows_little" in kinds and not _sensitive_metrics(report):
-        return "score a task at which the base is far above chance: this one can hardly fail", ""
+    dull = _insensitive_metrics(report)
+    if dull:
+        other = (
+            "score a harder task"
+            if all(one.base == 1.0 for one in dull)
+            else "score a task at which the base is far above chance"
+        )
+        if len(dull) == len(judged_comparisons(report)):
+            return f"{other}: this one can hardly fail", ""
+        more = f" and {len(dull) - 1} more" if len(dull) > 1 else ""
+        return f"to see a loss of {full_label(dull[0])}{more}, {other}", ""
     return None
 
 
-def _sensitive_metrics(report: CompareReport) -> list[Comparison]:
-    """The judged metrics that a finding does not call unable to show a loss."""
+def _insensitive_metrics(report: CompareReport) -> list[Comparison]:
+    """The judged metrics that a finding calls unable to show a loss."""
     told = [one for one in report.findings if one.kind == "task_shows_little"]
     named = {"/".join((one.task, one.filter, one.metric)) for one in told}
     for one in told:
         several = one.values.get("metrics")
         named |= {str(key) for key in several} if isinstance(several, tuple) else set()
-    return [one for one in judged_comparisons(report) if "/".join(one.key) not in named]
+    return [one for one in judged_comparisons(report) if "/".join(one.key) in named]
 
 
 def _undo(report: CompareReport) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evalguard.core.figure_names import is_figure
 from evalguard.core.repeat_command import planned_as_comparison
 from evalguard.core.reports.plan_report import PlanReport
 from evalguard.report.words import rounding
@@ -105,7 +106,9 @@ def plan_next_step(report: PlanReport) -> tuple[str, str]:
     short = [plan for plan in plans if (need := _needed(plan)) is None or need > plan.n]
     if not short:
         return _comparison_step(report, "to compare (a larger --pilot would be surer)")
-    return "a higher --limit or a larger task, a wider --margin, or gate other metrics", ""
+    of_answers = all(is_figure(plan.pilot.filter, plan.pilot.metric) for plan in short)
+    more = "more requests or a larger task" if of_answers else "a larger task"
+    return f"a higher --limit or {more}, a wider --margin, or gate other metrics", ""
 
 
 def _comparison_step(report: PlanReport, step: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.documents.columns import Rows, column_of
+from evalguard.core.figure_names import is_figure
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.settings import Value
 from evalguard.report.words.rounding import format_count
@@ -91,6 +92,8 @@ def _judge_answers(of: Comparison, base: float, rows: Rows) -> _Insensitive | No
     """Of right and wrong answers."""
     chance, n, right = _chance(of.metric, rows), of.n_used, round(base * of.n_used)
     values: dict[str, FindingValue] = {"base": base, "chance": chance, "documents": n}
+    if is_figure(of.filter, of.metric):  # that all are as they should be is no weakness
+        return _judge_figure(of, right, values)
     share = f"{100 * base:.3g}%"
     if base == 1.0 and of.candidate == 1.0:
         said = f"both models answer all {format_count(n)} rightly: so easy a task shows little"
@@ -115,6 +118,17 @@ def _judge_answers(of: Comparison, base: float, rows: Rows) -> _Insensitive | No
     return _Insensitive(
         comparison=of, text=said, short=f"{number} of {format_count(n)} right", values=values
     )
+
+
+def _judge_figure(
+    of: Comparison, right: int, values: Mapping[str, FindingValue]
+) -> _Insensitive | None:
+    """Of answers that are valid, or call a tool."""
+    if right >= _FEWEST_RIGHT:
+        return None
+    number = f"{right or 'none'} of {format_count(of.n_used)}"
+    said = f"of the base's answers {number} count for {of.metric}: a loss could hardly show"
+    return _Insensitive(comparison=of, text=said, short=number, values=values)
 
 
 def _chance(metric: str, rows: Rows) -> float:
