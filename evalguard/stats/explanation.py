@@ -75,8 +75,8 @@ def _size(drift: Drift, tolerance: MetricMargin) -> str:
 
 
 def _in_unit(amount: float, tolerance: MetricMargin) -> str:
-    """A drift on a linear scale, in the unit of its margin."""
-    if tolerance.margin.unit == "points":
+    """A drift on a linear scale, in the unit of its margin; in points for one in sigma."""
+    if tolerance.margin.unit in ("points", "sigma"):
         return f"{number_text(100.0 * abs(amount))}pp"
     return number_text(abs(amount))
 
@@ -102,6 +102,11 @@ def _meaning(verdict: Verdict, drift: Drift, tolerance: MetricMargin) -> str:
         if verdict.significant:
             return f", above {limit}; the drift is real, but its interval reaches below the margin"
         return f", above {limit}, but its interval holds 0"
+    if verdict.outcome == "undecided" and drift.unit == 0.0 and tolerance.amount is None:
+        return (
+            f": its interval holds 0, and {limit} has no size, for the base's documents do not "
+            "scatter"
+        )
     beyond = ", although its interval reaches above" if _reaches(drift, tolerance) else ""
     meanings: dict[Outcome, str] = {
         "degraded": f": real, but within {limit}{beyond}",
@@ -123,7 +128,7 @@ def _evidence(drift: Drift, n: int, tolerance: MetricMargin) -> str:
     low, high = drift.sigma_interval
     estimate, beside = drift.estimate, tolerance.sigma or 0.0
     ends = f"{number_text(low, beside=beside)} to {number_text(high, beside=beside)}"
-    if drift.unit == 0.0 and tolerance.amount is not None:
+    if drift.unit == 0.0 and (tolerance.amount is not None or drift.flips is not None):
         low_text, high_text = (
             ("-" if end < 0.0 else "") + _in_unit(end, tolerance)
             for end in (estimate.low, estimate.high)

@@ -85,10 +85,11 @@ def judge_equal_answers(one: MetricComparison) -> MetricComparison:
     """Judge a 0/1 metric of which no answer flipped by its interval, not as a lossless conversion.
 
     Without a flip among n documents Tango's interval ends at z^2 / (n + z^2). Unchanged where that
-    is below the margin, and where the margin has no size (0, or a base that does not scatter).
+    is below the margin; undecided where it is not, and where the margin has no size: of a base
+    that is right in all documents, or in none, one in sigma has none.
     """
     told, drift, margin = one.comparison, one.drift, one.tolerance
-    if drift is None or margin is None or not (drift.documents and margin.drift > 0.0):
+    if drift is None or margin is None or not drift.documents:
         return one
     judged = judge_metric(drift, margin, n=told.n_used, n_total=told.n_total)
     if judged.verdict.outcome != "undecided":

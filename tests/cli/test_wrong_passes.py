@@ -175,6 +175,23 @@ def test_no_flip_among_few_documents_of_models_that_differ_is_decided_by_the_int
     assert ("too few documents to exclude a drift above the margin" in seen) == (code == 4)
 
 
+@pytest.mark.parametrize("right", [1.0, 0.0], ids=["all right", "none right"])
+def test_no_flip_where_the_base_does_not_scatter_leaves_a_margin_in_sigma_open(
+    compared: Any, right: float
+) -> None:
+    def moved(base: WrittenRun, cand: WrittenRun) -> None:
+        task = base.tasks["choices"]
+        task.rows = [row for row in task.rows if task.scores(row)["acc"] == right]
+        base.tasks = {name: base.tasks[name] for name in ("choices", "texts")}
+        cand.tasks = copy.deepcopy(base.tasks)
+        for row in cand.tasks["choices"].rows:
+            row["resps"] = [[[str(float(one[0][0]) - 0.01), one[0][1]]] for one in row["resps"]]
+
+    found, seen = compared(moved, "--strict")
+    assert (found, "UNDECIDED" in seen) == (4, True)
+    assert "more documents do not decide at this margin; a wider one does: --margin" in seen
+
+
 def test_a_lossless_copy_is_unchanged_however_few_its_documents(compared: Any) -> None:
     def few(base: WrittenRun, cand: WrittenRun) -> None:
         only("choices", base, cand)

@@ -20,6 +20,7 @@ from evalguard.report.words.limit_texts import decisive_limit, limit_found
 from evalguard.report.words.meaning import WHOLE_MODEL
 from evalguard.report.words.metric_labels import (
     decisive_comparison,
+    drift_cells,
     drift_in_unit,
     full_label,
     has_no_sigma,
@@ -113,7 +114,8 @@ def _drift_text(report: CompareReport, worst: Comparison) -> str:
     if worst.bit_identical:
         return "0 sigma, bit-identical"
     if has_no_sigma(worst):
-        size = drift_in_unit(worst) or _plain_drift(worst)
+        told, low, high = drift_cells(report, worst)
+        size = f"{told} [{low}, {high}]" if low else _plain_drift(worst)
         return f"{size} (no sigma: the base's documents do not scatter)"
     found = f"{sigma} sigma [{low}, {high}]" if worst.sigma_interval else f"{sigma} sigma"
     return ", ".join(filter(None, (found, drift_in_unit(worst))))
