@@ -24,6 +24,7 @@ from evalguard.stats.answers.document_answers import (
     structure_verdicts,
     verdict_value,
 )
+from evalguard.stats.answers.first_difference import judged_documents, shows_odds
 from evalguard.stats.answers.structure import STRUCTURES, describe_kinds
 from evalguard.stats.answers.uninformative import WITHOUT_ANSWER, with_uninformative
 
@@ -184,22 +185,13 @@ def with_paired_figures(
         found = {
             doc: paired_figure_value(name, ours[doc], others[doc]) for doc in ours if doc in others
         }
-        values[key] = {doc: value for doc, value in found.items() if value is not None}
-        unknown = [doc for doc, value in found.items() if value is None]
-        if name == _OF_ODDS and unknown and not any(values[key].values()):
-            told = (*unknown, *(doc for doc in values[key] if ours[doc].texts != others[doc].texts))
-            if not any(_shows_odds(ours[doc]) and _shows_odds(others[doc]) for doc in told):
-                values[key] = {}  # only answers that are the same would count
+        odds: dict[int, bool] = {}
+        if name == _OF_ODDS:
+            differing = [doc for doc in found if ours[doc].texts != others[doc].texts]
+            odds = {doc: shows_odds(ours[doc].tokens, others[doc].tokens) for doc in differing}
+        values[key] = judged_documents(found, odds)
     nothing = {key: dict.fromkeys(of, 0.0) for key, of in values.items()}
     return _filled(base, nothing), _filled(candidate, values)
-
-
-def _shows_odds(answers: DocumentAnswers) -> bool:
-    """Whether the margins of any generated token are shown."""
-    return any(
-        one.tokens is not None and bool(np.isfinite(one.tokens.margins).any())
-        for one in answers.written
-    )
 
 
 def _filled(

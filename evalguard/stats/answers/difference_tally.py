@@ -10,14 +10,17 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reports.generations import FirstDifference, FirstDifferences
-from evalguard.stats.answers.first_difference import find_first_difference
+from evalguard.stats.answers.first_difference import (
+    Shown,
+    find_first_difference,
+    judged_documents,
+    shows_odds,
+)
 from evalguard.stats.answers.repeats import compare_figures, mean
 
 _EXAMPLES = 5
 _SHOWN = 60  # characters of an example's texts
-Tokens = Sequence[GeneratedTokens | None]
 Labels = Callable[[NDArray[np.int64]], Sequence[str]]
 
 
@@ -25,17 +28,16 @@ class DifferenceTally:
     """First differences of two models' answers, document by document."""
 
     def __init__(self) -> None:
-        self._doc_ids: list[int] = []
-        self._differ = self._judged = 0
         self._positions: list[float] = []
-        self._beyond: list[float | None] = []
+        self._beyond: dict[int, float | None] = {}
+        self._odds: dict[int, bool] = {}  # of documents that differ
         self._examples: list[FirstDifference] = []
 
     def add(
         self,
         doc_id: int,
         texts: tuple[Sequence[str], Sequence[str]],
-        tokens: tuple[Tokens, Tokens],
+        tokens: tuple[Shown, Shown],
     ) -> None:
         """Take in a document's answers: the base's, and the candidate's in the same order.
 
@@ -51,12 +53,11 @@ class DifferenceTally:
         there = [one for one in found if one is not None]
         positions = [float(one.position) for one in there if one.position is not None]
         unknown = any(one.near_tie is None for one in there)
-        self._doc_ids.append(doc_id)
-        self._differ += bool(there)
-        self._judged += bool(there) and not unknown
+        if there:
+            self._odds[doc_id] = shows_odds(*own)
         self._positions += [mean(positions)] if positions else []
         beyond = [float(one is not None and one.near_tie is False) for one in found]
-        self._beyond.append(None if unknown else mean(beyond))
+        self._beyond[doc_id] = None if unknown else mean(beyond)
         self._examples += [
             _with_texts(replace(one, doc_id=doc_id, answer=at), texts[0][at], texts[1][at])
             for at, one in enumerate(found)
@@ -71,20 +72,18 @@ class DifferenceTally:
         Args:
             labels: of documents, the clusters that they belong to; () where each stands alone.
         """
-        known = np.array([one is not None for one in self._beyond], dtype=np.bool_)
-        values = np.array([one for one in self._beyond if one is not None], dtype=np.float64)
-        doc_ids = np.array(self._doc_ids, dtype=np.int64)[known]
-        # Where no difference can be judged, only answers that are the same would count.
-        shown = len(values) > 0 and (self._judged > 0 or not self._differ)
+        known = judged_documents(self._beyond, self._odds)
+        values = np.fromiter(known.values(), dtype=np.float64, count=len(known))
+        doc_ids = np.fromiter(known, dtype=np.int64, count=len(known))
         return FirstDifferences(
-            n=len(self._doc_ids),
-            differ=self._differ,
+            n=len(self._beyond),
+            differ=len(self._odds),
             placed=len(self._positions),
             position=mean(self._positions) if self._positions else None,
             beyond_ties=compare_figures(
                 np.zeros(len(values)), values, confidence=confidence, labels=labels(doc_ids)
             )
-            if shown
+            if known
             else None,
             examples=tuple(self._worst()),
         )
@@ -92,7 +91,7 @@ class DifferenceTally:
     @property
     def documents_beyond(self) -> int:
         """Documents of which an answer differs beyond a near tie."""
-        return sum(1 for one in self._beyond if one)
+        return sum(1 for one in self._beyond.values() if one)
 
     def _worst(self) -> list[FirstDifference]:
         """A few examples: beyond ties first, then unknown ones; the surest of the base before."""

@@ -23,7 +23,7 @@ differences can.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -76,6 +76,34 @@ def find_first_difference(
         candidate_margin_exact=exact[1],
         near_tie=None if sampled else _is_near_tie((margin, other), exact),
     )
+
+
+Shown = Sequence[GeneratedTokens | None]
+
+
+def shows_odds(*sides: Shown) -> bool:
+    """Whether the margins of any token are shown of each side's answers."""
+    return all(
+        any(one is not None and bool(np.isfinite(one.margins).any()) for one in tokens)
+        for tokens in sides
+    )
+
+
+def judged_documents(
+    beyond: Mapping[int, float | None], odds: Mapping[int, bool]
+) -> dict[int, float]:
+    """The share of each document's answers beyond near ties, where it is known.
+
+    Answers that are the same are no share of those that differ: where none of these shows its odds,
+    only they would count, and nothing is known of any.
+
+    Args:
+        beyond: by document; None where a difference cannot be judged.
+        odds: of documents whose answers differ, whether both sides ``shows_odds``.
+    """
+    known = {doc_id: value for doc_id, value in beyond.items() if value is not None}
+    judged = not odds or any(odds.values()) or any(known.values())
+    return known if judged else {}
 
 
 def _same_names(base: GeneratedTokens, candidate: GeneratedTokens) -> bool:
