@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,8 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
         ):
             yield None
             continue
+        arguments = first_arguments(asked)
+        own = [without_stop(text, arguments) for text in texts]
         written = None if generated is None else str(generated)
         try:
             if written not in known:
@@ -58,14 +60,41 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
                 hint="compare the two models once more",
             ) from error
         answers = DocumentAnswers(
-            texts=texts,
+            texts=own,
             known=known[written],
             tokens=shown,
             expected=_expected(doc),
-            thinking_open=_is_asked_to_think(asked),
-            drawn=_is_drawn(asked),
+            thinking_open=_is_asked_to_think(arguments),
+            drawn=_is_drawn(arguments),
+            ends_in_stop=any(len(one) < len(text) for one, text in zip(own, texts, strict=True)),
         )
         yield AnsweredRow(doc_id, digest, answers)
+
+
+def without_stop(text: str, arguments: Sequence[Any]) -> str:
+    """A text without a stop sequence at its end, which some servers leave there.
+
+    lm-eval cuts the texts of a Hugging Face model there, and most servers do.
+
+    Args:
+        arguments: lm-eval's, of the request.
+    """
+    *_, options = [None, *arguments]
+    until = options.get("until") if isinstance(options, dict) else None
+    stops = [until] if isinstance(until, str) else until if isinstance(until, list) else []
+    ends = [stop for stop in stops if isinstance(stop, str) and stop and text.endswith(stop)]
+    return text.removesuffix(max(ends, key=len)) if ends else text
+
+
+def first_arguments(asked: Value) -> list[Any]:
+    """lm-eval's arguments of a document's first request; [] where they are not shown."""
+    if not isinstance(asked, (list, tuple)) or not asked or not isinstance(asked[0], str):
+        return []
+    try:
+        arguments = json.loads(asked[0])
+    except ValueError:
+        return []
+    return arguments if isinstance(arguments, list) else []
 
 
 def _expected(doc: Value) -> ExpectedAnswer | None:
@@ -76,29 +105,18 @@ def _expected(doc: Value) -> ExpectedAnswer | None:
     return None if request is None else ExpectedAnswer.of_request(request)
 
 
-def _is_asked_to_think(asked: Value) -> bool:
+def _is_asked_to_think(arguments: Sequence[Any]) -> bool:
     """Whether the prompt of a document's first request ends in a thinking part."""
-    prompt = next(iter(_first_arguments(asked)), None)
+    prompt = next(iter(arguments), None)
     return isinstance(prompt, str) and thinking_of(prompt) == "open"
 
 
-def _is_drawn(asked: Value) -> bool:
+def _is_drawn(arguments: Sequence[Any]) -> bool:
     """Whether the text for a document's first request is drawn at a temperature above 0."""
-    *_, options = [None, *_first_arguments(asked)]
+    *_, options = [None, *arguments]
     if not isinstance(options, dict) or options.get("do_sample") is False:
         return False
     temperature = options.get("temperature")
     if isinstance(temperature, (int, float)):
         return temperature > 0.0
     return bool(options.get("do_sample"))
-
-
-def _first_arguments(asked: Value) -> list[Any]:
-    """lm-eval's arguments of a document's first request; [] where they are not shown."""
-    if not isinstance(asked, (list, tuple)) or not asked or not isinstance(asked[0], str):
-        return []
-    try:
-        arguments = json.loads(asked[0])
-    except ValueError:
-        return []
-    return arguments if isinstance(arguments, list) else []

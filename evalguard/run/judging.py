@@ -31,6 +31,7 @@ from evalguard.run.scoring.broken import find_broken_documents
 from evalguard.run.scoring.compared_generations import (
     compare_task_generations,
     find_missing_answers,
+    find_stops,
     with_part_caveats,
 )
 from evalguard.run.scoring.dependent_documents import find_dependent_documents
@@ -101,6 +102,7 @@ def build_report(
             *_findings(base, candidate, held.comparisons, held.distributions, gate),
             *judgement.findings,
             *find_missing_answers(generations, (base.tables, candidate.tables)),
+            *find_stops(generations),
         ),
         notes=tuple(
             dict.fromkeys((*choices.notes, *unused, *_report_notes(base, candidate), *more))

@@ -66,6 +66,27 @@ def test_the_first_screen_says_that_answers_were_not_found(asked: Asked) -> None
     assert len(done.out.splitlines()) <= 30
 
 
+def test_a_stop_sequence_that_a_server_leaves_in_makes_no_text_another_one(asked: Asked) -> None:
+    def with_stop(number: int, seed: int) -> tuple[str, str]:
+        text, reason = right(number, seed)
+        return f"{text}\nQ:", reason
+
+    def without(number: int, seed: int) -> tuple[str, str]:
+        text, reason = right(number, seed)
+        return f"{text}\n", reason
+
+    done = asked.compare(without, with_stop, "--json", "--gate-metric", "loops=0", repeats=1)
+    assert done.code == 0
+    found = generation(done)
+    assert (found["base_stops"], found["candidate_stops"]) == (0, 20)
+    assert found["same_text"]["value"] == 1.0
+    assert found["first_difference"]["differ"] == 0
+    (told,) = [one for one in done.document["findings"] if one["kind"] == "stops_left_in"]
+    assert told["text"].startswith("20 of 20 texts of the candidate end in a stop sequence")
+    both = asked.compare(with_stop, with_stop, "--json", repeats=1)
+    assert "stops_left_in" not in {one["kind"] for one in both.document["findings"]}
+
+
 def test_answers_cut_at_the_token_limit_are_counted_where_the_server_says_so(
     asked: Asked,
 ) -> None:

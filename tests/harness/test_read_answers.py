@@ -57,6 +57,26 @@ def test_answers_at_a_temperature_above_0_are_drawn(options: dict[str, Any], dra
     assert answers("Four.", options=options).drawn == drawn
 
 
+@pytest.mark.parametrize(
+    ("text", "until", "left"),
+    [
+        ("Four.", ["."], "Four"),
+        ("Four.", ".", "Four"),
+        ("Four\n\n", ["\n", "\n\n"], "Four"),
+        ("Four..", ["."], "Four."),
+        ("Four. Five", ["."], "Four. Five"),  # a server that goes on is another fault
+        ("Four", [], "Four"),
+        ("Four", ["", None], "Four"),
+        ("Four.", None, "Four."),
+    ],
+)
+def test_a_stop_sequence_at_the_end_is_no_part_of_an_answer(
+    text: str, until: Any, left: str
+) -> None:
+    found = answers(text, options={"until": until})
+    assert (list(found.texts), found.ends_in_stop) == ([left], left != text)
+
+
 def test_a_chat_request_says_by_itself_what_is_expected() -> None:
     say = {"role": "user", "content": "Hi"}
     request = ChatRequest(messages=(say,), tools=(TOOL,), tool_choice="required")

@@ -10,6 +10,7 @@ from typing import Literal
 # loss_is_spread        how many documents carry half of a loss of answers
 # first_answers_fail    most of a model's first answers to a task are cut, empty or hold no answer
 # no_answer_found       a filter finds no answer in many generated texts of a side
+# stops_left_in         texts of one side alone end in the task's stop sequences
 # prompts_differ        how prompts differ that are declared to
 # sides_differ          configs, tokenizers or code of the two models
 # padding_changes       a model answers otherwise in a padded batch
@@ -33,6 +34,7 @@ FindingKind = Literal[
     "loss_is_spread",
     "first_answers_fail",
     "no_answer_found",
+    "stops_left_in",
     "prompts_differ",
     "sides_differ",
     "padding_changes",

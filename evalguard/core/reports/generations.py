@@ -269,6 +269,8 @@ class GenerationComparison:
         repeated: where documents have several answers.
         parts: of metrics that drifted.
         cluster_field: field of the document that says which belong together; "" without clusters.
+        base_stops, candidate_stops: documents with a text that ended in a stop sequence of the
+            task; texts are compared without it.
     """
 
     task: str
@@ -283,6 +285,8 @@ class GenerationComparison:
     first_difference: FirstDifferences | None = None
     base_equal: float | None = None
     candidate_equal: float | None = None
+    base_stops: int = 0
+    candidate_stops: int = 0
     filters: tuple[FilterComparison, ...] = ()
     figures: tuple[FigureComparison, ...] = ()
     repeated: tuple[RepeatedScore, ...] = ()

@@ -185,6 +185,26 @@ def find_missing_answers(
     return (*findings[:_MOST_FINDINGS], rest)
 
 
+def find_stops(generations: Sequence[GenerationComparison]) -> tuple[Finding, ...]:
+    """Say of which side alone texts end in stop sequences: scores may differ by these alone."""
+    return tuple(
+        Finding(
+            kind="stops_left_in",
+            text=f"{of_side:,} of {one.n:,} texts of the {role} end in a stop sequence of the "
+            f"task, none of the {other}'s: its server leaves them in. Texts are compared without; "
+            "scores are of the texts as they came",
+            task=one.task,
+            values={"side": role, "documents": of_side},
+        )
+        for one in generations
+        for role, other, of_side, of_other in (
+            ("base", "candidate", one.base_stops, one.candidate_stops),
+            ("candidate", "base", one.candidate_stops, one.base_stops),
+        )
+        if of_side and not of_other
+    )
+
+
 def _shares(of_filter: FilterComparison) -> tuple[float, float]:
     """Share of the texts without an answer, of base and candidate."""
     missing = of_filter.missing

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from evalguard.core.documents.columns import pair_columns
 from evalguard.core.settings import Value
+from evalguard.harness.read_answers import first_arguments, without_stop
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.stats.judgement import MetricComparison, judge_equal_answers
 
@@ -47,13 +48,21 @@ def models_differ(
         others = [one.comparison for one in compared if one.comparison.task == task]
         return not any(c.bit_identical and c.flips is None for c in others)
     base, candidate = (side.samples[task].samples for side in sides)
-    return any(map(_texts_differ, *pair_columns(base, candidate, "text"))) or any(
+    texts, asked = (pair_columns(base, candidate, name) for name in ("text", "arguments"))
+    return any(map(_texts_differ, *texts, asked[0])) or any(
         map(_numbers_differ, *pair_columns(base, candidate, "loglikelihood"))
     )
 
 
-def _texts_differ(one: Value, other: Value) -> bool:
-    return any(text is not None for text in _values(one)) and one != other
+def _texts_differ(one: Value, other: Value, asked: Value) -> bool:
+    if one == other or not any(text is not None for text in _values(one)):
+        return False
+    arguments = first_arguments(asked)
+    ours, theirs = (
+        [without_stop(text, arguments) if isinstance(text, str) else text for text in _values(side)]
+        for side in (one, other)
+    )
+    return ours != theirs
 
 
 def _numbers_differ(one: Value, other: Value) -> bool:

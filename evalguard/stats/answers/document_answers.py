@@ -22,6 +22,7 @@ class DocumentAnswers:
         expected: structure that each has to have; None: nobody says.
         thinking_open: the prompt ends in a thinking part, which each has to close.
         drawn: at a temperature above 0; False where nobody says.
+        ends_in_stop: a text ended in one of the task's stop sequences, which is left out here.
     """
 
     texts: Sequence[str]
@@ -30,6 +31,7 @@ class DocumentAnswers:
     expected: ExpectedAnswer | None = None
     thinking_open: bool = False
     drawn: bool = False
+    ends_in_stop: bool = False
 
     @property
     def repeats(self) -> int:

@@ -95,6 +95,8 @@ def compare_generations(
         first_difference=differences,
         base_equal=sides[0].equal_share,
         candidate_equal=sides[1].equal_share,
+        base_stops=sides[0].ending_in_stop,
+        candidate_stops=sides[1].ending_in_stop,
         filters=tuple(_filters(pairs)),
         figures=(*_figures(pairs, figures), *_beyond_ties(differences, tally)),
         repeated=tuple(_repeated(pairs, metrics)),
@@ -162,11 +164,12 @@ class _Side:
     Attributes:
         known: what is known of answers, each once, in the order of the documents.
         repeats: the fewest answers to a document.
+        ending_in_stop: documents with a text that ended in a stop sequence.
     """
 
     def __init__(self) -> None:
         self.known: list[Known] = []
-        self.repeats = 0
+        self.repeats = self.ending_in_stop = 0
         self._numbers: dict[int, int] = {}  # of ``known``, by identity
         self._of_documents: list[int] = []
         self._lengths: list[float] = []
@@ -179,6 +182,7 @@ class _Side:
             number = self._numbers[id(of.known)] = len(self.known)
             self.known.append(of.known)
         self._of_documents.append(number)
+        self.ending_in_stop += of.ends_in_stop
         texts, repeats = of.texts, of.repeats
         self.repeats = min(self.repeats, repeats) if self._lengths else repeats
         if len(texts) == 1:
