@@ -157,6 +157,8 @@ HEAVY = (
     "datasets",
     "pyarrow",
     "scipy.stats",
+    "scipy.optimize",
+    "scipy.sparse",
     "wandb",
     "mlflow",
     "trackio",

@@ -6,19 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.report_formats import Format
 from evalguard.core.reports.run_documents import RunDocuments
-from evalguard.core.reports.trace_report import TraceReport
 from evalguard.errors import UsageError, nearest
-from evalguard.report.compare_markdown import render_markdown
-from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.github_annotations import render_annotations as annotated
-from evalguard.report.junit import render_junit
-from evalguard.report.trace.trace_view import build_trace_view
-from evalguard.report.view.report_view import build_report_view
+
+if TYPE_CHECKING:
+    from evalguard.core.reports.trace_report import TraceReport
 
 # What was asked and answered in a task; None where that is not there.
 DocumentSource = Callable[[str], RunDocuments | None]
@@ -31,7 +27,8 @@ class Rendering:
     """One format.
 
     Attributes:
-        render: makes the file's text. Heavy libraries are imported when it is called.
+        render: makes the file's text. What it needs is imported when it is called:
+            options are checked against this table before anything is written.
         suffixes: of files that are in this format.
         run_file: its name in a run folder; "" where none is written there unasked.
         render_traced: the same with a trace of the two models; None: such a file shows none.
@@ -98,38 +95,54 @@ def check_format(name: str) -> Format:
 
 
 def _text(report: CompareReport, _documents: DocumentSource) -> str:
+    from evalguard.report.compare_terminal import render_terminal
+
     return render_terminal(report, width=_WIDTH, color=False, verbose=True) + "\n"
 
 
 def _json(report: CompareReport, _documents: DocumentSource) -> str:
+    from evalguard.report.contract.compare_document import compare_document
+
     return json.dumps(compare_document(report), indent=2, allow_nan=False) + "\n"
 
 
 def _markdown(report: CompareReport, _documents: DocumentSource) -> str:
+    from evalguard.report.compare_markdown import render_markdown
+    from evalguard.report.view.report_view import build_report_view
+
     return render_markdown(build_report_view(report))
 
 
 def _junit(report: CompareReport, _documents: DocumentSource) -> str:
+    from evalguard.report.junit import render_junit
+    from evalguard.report.view.report_view import build_report_view
+
     return render_junit(build_report_view(report))
 
 
 def _annotations(report: CompareReport, _documents: DocumentSource) -> str:
-    return annotated(build_report_view(report))
+    from evalguard.report.github_annotations import render_annotations
+    from evalguard.report.view.report_view import build_report_view
+
+    return render_annotations(build_report_view(report))
 
 
 def _html(
     report: CompareReport, documents: DocumentSource, trace: TraceReport | None = None
 ) -> str:
     from evalguard.report.html.compare_page import render_html as page
+    from evalguard.report.view.report_view import build_report_view
 
     tasks = dict.fromkeys(
         [*(one.task for one in report.comparisons), *(one.task for one in report.distributions)]
     )
     found = [documents(task) for task in tasks]
     there = [one for one in found if one is not None]
-    return page(
-        build_report_view(report), there, None if trace is None else build_trace_view(trace)
-    )
+    if trace is None:
+        return page(build_report_view(report), there)
+    from evalguard.report.trace.trace_view import build_trace_view
+
+    return page(build_report_view(report), there, build_trace_view(trace))
 
 
 RENDERINGS: dict[Format, Rendering] = {

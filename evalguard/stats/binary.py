@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from scipy import optimize
-
 from evalguard.stats.estimate import Estimate
 from evalguard.stats.probability import chi_square_upper_tail, fair_coin_upper_tail, normal_critical
+from evalguard.stats.root import find_root
 
 Alternative = Literal["greater", "two-sided"]
 
@@ -86,7 +85,7 @@ def _tango_low(b: int, c: int, n: int, z: float) -> float:
         variance = 2.0 * _better_given(delta, b, c, n) + delta * (1.0 - delta)
         return b - c - n * delta - z * math.sqrt(max(0.0, n * variance))
 
-    return float(optimize.brentq(excess, -1.0, (b - c) / n, xtol=1e-14, rtol=1e-14))
+    return find_root(excess, -1.0, (b - c) / n)
 
 
 def _better_given(delta: float, b: int, c: int, n: int) -> float:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 
-from scipy import optimize
-
 from evalguard.stats.documents_needed import documents_to_show_no_loss
 from evalguard.stats.power import LEAST_DRIFT, check_power
 from evalguard.stats.probability import normal_quantile
+from evalguard.stats.root import find_root
 
 
 def detectable_flip_drift(flip_rate: float, n: int, *, alpha: float, power: float) -> float:
@@ -27,7 +26,7 @@ def detectable_flip_drift(flip_rate: float, n: int, *, alpha: float, power: floa
 
     if surplus(1.0) <= 0.0:
         return 1.0
-    return float(optimize.brentq(surplus, LEAST_DRIFT, 1.0, xtol=1e-14, rtol=1e-12))
+    return find_root(surplus, LEAST_DRIFT, 1.0)
 
 
 def flip_documents_to_detect(

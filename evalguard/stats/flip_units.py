@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from evalguard.stats.contributions import Contributions, TaskContributions
 from evalguard.stats.moments import Array
@@ -93,6 +92,8 @@ def _links(
 
 def _joined(count: int, links: Iterable[tuple[int, int]]) -> tuple[NDArray[np.int64], int]:
     """Connected components: each node's component, and how many there are."""
+    from scipy import sparse  # a tenth of a second that one metric alone does not need
+
     # scipy before 1.12 does not raise on 64-bit indices: it prints, and labels all nodes alike.
     pairs = np.array(list(links), dtype=np.int32).reshape(-1, 2)
     graph = sparse.coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (count, count))

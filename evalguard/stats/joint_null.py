@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse, special
+from scipy import special
 
 from evalguard.core.across_tasks import AcrossTasks, Key
 from evalguard.stats.contributions import Contributions
@@ -152,6 +152,8 @@ class _Null:
     """The joint null: statistics of the data, and of the data with signs flipped."""
 
     def __init__(self, units: FlipUnits, shares: Array) -> None:
+        from scipy import sparse  # as in flip_units
+
         values = units.values[np.any(units.values != 0.0, axis=1)]
         values = values[_order(values)]
         self.moved = values.shape[0]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -14,9 +17,11 @@ from example_reports import DEMO, INF, comparison, failed, report
 from hypothesis import given, settings
 from whole_report import WHOLE
 
+import evalguard
 from evalguard.core.comparison import Companion
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.report.contract.compare_document import compare_document, compare_schema
+from evalguard.report.contract.forms import FORMS
 
 VALIDATOR = jsonschema.Draft202012Validator(compare_schema())
 
@@ -153,3 +158,14 @@ def test_any_report_is_a_document_of_the_contract(shown: CompareReport) -> None:
     written = compare_document(shown)
     VALIDATOR.validate(written)
     json.dumps(written, allow_nan=False).encode("ascii")
+
+
+def test_a_form_belongs_to_one_class_of_the_package() -> None:
+    """Forms are found by the names of records, so that no two of these may be alike."""
+    sources = Path(evalguard.__file__).parent.rglob("*.py")
+    classes = Counter(
+        name
+        for file in sources
+        for name in re.findall(r"^class (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert {name: classes[name] for name in FORMS} == dict.fromkeys(FORMS, 1)

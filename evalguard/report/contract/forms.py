@@ -8,33 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from evalguard.bisect.search_result import Part, Suspect
-from evalguard.core.distribution_comparison import DistributionComparison, Percentile
-from evalguard.core.gate import GatedMetric, GateResult
-from evalguard.core.history_night import NightMetric, NightRun
-from evalguard.core.reports.bisect_report import (
-    SIGMA,
-    BisectReport,
-    GuiltySetting,
-    Measured,
-    MetricSearch,
-    Recommended,
-)
-from evalguard.core.reports.broken_on_nights import BrokenDocuments
-from evalguard.core.reports.checkpoint_size import CheckpointSize
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.floor_report import FloorReport
-from evalguard.core.reports.generations import DriftPart
-from evalguard.core.reports.history_report import FlipReport, HistoryRun, MetricFlips
-from evalguard.core.reports.module_prices import ModulePrice
-from evalguard.core.reports.night_report import BrokenTonight, NightReport, NightStep
-from evalguard.core.reports.plan_report import PlanReport, TaskCost
-from evalguard.core.reports.resources import Resources
-from evalguard.core.reports.tensors_report import InvariantResult, TensorDelta, TensorsReport
-from evalguard.core.reports.trace_report import Trace, TraceReport
-from evalguard.core.waivers import AcceptedDrift
-from evalguard.stats.metric_plan import MetricPlan
-from evalguard.stats.pilot import Pilot
+from evalguard.core.reports.bisect_report import SIGMA
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +40,21 @@ PEAKS = {
     name: f"{name}_bytes" for name in ("peak_memory", "worker_peak_memory", "device_peak_memory")
 }
 _VERSION = {"version": "evalguard"}
-FORMS: Mapping[type, Form] = {
-    CompareReport: Form(names=_VERSION),
-    CheckpointSize: Form(add=_added("bits_per_weight")),
-    GateResult: Form(
+# Records by the names of their types, so that a document needs no other's records.
+FORMS: Mapping[str, Form] = {
+    "CompareReport": Form(names=_VERSION),
+    "CheckpointSize": Form(add=_added("bits_per_weight")),
+    "GateResult": Form(
         leave_out=("gated", "holm_p_values", "regressed", "undecided", "failed"),
         add={"gated": "judged"},
     ),
-    GatedMetric: Form(inline=("key",)),
-    AcceptedDrift: Form(inline=("waiver", "key")),
-    Resources: Form(names=PEAKS, add=_added("tokens", "tokens_per_second")),
-    DistributionComparison: Form(add=_added("moved")),
-    Percentile: Form(inline=("figure",)),
-    DriftPart: Form(add=_added("share")),
-    BisectReport: Form(
+    "GatedMetric": Form(inline=("key",)),
+    "AcceptedDrift": Form(inline=("waiver", "key")),
+    "Resources": Form(names=PEAKS, add=_added("tokens", "tokens_per_second")),
+    "DistributionComparison": Form(add=_added("moved")),
+    "Percentile": Form(inline=("figure",)),
+    "DriftPart": Form(add=_added("share")),
+    "BisectReport": Form(
         names={"expected": "expected_evaluations"},
         add=_added(
             "status", "culprits", "evaluations", "probes", "unit", "drift_sigma", "outside_sigma",
@@ -87,31 +62,31 @@ FORMS: Mapping[type, Form] = {
         ),
         in_any_unit=True,
     ),
-    MetricSearch: Form(
+    "MetricSearch": Form(
         names={"culprits": "guilty"}, add={"culprits": "culprit_names"}, in_any_unit=True
     ),
-    ModulePrice: Form(add=_added("per_megabyte")),
-    Suspect: Form(names={"name": "setting"}),
-    **dict.fromkeys((GuiltySetting, Measured, Part, Recommended), Form(in_any_unit=True)),
-    NightRun: Form(names={"number": "run"}),
-    NightMetric: Form(
+    "ModulePrice": Form(add=_added("per_megabyte")),
+    "Suspect": Form(names={"name": "setting"}),
+    **dict.fromkeys(("GuiltySetting", "Measured", "Part", "Recommended"), Form(in_any_unit=True)),
+    "NightRun": Form(names={"number": "run"}),
+    "NightMetric": Form(
         add={
             "sigma_stderr": "stderr", "unit": "unit", "drift_in_unit": "drift",
             "drift_in_unit_stderr": "drift_stderr",
         },
     ),
-    HistoryRun: Form(inline=("run",)),
-    MetricFlips: Form(inline=("key",)),
-    FlipReport: Form(leave_out=("nights",)),
-    BrokenDocuments: Form(add=_added("total")),
-    FloorReport: Form(names=_VERSION, leave_out=("model_key",)),
-    NightReport: Form(names=_VERSION, add=_added("counts")),
-    **dict.fromkeys((NightStep, BrokenTonight), Form(inline=("key",))),
-    PlanReport: Form(names=_VERSION),
-    MetricPlan: Form(
+    "HistoryRun": Form(inline=("run",)),
+    "MetricFlips": Form(inline=("key",)),
+    "FlipReport": Form(leave_out=("nights",)),
+    "BrokenDocuments": Form(add=_added("total")),
+    "FloorReport": Form(names=_VERSION, leave_out=("model_key",)),
+    "NightReport": Form(names=_VERSION, add=_added("counts")),
+    **dict.fromkeys(("NightStep", "BrokenTonight"), Form(inline=("key",))),
+    "PlanReport": Form(names=_VERSION),
+    "MetricPlan": Form(
         inline=("pilot",), leave_out=("alpha", "power", "given"), add=_added("margin_text")
     ),
-    Pilot: Form(
+    "Pilot": Form(
         names={"n": "pilot_n", "problem": "reason"},
         leave_out=(
             "confidence", "base_stderr", "base_scatter", "ratio", "ratio_range", "is_share",
@@ -119,21 +94,21 @@ FORMS: Mapping[type, Form] = {
         ),
         add=_added("scatter_ratio", "scatter_ratio_range"),
     ),
-    TaskCost: Form(
+    "TaskCost": Form(
         leave_out=("seconds", "tokens"),
         add=_added(
             "documents_per_second", "tokens_per_second", "expected_seconds",
             "expected_seconds_range", "expected_tokens", "expected_tokens_range",
         ),
     ),
-    TraceReport: Form(names=_VERSION, inline=("trace",), leave_out=("notes",)),
-    Trace: Form(leave_out=("documents",)),
-    TensorsReport: Form(
+    "TraceReport": Form(names=_VERSION, inline=("trace",), leave_out=("notes",)),
+    "Trace": Form(leave_out=("documents",)),
+    "TensorsReport": Form(
         names={**_VERSION, "deltas": "tensors"},
         add=_added("passed", "missing", "states", "exit_code"),
     ),
-    TensorDelta: Form(add=_added("mismatched_share", "passed")),
-    InvariantResult: Form(add=_added("elements", "violations", "holds", "share")),
+    "TensorDelta": Form(add=_added("mismatched_share", "passed")),
+    "InvariantResult": Form(add=_added("elements", "violations", "holds", "share")),
 }  # fmt: skip
 _FIELD_BY_FIELD = Form()
 
@@ -154,7 +129,7 @@ KEY_NAMES = ("task", "filter", "metric")
 
 def form_of(kind: type) -> Form:
     """Return how records of a type are written."""
-    return FORMS.get(kind, _FIELD_BY_FIELD)
+    return FORMS.get(kind.__name__, _FIELD_BY_FIELD)
 
 
 def key_fields(key: Any) -> dict[str, str]:
@@ -235,7 +210,8 @@ def annotations_of(kind: Any) -> dict[str, Any]:
     from evalguard.bisect.components import Kind
     from evalguard.bisect.oracle import Refusal
     from evalguard.bisect.search_probe import Outcome
-    from evalguard.bisect.search_result import Status
+    from evalguard.bisect.search_result import Part, Status, Suspect
+    from evalguard.core.gate import GateResult
     from evalguard.core.gate_state import GateState, Key
     from evalguard.core.limits import LimitVerdict
 
