@@ -180,9 +180,21 @@ HEAVY = (
     ],
 )
 def test_these_load_neither_torch_nor_lm_eval(statement: str) -> None:
+    assert_not_loaded(statement, HEAVY)
+
+
+def test_finished_runs_are_shown_without_what_scores_and_compares() -> None:
+    (run,) = (PACKAGE.parent / "reports").iterdir()
+    most = (*HEAVY, "scipy", "evalguard.run.ending", "evalguard.models.lm_scorer")
+    assert_not_loaded(RUN.format(f"'report', {str(run)!r}"), (*most, "pydantic"))
+    # which guard file names the history is looked up
+    assert_not_loaded(RUN.format("'history', 'list', '--history', 'no-such.sqlite'"), most)
+
+
+def assert_not_loaded(statement: str, modules: tuple[str, ...]) -> None:
     code = (
         f"{statement}\nimport sys\n"
-        f"loaded = [m for m in {HEAVY!r} if m in sys.modules]\nassert not loaded, loaded"
+        f"loaded = [m for m in {modules!r} if m in sys.modules]\nassert not loaded, loaded"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

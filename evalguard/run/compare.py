@@ -16,7 +16,7 @@ from evalguard.models.logits_file import is_logits_file
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.checkpoint_sizes import with_sizes
 from evalguard.run.choices import Choices, resolve_choices, with_workers
-from evalguard.run.ending import DEFAULT_OUTPUT, finish_run
+from evalguard.run.ending import finish_run
 from evalguard.run.executing.actors import with_execution
 from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.floor.stored_floors import read_given_floor
@@ -28,7 +28,7 @@ from evalguard.run.measurable import check_asked, check_measurable
 from evalguard.run.meter import Meter
 from evalguard.run.model_checks import check_models
 from evalguard.run.needed_guards import find_guards
-from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.report_files import check_files, requested_files
 from evalguard.run.result import CompareResult

@@ -12,7 +12,6 @@ and a problem of the result.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.run.bisection.stored_request import StoredRequest
@@ -21,12 +20,11 @@ from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.history.storage import store_in_history
 from evalguard.run.interrupts import interruptible
 from evalguard.run.named_tokens import name_tokens
+from evalguard.run.options import DEFAULT_OUTPUT
 from evalguard.run.publishing.tracking import track_run
 from evalguard.run.record import write_run_folder
 from evalguard.run.report_files import requested_files, write_report_files
 from evalguard.run.result import CompareResult
-
-DEFAULT_OUTPUT = Path("reports")
 
 
 def finish_run(finished: FinishedComparison, request: StoredRequest) -> CompareResult:

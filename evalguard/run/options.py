@@ -28,6 +28,8 @@ BisectOver = Literal["settings", "layers", "modules"]
 AskedMetrics = Mapping[str, float | str | None]
 # What a user may declare to differ; settings under test excuse their own differences.
 MAY_DIFFER = frozenset({"prompt", "tokens"})
+# Where run folders go unless ``output_path`` says so.
+DEFAULT_OUTPUT = Path("reports")
 # What is compared with numbers, so that a text would fail there, without its name.
 _NUMBERS = (
     "limit", "num_fewshot", "seed", "timeout", "confidence", "sequential_alpha",

@@ -17,7 +17,6 @@ from evalguard.core.reports.night_report import (
     PairNight,
 )
 from evalguard.core.settings import digest_of
-from evalguard.run.ending import DEFAULT_OUTPUT
 from evalguard.run.history.location import shared_history_file
 from evalguard.run.history.storage import prepare_history
 from evalguard.run.interrupts import interruptible
@@ -39,7 +38,7 @@ from evalguard.run.nightly.nightly_lock import hold_nightly_lock
 from evalguard.run.nightly.pair_process import PairRunner
 from evalguard.run.nightly.pair_time import check_hours
 from evalguard.run.nightly.pairs import NightPair, guards_digest, list_pairs
-from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.store.night_journal import NightJournal
 from evalguard.store.run_folder import check_writable
 from evalguard.store.safe_names import safe_name

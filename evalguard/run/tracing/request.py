@@ -11,10 +11,9 @@ from evalguard.config.guard import GuardSet
 from evalguard.config.local_paths import resolve_path
 from evalguard.errors import UsageError
 from evalguard.run.choices import Choices, resolve_choices
-from evalguard.run.ending import DEFAULT_OUTPUT
 from evalguard.run.model_checks import check_models
 from evalguard.run.needed_guards import find_guards
-from evalguard.run.options import CompareOptions
+from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions
 from evalguard.run.sources import (
     ModelSource,
     SideSpec,

@@ -13,8 +13,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError, error_text
 from evalguard.report.contract.trace_document import render_trace_json, trace_document
 from evalguard.report.trace.trace_terminal import render_trace
-from evalguard.run.ending import DEFAULT_OUTPUT
-from evalguard.run.options import CompareOptions
+from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions
 from evalguard.run.report_files import write_run_page
 from evalguard.run.stored_run import TRACE_FILE, read_run_trace
 from evalguard.store.output_file import check_output, write_output

@@ -12,10 +12,9 @@ from evalguard.core.reports.trace_report import TraceReport
 from evalguard.errors import UsageError
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import with_workers
-from evalguard.run.ending import DEFAULT_OUTPUT
 from evalguard.run.interrupts import interruptible
 from evalguard.run.loading.foreign_code import has_own_process
-from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.build_trace import make_trace_report
 from evalguard.run.tracing.request import TraceRequest, resolve_trace_request
