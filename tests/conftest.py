@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import stat
@@ -33,6 +34,12 @@ if SAME_EXAMPLES:
 # here would inherit that: the tests of interrupts hold in a background job too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Look for no garbage among all modules again: releasing a model does, and Python by itself."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +90,10 @@ def path_as_before() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_code_of_others_as_before() -> Iterator[None]:
     """A process that has loaded code of a checkpoint or a hook scores no model itself any more."""
+    loaded = len(sys.modules)
     yield
+    if len(sys.modules) == loaded:
+        return
     brought = ("transformers_modules.", "evalguard_user_")
     for name in [name for name in sys.modules if name.startswith(brought)]:
         del sys.modules[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -24,9 +25,13 @@ from evalguard.core.settings import Target
 from evalguard.errors import UsageError
 
 
+@functools.cache
+def validator() -> Any:
+    return jsonschema.Draft202012Validator(build_guard_schema())
+
+
 def is_valid(data: Any) -> bool:
-    validator = jsonschema.Draft202012Validator(build_guard_schema())
-    return bool(validator.is_valid(data))
+    return bool(validator().is_valid(data))
 
 
 def test_the_schema_is_a_schema_with_an_identity() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,44 +41,51 @@ def requests_of(kind: str, number: int = 4) -> list[Request]:
     ]
 
 
-@pytest.fixture
-def ask(tiny_llama: Path) -> Iterator[Callable[..., list[Response]]]:
+def ask_stub(
+    tokenizer: Path,
+    kind: str = "loglikelihood",
+    *,
+    model_type: str = "",
+    batch_size: int = 2,
+    arguments: dict[str, Any] | None = None,
+    before: str = "",
+    **stub: Any,
+) -> list[Response]:
     """Score requests of one kind by a stub."""
-    with ExitStack() as stack:
+    made = Stub(tokenizer=tokenizer, **stub)
+    with serving(made) as url:
+        given = {
+            "base_url": url,
+            "model": "served",
+            "tokenizer": str(tokenizer),
+            "tokenizer_backend": "huggingface",
+            "max_retries": 2,
+            **(arguments or {}),
+        }
+        model_type = model_type or (
+            "sglang-generate" if made.shape == "sglang" else "local-completions"
+        )
+        policy = ScoringPolicy(batch_size=batch_size)
+        lm = load_lm(model_type, given, {}, policy, trust_remote_code=False, allow_pickle=False)
+        scorer = LMScorer(lm, policy, model_type=model_type)
+        requests = [
+            replace(one, arguments=(before + one.arguments[0], *one.arguments[1:]))
+            for one in requests_of(kind)
+        ]
+        scorer.probe(requests)
+        return scorer.score(requests)
 
-        def asked(
-            kind: str = "loglikelihood",
-            *,
-            model_type: str = "",
-            batch_size: int = 2,
-            arguments: dict[str, Any] | None = None,
-            before: str = "",
-            **stub: Any,
-        ) -> list[Response]:
-            made = Stub(tokenizer=tiny_llama, **stub)
-            url = stack.enter_context(serving(made))
-            given = {
-                "base_url": url,
-                "model": "served",
-                "tokenizer": str(tiny_llama),
-                "tokenizer_backend": "huggingface",
-                "max_retries": 2,
-                **(arguments or {}),
-            }
-            model_type = model_type or (
-                "sglang-generate" if made.shape == "sglang" else "local-completions"
-            )
-            policy = ScoringPolicy(batch_size=batch_size)
-            lm = load_lm(model_type, given, {}, policy, trust_remote_code=False, allow_pickle=False)
-            scorer = LMScorer(lm, policy, model_type=model_type)
-            requests = [
-                replace(one, arguments=(before + one.arguments[0], *one.arguments[1:]))
-                for one in requests_of(kind)
-            ]
-            scorer.probe(requests)
-            return scorer.score(requests)
 
-        yield asked
+@pytest.fixture
+def ask(tiny_llama: Path) -> Callable[..., list[Response]]:
+    return functools.partial(ask_stub, tiny_llama)
+
+
+@pytest.fixture(scope="module")
+def sound(tiny_llama: Path) -> dict[str, list[Response]]:
+    """What a sound server's answers count as, by kind of request."""
+    kinds = ("loglikelihood", "loglikelihood_rolling")
+    return {kind: ask_stub(tiny_llama, kind) for kind in kinds}
 
 
 def of_logprobs(change: Callable[[list[Any], list[Any]], tuple[Any, Any]]) -> Edit:
@@ -343,11 +350,13 @@ SURVIVED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", ["loglikelihood", "loglikelihood_rolling"])
 @pytest.mark.parametrize("name", SURVIVED)
-def test_a_sound_answer_counts_whatever_its_shape(name: str, kind: str, ask: Any) -> None:
-    sound, found = ask(kind), ask(kind, **SURVIVED[name])
-    assert [one.loglikelihood for one in found] == [one.loglikelihood for one in sound]
-    assert [one.is_greedy for one in found] == [one.is_greedy for one in sound]
-    for one, other in zip(found, sound, strict=True):
+def test_a_sound_answer_counts_whatever_its_shape(
+    name: str, kind: str, ask: Any, sound: dict[str, list[Response]]
+) -> None:
+    expected, found = sound[kind], ask(kind, **SURVIVED[name])
+    assert [one.loglikelihood for one in found] == [one.loglikelihood for one in expected]
+    assert [one.is_greedy for one in found] == [one.is_greedy for one in expected]
+    for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one.token_logprobs, other.token_logprobs)
         assert one.token_hash == other.token_hash != ""
 

@@ -26,6 +26,7 @@ from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 
 TASKS = {"choice": pair_requests, "text": rolling_requests}
+PairOfModels = tuple[tuple[LMScorer, LMScorer], tuple[Any, Any]]
 
 
 def nudged(folder: Path, target: Path, by: float = 1.05) -> Path:
@@ -63,18 +64,23 @@ def bits(responses: Sequence[Response]) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.fixture(scope="module", params=["llama", *ARCHITECTURES])
+def pair_of_models(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_llama: Path
+) -> PairOfModels:
+    """A model and a copy that is a little louder, opened and plain."""
+    name, folder = request.param, tmp_path_factory.mktemp("pair")
+    base = tiny_llama if name == "llama" else save_architecture(folder / "base", name)
+    candidate = nudged(base, folder / "candidate")
+    return (open_hf(base), open_hf(candidate)), (plain_model(base), plain_model(candidate))
+
+
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", ["llama", *ARCHITECTURES])
-def test_kl_is_that_of_plain_forward_passes(
-    task: str, name: str, tmp_path: Path, tiny_llama: Path
-) -> None:
-    base = tiny_llama if name == "llama" else save_architecture(tmp_path / "base", name)
-    candidate = nudged(base, tmp_path / "candidate")
-    first, second = open_hf(base), open_hf(candidate)
+def test_kl_is_that_of_plain_forward_passes(task: str, pair_of_models: PairOfModels) -> None:
+    (first, second), plain = pair_of_models
     requests = TASKS[task]()
     _, _, found = compared(first, second, requests)
     assert found.reason == ""
-    plain = plain_model(base), plain_model(candidate)
     for request, of, divergence in zip(
         requests, windows(first, requests), found.divergences, strict=True
     ):
