@@ -35,7 +35,8 @@ from evalguard.store.tensor_files.packed.levels import codebook_levels, float8_l
 
 WIDTH, INNER, VOCABULARY = 2048, 5632, 32000
 READ = 1 << 24  # bytes at a time of the plain reading
-PIECE, PART = 1 << 18, 1 << 15  # elements that a comparison reads and decodes at a time
+PIECE = 1 << 18  # elements that a comparison reads at a time
+PART, PACKED_PART = 1 << 15, 1 << 17  # that it decodes at a time
 CHILD = (
     "import os, resource, sys; from evalguard.cli import main\n"
     "try: main(sys.argv[1:])\n"
@@ -416,7 +417,8 @@ def read_numbers(file: Path) -> None:
     with open_tensors(file) as found:
         for tensor in found.tensors.values():
             block, size = tensor.codec.block, tensor.codec.size
-            step, part = (max(elements // block, 1) for elements in (PIECE, PART))
+            wanted = PACKED_PART if tensor.codec.quantised else PART
+            step, part = (max(elements // block, 1) for elements in (PIECE, wanted))
             for at in range(0, tensor.elements, step * block):
                 raw = tensor.read_bytes(at, min(at + step * block, tensor.elements))
                 for first in range(0, raw.size, part * size):

@@ -164,6 +164,7 @@ class ModelDescription:
     softmax_dtype; None for what it does not show; of a model behind a server concurrency, its
     requests in flight, and of an engine that may keep what it computed of one prompt for the
     next, as a ``CachingScorer``, prefix_cache: whether it does.
+    ``weight_bytes``: of its parameters and buffers in memory; 0 where it does not show them.
     ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
     ``unshared`` says why it cannot share prefixes, though it was to; "" where it can.
     ``padding`` is what padding does to its answers; None where that was not measured.
@@ -183,6 +184,7 @@ class ModelDescription:
     dtype: str = ""
     device: str = ""
     parameters: int = 0
+    weight_bytes: int = 0
     gives_rows: bool = False
     environment: Mapping[str, Value] = field(default_factory=dict)
     computation: Mapping[str, Value] = field(default_factory=dict)

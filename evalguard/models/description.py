@@ -19,6 +19,7 @@ from evalguard.models.identity import (
 )
 from evalguard.models.model_caveats import list_model_caveats, list_model_findings
 from evalguard.models.tokenizers import digest_vocabulary
+from evalguard.models.weight_memory import count_weight_bytes
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
@@ -58,6 +59,7 @@ def describe_model(
         dtype=model_dtype(lm),
         device=str(getattr(lm, "device", None) or ""),
         parameters=0 if model is None else _count_parameters(model),
+        weight_bytes=0 if model is None else count_weight_bytes(model),
         gives_rows=shows_distributions(lm),
         environment=describe_environment(lm, model_args),
         computation=read_computation(lm),

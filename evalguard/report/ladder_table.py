@@ -113,9 +113,14 @@ def ladder_legend(report: SeveralReport, width: int | None = None) -> list[str]:
     if keys and {"sigma", "recovery"} & {*shown}:
         found.append(_metric_legend(report, keys[0], shown))
     sizes = _named_sizes(report)
-    other = [f"{name} {printable(one.loaded_as)}" for name, one in sizes if _has_other_form(one)]
-    if other:
-        found.append(f"{_OTHER} as stored; loaded as: {'; '.join(other)}")
+    other = [(name, one) for name, one in sizes if _has_other_form(one)]
+    for text, in_memory in (("in memory, loaded as", True), ("as stored; loaded as", False)):
+        named = [
+            f"{name} {printable(one.loaded_as)}"
+            for name, one in other
+            if (one.loaded_bytes is not None) == in_memory
+        ]
+        found += [f"{_OTHER} {text}: {'; '.join(named)}"] if named else []
     return found if width is not None else [*found, *dash_reasons(report)]
 
 
@@ -302,20 +307,21 @@ def metric_state(report: CompareReport, key: Key) -> GateState | None:
 
 
 def size_cell(size: CheckpointSize | None) -> str:
-    """Return stored bytes as "1.53 GB", marked where something else is loaded of them."""
-    if size is None or size.bytes is None:
+    """Return what is shown as "1.53 GB", marked where what is loaded is not what is stored."""
+    if size is None or size.shown_bytes is None:
         return NONE
+    shown = size.shown_bytes
     mark = _OTHER if _has_other_form(size) else ""
     for unit, factor in _UNITS:
-        if size.bytes >= 0.9995 * factor:
-            amount = size.bytes / factor
+        if shown >= 0.9995 * factor:
+            amount = shown / factor
             digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
             return f"{amount:,.{digits}f} {unit}{mark}"
-    return f"{size.bytes} B{mark}"
+    return f"{shown} B{mark}"
 
 
 def bits_cell(size: CheckpointSize | None) -> str:
-    """Return stored bits per weight with two decimals, one from 10 on; marked as the size is."""
+    """Return bits per weight with two decimals, one from 10 on; marked as the size is."""
     bits = None if size is None else size.bits_per_weight
     mark = _OTHER if _has_other_form(size) else ""
     return NONE if bits is None else f"{bits:.{2 if bits < 9.995 else 1}f}{mark}"

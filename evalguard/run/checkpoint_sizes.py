@@ -62,6 +62,7 @@ class _Side:
     stored: LoadedWeights | None = None
     adapter: int = 0
     loaded_as: str = ""
+    loaded_bytes: int | None = None
     reason: str = ""
 
 
@@ -84,6 +85,7 @@ def _size(side: _Side | None, *, beside: _Side | None) -> CheckpointSize | None:
         weights=weights,
         kind=stored.kind,
         loaded_as=side.loaded_as,
+        loaded_bytes=side.loaded_bytes,
         reason=reason,
     )
 
@@ -114,10 +116,13 @@ def _read_variant(variant: Variant, description: ModelDescription | None, cache_
     stored = read_loaded_weights(_find_place(variant, arguments), gguf_file=gguf_file)
     peft = arguments.get("peft")
     adapter = read_adapter_bytes(_find_named(str(peft), "")) if peft else 0
+    in_memory = 0 if description is None else description.weight_bytes
+    quantised = not stored.packing and bool(_quantised_while_loading(arguments))
     return _Side(
         stored=stored,
         adapter=adapter,
         loaded_as=_loaded_as(variant, arguments, stored, description),
+        loaded_bytes=in_memory if in_memory and quantised else None,
     )
 
 

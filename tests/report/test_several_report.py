@@ -270,6 +270,10 @@ def test_a_size_says_where_loading_makes_something_else_of_it() -> None:
     text = lines_of(ladder(candidate("nf4", size=four)))
     assert any("3.06 MB*" in line for line in text)
     assert "* as stored; loaded as: nf4 bitsandbytes nf4." in text
+    held = dataclasses.replace(four, loaded_bytes=430_000)
+    text = lines_of(ladder(candidate("nf4", size=held)))
+    assert any("430 kB*  4.50*" in line for line in text)
+    assert "* in memory, loaded as: nf4 bitsandbytes nf4." in text
 
 
 def part(step: tuple[str, str], kind: StepKind, share: float) -> KlPart:

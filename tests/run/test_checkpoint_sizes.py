@@ -69,7 +69,12 @@ def gguf(file: Path, kind: GGMLQuantizationType = GGMLQuantizationType.Q4_0) -> 
 
 
 def sizes(
-    base: Path | str, candidate: Path | str, model: str = "hf", dtype: str = "", **more: Any
+    base: Path | str,
+    candidate: Path | str,
+    model: str = "hf",
+    dtype: str = "",
+    weight_bytes: int = 0,
+    **more: Any,
 ) -> tuple[CheckpointSize, CheckpointSize]:
     """Of two models, as a comparison of them has it."""
 
@@ -82,7 +87,7 @@ def sizes(
     side = ScoredSide(
         identity=RunIdentity(name="m", digest=""),
         tables=(),
-        description=ModelDescription(model_type="hf", dtype=dtype),
+        description=ModelDescription(model_type="hf", dtype=dtype, weight_bytes=weight_bytes),
     )
     sources = variant(base, "hf"), variant(candidate, model, **more)
     first, second = with_sizes(sources, (side, side), Path("/nowhere"))
@@ -164,6 +169,11 @@ def test_weights_that_are_quantised_while_they_are_loaded_say_so(tmp_path: Path)
     four = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
     found = sizes(folder, folder, model_args={"quantization_config": four}, dtype="float32")[1]
     assert (found.bytes, found.loaded_as) == (4 * COUNT, "bitsandbytes nf4")
+    assert (found.loaded_bytes, found.bits_per_weight) == (None, 32.0), "nothing was loaded"
+    told = {"quantization_config": four}
+    held = sizes(folder, folder, model_args=told, dtype="float32", weight_bytes=COUNT)
+    assert (held[1].bytes, held[1].loaded_bytes, held[1].bits_per_weight) == (4 * COUNT, COUNT, 8.0)
+    assert held[0].loaded_bytes is None, "loaded as it is stored"
     assert sizes(folder, folder, dtype="bfloat16")[1].loaded_as == "bfloat16"
     assert sizes(folder, folder, dtype="float32")[1].loaded_as == ""
     hook = Setting(

@@ -16,6 +16,8 @@ class CheckpointSize:
         kind: form of the files, such as "safetensors" or "gguf"; "" where that is not known.
         loaded_as: what loading makes of the weights, where that is not what is stored, such as
             "bitsandbytes nf4"; "" where they are loaded as they are.
+        loaded_bytes: of its weights in memory, of a model that is quantised as it is loaded; None
+            of others, and where nothing was loaded: all scores were known.
         reason: why a number is not known; "" where all are.
     """
 
@@ -23,11 +25,17 @@ class CheckpointSize:
     weights: int | None = None
     kind: str = ""
     loaded_as: str = ""
+    loaded_bytes: int | None = None
     reason: str = ""
 
     @property
+    def shown_bytes(self) -> int | None:
+        """What it takes quantised: in memory, where no file holds that; else what is stored."""
+        return self.bytes if self.loaded_bytes is None else self.loaded_bytes
+
+    @property
     def bits_per_weight(self) -> float | None:
-        """Stored bits for each weight; None where either number is not known."""
-        if self.bytes is None or not self.weights:
+        """Bits for each weight, of what is shown; None where either number is not known."""
+        if self.shown_bytes is None or not self.weights:
             return None
-        return 8 * self.bytes / self.weights
+        return 8 * self.shown_bytes / self.weights

@@ -158,7 +158,9 @@ def _size_cells(size: CheckpointSize | None, notes: _Notes) -> tuple[str, str]:
     if size.bytes is None or size.bits_per_weight is None:
         why = size.reason or "the files do not say it"
         unknown = f"{_NONE} {notes.mark(f'the size is not known: {printable(why)}')}"
-    loaded = f" {notes.mark(f'loaded as {printable(size.loaded_as)}')}" if size.loaded_as else ""
+    where = "" if size.loaded_bytes is None else "in memory, "
+    said = f"{where}loaded as {printable(size.loaded_as)}"
+    loaded = f" {notes.mark(said)}" if size.loaded_as else ""
     stored = replace(size, loaded_as="")  # the note says what is loaded
     return (
         unknown if size.bytes is None else size_cell(stored) + loaded,

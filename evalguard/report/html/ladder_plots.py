@@ -39,7 +39,7 @@ def _models(report: SeveralReport, values: Sequence[_Value]) -> list[PlottedMode
     return [
         PlottedModel(
             name=row.name,
-            size=None if row.size is None else row.size.bytes,
+            size=None if row.size is None else row.size.shown_bytes,
             value=value,
             interval=interval,
             row=text,

@@ -39,6 +39,7 @@ Array = NDArray[Any]
 
 _PIECE = 1 << 18  # elements: half a megabyte of bfloat16, which malloc gives out again and again
 _BLOCK = 1 << 15  # elements; in whole blocks of what is stored
+_DECODED = 1 << 17  # elements of what is packed that are decoded at a time, in many small steps
 _TASK = 1 << 21  # elements that a process is given at a time
 _AHEAD = 3  # tasks per process that wait or are summed
 _WORTH_PROCESSES = 1 << 26  # elements from which on starting them pays
@@ -254,7 +255,8 @@ def _add_piece(sums: PairSums, pair: StoredPair, start: int, stop: int) -> None:
     raw = [side.read_bytes(start, stop) for side in (pair.base, pair.candidate)]
     codecs = [side.codec for side in (pair.base, pair.candidate)]
     same = codecs[0].dtype == codecs[1].dtype
-    step = _whole_blocks(pair, _BLOCK)
+    quantised = any(codec.quantised for codec in codecs)
+    step = _whole_blocks(pair, _DECODED if quantised else _BLOCK)
     for at in range(0, stop - start, step):
         end = min(at + step, stop - start)
         parts = [
