@@ -112,7 +112,8 @@ def resolve_choices(
     if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
         raise UsageError(
             "no tasks to compare on",
-            hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them), or "
+            hint=_taken_for_hub_ids(base, candidate)
+            + "name them with --tasks A,B or in the guard file (evalguard tasks lists them), or "
             "give chat requests with --requests FILE",
         )
     declared = _declared_differences(guard, base, candidate, options)
@@ -197,6 +198,19 @@ def _own_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[st
     if isinstance(base, LogitsSource):
         return base.tasks
     return guard.tasks_of(base.name, candidate.name) if guard else ()
+
+
+def _taken_for_hub_ids(*sides: Source) -> str:
+    """Which sides are no folder here: a finished run of a mistyped path names no tasks either."""
+    absent = [
+        side.name
+        for side in sides
+        if isinstance(side, ModelSource) and side.guard is None and not Path(side.name).exists()
+    ]
+    absent = [name for name in dict.fromkeys(absent) if "/" in name and "://" not in name]
+    if not absent:
+        return ""
+    return f"there is no folder {' or '.join(absent)} here (taken for a hub id); "
 
 
 def _chat_files(

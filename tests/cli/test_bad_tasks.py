@@ -25,6 +25,13 @@ def test_no_tasks_at_all_says_where_to_name_them(refused: Any, world: SmallWorld
     assert "--tasks A,B" in ran.err
 
 
+def test_no_tasks_of_folders_that_are_not_there_says_what_their_names_were_taken_for(
+    refused: Any,
+) -> None:
+    ran = refused(2, "compare", "--base", "results/original", "--cand", "results/my-port")
+    assert "no folder results/original or results/my-port here (taken for a hub id)" in ran.err
+
+
 def test_a_task_folder_that_a_guard_file_names_is_looked_for_beside_it(
     refused: Any, world: SmallWorld, tmp_path: Path
 ) -> None:
