@@ -119,7 +119,7 @@ def measure_figure(
     Raises:
         KeyError: there is no such unpaired figure.
     """
-    return _UNPAIRED[name](answer, expected or ExpectedAnswer())
+    return _UNPAIRED[name](answer, _NOTHING if expected is None else expected)
 
 
 def measure_paired_figure(name: str, base: WrittenAnswer, candidate: WrittenAnswer) -> float | None:
@@ -129,6 +129,9 @@ def measure_paired_figure(name: str, base: WrittenAnswer, candidate: WrittenAnsw
         KeyError: there is no such paired figure.
     """
     return _PAIRED[name](base, candidate)
+
+
+_NOTHING = ExpectedAnswer()
 
 
 def _tokens(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
@@ -176,6 +179,8 @@ def _unclosed_thinking(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None
 
 def _structure(name: str) -> Callable[[WrittenAnswer, ExpectedAnswer], float | None]:
     def measure(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
+        if expected is _NOTHING:
+            return None
         verdict = judge_structure(name, answer.text, answer.message, expected)
         return None if verdict is None else verdict.share
 
@@ -183,7 +188,7 @@ def _structure(name: str) -> Callable[[WrittenAnswer, ExpectedAnswer], float | N
 
 
 def _tool_call(answer: WrittenAnswer, expected: ExpectedAnswer) -> float | None:
-    if "tool_call" not in expected.figures:
+    if expected is _NOTHING or "tool_call" not in expected.figures:
         return None
     calls = written_calls(answer.text, answer.message, expected)
     return None if calls is None else float(bool(calls))

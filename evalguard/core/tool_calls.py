@@ -36,8 +36,10 @@ def calls_of_message(message: str) -> tuple[ToolCall, ...] | None:
 
 def message_fields(message: str) -> Mapping[str, Any]:
     """What a chat server answered beside its text; {} where nothing, or what is no JSON object."""
+    if not message:
+        return {}
     try:
-        found = json.loads(message or "{}")
+        found = json.loads(message)
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from evalguard.core.chat_requests import read_chat_document
@@ -90,8 +91,14 @@ def first_arguments(asked: Value) -> list[Any]:
     """lm-eval's arguments of a document's first request; [] where they are not shown."""
     if not isinstance(asked, (list, tuple)) or not asked or not isinstance(asked[0], str):
         return []
+    return _read_arguments(asked[0])
+
+
+# The candidate's are mostly the base's, which were read just before.
+@lru_cache(maxsize=64)
+def _read_arguments(written: str) -> list[Any]:
     try:
-        arguments = json.loads(asked[0])
+        arguments = json.loads(written)
     except ValueError:
         return []
     return arguments if isinstance(arguments, list) else []

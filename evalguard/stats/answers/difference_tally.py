@@ -44,6 +44,9 @@ class DifferenceTally:
         Args:
             tokens: of each text; () where those of a side are not known.
         """
+        if texts[0] == texts[1]:
+            self._beyond[doc_id] = 0.0
+            return
         number = min(map(len, texts))
         own = [of if len(of) >= number else (None,) * number for of in tokens]
         found = [

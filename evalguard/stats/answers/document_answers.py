@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalguard.core.answer_figures import WrittenAnswer, measure_figure, measure_paired_figure
+from evalguard.core.answer_figures import (
+    FIGURES,
+    WrittenAnswer,
+    measure_figure,
+    measure_paired_figure,
+)
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reports.generations import GeneratedDocument
@@ -72,6 +77,36 @@ def figure_value(name: str, of: DocumentAnswers) -> float | None:
     return _mean_of([measure_figure(name, one, of.expected) for one in of.written])
 
 
+def figure_pairs(
+    names: Sequence[str], base: DocumentAnswers, candidate: DocumentAnswers
+) -> list[tuple[float | None, float | None]]:
+    """Figures of both models' answers to a document; of a paired one the base's is 0.
+
+    As ``figure_value`` and ``paired_figure_value``; answers are taken apart once for all of them.
+    """
+    ours, theirs = base.written, candidate.written
+    found: list[tuple[float | None, float | None]] = []
+    for name in names:
+        if FIGURES[name].paired:
+            value = _paired_value(name, ours, theirs)
+            found.append((None if value is None else 0.0, value))
+        elif len(ours) == 1 == len(theirs):
+            found.append(
+                (
+                    measure_figure(name, ours[0], base.expected),
+                    measure_figure(name, theirs[0], candidate.expected),
+                )
+            )
+        else:
+            found.append(
+                (
+                    _mean_of([measure_figure(name, one, base.expected) for one in ours]),
+                    _mean_of([measure_figure(name, one, candidate.expected) for one in theirs]),
+                )
+            )
+    return found
+
+
 def structure_verdicts(name: str, of: DocumentAnswers) -> tuple[StructureVerdict, ...]:
     """What a figure of structure says of each answer to a document; () where nobody says."""
     if of.expected is None:
@@ -93,11 +128,16 @@ def paired_figure_value(
     A figure that only some answers have (where they first differ) is the mean over these; of a
     share, every answer has to be known.
     """
-    if len(base.texts) != len(candidate.texts):
+    return _paired_value(name, base.written, candidate.written)
+
+
+def _paired_value(
+    name: str, base: Sequence[WrittenAnswer], candidate: Sequence[WrittenAnswer]
+) -> float | None:
+    if len(base) != len(candidate):
         return None
     values = [
-        measure_paired_figure(name, one, other)
-        for one, other in zip(base.written, candidate.written, strict=True)
+        measure_paired_figure(name, one, other) for one, other in zip(base, candidate, strict=True)
     ]
     if name == "first_difference":
         return _mean_of([one for one in values if one is not None])

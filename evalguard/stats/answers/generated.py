@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,8 +29,7 @@ from evalguard.core.scores import ScoreTable
 from evalguard.stats.answers.difference_tally import DifferenceTally
 from evalguard.stats.answers.document_answers import (
     DocumentAnswers,
-    figure_value,
-    paired_figure_value,
+    figure_pairs,
 )
 from evalguard.stats.answers.repeats import compare_figures, mean, pass_at_k, powers_up_to
 from evalguard.stats.clusters import cluster_sums
@@ -62,11 +62,10 @@ def compare_generations(
         ValueError: without any document that both have.
     """
     doc_ids, sides, same, tally = [], (_Side(), _Side()), [], DifferenceTally()
-    figures: dict[str, list[_Values]] = {name: [] for name in _FIGURES}
+    figures = _FigureTally()
     for doc_id, one, other in answers:
         doc_ids.append(doc_id)
-        for name, values in figures.items():
-            values.append(_figure_values(name, one, other))
+        figures.add(one, other)
         sides[0].add(one)
         sides[1].add(other)
         same.append(one.texts[0] == other.texts[0])
@@ -98,7 +97,7 @@ def compare_generations(
         base_stops=sides[0].ending_in_stop,
         candidate_stops=sides[1].ending_in_stop,
         filters=tuple(_filters(pairs)),
-        figures=(*_figures(pairs, figures), *_beyond_ties(differences, tally)),
+        figures=(*figures.compare(pairs), *_beyond_ties(differences, tally)),
         repeated=tuple(_repeated(pairs, metrics)),
         parts=tuple(part for paired in metrics for part in _parts(pairs, paired)),
         caveats=_caveats(cut, len(doc_ids)),
@@ -106,8 +105,6 @@ def compare_generations(
 
 
 Known = GeneratedDocument | None
-# A figure of both models' answers to a document, where it is known.
-_Values = tuple[float | None, float | None]
 _BEYOND_TIES = "first_difference_beyond_ties"  # the tally's
 # Shares of the answers; those that have a field of their own are not among them.
 _FIGURES = tuple(
@@ -117,11 +114,38 @@ _FIGURES = tuple(
 )
 
 
-def _figure_values(name: str, base: DocumentAnswers, candidate: DocumentAnswers) -> _Values:
-    if not FIGURES[name].paired:
-        return figure_value(name, base), figure_value(name, candidate)
-    value = paired_figure_value(name, base, candidate)
-    return None if value is None else 0.0, value
+class _FigureTally:
+    """Figures of both models' answers, document by document; NaN where one is not known."""
+
+    def __init__(self) -> None:
+        self._values = {name: (array("d"), array("d")) for name in _FIGURES}
+
+    def add(self, base: DocumentAnswers, candidate: DocumentAnswers) -> None:
+        """Take in the next document's answers."""
+        found = figure_pairs(_FIGURES, base, candidate)
+        for (ours, theirs), (one, other) in zip(self._values.values(), found, strict=True):
+            ours.append(math.nan if one is None else one)
+            theirs.append(math.nan if other is None else other)
+
+    def compare(self, pairs: _Pairs) -> Iterator[FigureComparison]:
+        """Each figure that is known of some documents, over these."""
+        for name, sides in self._values.items():
+            ours, theirs = map(np.array, sides)
+            known = ~(np.isnan(ours) | np.isnan(theirs))
+            if not known.any():
+                continue
+            ours, theirs = ours[known], theirs[known]
+            yield FigureComparison(
+                name=name,
+                figure=compare_figures(
+                    ours,
+                    theirs,
+                    confidence=pairs.confidence,
+                    labels=pairs.labels(pairs.doc_ids[known]),
+                ),
+                candidate_only=int((theirs > ours).sum()),
+                base_only=int((theirs < ours).sum()),
+            )
 
 
 def _beyond_ties(found: FirstDifferences, tally: DifferenceTally) -> Iterator[FigureComparison]:
@@ -132,26 +156,6 @@ def _beyond_ties(found: FirstDifferences, tally: DifferenceTally) -> Iterator[Fi
             figure=found.beyond_ties,
             candidate_only=tally.documents_beyond,
             base_only=0,
-        )
-
-
-def _figures(pairs: _Pairs, figures: Mapping[str, Sequence[_Values]]) -> Iterator[FigureComparison]:
-    for name, values in figures.items():
-        known = [None not in both for both in values]
-        if not any(known):
-            continue
-        of_known = np.array([both for both in values if None not in both], dtype=np.float64)
-        ours, theirs = of_known.T
-        yield FigureComparison(
-            name=name,
-            figure=compare_figures(
-                ours,
-                theirs,
-                confidence=pairs.confidence,
-                labels=pairs.labels(pairs.doc_ids[np.array(known)]),
-            ),
-            candidate_only=int((theirs > ours).sum()),
-            base_only=int((theirs < ours).sum()),
         )
 
 

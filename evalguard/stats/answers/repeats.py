@@ -84,6 +84,8 @@ def compare_figures(
 
 def mean(values: Sequence[float]) -> float:
     """Mean of a document's answers."""
+    if len(values) == 1:
+        return float(values[0])
     return exact_sum(np.asarray(values, dtype=np.float64)) / len(values)
 
 

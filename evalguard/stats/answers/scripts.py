@@ -48,6 +48,7 @@ _FIRST_WORDS = {
     "SUBSCRIPT": "",
     "TURNED": "LATIN",
 }
+_NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
 _JAPANESE, _KOREAN, _HAN = "JAPANESE", "HANGUL", "HAN"
 
 
@@ -66,6 +67,8 @@ def count_scripts(text: str) -> Counter[str]:
 
 def main_script(text: str) -> str | None:
     """The script of most of a text's letters; None where there are few, or none has most."""
+    if text.isascii():
+        return "LATIN" if len(text.encode().translate(None, _NO_LETTERS)) >= _FEWEST else None
     scripts = count_scripts(text)
     letters = scripts.total()
     kana = scripts.pop("HIRAGANA", 0) + scripts.pop("KATAKANA", 0)
@@ -87,7 +90,8 @@ def is_other_script(base: str, candidate: str) -> bool | None:
 
     None where either text has too few, or no script has most of them.
     """
-    ours, theirs = main_script(base), main_script(candidate)
+    ours = main_script(base)
+    theirs = ours if base == candidate else main_script(candidate)
     return None if ours is None or theirs is None else ours != theirs
 
 

@@ -21,6 +21,7 @@ MARKS = (
     ("<|channel|>analysis<|message|>", "<|end|>"),  # gpt-oss, where special tokens are shown
 )
 """What opens and what closes a thinking part."""
+_FIRST = tuple(dict.fromkeys(mark[0] for pair in MARKS for mark in pair))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ def find_thinking(text: str, *, is_open: bool = False) -> ThinkingPart | None:
     Args:
         is_open: the prompt ends within a thinking part (``core.rendered_prompt.thinking_of``).
     """
+    if not is_open and not any(first in text for first in _FIRST):
+        return None
     begun = text.lstrip()
     for opening, closing in MARKS:
         if begun.startswith(opening):
