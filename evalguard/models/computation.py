@@ -49,11 +49,6 @@ def _prefix_cache(lm: Any) -> dict[str, Value]:
     if is_served(lm):
         return {"prefix_cache": None}
     found = getattr(lm, "prefix_cache", None)
-    if found is None:  # lm-eval's own vllm
-        config = getattr(getattr(lm, "model", None), "llm_engine", None)
-        for name in ("vllm_config", "cache_config", "enable_prefix_caching"):
-            config = getattr(config, name, None)
-        found = config
     return {"prefix_cache": found} if isinstance(found, bool) else {}
 
 

@@ -156,6 +156,16 @@ def test_a_variation_changes_one_thing(
     assert varied.name == "m, x"
 
 
+def test_an_engine_in_this_process_is_told_how_many_prompts_at_once() -> None:
+    variation = Variation(factor="concurrency", name="x", value=1)
+    engine = ModelSource(name="m", variant=Variant(name="m", model="vllm", model_args={}))
+    varied = apply_variation(variation, engine, ScoringPolicy())
+    assert varied.variant.model_args == {"max_num_seqs": 1}
+    shown = described(model_type="vllm", concurrency=256)
+    assert planned(shown)["concurrency"] == [1]
+    assert "threads" not in planned(shown)
+
+
 def test_a_device_in_the_models_own_arguments_is_replaced_there() -> None:
     variation = Variation(factor="device", name="on cpu", value="cpu")
     varied = apply_variation(variation, source(device="cuda:1"), ScoringPolicy())

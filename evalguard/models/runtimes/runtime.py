@@ -103,6 +103,11 @@ class Runtime(ABC):
         return {}
 
     @property
+    def computation(self) -> Mapping[str, Value]:
+        """How it computes, as ``ModelDescription.computation`` has it, beside its device."""
+        return {}
+
+    @property
     def vocabulary(self) -> Mapping[str, int]:
         """Texts of all tokens with their ids; {} where the library does not show them."""
         return {}

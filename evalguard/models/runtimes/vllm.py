@@ -317,6 +317,16 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
             if value != "auto" and (found := self._read_back(name)) is not None
         }
 
+    @property
+    def computation(self) -> Mapping[str, Value]:
+        """Prompts that are computed at a time, and whether one's are kept for the next."""
+        most = getattr(self._config.scheduler_config, "max_num_seqs", None)
+        return {
+            "threads": None,  # vLLM's own variables say how many
+            "concurrency": None if most is None else int(most),
+            "prefix_cache": bool(self._config.cache_config.enable_prefix_caching),
+        }
+
     def _read_back(self, name: str) -> Value:
         config = self._config
         for part in _CONFIGS:

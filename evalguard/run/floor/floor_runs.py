@@ -278,6 +278,9 @@ class _FloorMeasurement:
         kinds = {request.kind for request in requests.requests}
         if variation.factor == "softmax_dtype" and kinds == {"generate_until"}:
             return "generated text is not read from a log-softmax"
+        scored = kinds != {"generate_until"}
+        if variation.value == WARM and scored and self.source.variant.model == "vllm":
+            return "vLLM computes scored prompts anew, whatever is in its cache"
         # whole texts are cut into windows, so that their requests say little about batches
         if variation.factor == "batch_size" and "loglikelihood_rolling" not in kinds:
             blocks = self.context.evaluator.blocks(requests)

@@ -25,6 +25,8 @@ _NAMES: dict[Factor, str] = {
 }
 # Requests in flight where the usual run has one.
 _CONCURRENT = 8
+# How an engine in this process is told the same; a server's client has ``num_concurrent``.
+_AT_ONCE = {"vllm": "max_num_seqs"}
 # All prompts once more, of one running engine; nothing that was computed of another prompt.
 WARM, COLD = "warm", "cold"
 PlannedVariations = tuple[list[Variation], list[Unmeasured]]
@@ -81,7 +83,7 @@ def apply_variation(
     elif variation.factor == "softmax_dtype":
         policy = replace(policy, softmax_dtype="model")
     elif variation.factor == "concurrency":
-        arguments["num_concurrent"] = value
+        arguments[_AT_ONCE.get(source.variant.model, "num_concurrent")] = value
     elif variation.factor == "cache" and value == COLD:
         arguments["cache_prompt"] = False
     variant = replace(source.variant, model_args=arguments)
@@ -139,7 +141,7 @@ def _threads(description: ModelDescription) -> Sequence[Value] | str:
     kind = description.computation.get("device")
     if kind not in (None, "cpu"):
         return f"the model computes on {kind}"
-    if not description.parameters:
+    if not description.parameters or description.model_type in _AT_ONCE:
         return "the model does not compute with torch in this process"
     return [1] if description.computation.get("threads") != 1 else [2]
 

@@ -162,7 +162,11 @@ def describe_runtime(
         parameters=runtime.parameters,
         gives_rows=True,
         environment=environment,
-        computation={"device": runtime.device.partition(":")[0], "threads": policy.threads or None},
+        computation={
+            "device": runtime.device.partition(":")[0],
+            "threads": policy.threads or None,
+            **runtime.computation,
+        },
         caveats=runtime.caveats,
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
-for place in (Path(__file__).parent, Path(__file__).parents[3]):
+for place in (Path(__file__).parent, Path(__file__).parents[1], Path(__file__).parents[3]):
     sys.path.insert(0, str(place))
 
 if TYPE_CHECKING:
