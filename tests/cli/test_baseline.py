@@ -37,10 +37,22 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "nightly.sqlite"
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what the one comparison left is kept, once there is something."""
+    return tmp_path_factory.mktemp("kept") / "folder"
+
+
 @pytest.fixture
-def made(compare: Run, file: Path) -> dict[str, Any]:
-    found = compare("orig", "sharp", *TASKS, "--limit", 20, "--history", file, "--json")
-    return dict(json.loads(found.out))
+def made(compare: Run, file: Path, kept: Path, tmp_path: Path) -> dict[str, Any]:
+    """One comparison for all tests; each has a copy of its own of what it left."""
+    if kept.exists():
+        shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
+    else:
+        found = compare("orig", "sharp", *TASKS, "--limit", 20, "--history", file, "--json")
+        (tmp_path / "made.json").write_text(found.out)
+        shutil.copytree(tmp_path, kept)
+    return dict(json.loads((tmp_path / "made.json").read_text()))
 
 
 @pytest.fixture

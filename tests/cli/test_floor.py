@@ -166,6 +166,6 @@ def test_a_model_of_nan_has_no_floor(refused: Run, world: Any) -> None:
 def test_more_documents_than_the_floor_saw_are_told(
     floor: Run, compare: Run, own_cache: Path
 ) -> None:
-    floor("--limit", "12")
+    floor("--limit", "12", "--vary", "repeat")
     text = " ".join(compare("orig", "sharp", "--cache-dir", own_cache).out.split())
     assert "measured on 12 documents)" in text

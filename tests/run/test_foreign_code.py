@@ -171,31 +171,37 @@ def test_code_of_a_checkpoint_counts_only_where_it_is_there_and_may_run(
     assert brings(model_args={"pretrained": str(llama), "attn_implementation": "kernels/attn"})
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        "lib.LlamaRMSNorm.forward = other",
-        "lib.apply_rotary_pos_emb = other",
-        "torch.nn.functional.silu = other",
-        "torch.nn.Linear.extra_repr = staticmethod(other)",
-        "torch.Tensor.__repr__ = property(other)",
-    ],
+PATCHES = (
+    "lib.LlamaRMSNorm.forward = other",
+    "lib.apply_rotary_pos_emb = other",
+    "torch.nn.functional.silu = other",
+    "torch.nn.Linear.extra_repr = staticmethod(other)",
+    "torch.Tensor.__repr__ = property(other)",
 )
-def test_a_function_in_place_of_a_librarys_own_is_named_with_its_file(
-    tmp_path: Path, patch: str
-) -> None:
-    (tmp_path / "patching.py").write_text(
-        "import torch\nfrom transformers.models.llama import modeling_llama as lib\n\n\n"
-        f"def other(*_, **__):\n    pass\n\n\n{patch}\n"
-    )
+
+
+def test_a_function_in_place_of_a_librarys_own_is_named_with_its_file(tmp_path: Path) -> None:
+    """Each in its turn, and taken back again."""
+    for number, patch in enumerate(PATCHES):
+        place = patch.partition(" = ")[0]
+        owner, _, name = place.rpartition(".")
+        (tmp_path / f"patching{number}.py").write_text(
+            "import torch\nfrom transformers.models.llama import modeling_llama as lib\n\n\n"
+            f"def other(*_, **__):\n    pass\n\n\nkept = vars({owner})['{name}']\n{patch}\n\n\n"
+            f"def undo():\n    {place} = kept\n"
+        )
     code = (
-        "from evalguard.run.loading.library_patches import list_patches\n"
+        "import importlib\nfrom evalguard.run.loading.library_patches import list_patches\n"
         "import torch, transformers.models.llama.modeling_llama\n"
-        "before = list_patches()\nimport patching\nprint(before, list(list_patches()))"
+        "print(list(list_patches()))\n"
+        f"for number in range({len(PATCHES)}):\n"
+        "    module = importlib.import_module(f'patching{number}')\n"
+        "    print(list(list_patches()))\n    module.undo()\nprint(list(list_patches()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.strip() == f"{{}} ['{tmp_path / 'patching.py'}']"
+    files = [[str(tmp_path / f"patching{number}.py")] for number in range(len(PATCHES))]
+    assert done.stdout.splitlines() == ["[]", *map(str, files), "[]"]

@@ -1,4 +1,7 @@
-"""A model whose answers padding changes, and not the base's, is told so, however it is scored."""
+"""A model whose answers padding changes, and not the base's, is told so, however it is scored.
+
+Whole comparisons, padded and one by one: tests/cli/test_planted_paddings.py.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,9 @@ import pytest
 from unpadded_models import FAULTS, HEALTHY, save_gpt2
 
 import evalguard
-from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.trace_report import TraceReport
 from evalguard.core.scorer import ModelDescription, PaddingEffect
-from evalguard.report.compare_terminal import render_terminal
 from evalguard.report.contract.trace_document import read_trace, trace_document
 from evalguard.report.trace.trace_terminal import render_trace
 from evalguard.run.scoring.padding_changes import find_padding_changes
@@ -109,40 +110,6 @@ def write_task(folder: Path) -> Path:
         "metric_list: [{metric: bleu}]\n"
     )
     return folder
-
-
-def compare(tmp_path: Path, change: str, **given: object) -> CompareReport:
-    base = save_gpt2(tmp_path / "base")
-    port = save_gpt2(tmp_path / "port", change)
-    fields = {
-        "tasks": ["written"], "include_path": [write_task(tmp_path / "tasks")], "write": False,
-        "trust_remote_code": True, "device": "cpu", "quiet": True, "cache_dir": tmp_path / "cache",
-    }  # fmt: skip
-    return evalguard.compare(base, port, **{**fields, **given}).report
-
-
-def of_padding(report: CompareReport) -> list[Finding]:
-    return [one for one in report.findings if one.kind == "padding_changes"]
-
-
-def test_a_comparison_without_a_batch_size_says_what_it_does_not_score(tmp_path: Path) -> None:
-    report = compare(tmp_path, FAULTS["positions are counted from the padding"])
-    assert all(one.bit_identical for one in report.comparisons)
-    (told,) = of_padding(report)
-    screen = " ".join(render_terminal(report, width=80, color=False).split())
-    assert f"Note: {told.text}" in screen
-
-
-def test_a_batch_size_lets_the_drift_be_seen(tmp_path: Path) -> None:
-    report = compare(tmp_path, FAULTS["positions are counted from the padding"], batch_size=8)
-    assert not any(one.bit_identical for one in report.comparisons)
-    assert "generated padded" in of_padding(report)[0].text
-
-
-def test_a_healthy_port_is_told_nothing_of(tmp_path: Path) -> None:
-    report = compare(tmp_path, HEALTHY["positions from the mask"], batch_size=8)
-    assert all(one.bit_identical for one in report.comparisons)
-    assert of_padding(report) == []
 
 
 def trace(tmp_path: Path, change: str) -> TraceReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,19 @@ def score(score: Score, loads: list[str]) -> Score:
     return functools.partial(score, tasks=("sw_word", "sw_text"), use_cache=False)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the one file is kept, once there is one."""
+    return tmp_path_factory.mktemp("kept") / "llama.reference"
+
+
 @pytest.fixture
-def file(score: Score, tmp_path: Path) -> Path:
-    path = tmp_path / "llama.reference"
-    score("llama", "other", save_reference=path)
-    return path
+def file(score: Score, tmp_path: Path, kept: Path, loads: list[str]) -> Path:
+    """A copy of its own for each test."""
+    if not kept.exists():
+        score("llama", "other", save_reference=kept)
+        loads.clear()
+    return Path(shutil.copy(kept, tmp_path))
 
 
 def test_the_file_takes_the_place_of_the_base(score: Score, file: Path, loads: list[str]) -> None:
