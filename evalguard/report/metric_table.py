@@ -157,12 +157,20 @@ def _sigma_cells(metrics: Sequence[MetricView]) -> list[str]:
 def _metric_rows(
     tasks: Sequence[_TaskRows], table: Table, width: int, said: str = ""
 ) -> Iterator[Text]:
+    """A line for each metric; a name that has no room beside its numbers stands above them."""
     head, *lines = table.lines(width)
+    room = table.room(width)
     yield head
     for heading, numbered in _task_groups(tasks, width):
         yield heading
         for number, metric in numbered:
-            yield lines[number]
+            label = str(table.rows[number][0])
+            if cell_len(label) <= room:
+                yield lines[number]
+            else:
+                yield Text(fit_text(label, width))
+                beside = len(pad_text(label, room))
+                yield Text.assemble(" " * room, lines[number][beside:])
             yield from _failure(metric, width, said)
 
 

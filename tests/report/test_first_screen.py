@@ -301,6 +301,19 @@ def test_sixty_tasks_show_the_worst_ten() -> None:
     assert "and 50 more, all undecided" in lines
 
 
+def test_names_without_room_beside_their_numbers_stand_whole_above_them() -> None:
+    names = ["first_difference_beyond_ties", "valid_tool_call", "loops"]
+    lines = screen(
+        report(*(comparison(task="calls", metric=n, filter="text", **UNDECIDED) for n in names))
+    )
+    for name in names:
+        (place,) = [at for at, line in enumerate(lines) if line.startswith(f"  {name} (text)")]
+        beside = lines[place] if lines[place].endswith("undecided") else lines[place + 1]
+        assert beside.endswith("undecided")
+    assert len(lines) <= 24
+    assert not any("…" in line for line in lines)
+
+
 def test_a_plan_is_its_answer_the_hardest_metrics_and_the_next_step() -> None:
     hard = [planned(f"m{n}", ratio=1.0 + n, ratio_range=(0.9 + n, 1.1 + n)) for n in range(15)]
     lines = render_plan(plan_report(planned(), *hard), width=80, color=False).splitlines()
