@@ -16,6 +16,7 @@ from evalguard.cli.parameters import PATH, Command, add_options, model_option, o
 from evalguard.cli.shared_options import (
     BASE,
     CONFIDENCE,
+    GATE_METRIC,
     MARGIN,
     MODELS,
     SCORING,
@@ -84,7 +85,7 @@ _FIRST_OF_PLAN = (
 )
 @BASE
 @model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")
-@add_options(*_PLANNING, *MODELS, *TASKS, *SCORING, MARGIN, CONFIDENCE, *SHOWING)
+@add_options(*_PLANNING, *MODELS, *TASKS, *SCORING, MARGIN, CONFIDENCE, GATE_METRIC, *SHOWING)
 @click.pass_context
 def plan_command(
     context: click.Context,

@@ -218,6 +218,14 @@ MARGIN = gate_option(
     metavar="N|Npp|N%",
     help="Allowed drift: standard errors of the base (1), points (1pp), relative (2%). Default 1.",
 )
+GATE_METRIC = gate_option(
+    "--gate-metric",
+    "gate_limits",
+    type=Pairs("kl_mean=0.01", alone=True),
+    multiple=True,
+    help="Limit on a figure: kl_mean=0.01, loops=0, gsm8k/valid_json=0.99; margin on one: "
+    "cut=1pp; a figure of answers gated like a metric: loops. Repeatable.",
+)
 CONFIDENCE = gate_option(
     "--confidence",
     type=FiniteRange(0.5, 1, min_open=True, max_open=True),
@@ -256,14 +264,7 @@ GATE = (
         help="What fails. Default real: above the margin, and the paired test calls it real.",
     ),
     CONFIDENCE,
-    gate_option(
-        "--gate-metric",
-        "gate_limits",
-        type=Pairs("kl_mean=0.01", alone=True),
-        multiple=True,
-        help="Limit on a figure: kl_mean=0.01, loops=0, gsm8k/valid_json=0.99; margin on one: "
-        "cut=1pp; a figure of answers gated like a metric: loops. Repeatable.",
-    ),
+    GATE_METRIC,
     STRICT,
     gate_option(
         "--git-bisect",

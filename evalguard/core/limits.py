@@ -201,7 +201,9 @@ def judge_limits(
         if limit.of_figure:
             covered = [share for share in shares if limit.covers(share)]
             found = [
-                _of_share(limit, share) for share in covered if _closest(limits, share) == limit
+                _of_share(limit, share)
+                for share in covered
+                if closest_limit(limits, share) == limit
             ]
             if covered and not found:
                 continue  # every task has a limit of its own
@@ -224,6 +226,12 @@ def judge_limits(
         replace(verdict, state="undecided") if doubt else verdict
         for verdict, doubt in zip(verdicts, unsure, strict=True)
     )
+
+
+def closest_limit(limits: Sequence[Limit], share: FigureShare) -> Limit:
+    """The limit that says most of where it holds: of a task before that of every task."""
+    covering = (one for one in limits if one.covers(share))
+    return max(covering, key=lambda one: (bool(one.task), bool(one.filter)))
 
 
 def figure_of(metric: str, distribution: DistributionComparison) -> Figure:
@@ -299,12 +307,6 @@ def _unseen(distribution: DistributionComparison) -> str:
         clustered=clusters is not None,
         confidence=distribution.confidence,
     )
-
-
-def _closest(limits: Sequence[Limit], share: FigureShare) -> Limit:
-    """The limit that says most of where it holds: of a task before that of every task."""
-    covering = (one for one in limits if one.covers(share))
-    return max(covering, key=lambda one: (bool(one.task), bool(one.filter)))
 
 
 def _of_share(limit: Limit, share: FigureShare) -> LimitVerdict:

@@ -25,6 +25,7 @@ from evalguard.report.words import rounding
 from evalguard.report.words.plain_text import fit_text, printable, wrap_text
 from evalguard.report.words.plan_texts import (
     aim_sentence,
+    limit_plan_text,
     list_metrics_by_task,
     pilot_sentence,
     plan_conclusion,
@@ -61,6 +62,7 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
         blocks = [
             answer,
             [*_metrics(plans, width), *wrap_prose(_LEGEND if plans else "", width, style="dim")],
+            _limits(report, width),
             steps,
             sides_lines(side_view(report.base), side_view(report.candidate), width),
             wrap_prose(pilot_sentence(report), width),
@@ -75,7 +77,7 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
     end = more_lines("", f"{remarks} remark{'' if remarks == 1 else 's'}", width)
     pilot = wrap_prose(pilot_sentence(report), width, style="dim")
     lines = [*pilot, *wrap_prose(cost_sentence(report), width), *steps, *end]
-    return render_page([answer, table, lines], width, color=color)
+    return render_page([answer, table, _limits(report, width), lines], width, color=color)
 
 
 def cost_sentence(report: PlanReport) -> str:
@@ -114,6 +116,12 @@ def _metrics(plans: Sequence[MetricPlan], width: int) -> list[Text]:
             else:
                 found += _stacked(header, rows[planned.index(plan)], width)
     return found if plans else []
+
+
+def _limits(report: PlanReport, width: int) -> list[Text]:
+    """What the planned documents say of each limit on answers."""
+    texts = [limit_plan_text(one, power=report.aim.power) for one in report.limits]
+    return [Text(line) for text in texts for line in wrap_text(text, width, rest="  ")]
 
 
 def _stacked(header: Sequence[str], row: Sequence[str], width: int) -> list[Text]:

@@ -276,3 +276,26 @@ def test_a_figure_of_a_base_that_does_not_scatter_is_planned_in_points(asked: As
         assert 0.3 < loops["detectable_change"] < 0.7
         assert loops["needed_to_detect"] > 10_000
     assert "pp" in run_here(models, asked.capfd).out
+
+
+def test_limits_on_figures_are_planned_in_documents(asked: Asked) -> None:
+    asked.compare(right, looping, "--json", repeats=1)
+    words = ["plan", "--config", asked.tmp_path / "servers.yaml", "--base", "served"]
+    words += ["--cand", "port", "--gate-metric", "loops=0", "--gate-metric", "cut=60%"]
+    words += ["--gate-metric", "valid_json=99%", "--gate-metric", "empty=1%"]
+    planned = run_here([*words, "--json"], asked.capfd)
+    assert planned.code == 0, planned.out
+    assert {one["metric"] for one in planned.document["metrics"]} == {"exact_match"}
+    limits = {one["metric"]: one for one in planned.document["limits"]}
+    assert (limits["loops"]["literal"], limits["loops"]["needed"]) == (True, 161)
+    assert limits["cut"]["share"] == 0.5
+    assert 100 < limits["cut"]["needed"] < 300
+    assert (limits["empty"]["share"], limits["empty"]["needed"]) == (0.0, 368)
+    assert (limits["valid_json"]["share"], limits["valid_json"]["fewest"]) == (None, 368)
+    said = " ".join(run_here(words, asked.capfd).out.split())
+    assert "loops on sums, at most 0%: 20 documents show one that breaks it in 80% of runs" in said
+    assert "if 1 in 12 does; 1 in 100 takes 161" in said
+    assert "empty on sums, at most 1%: at the pilot's 0% about 368 documents show it kept" in said
+    refused = run_here([*words, "--gate-metric", "kl_mean=0.01"], asked.capfd)
+    assert refused.code == 2
+    assert "a limit on kl_mean is not planned" in refused.err

@@ -9,6 +9,7 @@ from typing import Literal
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
+from evalguard.stats.limit_plan import LimitPlan
 from evalguard.stats.metric_plan import MetricPlan
 
 Role = Literal["base", "candidate"]
@@ -124,6 +125,7 @@ class PlanReport:
         pilot: where its numbers come from.
         aim: what it is made for.
         metrics: one per (task, filter, metric).
+        limits: on figures of answers, one per limit and task that has the figure.
         costs: one per task and model that would be scored; empty where nothing was timed.
         load_seconds: what loading each model took.
         exit_code: 0, or 3 where a metric gave no scores.
@@ -136,6 +138,7 @@ class PlanReport:
     pilot: PilotFacts
     aim: AimFacts
     metrics: tuple[MetricPlan, ...]
+    limits: tuple[LimitPlan, ...] = ()
     costs: tuple[TaskCost, ...] = ()
     load_seconds: Mapping[Role, float] = field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()

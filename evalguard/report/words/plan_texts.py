@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from evalguard.core.figure_names import is_figure
@@ -10,6 +11,7 @@ from evalguard.core.reports.plan_report import PlanReport
 from evalguard.report.words import rounding
 from evalguard.report.words.metric_labels import format_percent, margin_text
 from evalguard.report.words.plain_text import printable
+from evalguard.stats.limit_plan import LimitPlan
 from evalguard.stats.metric_plan import MetricPlan
 
 
@@ -93,6 +95,35 @@ def plan_conclusion(report: PlanReport) -> str:
         f"Too few documents: {_shortfall_text(plans)}{where} needs {need} for {margin}, and the "
         f"planned run has {documents}."
     )
+
+
+def limit_plan_text(plan: LimitPlan, *, power: float) -> str:
+    """Say what the planned documents show of a limit, and how many it takes."""
+    filter_name = "" if plan.filter in ("", "none", "text") else f" ({plan.filter})"
+    side = "at most" if plan.kind == "upper" else "at least"
+    head = printable(f"{plan.metric} on {plan.task}{filter_name}, {side} {_percent(plan.limit)}: ")
+    documents, runs = rounding.format_count(plan.n), f"in {_percent(power)} of runs"
+    if plan.literal and plan.seen is not None:
+        rare = rounding.format_count(max(math.floor(1.0 / plan.seen), 1))
+        needed = rounding.format_count(plan.needed or 0)
+        return (
+            f"{head}{documents} documents show one that breaks it {runs}, if 1 in {rare} does; "
+            f"1 in 100 takes {needed}"
+        )
+    fewest = f"at least {rounding.format_count(plan.fewest)} documents show it kept"
+    if plan.share is None:
+        return f"{head}{fewest}; the pilot does not show the figure ({documents} planned)"
+    if plan.needed is None:
+        return f"{head}{fewest}; the pilot's {_percent(plan.share)} does not keep it"
+    return (
+        f"{head}at the pilot's {_percent(plan.share)} about "
+        f"{rounding.format_estimate(plan.needed)} documents show it kept {runs} "
+        f"({documents} planned)"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.3g}%"
 
 
 def plan_next_step(report: PlanReport) -> tuple[str, str]:

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import evalguard
+from evalguard.core.answer_figures import FIGURES
+from evalguard.core.figure_names import split_name
+from evalguard.core.limits import KINDS
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.plan_report import PilotFacts, PlanReport, Role, TaskCost
 from evalguard.core.scores import NotCompared
@@ -20,7 +23,7 @@ from evalguard.run.interrupts import NOTHING_CACHED, interruptible
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.run_environment import read_environment
-from evalguard.run.sample_size.metric_plans import PlanAim, plan_metrics
+from evalguard.run.sample_size.metric_plans import PlanAim, plan_limits, plan_metrics
 from evalguard.run.sample_size.pace import expected_cost
 from evalguard.run.sample_size.plan_result import PlanResult
 from evalguard.run.scoring.score_models import score_sides
@@ -70,6 +73,7 @@ def plan(
     if pilot < 2:
         raise UsageError(f"a pilot of {pilot} documents shows no scatter", hint="take 64 or more")
     _refuse_kept_answers(Path(base))
+    _refuse_other_limits(options)
     with interruptible("reading what is to be planned", hint=NOTHING_CACHED):
         sources, choices = resolve_request(str(base), str(candidate), options)
         options = with_workers(options, choices)
@@ -81,6 +85,7 @@ def plan(
         scored = score_sides(sources, choices, options, meter=meter)
     scored = _drop_unplannable(scored[0]), _drop_unplannable(scored[1])
     metrics, failed = plan_metrics(scored, sources, choices, aim)
+    limits = plan_limits(scored[1], choices, aim)
     roles = _scored_roles(sources)
     facts = PilotFacts(kind="lm-eval runs")
     if roles:
@@ -89,11 +94,12 @@ def plan(
         base=scored[0].identity,
         candidate=scored[1].identity,
         metrics=metrics,
+        limits=limits,
         costs=_task_costs(meter, roles, metrics, confidence=aim.confidence),
         load_seconds={role: meter.load_seconds(name) for role, name in roles.items()},
         pilot=facts,
         aim=aim.facts(metrics),
-        exit_code=EXIT_FAILED if failed or not metrics else EXIT_PASSED,
+        exit_code=EXIT_FAILED if failed or not (metrics or limits) else EXIT_PASSED,
         not_compared=tuple(dict.fromkeys(left for side in scored for left in side.not_compared)),
         notes=_plan_notes((*choices.notes, *_clusters_note(choices)), scored),
         **sign_plan(options),
@@ -111,6 +117,18 @@ def _refuse_kept_answers(base: Path) -> None:
             hint="name the model: --base MODEL; a finished comparison is planned from with "
             "--run FOLDER",
         )
+
+
+def _refuse_other_limits(options: CompareOptions) -> None:
+    """Refuse limits of which no plan is made: they would seem to be planned."""
+    for name, _ in options.gate_limits:
+        metric = split_name(name)[1]
+        if metric in KINDS and metric not in FIGURES:
+            raise UsageError(
+                f"a limit on {metric} is not planned: only those on figures of answers are",
+                hint=f"leave out --gate-metric {name}; evalguard floor says what {metric} comes to "
+                "unchanged",
+            )
 
 
 def _drop_unplannable(side: ScoredSide) -> ScoredSide:

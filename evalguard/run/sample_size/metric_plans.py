@@ -12,6 +12,7 @@ import numpy as np
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
+from evalguard.core.limits import closest_limit
 from evalguard.core.pairing import pair
 from evalguard.core.reports.plan_report import AimFacts
 from evalguard.core.score_rows import order_rows, pick_rows
@@ -20,7 +21,9 @@ from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.run.choices import Choices
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
+from evalguard.stats.answers.figure_shares import figure_share
 from evalguard.stats.compare_scores import compare_scores, failed_comparison
+from evalguard.stats.limit_plan import LimitPlan, plan_limit
 from evalguard.stats.metric_plan import MetricPlan, plan_metric
 from evalguard.stats.pilot import Pilot, pilot_of_comparison, pilot_of_scores
 
@@ -98,19 +101,46 @@ def plan_metrics(
     plans, failed = [], False
     gated = sum(aim.gate.covers(*key) for key in {*bases, *candidates})
     for key in dict.fromkeys([*bases, *candidates]):
+        table = bases.get(key) or candidates[key]
+        if table.figure and not aim.gate.covers(*key):
+            continue  # held to a limit alone
         if key not in bases or key not in candidates:
             present = "candidate" if key in candidates else "base"
-            table = candidates.get(key) or bases[key]
             comparison = failed_comparison(table, f"only the {present} has this metric")
             pilot = pilot_of_comparison(comparison, confidence=aim.confidence)
         else:
             base, candidate = _same_documents(bases[key], candidates[key], sources)
             pilot, comparison = _metric_pilot(base, candidate, choices, aim)
-        planned = count_planned_documents(bases.get(key) or candidates[key], choices)
+        planned = count_planned_documents(table, choices)
         plan = aim.plan(pilot, planned, metrics=gated)
         failed = failed or comparison.outcome == "failed" or plan.pilot.problem != pilot.problem
         plans.append(plan)
     return tuple(plans), failed
+
+
+def plan_limits(candidate: ScoredSide, choices: Choices, aim: PlanAim) -> tuple[LimitPlan, ...]:
+    """Plan every limit on figures of answers, from the candidate's of the pilot."""
+    limits = [limit for limit in aim.gate.limits if limit.of_figure]
+    found = []
+    for table in candidate.tables if limits else ():
+        if not table.figure:
+            continue
+        share = figure_share(table, confidence=aim.confidence)
+        if not any(limit.covers(share) for limit in limits):
+            continue
+        found.append(
+            plan_limit(
+                closest_limit(limits, share),
+                task=table.task,
+                filter_name=table.filter,
+                n=count_planned_documents(table, choices),
+                pilot_n=share.n,
+                share=share.figure.value,
+                level=aim.alpha,
+                power=aim.power,
+            )
+        )
+    return tuple(found)
 
 
 def _metric_pilot(
