@@ -17,6 +17,7 @@ from evalguard.core.limits import Limit
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Constraint, Setting, Target, Variant
+from evalguard.core.shown_tokens import KlEstimate
 from evalguard.core.verdict import Margin
 from evalguard.run.bisection.search_constraints import constraints_among
 from evalguard.run.bisection.subject import (
@@ -143,6 +144,18 @@ def test_a_limit_that_cannot_be_searched_says_why() -> None:
         found = choose_subject([comparison], judged, [of_base], failing_only=True)
         assert isinstance(found, str)
         assert why in found
+
+
+def test_a_limit_that_only_a_lower_bound_breaks_blames_no_setting() -> None:
+    comparison, of_base = scored("a", 0.1)
+    bound = KlEstimate(
+        task="a", n=9, positions=9, confidence=0.95, kl_at_least=Figure(value=2.0, interval=(1, 3))
+    )
+    gate = Gate(limits=(Limit(metric="kl_mean", value=0.5),))
+    judged = gate.judge([comparison], bounds=[bound])
+    assert judged.state == "regressed"
+    found = choose_subject([comparison], judged, [of_base], failing_only=True)
+    assert "broken by a lower bound" in found
 
 
 def test_a_metric_that_fails_comes_before_a_limit() -> None:

@@ -263,6 +263,13 @@ def _limit_subject(
             "broken documents fail the gate, and no metric does: which setting breaks them is not "
             "searched for (--bisect always searches the worst metric)"
         )
+    if verdict.at_least:
+        # What a setting takes off the bound may be what is shown, and not what the models are.
+        return (
+            f"{verdict.task} {verdict.metric} is broken by a lower bound, and settings are not "
+            "told apart by one: both models in process (hf, vllm, llama_cpp) are searched by KL "
+            "itself, servers by a metric's margin"
+        )
     if verdict.metric in FIGURES:
         key = verdict.task, verdict.filter, verdict.metric
         base = sides.base.get(key)

@@ -85,7 +85,7 @@ _WARM_BEFORE = (
     "serve: does, and measure the floor first"
 )
 _UNTOLD = (
-    "asked again: the server does not say whether it took anything from its cache "
+    "asked again: the engine does not say whether it took anything from its cache "
     "(vLLM says so with --enable-prompt-tokens-details, or at /metrics)"
 )
 
