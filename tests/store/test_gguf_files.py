@@ -11,6 +11,7 @@ from gguf_writer import save_gguf
 from tiny_models import save_llama
 
 from evalguard.errors import EvaluationError
+from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 from evalguard.store.tensor_files import open_tensors
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
 
@@ -85,6 +86,20 @@ def test_all_parts_of_a_split_gguf_are_read_and_a_missing_one_is_an_error(tmp_pa
     for path in (tmp_path / names[0], tmp_path):
         with pytest.raises(EvaluationError, match=rf"holds {names[0]}, and lacks {names[1]}"):
             open_tensors(path)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+def test_an_infinite_scale_is_a_difference_that_is_told(tmp_path: Path, kind: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
+    path = write_gguf(tmp_path / "x.gguf", kind, rows)
+    raw = path.read_bytes()
+    size = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}[kind] * 16
+    at = len(raw) - size
+    path.write_bytes(raw[:at] + np.float16("inf").tobytes() + raw[at + 2 :])
+    np.save(tmp_path / "x.npy", rows)
+    report = compare_tensors(str(tmp_path / "x.npy"), str(path), TensorOptions())
+    assert report.exit_code == 1
+    assert any("infinite elements" in one for one in report.caveats)
 
 
 def test_without_the_package_the_error_names_the_extra(

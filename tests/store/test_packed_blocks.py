@@ -1,7 +1,10 @@
 """Blocks of packed weights, dequantised by hand.
 
 Whole weights against their owners' packages: tests/systems/test_packed_by_owners.py; against
-ModelOpt 0.47.0, AutoAWQ 0.2.9 and transformers 5.24.0 (gpt-oss) when this was written.
+ModelOpt 0.47.0, AutoAWQ 0.2.9, transformers 5.24.0 (gpt-oss) and GPTQModel 7.7.0 (2, 3, 4 and 8
+bits, with act-order and without, both versions of zero points: equal to its float16) when this was
+written. torchao's Int4Tensor as torchao 0.18.0 packs it with mslk 1.1.0 (MSLK_PYTHON_ONLY=1) is
+within half a step of its base; neither dequantises it without a GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """``.eval_results/*.yaml``: results of the hub's registered benchmarks, for their leaderboards.
 
 The form is that of https://huggingface.co/docs/hub/eval-results. A dataset has to be a benchmark of
-the hub, and a task one of its ``eval.yaml``; anything else is published by ``model-index``.
+the hub, and a task one of its ``eval.yaml``; anything else is published by ``model-index``. The
+form names no scale, and its two examples are of two (20.90 of HLE, 0.412 of GPQA). Published
+results of the benchmarks below are in per cent: GSM8K 96.8
+(huggingface.co/blog/eee-community-evals), MMLU-Pro 72.3 (the hub's skill for community evals).
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         EvaluationError: a file is damaged, the two sides have no tensor in common, or all tensors
             are empty.
     """
-    with ExitStack() as stack:
+    # what damaged scales make of numbers is counted and told
+    with ExitStack() as stack, np.errstate(over="ignore", invalid="ignore"):
         sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
         names = _build_name_map(options.name_map, *sides)
         alignment = names.align(sides[0].tensors, sides[1].tensors)
