@@ -274,6 +274,11 @@ class LMScorer:
         return torch_model(self._open_lm())
 
     @property
+    def threads(self) -> int:
+        """CPU threads that torch computes with; 0: as many as it uses at the time."""
+        return self._assigned.threads
+
+    @property
     def tokenizer(self) -> Any:
         """The library's own tokenizer; None where there is none."""
         return getattr(self._open_lm(), "tokenizer", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,9 +13,9 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, save_architecture
 from lm_requests import pair_requests, rolling_requests
+from nudged_copies import nudged
 from opened_models import POLICY, open_hf
 from plain_forward import naive_kl, plain_model
-from safetensors.torch import load_file, save_file
 
 from evalguard.core.divergence import Divergence
 from evalguard.core.scorer import ComparedAnswer, Request, Response
@@ -27,15 +26,6 @@ from evalguard.models.lm_scorer import LMScorer
 
 TASKS = {"choice": pair_requests, "text": rolling_requests}
 PairOfModels = tuple[tuple[LMScorer, LMScorer], tuple[Any, Any]]
-
-
-def nudged(folder: Path, target: Path, by: float = 1.05) -> Path:
-    """A copy whose weights are a little larger."""
-    shutil.copytree(folder, target)
-    weights = load_file(target / "model.safetensors")
-    changed = {name: tensor * by for name, tensor in weights.items()}
-    save_file(changed, target / "model.safetensors", metadata={"format": "pt"})
-    return target
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from evalguard.core.scored_positions import cut, join_positions
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.models.hf.row_source import RowSource
 from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
+from evalguard.models.hf.side_by_side import computed_beside, random_states
 from evalguard.models.hf.smaller_batches import retry_with_smaller_batches
 from evalguard.models.random_seeds import seed_generators
 
@@ -37,17 +38,21 @@ def score_in_lockstep(
     candidate_requests: Sequence[Request],
     *,
     seed: int,
+    beside: int = 0,
 ) -> tuple[list[Response], list[Response], ComparedAnswer]:
     """Score one block with both models; every forward pass is done once.
 
-    Each model keeps the batches that it has alone, so that its scores are the same to the last bit.
-    Held at a time: the logits of one batch of each model, and the rows of one piece or 4 MiB; where
-    batches are cut differently, rows wait for their partner, and where too many would have to, the
-    block is not compared. Where memory runs out on a batch of one model, both cut smaller ones.
+    Each model keeps the batches that it has alone, so that its scores are the same to the last
+    bit. Held at a time: the logits of one batch of each model, and the rows of one piece or 4
+    MiB; where batches are cut differently, rows wait for their partner, and where too many would
+    have to, the block is not compared. Side by side, a batch more of the candidate may be held.
+    Where memory runs out on a batch of one model, both cut smaller ones.
 
     Args:
         base_requests, candidate_requests: the same requests; their prompts may differ.
         seed: of models that draw random numbers.
+        beside: CPU threads of each model, which compute at the same time; 0: by turns. Where one
+            drew a random number, the block is scored again by turns.
 
     Returns:
         The base's answers, the candidate's, and how their distributions differ.
@@ -57,7 +62,7 @@ def score_in_lockstep(
     """
     return retry_with_smaller_batches(
         [base, candidate],
-        lambda: _score_pairwise(base, candidate, base_requests, candidate_requests, seed),
+        lambda: _score_pairwise(base, candidate, base_requests, candidate_requests, seed, beside),
     )
 
 
@@ -67,6 +72,7 @@ def _score_pairwise(
     base_requests: Sequence[Request],
     candidate_requests: Sequence[Request],
     seed: int,
+    beside: int,
 ) -> tuple[list[Response], list[Response], ComparedAnswer]:
     base_pieces, candidate_pieces = base.pieces(base_requests), candidate.pieces(candidate_requests)
     reason = _token_mismatch(base_requests, base_pieces, candidate_pieces)
@@ -81,15 +87,25 @@ def _score_pairwise(
         for ours, theirs in zip(base_pieces, candidate_pieces, strict=True)
         for pair in zip(ours, theirs, strict=True)
     )
-    meeting = _RowPairing(list(pairs))
-    with seed_generators(seed):
-        meeting.run(
-            cast(ScoredRowStream, base.rows(base_requests, (ours for ours, _ in pairs))),
-            cast(
-                ScoredRowStream,
-                candidate.rows(candidate_requests, (theirs for _, theirs in pairs)),
-            ),
+
+    def meet(beside: int) -> _RowPairing | None:
+        """Bring the rows of both together; None: both drew random numbers, at the same time."""
+        meeting = _RowPairing(list(pairs))
+        ours = cast(ScoredRowStream, base.rows(base_requests, (own for own, _ in pairs)))
+        theirs = cast(
+            ScoredRowStream, candidate.rows(candidate_requests, (own for _, own in pairs))
         )
+        with seed_generators(seed):
+            if not beside:
+                meeting.run(ours, theirs)
+                return meeting
+            before = random_states()
+            with computed_beside(theirs, threads=beside) as computed:
+                meeting.run(ours, computed)
+            return meeting if random_states() == before else None
+
+    meeting = meet(beside) or meet(0)
+    assert meeting is not None
     responses = base.answer(base_requests, base_pieces, meeting.answers[0])
     answers = candidate.answer(candidate_requests, candidate_pieces, meeting.answers[1])
     if meeting.reason:

@@ -9,6 +9,7 @@ from evalguard.core.scorer import ComparedAnswer
 from evalguard.core.settings import digest_of
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.models.hf.lockstep import score_in_lockstep
+from evalguard.models.hf.side_by_side import threads_side_by_side
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.executing.block_store import BlockStore
 from evalguard.run.executing.kept_blocks import BlockEntry, LoadedModel
@@ -74,8 +75,16 @@ class LockstepScoring:
             self.divergences.add(candidate.requests, compared)
         if compared is not None or not self._compares(base):
             return self._apart(base, candidate)
+        first, second = self._loaded()
         ours, theirs, compared = score_in_lockstep(
-            *self._loaded(), base.requests, candidate.requests, seed=self.seed
+            first,
+            second,
+            base.requests,
+            candidate.requests,
+            seed=self.seed,
+            beside=threads_side_by_side(
+                (first.module, second.module), (first.threads, second.threads)
+            ),
         )
         for block, (_, scorer), told in (
             (base, self.base, ours),
