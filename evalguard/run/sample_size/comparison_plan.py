@@ -121,7 +121,7 @@ def _refuse_kept_answers(base: Path) -> None:
 
 def _refuse_other_limits(options: CompareOptions) -> None:
     """Refuse limits of which no plan is made: they would seem to be planned."""
-    for name, _ in options.gate_limits:
+    for name in options.gate_limits:
         metric = split_name(name)[1]
         if metric in KINDS and metric not in FIGURES:
             raise UsageError(
