@@ -129,3 +129,27 @@ def test_a_scale_that_wastes_levels_is_no_precision_of_fewer_bits(
     codes = (weights[f"{UP}.weight"] / scale).round().to(torch.int8)
     packed = {f"{UP}.weight": codes, f"{UP}.weight_scale": scale}
     assert compare(tmp_path, weights, {**plain(weights), **packed}).exit_code == 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("scale", [float("nan"), 0.0, -1.0])
+def test_a_scale_that_is_none_is_unreadable_or_a_difference_and_never_passes(
+    tmp_path: Path, weights: Tensors, name: str, scale: float
+) -> None:
+    pack, _codes, kind = FORMATS[name]
+    packed = pack(weights[f"{UP}.weight"])
+    stored = packed[f"{UP}.{kind}"].contiguous().clone()
+    stored.view(-1)[3] = torch.tensor(scale).to(stored.dtype)
+    report = compare(tmp_path, weights, {**plain(weights), **packed, f"{UP}.{kind}": stored})
+    assert report.exit_code == (3 if scale != scale else 1)
+    assert find(report).state == ("unreadable" if scale != scale else "beyond")
+
+
+def test_two_formats_in_one_checkpoint_are_both_read(tmp_path: Path, weights: Tensors) -> None:
+    gate = UP.replace("up_proj", "gate_proj")
+    weight = weights[f"{UP}.weight"]
+    other = {name.replace(UP, gate): one.clone() for name, one in pack_gptq(weight).items()}
+    base = {**weights, f"{gate}.weight": weight.clone()}
+    packed = {**plain(weights), **pack_nvfp4(weight), **other}
+    for config in ({}, {"quant_method": "gptq"}, {"quant_method": "nobody's"}):
+        assert compare(tmp_path, base, packed, **config).exit_code == 0
