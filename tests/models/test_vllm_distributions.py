@@ -1,6 +1,6 @@
 """vLLM's workers reduce distributions to what the Hugging Face path makes of them, or say why not.
 
-Here a stand-in has vLLM's interfaces; ``tests/systems/test_vllm_distributions.py`` asks vLLM.
+Here a stand-in has vLLM's interfaces; ``tests/systems/test_vllm_engine.py`` asks vLLM.
 """
 
 from __future__ import annotations
