@@ -30,8 +30,13 @@ OF_OTHERS = re.compile(
 NO_MODULES = {"evalguard.yaml", "evalguard.result"}
 
 
-def docstrings() -> Iterator[tuple[Path, str, str]]:
+@cache
+def docstrings() -> tuple[tuple[Path, str, str], ...]:
     """Every docstring of the package, with its file and the name that it stands under."""
+    return tuple(read_docstrings())
+
+
+def read_docstrings() -> Iterator[tuple[Path, str, str]]:
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):

@@ -77,7 +77,14 @@ def test_the_detectable_drift_fails_four_of_five_runs() -> None:
     assert np.mean([one == "regressed" for one in fails]) == pytest.approx(0.8, abs=0.06)
 
 
-@pytest.mark.parametrize("drift", [0.0, 0.005, 0.01, 0.02])
+@pytest.mark.parametrize(
+    "drift",
+    [
+        0.0,
+        0.01,  # the margin
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in (0.005, 0.02)),
+    ],
+)
 def test_so_many_documents_as_are_asked_for_decide_four_of_five_runs(drift: float) -> None:
     rng, gate = np.random.default_rng(11), Gate(margin=Margin(0.01, "points"))
     decided = []
