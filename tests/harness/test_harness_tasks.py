@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,21 @@ def test_lm_evals_own_task_files_are_read_only_where_a_name_needs_them(
     assert asked[-1]
 
 
+_index = functools.cache(TaskManager)
+
+
+@pytest.fixture
+def index_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """lm-eval's own 14,000 names take many seconds to read: the tests that need them share them."""
+
+    def read(include_path: list[str], include_defaults: bool) -> TaskManager:
+        return _index(include_path=tuple(include_path), include_defaults=include_defaults)
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", read)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("index_read_once")
 def test_own_task_of_lm_eval_without_its_data_names_the_dataset(task_folder: Path) -> None:
     with pytest.raises(EvaluationError, match="lambada_openai") as error:
         load(task_folder, "lambada_openai")
@@ -72,11 +87,13 @@ def test_own_task_of_lm_eval_without_its_data_names_the_dataset(task_folder: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("index_read_once")
 def test_names_of_all_tasks_include_lm_evals_own(task_folder: Path) -> None:
     assert {"eg_group", "eg_tag", "eg_choice", "lambada_openai"} <= set(task_names([task_folder]))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("index_read_once")
 def test_wildcards_match_own_and_lm_evals_tasks(task_folder: Path) -> None:
     assert set(load(task_folder, "eg_l*", "eg_roll*").names) == {"eg_lastword", "eg_rolling"}
 

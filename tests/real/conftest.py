@@ -59,7 +59,7 @@ def compare(guard: Path, real_tasks: Path, tmp_path_factory: pytest.TempPathFact
     def run(base: str | Path, candidate: str | Path, **given: Any) -> CompareResult:
         options: dict[str, Any] = {
             "config": guard, "include_path": real_tasks, "device": "cpu", "threads": 1,
-            "write": False, "quiet": True, "cache_dir": cache_dir,
+            "write": False, "quiet": True, "cache_dir": cache_dir, "bisect": "never",
         }  # fmt: skip
         return evalguard.compare(base, candidate, **{**options, **given})
 
