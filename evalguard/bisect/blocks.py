@@ -58,20 +58,22 @@ def blocks_for(
     Raises:
         UsageError: where these do not hold every document once.
     """
-    if few_change(drift):
+    if few_change(drift, counted=counted):
         return changed_first(given, drift, rng, counted=counted)
     return stratify_blocks(drift, rng) if given is None else order_documents(given, drift, rng)
 
 
-def few_change(drift: Floats) -> bool:
+def few_change(drift: Floats, *, counted: bool = False) -> bool:
     """Whether most documents score as the base's, bit by bit, but not all; ``drift``: (n,).
 
-    Or as many as they may be, where all of them change alike, as those that begin to loop.
+    Where documents are ``counted``, as many as they may be that all change alike, as those that
+    begin to loop. Of accuracy so many are told apart sooner by their mean.
     """
     moved = drift[drift != 0.0]
     if not 0 < moved.size < drift.size:
         return False
-    return moved.size <= _FEW * drift.size or bool(np.all(moved == moved[0]))
+    few = moved.size <= _FEW * drift.size
+    return few or (counted and bool(np.all(moved == moved[0])))
 
 
 def changed_apart(order: Indices, changing: int) -> list[Indices]:

@@ -27,9 +27,9 @@ class Flips:
     drift: Floats
 
     @classmethod
-    def of(cls, drift: Floats) -> Flips | None:
-        """None where too many documents change, or none does."""
-        return cls(drift=drift) if few_change(drift) else None
+    def of(cls, drift: Floats, *, counted: bool = False) -> Flips | None:
+        """None where too many documents change, or none does; ``counted``: as ``few_change``."""
+        return cls(drift=drift) if few_change(drift, counted=counted) else None
 
     @property
     def size(self) -> float:

@@ -62,7 +62,8 @@ class Measurements:
         given = oracle.blocks if isinstance(oracle, BlockOracle) else None
         self.blocks: Blocks = blocks_for(given, drift, rng, counted=counted)
         self._costs = _cumulated(document_costs, self.blocks.order)
-        self._flips = Flips.of(drift[self.blocks.order])
+        self._counted = counted
+        self._flips = Flips.of(drift[self.blocks.order], counted=counted)
         self._estimates = Estimates(Jitter(drift.size, self.blocks.lumpiness), self._flips)
         whole = np.ones(len(settings), dtype=np.bool_)
         self._masks = {whole.tobytes(): whole}
@@ -211,7 +212,7 @@ class Measurements:
         if not self.complete(repaired):
             return 0.0 if self._flips is None else np.inf
         drift = self._drift.get(repaired.tobytes(), np.zeros(1))
-        if not few_change(drift):
+        if not few_change(drift, counted=self._counted):
             return 0.0
         return float(np.sqrt(np.mean(drift**2) / self.blocks.ends[-1])) / self.yardstick.size
 

@@ -194,5 +194,16 @@ def test_what_part_of_the_documents_shows_of_flips_is_as_uncertain_as_it_says() 
 
 
 def test_scores_that_change_everywhere_are_not_counted() -> None:
+    alike = np.repeat([1.0, 0.0], [N - 9, 9])
+    assert Flips.of(alike) is None  # told by the mean, unless documents are counted
+    assert Flips.of(alike, counted=True) is not None
     assert Flips.of(np.ones(N)) is None
     assert Flips.of(np.zeros(N)) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_setting_that_makes_most_answers_wrong_costs_two_evaluations(seed: int) -> None:
+    oracle = FlippedScores([(with_all("s5"), 100)], seed=seed)
+    result = searched(oracle, allowed=60.0, seed=seed)
+    assert (result.status, named(result)) == ("minimal", {"s5"})
+    assert result.cost <= 2.1
