@@ -338,6 +338,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
+        if self.path == "/metrics" and "hits" in self.stub.notes:
+            text = (
+                "# TYPE vllm:prefix_cache_hits_total counter\n"
+                f'vllm:prefix_cache_hits_total{{engine="0"}} {float(self.stub.notes["hits"])}\n'
+                'vllm:prefix_cache_hits_created{engine="0"} 1.79e+09\n'
+            ).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+            return
         self.send_error(404)
 
     def log_message(self, *_: Any) -> None:

@@ -347,6 +347,17 @@ def count_cached_tokens(scorer: Scorer) -> int | None:
     return found
 
 
+def cached_between(before: int | None, after: int | None) -> int | None:
+    """Tokens taken from a cache between two counts; None where that is not told.
+
+    Nothing is counted before the first answer; a count that falls is of a server that was started
+    anew.
+    """
+    if after is None or after < (before or 0):
+        return None
+    return after - (before or 0)
+
+
 class DistributionScorer(Scorer, Protocol):
     """A scorer that shows whole distributions: one whose description ``gives_rows``."""
 

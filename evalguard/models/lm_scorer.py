@@ -192,12 +192,15 @@ class LMScorer:
     def count_cached_tokens(self) -> int | None:
         """Tokens of prompts that a server says it took from its cache; None: it does not say.
 
-        Its answers are of this model alone; a counter of the server is of all who ask it.
+        Its own counter, where it has one, which also counts for others who ask it; else the sum of
+        what its answers say.
         """
         if self._served is None:
             return None
-        told = None if self._queue is None else self._queue.cached_tokens
-        return read_hit_counter(self._open_lm()) if told is None else told
+        counted = read_hit_counter(self._open_lm())
+        if counted is not None:
+            return counted
+        return None if self._queue is None else self._queue.cached_tokens
 
     def reassign(self, variant: Variant) -> bool:
         """Become another assignment of the same model, bit for bit as if it were loaded so.

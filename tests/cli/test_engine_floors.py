@@ -88,6 +88,31 @@ def test_a_cache_that_keeps_what_was_computed_moves_nothing(world: SmallWorld, c
     assert not any("whether it took anything" in note for note in done.document["notes"])
 
 
+@pytest.mark.parametrize(("each", "code"), [(3, 0), (0, 3)])
+def test_a_servers_own_counter_says_whether_its_cache_was_read(
+    each: int, code: int, world: SmallWorld, capfd
+) -> None:
+    """Of vLLM, whose answers say nothing of a prompt that was not cached."""
+
+    def counting(stub: Stub, asked: Any, answer: Any) -> Any:
+        read = stub.notes.setdefault("read", set())
+        cached = sum(each for ids in map(tuple, asked["prompt"]) if ids in read)
+        read |= set(map(tuple, asked["prompt"]))
+        stub.notes["hits"] += cached
+        if cached:
+            answer["usage"]["prompt_tokens_details"] = {"cached_tokens": cached}
+        return answer
+
+    stub = caching(world, edit=counting)
+    stub.notes["hits"] = 10_000  # of whoever asked before
+    done = floor(stub, world, capfd, "cache")
+    assert done.code == code, done.out + done.err
+    if code:
+        assert "took no token from its cache" in done.document["error"]["message"]
+    else:
+        assert not any("whether it took anything" in note for note in done.document["notes"])
+
+
 def test_a_cache_that_keeps_less_than_was_computed_is_found(world: SmallWorld, capfd) -> None:
     def coarse(kept: Any) -> Any:
         return (kept * 32).round() / 32

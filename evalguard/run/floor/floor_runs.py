@@ -9,7 +9,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_floor import DistributionShift
 from evalguard.core.noise_floor import Factor, Shift, Unmeasured, Variation
 from evalguard.core.pairing import pair
-from evalguard.core.scorer import ModelDescription, count_cached_tokens
+from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import EvaluationError, FallbackError, UsageError
@@ -90,11 +90,6 @@ _UNTOLD = (
 )
 
 
-def _taken(before: int | None, after: int | None) -> int | None:
-    """Tokens taken from a cache meanwhile; None where that is not told."""
-    return None if after is None else after - (before or 0)
-
-
 @dataclass(slots=True)
 class _FloorMeasurement:
     source: ModelSource
@@ -117,7 +112,7 @@ class _FloorMeasurement:
             before = count_cached_tokens(model.scorer) if "cache" in factors else None
             default = evaluator.evaluate(*model)
             if "cache" in factors:
-                self.cached_at_first = _taken(before, count_cached_tokens(model.scorer))
+                self.cached_at_first = cached_between(before, count_cached_tokens(model.scorer))
             self.requests = {
                 task: evaluator.requests(task, model.scorer) for task in default.scores
             }

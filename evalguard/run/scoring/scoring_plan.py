@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from evalguard.conversion.planning import plan_conversion
-from evalguard.core.scorer import ModelDescription, count_cached_tokens
+from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import SERVED_TYPES
@@ -152,8 +152,7 @@ class ScoringPlan:
                 again, found = by_reference.score_candidate(model, references, first)
                 again = self._measured([first, again], found)[-1]
             after = count_cached_tokens(model.scorer)
-        taken = None if after is None else after - (before or 0)
-        return AskedAgain(evaluation=again, cached_tokens=taken)
+        return AskedAgain(evaluation=again, cached_tokens=cached_between(before, after))
 
     def _alone(self, source: ModelSource) -> Evaluation:
         with self.context.open_model(source) as model:
