@@ -78,6 +78,10 @@ def test_a_step_that_changes_no_score_is_0() -> None:
     same = comparison(bit_identical=True, sigma=None, sigma_interval=None)
     (step,) = step_drifts([same], [comparison(base_stderr=0.0)])
     assert (step.sigma, step.interval) == (0.0, (0.0, 0.0))
+    # of a base that is always wrong, of which equal answers say little
+    equal = comparison(flips=(0, 0), sigma=None, sigma_interval=None, base_stderr=0.0)
+    (step,) = step_drifts([equal], [comparison(base_stderr=0.0)])
+    assert (step.sigma, step.interval) == (0.0, (0.0, 0.0))
 
 
 def test_an_annotation_says_which_candidate_has_no_verdict() -> None:

@@ -171,6 +171,8 @@ def _step_drift(comparison: Comparison, base_stderr: float | None) -> StepDrift:
         factor = comparison.base_stderr / base_stderr
         sigma *= factor
         interval = None if interval is None else (interval[0] * factor, interval[1] * factor)
+    elif comparison.flips == (0, 0):  # of bases that do not scatter: no score changes
+        sigma, interval = 0.0, (0.0, 0.0)
     else:
         sigma, interval = None, None
     return StepDrift(
