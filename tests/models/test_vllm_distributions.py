@@ -244,6 +244,16 @@ def test_arguments_that_vllm_does_not_know_or_evalguard_gives_are_refused(
         open_vllm(**given)
 
 
+def test_a_device_that_this_build_does_not_run_on_is_refused(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    given = {"pretrained": str(tiny_llama)}
+    arguments = RuntimeArguments(model_type="vllm", given=given, device="cuda:0")
+    with pytest.raises(UsageError, match="'cuda:0' was asked for, and this vLLM runs on 'cpu'"):
+        load_runtime("vllm", arguments)
+
+
 def test_a_model_reads_as_many_tokens_as_it_has_positions_and_settings_are_read_back(
     open_vllm: Open,
 ) -> None:

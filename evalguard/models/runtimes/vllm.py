@@ -100,6 +100,13 @@ def load(arguments: RuntimeArguments) -> Runtime:
             llm, texts, add_bos=own["add_bos_token"], prefix=own["prefix_token_id"], asked=engine
         )
         runtime.files = (folder, *texts.files)
+        asked = arguments.device.partition(":")[0]
+        if asked and asked != runtime.device:
+            raise UsageError(
+                f"device '{arguments.device}' was asked for, and this vLLM runs on "
+                f"'{runtime.device}'",
+                hint="its build decides; leave out --device, or name another environment (python:)",
+            )
         runtime.probe()
     except BaseException:
         _shut_down(llm)
