@@ -69,7 +69,6 @@ def folders(world: SmallWorld, tmp_path: Path) -> tuple[str, str]:
         (),
         ("-v",),
         pytest.param(("--bisect", "always"), marks=pytest.mark.nightly),  # bisect's own are below
-        ("--margin", "1000"),
     ],
 )
 def test_those_of_a_comparison_run(run: Run, guard: Path, more: tuple[str, ...]) -> None:

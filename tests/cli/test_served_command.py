@@ -261,7 +261,12 @@ def test_a_model_that_asks_no_server_starts_none(guard: Guard, world: SmallWorld
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly),  # below, with a verdict
+        (signal.SIGTERM, 143),
+        (signal.SIGKILL, -9),
+    ],
 )
 def test_no_server_is_left_after(
     number: signal.Signals, code: int, guard: Guard, tmp_path: Path

@@ -158,8 +158,8 @@ def test_documents_travel_only_where_somebody_says_so(
     ("candidate", "trouble", "state"),
     [
         ("same", Trouble(), "sent"),
-        ("same", Trouble(status=401), "offline"),
-        ("same", Trouble(hangs=True), "offline"),
+        pytest.param("same", Trouble(status=401), "offline", marks=pytest.mark.nightly),
+        pytest.param("same", Trouble(hangs=True), "offline", marks=pytest.mark.nightly),
         ("sharp", Trouble(status=401), "offline"),
         pytest.param("sharp", Trouble(status=429), "offline", marks=pytest.mark.nightly),
         pytest.param("sharp", Trouble(status=500), "offline", marks=pytest.mark.nightly),

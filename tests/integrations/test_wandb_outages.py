@@ -35,9 +35,9 @@ def check_kept(sent: Sent) -> None:
     ("trouble", "reason"),
     [
         (Trouble(status=401), "trouble"),
-        (Trouble(status=403), "trouble"),
+        pytest.param(Trouble(status=403), "trouble", marks=pytest.mark.nightly),
         (Trouble(status=429), "HTTP 429"),
-        (Trouble(status=500), "HTTP 500"),
+        pytest.param(Trouble(status=500), "HTTP 500", marks=pytest.mark.nightly),
         (Trouble(hangs=True), "Timed out"),
         (Trouble(drops=True), "EOF"),
     ],

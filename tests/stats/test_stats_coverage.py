@@ -79,8 +79,21 @@ def simulated(kind, n, truth):
     return estimates, scale_truth
 
 
-@pytest.mark.parametrize("n", [SIZES[0], pytest.param(SIZES[1], marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "n"),
+    [
+        *((kind, SIZES[0]) for kind in KINDS),
+        # bits are rates in another unit, and answers means
+        *(
+            pytest.param(kind, SIZES[1], marks=pytest.mark.slow)
+            for kind in ("perplexity", "word_perplexity", "mean")
+        ),
+        *(
+            pytest.param(kind, SIZES[1], marks=pytest.mark.nightly)
+            for kind in ("bits_per_byte", "acc")
+        ),
+    ],
+)
 def test_95_percent_intervals_hold_the_truth_in_95_percent_of_runs(kind, n):
     estimates, truth = simulated(kind, n, 0.03)
     coverage = np.mean([estimate.low <= truth <= estimate.high for estimate in estimates])

@@ -127,7 +127,9 @@ def test_of_an_int4_model_the_module_that_costs_drift_wins_it_back_and_no_other(
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(one, marks=pytest.mark.nightly) for one in (2, 3))]
+)
 def test_of_a_trained_model_in_a_gguf_file_it_is_the_best_buy(
     tmp_path: Path, shared_data: Path, seed: int
 ) -> None:
