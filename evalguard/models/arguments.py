@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    import torch
     from lm_eval.api.model import LM
 
     from evalguard.core.settings import Value
@@ -150,7 +152,7 @@ def check_device(asked: Any) -> None:
     except (RuntimeError, TypeError) as error:
         raise UsageError(
             f"device: {asked!r} is not a device",
-            hint="e.g. cpu, cuda, cuda:1",
+            hint=_device_form(str(asked)),
             target="model_args.device",
         ) from error
     found = {
@@ -161,7 +163,23 @@ def check_device(asked: Any) -> None:
         raise UsageError(
             f"device '{asked}' is not to be had: torch {torch.__version__} finds "
             f"{found or 'no'} {wanted.type} device{'s' if found > 1 else ''} here",
-            hint="--device cpu, or a torch that is built for this device",
+            hint=_missing_device_hint(wanted, found),
+        )
+
+
+def check_placement(arguments: Mapping[str, Any]) -> None:
+    """Refuse a placement that lm-eval drops without a word: of one module, or on one device.
+
+    Raises:
+        UsageError: a ``device_map`` without ``parallelize``.
+    """
+    asked = arguments.get("device_map")
+    if asked not in (None, "auto") and not arguments.get("parallelize"):
+        raise UsageError(
+            f"model_args.device_map: {asked!r} would do nothing: lm-eval takes it beside "
+            "parallelize: true only",
+            hint="model_args.device names one device; parallelize: true spreads a model",
+            target="model_args.device_map",
         )
 
 
@@ -198,3 +216,26 @@ def no_chat_requests(what: str) -> UsageError:
         f"{what} cannot be asked chat requests, with their tools",
         hint="model: hf, or a server: --base http://HOST:PORT/v1 (model: local-chat-completions)",
     )
+
+
+def _device_form(asked: str) -> str:
+    """How a device is written, by what was written for one."""
+    if asked.startswith(("MIG-", "GPU-")):
+        return f"CUDA_VISIBLE_DEVICES={asked} in front of the command, and --device cuda"
+    if asked.isdecimal():
+        return f"cuda:{asked}"
+    return "e.g. cpu, cuda, cuda:1"
+
+
+def _missing_device_hint(wanted: torch.device, found: int) -> str:
+    import torch
+
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    built = torch.version.cuda or torch.version.hip
+    if wanted.type != "cuda" or not built:
+        return "--device cpu, or a torch that is built for this device"
+    if shown is not None:
+        return f"CUDA_VISIBLE_DEVICES is '{shown}', which hides the others of this machine"
+    if found:
+        return f"they are cuda:0{f' to cuda:{found - 1}' if found > 1 else ''}"
+    return f"this torch is built for {built}: does `nvidia-smi` show a device and its driver?"

@@ -15,6 +15,7 @@ from evalguard.models.arguments import (
     check_device,
     check_dtypes,
     check_loaded_device,
+    check_placement,
     check_types,
     constructor_parameters,
 )
@@ -82,6 +83,7 @@ def _load_hf(
     check_folders(arguments, allow_pickle)
     check_dtypes(arguments)
     check_types(arguments)
+    check_placement(arguments)
     arguments.setdefault("device", default_device(policy))
     # of generation, and of everything that lm-eval's own path scores
     arguments["batch_size"] = policy.batch_size or DEFAULT_BATCH_SIZE

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
+from evalguard.models.arguments import check_device
 from evalguard.models.loading import load_lm
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
@@ -213,6 +214,11 @@ def test_an_unknown_model_type_gets_the_nearest_name() -> None:
         ({"add_bos_token": "false"}, "add_bos_token: 'false' is not true or false"),
         ({"device": "cpux"}, "'cpux' is not a device"),
         ({"device": "cuda:77"}, "device 'cuda:77' is not to be had: torch .* finds .* here"),
+        (
+            {"device_map": "cuda:1"},
+            "device_map: 'cuda:1' would do nothing: lm-eval takes it beside",
+        ),
+        ({"device_map": {"": "cpu"}}, "device_map: {'': 'cpu'} would do nothing"),
         ({"batch_size": 8}, "model_args.batch_size belongs to the run"),
         ({"softmax_dtype": "bfloat16"}, "softmax_dtype is always float32"),
         ({"logits_cache": True}, "logits_cache is always False"),
@@ -226,6 +232,41 @@ def test_arguments_that_cannot_be_taken_are_usage_errors(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         load(tiny_llama, **argument)
+
+
+@pytest.mark.parametrize(
+    ("asked", "built", "devices", "shown", "hint"),
+    [
+        ("cuda", None, 0, None, "--device cpu, or a torch that is built for this device"),
+        ("mps", "13.0", 1, None, "--device cpu, or a torch that is built for this device"),
+        ("cuda", "13.0", 0, "", "CUDA_VISIBLE_DEVICES is '', which hides the others"),
+        ("cuda:1", "13.0", 1, "3", "CUDA_VISIBLE_DEVICES is '3', which hides the others"),
+        ("cuda", "13.0", 0, None, "built for 13.0: does `nvidia-smi` show a device"),
+        ("cuda:7", "13.0", 2, None, "they are cuda:0 to cuda:1"),
+        ("cuda:1", "13.0", 1, None, "they are cuda:0"),
+        ("MIG-4c1a", "13.0", 1, None, "CUDA_VISIBLE_DEVICES=MIG-4c1a in front of the command"),
+        ("1", "13.0", 2, None, "cuda:1"),
+        ("cuda:0,1", "13.0", 2, None, "e.g. cpu, cuda, cuda:1"),
+    ],
+)
+def test_a_device_that_is_not_there_says_what_hides_it(
+    asked: str,
+    built: str | None,
+    devices: int,
+    shown: str | None,
+    hint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch says it of a machine with so many GPUs."""
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    with pytest.raises(UsageError) as raised:
+        check_device(asked)
+    assert hint in raised.value.hint
 
 
 def test_arguments_that_evalguard_fixes_may_be_written_out(tiny_llama: Path) -> None:
