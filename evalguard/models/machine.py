@@ -29,10 +29,19 @@ def checkpoint_bytes(pretrained: object) -> int:
 
 
 def measure_free_memory(device: str) -> int | None:
-    """Bytes that can still be taken on a device; None where that is not known."""
+    """Bytes that can still be taken on a device; None where that is not known, or there is none.
+
+    Who loads a model onto a device that is not there says so.
+    """
     if device.startswith("cuda"):
         import torch
 
+        try:
+            place = torch.device(device).index or 0
+        except RuntimeError:
+            return None
+        if place >= torch.cuda.device_count():
+            return None
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device != "cpu":
