@@ -61,6 +61,12 @@ def hugging_face(folder: Path) -> RuntimeScorer:
     return RuntimeScorer(load_runtime("transformers", arguments), ScoringPolicy(), DESCRIPTION)
 
 
+@pytest.fixture(autouse=True)
+def own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loading sets is not left to other tests."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+
+
 @pytest.fixture(scope="module")
 def base(tiny_llama: Path) -> RuntimeScorer:
     return hugging_face(tiny_llama)
@@ -252,6 +258,14 @@ def test_a_device_that_this_build_does_not_run_on_is_refused(
     arguments = RuntimeArguments(model_type="vllm", given=given, device="cuda:0")
     with pytest.raises(UsageError, match="'cuda:0' was asked for, and this vLLM runs on 'cpu'"):
         load_runtime("vllm", arguments)
+
+
+def test_an_engine_in_a_process_of_its_own_is_refused(
+    open_vllm: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    with pytest.raises(UsageError, match="VLLM_ENABLE_V1_MULTIPROCESSING is 1"):
+        open_vllm()
 
 
 def test_a_model_reads_as_many_tokens_as_it_has_positions_and_settings_are_read_back(

@@ -372,5 +372,7 @@ def install(
         module.__spec__ = SimpleNamespace(name=name)
         module.__dict__.update(contents)
         monkeypatch.setitem(sys.modules, name, module)
+    for name in ("VLLM_NO_USAGE_STATS", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"):
+        monkeypatch.setenv(name, "1")  # which loading sets, and no other test is to see
     LLM.made.clear()
     return kind

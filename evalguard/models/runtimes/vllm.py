@@ -39,7 +39,8 @@ from evalguard.models.served.repeated_answers import (
 
 _WORKER = "evalguard.models.runtimes.vllm_worker.PromptReducer"
 # Before vLLM is imported: its engine in this process, and nothing sent home.
-_VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+_IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
+_VARIABLES = {_IN_PROCESS: "0", "VLLM_NO_USAGE_STATS": "1"}
 _OWN_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx")
 # Engine arguments that are evalguard's own to give, or that change what a prompt's numbers are.
@@ -72,6 +73,12 @@ def load(arguments: RuntimeArguments) -> Runtime:
     """
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
+    if os.environ[_IN_PROCESS] != "0":
+        raise UsageError(
+            f"{_IN_PROCESS} is {os.environ[_IN_PROCESS]}: vLLM would put its engine into another "
+            "process, which takes no references",
+            hint=f"unset {_IN_PROCESS}, or set it to 0",
+        )
     folder = arguments.path()
     own = {name: arguments.take(name) for name in
            ("tokenizer", "max_length", "add_bos_token", "prefix_token_id")}  # fmt: skip
