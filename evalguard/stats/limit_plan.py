@@ -21,7 +21,8 @@ class LimitPlan:
     """What the documents of a run say of a limit that a share of the candidate's answers has.
 
     Attributes:
-        limit: the largest share allowed ("upper"), or the smallest ("lower").
+        kind: whether the share must stay below ("upper") or above ("lower") the limit.
+        limit: the share that is allowed.
         n: documents of the run that is planned.
         pilot_n, share: documents of the pilot, and the candidate's share among these; None where
             the pilot does not show it.

@@ -263,7 +263,7 @@ def test_a_history_that_another_process_holds_costs_no_pair_its_verdict(
     pairs_here.after = staticmethod(held)  # type: ignore[assignment]
     never = run(*words)
     assert (never.code, [one["state"] for one in never.document["pairs"]]) == (
-        1, ["passed", "regressed", "passed"],
+        1, ["passed", "regressed", "undecided"],  # acc of soft: no answer right on either side
     )  # fmt: skip
     for pair in never.document["pairs"]:
         (problem,) = pair["problems"]

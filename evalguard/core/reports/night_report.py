@@ -24,8 +24,10 @@ class NightlyMetric:
 
     Attributes:
         sigma, low, high: drift with its interval; None where there is no number.
-        unit: what its drift has a size in; drift, drift_low, drift_high: in it, where that is not
-            sigma.
+        unit: what its drift has a size in: "sigma", or of a base that does not scatter "pp", "%".
+        drift: in unit, where that is not sigma.
+        drift_low: lower end of its interval, in unit.
+        drift_high: upper end of it.
         state: what it brought about at the gate.
         accepted: until when and why a waiver lets it through; "" where none does.
     """
