@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evalguard.conversion.name_patterns import matching
@@ -20,21 +19,7 @@ if TYPE_CHECKING:
 ReadTensors = Callable[["torch.nn.Module", str, Sequence[str]], "Mapping[str, torch.Tensor]"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenWeights:
-    """What stood in a model before other weights were put there: (module, name, tensor)."""
-
-    before: tuple[tuple[torch.nn.Module, str, torch.Tensor | None], ...] = ()
-
-    def undo(self) -> None:
-        """Put the model's own tensors back, the very objects, ties included."""
-        for module, name, tensor in self.before:
-            _put(module, name, tensor)
-
-
-def take_weights(
-    model: torch.nn.Module, edits: Sequence[WeightsEdit], read: ReadTensors
-) -> TakenWeights:
+def take_weights(model: torch.nn.Module, edits: Sequence[WeightsEdit], read: ReadTensors) -> None:
     """Put tensors of other checkpoints where the edits ask for them, and prove that they are there.
 
     An edit names modules, with all that is inside them, or single tensors; what another edit names
@@ -47,8 +32,7 @@ def take_weights(
             does not fit, a tensor that did not take.
     """
     if not edits:
-        return TakenWeights()
-    before: list[tuple[torch.nn.Module, str, torch.Tensor | None]] = []
+        return
     put: dict[int, torch.Tensor] = {}  # tied tensors stay one
     for checkpoint, (edit, names) in _wanted(model, edits).items():
         try:
@@ -58,12 +42,10 @@ def take_weights(
             raise SettingError(message, hint=error.hint, setting=edit.setting) from error
         for name in names:
             module, inner = _place(model, name)
-            before.append((module, inner, getattr(module, inner)))
             tensor = read_tensors[name]
             made = put.setdefault(id(tensor), _as_held(tensor, getattr(module, inner)))
             _put(module, inner, made)
         _prove(model, edit, names, read_tensors)
-    return TakenWeights(before=tuple(before))
 
 
 def _wanted(

@@ -56,10 +56,6 @@ class RenderedPrompt:
     thinking: Thinking = ""
     is_conversation: bool = False
 
-    def texts_of(self, role: str) -> tuple[str, ...]:
-        """The texts of a role's turns."""
-        return tuple(turn.text for turn in self.turns if turn.role == role)
-
 
 def take_apart(prompt: str) -> RenderedPrompt:
     """Take a prompt apart; whatever it is, this finds something.
