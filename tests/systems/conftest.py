@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 import torch
 import transformers
 import yaml
+from small_world import run_here
 from system_models import MODEL, ROOT, Compare, kl_mean, named, perplexity
 from tiny_models import save_tokenizer
 
@@ -44,11 +43,19 @@ def llama(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def compare(tmp_path: Path, cache_dir: Path, request: pytest.FixtureRequest) -> Compare:
+def compare(
+    tmp_path: Path,
+    cache_dir: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Compare:
     """Writes a guard file of a base and a candidate, and runs ``evalguard compare`` on it.
 
-    Returns its JSON document; the exit code has to be the one that is expected.
+    In this process, which has imported torch; a model with packages of its own has a process of
+    its own. Returns its JSON document; the exit code has to be the one that is expected.
     """
+    monkeypatch.chdir(tmp_path)
 
     def run(
         models: dict[str, Any], *words: str, code: int = 0, limit: int = 48, **more: Any
@@ -63,12 +70,11 @@ def compare(tmp_path: Path, cache_dir: Path, request: pytest.FixtureRequest) -> 
         }
         file = tmp_path / "guard.yaml"
         file.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
-        command = [sys.executable, "-m", "evalguard", "compare", "--config", str(file)]
-        command += ["--base", base, "--cand", candidate, "--cache-dir", str(cache_dir)]
-        command += ["--limit", str(limit), "--json", "--quiet", *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stderr[-3000:] + done.stdout[-3000:]
-        found: dict[str, Any] = json.loads(done.stdout) if done.stdout else {"error": done.stderr}
+        command: list[object] = ["compare", "--config", file, "--base", base, "--cand", candidate]
+        command += ["--cache-dir", cache_dir, "--limit", limit, "--json", "--quiet", *words]
+        ran = run_here(command, capfd)
+        assert ran.code == code, ran.err[-3000:] + ran.out[-3000:]
+        found: dict[str, Any] = json.loads(ran.out) if ran.out else {"error": ran.err}
         if table := os.environ.get("EVALGUARD_SYSTEMS_TABLE"):
             with Path(table).open("a", encoding="utf-8") as sink:
                 sink.write(_row(request.node.name, found, code))
