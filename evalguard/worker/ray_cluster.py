@@ -40,6 +40,8 @@ _FIRST_PLACE, _NEXT_PLACE = 600.0, 20.0
 # Ray sets the first by what an actor may use; threads are part of what scores are kept under.
 _CARRIED = ("OMP_NUM_THREADS",)
 _CARRIED_PREFIX = "EVALGUARD_"
+# Ray's own names of what an actor takes.
+_OF_RAY = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 _OBJECT_STORE = 100 * 2**20  # bytes; what travels are requests and scores
 
 
@@ -125,6 +127,8 @@ class RayCluster:
             "num_gpus": self.gpus_each,
             **({} if plan.memory is None else {"memory": plan.memory}),
         }
+        if not plan.address:
+            self._check_room(amounts)
         actor = self.ray.remote(ActorWorker).options(**amounts, max_concurrency=4, max_restarts=0)
         began = time.monotonic()
         while True:
@@ -151,10 +155,22 @@ class RayCluster:
         """
         with self._lock:
             patience = _NEXT_PLACE if self._placed else _FIRST_PLACE
-        if time.monotonic() - since < patience:
-            return
+        if time.monotonic() - since >= patience:
+            raise self._unplaced(amounts)
+
+    def _check_room(self, amounts: Mapping[str, Any]) -> None:
+        """Compare an actor with what there is of a Ray on this machine, which does not grow.
+
+        Raises:
+            WorkerError: "unplaced".
+        """
+        there = self.ray.cluster_resources()
+        if any(there.get(_OF_RAY[name], 0.0) < value for name, value in amounts.items()):
+            raise self._unplaced(amounts)
+
+    def _unplaced(self, amounts: Mapping[str, Any]) -> WorkerError:
         wanted = ", ".join(f"{name}={value:g}" for name, value in amounts.items())
-        raise WorkerError(
+        return WorkerError(
             f"no machine of Ray {self.plan.where} has room for one more actor ({wanted})",
             cause="unplaced",
             hint="fewer actors, or less for each: num_gpus, num_cpus, memory",

@@ -196,3 +196,14 @@ def test_distributions_are_scored_by_all_actors_and_are_those_of_one_process(
     again = run_here(command(world, tmp_path / "file", *beside), capfd)
     assert again.err.count("blocks on 2 Ray actors") == 1, again.err
     assert again.document["distributions"] == alone.document["distributions"]
+
+
+@pytest.mark.parametrize("amount", ["num_gpus=1000", "num_cpus=1&memory=1000000000000000"])
+def test_an_actor_that_this_machine_has_no_room_for_is_not_waited_for(
+    world: SmallWorld, tmp_path: Path, capfd: pytest.CaptureFixture[str], amount: str
+) -> None:
+    run = run_here(
+        command(world, tmp_path / "one", "--execution", f"ray?actors=1&{amount}", "--quiet"), capfd
+    )
+    assert run.code == 3
+    assert "has room for one more actor" in run.out + run.err
