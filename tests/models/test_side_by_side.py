@@ -151,3 +151,28 @@ def test_one_model_or_one_on_another_device_has_none_beside_it(
     assert threads_side_by_side((same, same), (1, 1)) == 0
     assert threads_side_by_side((module(), None), (1, 1)) == 0
     assert threads_side_by_side((module(), module("meta")), (1, 1)) == 0
+
+
+class Remote(torch.nn.Linear):
+    """Code that comes with a checkpoint."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.append(Remote(1, 1)),
+        lambda model: model[0].register_forward_hook(lambda *_: None),
+        lambda model: model[0].register_forward_pre_hook(lambda *_: None),
+        lambda model: setattr(model[0], "forward", lambda rows: rows),
+    ],
+    ids=["module", "hook", "pre-hook", "forward"],
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_code_that_is_of_no_library_has_nothing_beside_it(
+    change: Callable[[torch.nn.Sequential], object], side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 8)
+    models = torch.nn.Sequential(module()), torch.nn.Sequential(module())
+    assert threads_side_by_side(models, (1, 1)) == 1
+    change(models[side])
+    assert threads_side_by_side(models, (1, 1)) == 0

@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Whose modules keep what they compute to themselves. Code that comes with a checkpoint, or with a
+# setting, may keep it for all models, and two threads would then read each other's.
+_IN_THREADS = frozenset({"torch", "transformers", "evalguard"})
+
 
 def threads_side_by_side(
     models: tuple[torch.nn.Module | None, torch.nn.Module | None], threads: tuple[int, int]
 ) -> int:
     """Return the CPU threads of each of two models that are to compute at the same time; 0: not.
 
-    They are where one of them leaves as many cores idle as it uses. The number of threads stays,
+    They are where one of them leaves as many cores idle as it uses, and where torch's and
+    transformers' own code alone computes. The number of threads stays,
     and with it every digit, so that nobody can tell from scores whether they were.
 
     Args:
@@ -40,12 +45,26 @@ def threads_side_by_side(
         return 0
     if torch.get_default_device().type != "cpu" or not (_on_cpu(base) and _on_cpu(candidate)):
         return 0
+    if not (_keeps_to_itself(base) and _keeps_to_itself(candidate)):
+        return 0
     ours, theirs = (number or torch.get_num_threads() for number in threads)
     return ours if ours == theirs and 2 * ours <= usable_cores() else 0
 
 
 def _on_cpu(model: torch.nn.Module) -> bool:
     return all(weight.device.type == "cpu" for weight in model.parameters())
+
+
+def _keeps_to_itself(model: torch.nn.Module) -> bool:
+    """Whether libraries alone compute: no module or hook of others, no other ``forward``."""
+    return all(
+        "forward" not in vars(one)
+        and all(
+            (getattr(code, "__module__", "") or "").partition(".")[0] in _IN_THREADS
+            for code in (type(one), *one._forward_hooks.values(), *one._forward_pre_hooks.values())
+        )
+        for one in model.modules()
+    )
 
 
 @dataclass(frozen=True, slots=True)
