@@ -247,7 +247,9 @@ VARY = floor_option(
         ]
     ),
     multiple=True,
-    help="What to vary while the model stays the same. Repeatable. Default: all.",
+    metavar="WHAT",
+    help="What to vary while the model stays the same: repeat, batch-size, threads, device, "
+    "attention, softmax-dtype, concurrency or cache. Repeatable. Default: all.",
 )
 FLOOR_FILE = floor_option(
     "--floor",

@@ -334,19 +334,21 @@ def _next_lines(
     gravest = next((one for one in report.reports if one.gate.state == report.state), None)
     shown = gravest or next(iter(report.reports), None)
     lines: list[Text] = []
-    command = ""
+    command, names_card = "", False
     if gravest is not None:
         view = build_report_view(gravest)
         step, command = view.next_step, view.next_command
         if (step, command) == publish_step(gravest):  # a card of one; that of all stands below
             step, command = "nothing to do", ""
         if with_card and report.state == "passed" and not command:
-            step, command = _card_step(report) or (step, command)
+            card = _card_step(report)
+            names_card = card is not None
+            step, command = card or (step, command)
         lines += next_lines(step, command, width)
     if shown is None or shown.run_folder is None:
         return lines
     text = "More: the same command with -v"
-    if not command.startswith(_CARD):
+    if not names_card:
         text += f". All runs as a model card: `{_CARD}`"
     lines += wrap_prose(text, width, style="dim")
     if not folded:

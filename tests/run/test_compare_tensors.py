@@ -195,12 +195,12 @@ def test_nan_and_inf_are_counted_and_never_equal(tmp_path: Path, state: State) -
 def test_scales_and_zero_points_are_told_by_their_names(tmp_path: Path) -> None:
     base = {
         "a.weight": torch.ones(8),
-        "b.weight.absmax": torch.ones(3),
-        "c.qzeros": torch.ones(3, dtype=torch.int32),
+        "a.input_scale": torch.ones(3),
+        "c.zero_point": torch.ones(3, dtype=torch.int32),
     }
     report = compare_states(tmp_path, base, base)
     roles = {delta.name: delta.role for delta in report.deltas}
-    assert roles == {"a.weight": "tensor", "b.weight.absmax": "scale", "c.qzeros": "zero point"}
+    assert roles == {"a.weight": "tensor", "a.input_scale": "scale", "c.zero_point": "zero point"}
 
 
 def test_two_files_that_pack_alike_hold_equal_numbers_or_differ(tmp_path: Path) -> None:
