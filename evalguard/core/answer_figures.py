@@ -13,12 +13,12 @@ from typing import Literal
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Ending
+from evalguard.core.thinking import find_thinking
 from evalguard.core.tool_calls import calls_of_message, message_fields
 from evalguard.stats.answers.first_difference import find_first_difference
 from evalguard.stats.answers.loops import find_loop, find_token_loop
 from evalguard.stats.answers.scripts import is_other_script
 from evalguard.stats.answers.structure import judge_structure, written_calls
-from evalguard.stats.answers.thinking import find_thinking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

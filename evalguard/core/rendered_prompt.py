@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evalguard.stats.answers.thinking import MARKS
+from evalguard.core.thinking import MARKS
 
 # ""          the prompt says nothing about thinking
 # open        it ends with the opening mark: the answer begins inside of the thinking part

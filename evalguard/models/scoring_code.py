@@ -25,9 +25,9 @@ SCORING = (
     "core/module_names.py", "core/plain.py", "core/redaction.py", "core/reference.py",
     "core/refused_writes.py", "core/rendered_prompt.py", "core/score_items.py",
     "core/scored_positions.py", "core/scorer.py", "core/scores.py", "core/secret_shapes.py",
-    "core/settings.py", "core/shown_tokens.py", "core/task_group.py", "core/token_windows.py",
-    "core/top_tokens.py", "errors.py", "harness", "models", "run/__init__.py", "run/loading",
-    "run/worker.py", "worker",
+    "core/settings.py", "core/shown_tokens.py", "core/task_group.py", "core/thinking.py",
+    "core/token_windows.py", "core/top_tokens.py", "errors.py", "harness", "models",
+    "run/__init__.py", "run/loading", "run/worker.py", "worker",
 )  # fmt: skip
 
 # What these files import, or what lies in their folders, and why it makes no score.

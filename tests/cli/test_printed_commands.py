@@ -285,9 +285,8 @@ def test_another_class_of_model_leads_to_a_trace_and_to_its_layers(
 
 
 def test_below_the_margin_the_setting_that_moves_is_named(run: Run, guard: Path) -> None:
-    shown = run(
-        "compare", "--config", guard, "--base", "orig", "--cand", "sharp", "--margin", "1000"
-    )
+    guard.write_text(guard.read_text() + "\ngate: {margin: 1000, advisory: [acc]}\n")
+    shown = run("compare", "--config", guard, "--base", "orig", "--cand", "sharp")
     assert shown.code == 0, shown.err
     ran = run_all(run, shown.out)
     search = next(one for command, one in ran.items() if " bisect " in command)

@@ -18,11 +18,11 @@ from evalguard.core.chat_requests import (
 from evalguard.core.rendered_prompt import thinking_of
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
+from evalguard.core.thinking import find_thinking
 from evalguard.errors import EvaluationError
 from evalguard.models.answer_failures import format_error
 from evalguard.models.arguments import HF_TYPES, no_chat_requests
 from evalguard.models.written_tool_calls import WrittenCall, WrittenMessage, find_tool_form
-from evalguard.stats.answers.thinking import find_thinking
 
 UNKNOWN_CALLS = "unknown"
 """In place of a message's ``tool_calls``: the model may have written some, in no known form."""

@@ -22,8 +22,8 @@ from typing import Any, Literal, NoReturn
 
 from evalguard.core.chat_requests import function_name
 from evalguard.core.expected_answers import ExpectedAnswer, Schema
+from evalguard.core.thinking import find_thinking
 from evalguard.core.tool_calls import ToolCall, calls_of_message, calls_of_text, looks_like_call
-from evalguard.stats.answers.thinking import find_thinking
 
 # valid               as it must be
 # not_judged          nobody can say: a pattern took too long, a reference leads nowhere, or it is

@@ -8,7 +8,7 @@ import pytest
 
 from evalguard.core.answer_figures import WrittenAnswer, measure_figure
 from evalguard.core.rendered_prompt import thinking_of
-from evalguard.stats.answers.thinking import MARKS, find_thinking
+from evalguard.core.thinking import MARKS, find_thinking
 
 
 @pytest.mark.parametrize(("opening", "closing"), MARKS)
