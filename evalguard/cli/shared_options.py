@@ -22,6 +22,7 @@ from evalguard.cli.parameters import (
     speed_option,
 )
 from evalguard.cli.value_types import BatchSize, FiniteRange, MarginValue, Pairs
+from evalguard.core.noise_floor import FACTORS
 from evalguard.core.reports.report_formats import FORMATS
 from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS
 
@@ -232,24 +233,14 @@ CONFIDENCE = gate_option(
     metavar="P",
     help="Confidence level of the intervals. Default 0.95.",
 )
+_VARIED = [factor.replace("_", "-") for factor in FACTORS]
 VARY = floor_option(
     "--vary",
-    type=click.Choice(
-        [
-            "repeat",
-            "batch-size",
-            "threads",
-            "device",
-            "attention",
-            "softmax-dtype",
-            "concurrency",
-            "cache",
-        ]
-    ),
+    type=click.Choice(_VARIED),
     multiple=True,
     metavar="WHAT",
-    help="What to vary while the model stays the same: repeat, batch-size, threads, device, "
-    "attention, softmax-dtype, concurrency or cache. Repeatable. Default: all.",
+    help=f"What to vary while the model stays the same: {', '.join(_VARIED[:-1])} or "
+    f"{_VARIED[-1]}. Repeatable. Default: all.",
 )
 FLOOR_FILE = floor_option(
     "--floor",

@@ -54,10 +54,15 @@ class FigureShare:
         return unseen_kind(self.units, clustered=self.clustered, confidence=self.confidence)
 
 
+def smallest_shown(n: int, *, chance: float) -> float:
+    """The smallest share of which n documents hold one with a chance: 1 - (1 - p)^n of it."""
+    return -math.expm1(math.log1p(-chance) / n)
+
+
 def unseen_kind(n: int, *, clustered: bool, confidence: float) -> str:
     """Say how rare a kind of document is that n documents or clusters may hold none of."""
     noun = "cluster" if clustered else "document"
-    share = -math.expm1(math.log1p(-confidence) / n)
+    share = smallest_shown(n, chance=confidence)
     return (
         f"{n:,} {noun}{'' if n == 1 else 's'} may hold none of a kind that is rarer than 1 in "
         f"{math.floor(1.0 / share):,}"

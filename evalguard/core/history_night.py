@@ -133,6 +133,10 @@ class NightMetric:
         error = None if self.paired_stderr is None else self.paired_stderr * scale
         return worse * scale, error
 
+    def interval_in(self, unit: DriftUnit) -> tuple[float | None, float | None]:
+        """The ends of its drift's interval in a unit: a history keeps that of sigma alone."""
+        return (self.sigma_low, self.sigma_high) if unit == "sigma" else (None, None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:

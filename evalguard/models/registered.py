@@ -18,10 +18,8 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry, register_model
 
 from evalguard.core.scorer import ModelDescription, Request, RequestKind, Response, ScoringPolicy
-from evalguard.models.runtimes.engine import EngineRuntime
-from evalguard.models.runtimes.engine_scorer import EngineScorer
+from evalguard.models.runtimes.engine_scorer import make_scorer
 from evalguard.models.runtimes.runtime import RuntimeArguments
-from evalguard.models.runtimes.runtime_scorer import RuntimeScorer
 from evalguard.models.runtimes.types import RUNTIME_TYPES, load_runtime
 
 if TYPE_CHECKING:
@@ -63,8 +61,7 @@ class RuntimeLM(LM):  # type: ignore[misc]  # lm-eval has no types
             ),
         )
         self._name = str(model_args.get("tokenizer") or model_args.get("pretrained"))
-        scores = EngineScorer if isinstance(self._runtime, EngineRuntime) else RuntimeScorer
-        self._scorer = scores(
+        self._scorer = make_scorer(
             self._runtime, ScoringPolicy(), ModelDescription(model_type=model_type)
         )
 

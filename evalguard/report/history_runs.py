@@ -15,7 +15,7 @@ from evalguard.report.table import Table
 from evalguard.report.terminal_page import wrap_prose
 from evalguard.report.words.metric_labels import GRAVITY, STATE_STYLE, key_label
 from evalguard.report.words.plain_text import fit_text, printable
-from evalguard.report.words.rounding import format_count, format_with_stderr
+from evalguard.report.words.rounding import format_count, format_drift
 
 _RUN_HEADER = ("run", "time (UTC)", "gate", "sigma", "worst metric", "base vs candidate")
 _WIDEST_NAME = 28
@@ -56,15 +56,10 @@ def _run_cells(kept: HistoryRun) -> tuple[str, ...]:
         str(run.number),
         format_time(run.created),
         _run_state(kept),
-        "-" if worst is None else _drift_text(worst),
+        "-" if worst is None else format_drift(worst.drift, worst.drift_stderr, worst.unit),
         fit_text(label, _WIDEST_NAME),
         fit_text(printable(f"{run.base} vs {run.candidate}"), _WIDEST_NAME),
     )
-
-
-def _drift_text(metric: NightMetric) -> str:
-    unit = "" if metric.unit == "sigma" else f" {metric.unit}"
-    return f"{format_with_stderr(metric.drift, metric.drift_stderr)}{unit}"
 
 
 def _run_state(kept: HistoryRun) -> str:

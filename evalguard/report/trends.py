@@ -18,7 +18,12 @@ from evalguard.report.terminal_page import next_lines, wrap_prose
 from evalguard.report.text_plot import draw_sparkline, plot_trend
 from evalguard.report.words.metric_labels import format_percent, key_label
 from evalguard.report.words.plain_text import fit_text, printable
-from evalguard.report.words.rounding import format_count, format_with_stderr, p_value_phrase
+from evalguard.report.words.rounding import (
+    format_count,
+    format_drift,
+    format_with_stderr,
+    p_value_phrase,
+)
 from evalguard.stats.series.levels import ChangePoint
 
 _MOST_PLOTS = 2
@@ -102,8 +107,7 @@ def _title(trend: Trend) -> str:
 def _latest(trend: Trend) -> str:
     metric = trend.nights[-1].metric
     drift, stderr = metric.drift_in(trend.unit)
-    unit = "" if trend.unit == "sigma" else f" {trend.unit}"
-    return metric.outcome if drift is None else f"{format_with_stderr(drift, stderr)}{unit}"
+    return metric.outcome if drift is None else format_drift(drift, stderr, trend.unit)
 
 
 def change_sentences(trend: Trend) -> list[str]:

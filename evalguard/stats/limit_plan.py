@@ -9,6 +9,7 @@ from typing import Literal
 
 from scipy.special import bdtr
 
+from evalguard.core.figure_share import smallest_shown
 from evalguard.core.limits import Limit
 
 _MOST = 10_000_000
@@ -88,7 +89,7 @@ def plan_limit(
         pilot_n=pilot_n,
         share=share,
         literal=limit.is_literal,
-        seen=-math.expm1(math.log1p(-power) / n) if limit.is_literal else None,
+        seen=smallest_shown(n, chance=power) if limit.is_literal else None,
         needed=needed,
         fewest=fewest,
     )

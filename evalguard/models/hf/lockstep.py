@@ -89,7 +89,7 @@ def _score_pairwise(
     )
 
     def meet(beside: int) -> _RowPairing | None:
-        """Bring the rows of both together; None: both drew random numbers, at the same time."""
+        """Bring the rows of both together; None: one drew random numbers beside the other."""
         meeting = _RowPairing(list(pairs))
         ours = cast(ScoredRowStream, base.rows(base_requests, (own for own, _ in pairs)))
         theirs = cast(

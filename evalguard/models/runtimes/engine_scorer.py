@@ -7,17 +7,20 @@ from typing import Any, cast
 
 from evalguard.core.early_end import without_early_end
 from evalguard.core.generated_tokens import GeneratedTokens
-from evalguard.core.scorer import Ending, Request, Response
-from evalguard.errors import EvaluationError
-from evalguard.models.hf.generated_length import generated_length, refuse_without_room
+from evalguard.core.scorer import Ending, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens, hash_input_tokens
 from evalguard.models.position_reduction import Reduced, Wanted
 from evalguard.models.runtimes.engine import EngineRuntime
-from evalguard.models.runtimes.runtime_scorer import (
-    DEFAULT_GENERATED,
-    GENERATION_OPTIONS,
-    RuntimeScorer,
-)
+from evalguard.models.runtimes.runtime import Runtime
+from evalguard.models.runtimes.runtime_scorer import RuntimeScorer, refuse_unknown_options
+
+
+def make_scorer(
+    runtime: Runtime, policy: ScoringPolicy, description: ModelDescription
+) -> RuntimeScorer:
+    """Put a runtime behind the protocol, by what it shows of its distributions."""
+    kind = EngineScorer if isinstance(runtime, EngineRuntime) else RuntimeScorer
+    return kind(runtime, policy, description)
 
 
 class EngineScorer(RuntimeScorer):
@@ -48,16 +51,8 @@ class EngineScorer(RuntimeScorer):
 
     def _generate_group(self, requests: Sequence[Request]) -> list[Response]:
         engine, options = self._engine(), _options(requests[0])
-        unknown = sorted(set(options) - GENERATION_OPTIONS - {"seed"})
-        if unknown:
-            raise EvaluationError(
-                f"this model type knows no generation argument '{unknown[0]}'",
-                hint="compare the task with model: hf",
-            )
-        most = generated_length(options, DEFAULT_GENERATED)
-        if self._policy.max_gen_toks is not None:
-            most = min(most, self._policy.max_gen_toks)
-        refuse_without_room(most, engine.max_length, hint="--max-gen-toks N generates fewer")
+        refuse_unknown_options(options, "seed")
+        most = self._most_generated(options)
         room = engine.max_length - most
         whole = [self._encoder.tok_encode(str(request.arguments[0])) for request in requests]
         cut = [ids[-room:] for ids in whole]

@@ -43,10 +43,10 @@ from evalguard.models.runtimes.points.activations import (
 from evalguard.models.runtimes.runtime import Runtime
 from evalguard.stats.answers.loops import find_loop
 
-DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
+_DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
 _SAMPLING = ("temperature", "top_p", "top_k", "do_sample")
 # Options of a generation that greedy decoding honours, or that mean nothing to it.
-GENERATION_OPTIONS = frozenset({"until", *LENGTH_NAMES, *_SAMPLING})
+_GENERATION_OPTIONS = frozenset({"until", *LENGTH_NAMES, *_SAMPLING})
 
 Rows = NDArray[np.float32]
 
@@ -208,7 +208,7 @@ class RuntimeScorer:
         """Which requests are generated together: texts are made one by one."""
         asked = [one.arguments[-1] for one in requests]
         longest = max(
-            (generated_length(o, DEFAULT_GENERATED) for o in asked if isinstance(o, dict)),
+            (generated_length(o, _DEFAULT_GENERATED) for o in asked if isinstance(o, dict)),
             default=1,
         )
         size = max(1, TOKENS_OF_A_PART // max(longest, 1))
@@ -252,6 +252,18 @@ class RuntimeScorer:
             raise EvaluationError(f"the model gave logits of {found.shape} in place of {wanted}")
         return np.ascontiguousarray(found, dtype=np.float32)
 
+    def _most_generated(self, options: Mapping[str, Any]) -> int:
+        """Tokens that a text may have.
+
+        Raises:
+            EvaluationError: the model has no room for a prompt beside so many.
+        """
+        most = generated_length(options, _DEFAULT_GENERATED)
+        if self._policy.max_gen_toks is not None:
+            most = min(most, self._policy.max_gen_toks)
+        refuse_without_room(most, self._open().max_length, hint="--max-gen-toks N generates fewer")
+        return most
+
     def _generate(self, request: Request) -> Response:
         """Greedy decoding, ended as lm-eval ends it: at a stop sequence, EOS or the length."""
         runtime = self._open()
@@ -259,10 +271,7 @@ class RuntimeScorer:
         options = without_early_end(given_options) if isinstance(given_options, dict) else {}
         _refuse_sampling(options)
         early, look_at = EarlyEnd.of(request), next_look(0)
-        most = generated_length(options, DEFAULT_GENERATED)
-        if self._policy.max_gen_toks is not None:
-            most = min(most, self._policy.max_gen_toks)
-        refuse_without_room(most, runtime.max_length, hint="--max-gen-toks N generates fewer")
+        most = self._most_generated(options)
         room = runtime.max_length - most
         given: Value = options.get("until") or []
         stops = [str(one) for one in given] if isinstance(given, list) else [str(given)]
@@ -331,7 +340,16 @@ def _refuse_sampling(options: Mapping[str, Any]) -> None:
             "this model type decodes greedily, and the task samples (do_sample)",
             hint="compare the task with model: hf, or give temperature 0",
         )
-    unknown = sorted(set(options) - GENERATION_OPTIONS)
+    refuse_unknown_options(options)
+
+
+def refuse_unknown_options(options: Mapping[str, Any], *more: str) -> None:
+    """Refuse generation arguments that a runtime does not know; ``more`` are of its own.
+
+    Raises:
+        EvaluationError: naming the first.
+    """
+    unknown = sorted(set(options) - _GENERATION_OPTIONS - set(more))
     if unknown:
         raise EvaluationError(
             f"this model type knows no generation argument '{unknown[0]}'",

@@ -56,14 +56,14 @@ def format_sentence(words: str) -> str:
 
 
 def _plotted_night(night: Night, unit: DriftUnit) -> TrendNight:
-    """In points there is no interval: a history keeps that of sigma."""
     metric = night.metric
     drift, stderr = metric.drift_in(unit)
-    value, in_sigma = format_with_stderr(drift, stderr), unit == "sigma"
+    low, high = metric.interval_in(unit)
+    value = format_with_stderr(drift, stderr)
     return TrendNight(
         drift=drift,
-        low=metric.sigma_low if in_sigma else None,
-        high=metric.sigma_high if in_sigma else None,
+        low=low,
+        high=high,
         kind=metric.outcome if metric.gated else "",
         said=printable(f"{night.run.created}: {value} {unit}, {outcome_name(metric.outcome)}"),
     )

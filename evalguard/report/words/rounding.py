@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from evalguard.core.drift_unit import DriftUnit
 from evalguard.core.verdict import ON_THE_MARGIN
 
 _SMALLEST_P = 1e-12
@@ -47,6 +48,12 @@ def format_with_stderr(value: float | None, stderr: float | None) -> str:
     if value is None or not math.isfinite(value) or stderr is None or _decimals(stderr) is None:
         return text
     return f"{text} ± {stderr:.1e}" if "e" in text else f"{text} ± {round_to_error(stderr, stderr)}"
+
+
+def format_drift(drift: float | None, stderr: float | None, unit: DriftUnit) -> str:
+    """Return "4.133 ± 0.089", with its unit where that is not sigma."""
+    behind = "" if unit == "sigma" else f" {unit}"
+    return f"{format_with_stderr(drift, stderr)}{behind}"
 
 
 def format_p_value(p: float | None) -> str:

@@ -18,10 +18,8 @@ from evalguard.core.settings import Value, Variant
 from evalguard.errors import EvalguardError, EvaluationError, SettingError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.identity import identity_of_runtime
-from evalguard.models.runtimes.engine import EngineRuntime
-from evalguard.models.runtimes.engine_scorer import EngineScorer
+from evalguard.models.runtimes.engine_scorer import make_scorer
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
-from evalguard.models.runtimes.runtime_scorer import RuntimeScorer
 from evalguard.models.runtimes.types import load_runtime
 from evalguard.run.loading.installed_packages import (
     LIBRARIES,
@@ -69,8 +67,7 @@ def load_runtime_scorer(
             ) from error
         effective = _carry_settings(runtime, variant, plan)
         description = describe_runtime(runtime, variant, plan, policy, effective, known)
-    scores = EngineScorer if isinstance(runtime, EngineRuntime) else RuntimeScorer
-    return scores(runtime, policy, description)
+    return make_scorer(runtime, policy, description)
 
 
 def _refuse_unsupported(plan: ConversionPlan) -> None:

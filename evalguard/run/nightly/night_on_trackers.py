@@ -160,11 +160,10 @@ def _night_trend(metric: NightlyMetric, pair: PairNight, nights: Sequence[Night]
 
 
 def _trend_point(night: Night, unit: DriftUnit) -> TrendPoint:
-    """A history keeps the interval of sigma alone."""
-    metric, in_sigma = night.metric, unit == "sigma"
+    low, high = night.metric.interval_in(unit)
     return TrendPoint(
         created=night.run.created,
-        drift=metric.drift_in(unit)[0],
-        low=metric.sigma_low if in_sigma else None,
-        high=metric.sigma_high if in_sigma else None,
+        drift=night.metric.drift_in(unit)[0],
+        low=low,
+        high=high,
     )

@@ -53,8 +53,8 @@ def find_rotated(
 
 
 def _is_asked(pair: StoredPair, delta: TensorDelta) -> bool:
-    known = delta.likeness is not None and delta.likeness.kind == "structure"
-    named = known and delta.likeness is not None and delta.likeness.fault not in UNKNOWN_DAMAGE
+    like = delta.likeness
+    named = like is not None and like.kind == "structure" and like.fault not in UNKNOWN_DAMAGE
     return (
         delta.state == "beyond"
         and not named

@@ -74,7 +74,7 @@ class DocumentAnswers:
 
 def figure_value(name: str, of: DocumentAnswers) -> float | None:
     """A figure of a document: the mean over its answers; None where that of any is not known."""
-    return _mean_of([measure_figure(name, one, of.expected) for one in of.written])
+    return _value(name, of.written, of.expected)
 
 
 def figure_pairs(
@@ -90,20 +90,9 @@ def figure_pairs(
         if FIGURES[name].paired:
             value = _paired_value(name, ours, theirs)
             found.append((None if value is None else 0.0, value))
-        elif len(ours) == 1 == len(theirs):
-            found.append(
-                (
-                    measure_figure(name, ours[0], base.expected),
-                    measure_figure(name, theirs[0], candidate.expected),
-                )
-            )
         else:
-            found.append(
-                (
-                    _mean_of([measure_figure(name, one, base.expected) for one in ours]),
-                    _mean_of([measure_figure(name, one, candidate.expected) for one in theirs]),
-                )
-            )
+            values = _value(name, ours, base.expected), _value(name, theirs, candidate.expected)
+            found.append(values)
     return found
 
 
@@ -129,6 +118,14 @@ def paired_figure_value(
     share, every answer has to be known.
     """
     return _paired_value(name, base.written, candidate.written)
+
+
+def _value(
+    name: str, answers: Sequence[WrittenAnswer], expected: ExpectedAnswer | None
+) -> float | None:
+    if len(answers) == 1:  # of most tasks, and there are hundreds of thousands
+        return measure_figure(name, answers[0], expected)
+    return _mean_of([measure_figure(name, one, expected) for one in answers])
 
 
 def _paired_value(
