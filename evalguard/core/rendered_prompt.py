@@ -114,6 +114,11 @@ def thinking_of(prompt: str) -> Thinking:
     return "asked off" if _ASKED_OFF.search(prompt) else ""
 
 
+def leaves_thinking_open(prompt: str) -> bool:
+    """Whether ``thinking_of`` is "open", of prompts of any length and number."""
+    return prompt.rstrip().endswith(_OPENING)
+
+
 def without_thinking(text: str) -> str:
     """Return a text without what ``thinking_of`` reads."""
     return _ASKED_OFF.sub("", _THINKING_END.sub("", text))
@@ -177,6 +182,7 @@ _ROLES = {
     "[available_tools]": "tools", "[/available_tools]": "", "[/system_prompt]": "",
 }  # fmt: skip
 
+_OPENING = tuple(opening for opening, _ in MARKS)
 _OPENS, _CLOSES = ("|".join(map(re.escape, marks)) for marks in zip(*MARKS, strict=True))
 _THINKING_END = re.compile(rf"(?P<open>{_OPENS})\s*(?P<close>{_CLOSES})?\s*\Z")
 _ASKED_OFF = re.compile(r"\s*/no_?think\b")

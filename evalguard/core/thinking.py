@@ -43,7 +43,7 @@ def find_thinking(text: str, *, is_open: bool = False) -> ThinkingPart | None:
     A mark further on in a text may be talk of marks, and opens nothing.
 
     Args:
-        is_open: the prompt ends within a thinking part (``core.rendered_prompt.thinking_of``).
+        is_open: the prompt ends within a thinking part (``rendered_prompt.leaves_thinking_open``).
     """
     if not is_open and not any(first in text for first in _FIRST):
         return None

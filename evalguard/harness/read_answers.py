@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from evalguard.core.chat_requests import read_chat_document
 from evalguard.core.documents.columns import Rows, column_of
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import SAMPLE_COLUMNS, read_sample
-from evalguard.core.rendered_prompt import thinking_of
+from evalguard.core.rendered_prompt import leaves_thinking_open
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
 from evalguard.stats.answers.document_answers import DocumentAnswers
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredRow:
+class AnsweredRow(NamedTuple):  # of which there are hundreds of thousands
     """A document's id, its hash, and what was generated for it."""
 
     doc_id: int
@@ -35,9 +34,9 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
         StoreError: what is known of answers is damaged.
     """
     known: dict[str | None, GeneratedDocument | None] = {}
-    names = ("doc_id", "doc_hash", "text", "generated", "doc", "arguments", *SAMPLE_COLUMNS)
-    columns = (column_of(rows, name) for name in names)
-    for doc_id, digest, texts, generated, doc, asked, ids, margins, others in zip(
+    names = ("doc_id", "doc_hash", "text", "generated", "doc", "arguments", "prompt")
+    columns = (column_of(rows, name) for name in (*names, *SAMPLE_COLUMNS))
+    for doc_id, digest, texts, generated, doc, asked, prompt, ids, margins, others in zip(
         *columns, strict=True
     ):
         if (
@@ -48,8 +47,8 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
         ):
             yield None
             continue
-        arguments = first_arguments(asked)
-        own = [without_stop(text, arguments) for text in texts]
+        request = read_request(asked)
+        own = [request.without_stop(text) for text in texts]
         written = None if generated is None else str(generated)
         try:
             if written not in known:
@@ -65,43 +64,70 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
             known=known[written],
             tokens=shown,
             expected=_expected(doc),
-            thinking_open=_is_asked_to_think(arguments),
-            drawn=_is_drawn(arguments),
+            thinking_open=request.thinking_open
+            if request.shows_prompt
+            else isinstance(prompt, str) and leaves_thinking_open(prompt),
+            drawn=request.drawn,
             ends_in_stop=any(len(one) < len(text) for one, text in zip(own, texts, strict=True)),
         )
         yield AnsweredRow(doc_id, digest, answers)
 
 
-def without_stop(text: str, arguments: Sequence[Any]) -> str:
-    """A text without a stop sequence at its end, which some servers leave there.
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What a document's first request says of the texts that answer it.
 
-    lm-eval cuts the texts of a Hugging Face model there, and most servers do.
-
-    Args:
-        arguments: lm-eval's, of the request.
+    Attributes:
+        stops: sequences at which a text ends.
+        shows_prompt: False where the document's prompt stands in its place.
+        thinking_open: its prompt ends in a thinking part.
+        drawn: a text is drawn at a temperature above 0.
     """
-    *_, options = [None, *arguments]
-    until = options.get("until") if isinstance(options, dict) else None
-    stops = [until] if isinstance(until, str) else until if isinstance(until, list) else []
-    ends = [stop for stop in stops if isinstance(stop, str) and stop and text.endswith(stop)]
-    return text.removesuffix(max(ends, key=len)) if ends else text
+
+    stops: tuple[str, ...] = ()
+    shows_prompt: bool = True
+    thinking_open: bool = False
+    drawn: bool = False
+
+    def without_stop(self, text: str) -> str:
+        """A text without a stop sequence at its end, which some servers leave there.
+
+        lm-eval cuts the texts of a Hugging Face model there, and most servers do.
+        """
+        if not text.endswith(self.stops):
+            return text
+        return text.removesuffix(max(filter(text.endswith, self.stops), key=len))
 
 
-def first_arguments(asked: Value) -> list[Any]:
-    """lm-eval's arguments of a document's first request; [] where they are not shown."""
+def read_request(asked: Value) -> GenerationRequest:
+    """Read lm-eval's arguments of a document's first request; nothing where they are not shown."""
     if not isinstance(asked, (list, tuple)) or not asked or not isinstance(asked[0], str):
-        return []
+        return _NOT_SHOWN
     return _read_arguments(asked[0])
+
+
+_NOT_SHOWN = GenerationRequest()
 
 
 # The candidate's are mostly the base's, which were read just before.
 @lru_cache(maxsize=64)
-def _read_arguments(written: str) -> list[Any]:
+def _read_arguments(written: str) -> GenerationRequest:
     try:
         arguments = json.loads(written)
     except ValueError:
-        return []
-    return arguments if isinstance(arguments, list) else []
+        return _NOT_SHOWN
+    if not isinstance(arguments, list) or not arguments:
+        return _NOT_SHOWN
+    prompt = arguments[0]
+    options = arguments[-1] if isinstance(arguments[-1], dict) else {}
+    until = options.get("until")
+    stops = [until] if isinstance(until, str) else until if isinstance(until, list) else []
+    return GenerationRequest(
+        stops=tuple(stop for stop in stops if isinstance(stop, str) and stop),
+        shows_prompt=prompt is not None,
+        thinking_open=isinstance(prompt, str) and leaves_thinking_open(prompt),
+        drawn=_is_drawn(options),
+    )
 
 
 def _expected(doc: Value) -> ExpectedAnswer | None:
@@ -112,16 +138,8 @@ def _expected(doc: Value) -> ExpectedAnswer | None:
     return None if request is None else ExpectedAnswer.of_request(request)
 
 
-def _is_asked_to_think(arguments: Sequence[Any]) -> bool:
-    """Whether the prompt of a document's first request ends in a thinking part."""
-    prompt = next(iter(arguments), None)
-    return isinstance(prompt, str) and thinking_of(prompt) == "open"
-
-
-def _is_drawn(arguments: Sequence[Any]) -> bool:
-    """Whether the text for a document's first request is drawn at a temperature above 0."""
-    *_, options = [None, *arguments]
-    if not isinstance(options, dict) or options.get("do_sample") is False:
+def _is_drawn(options: Mapping[str, Any]) -> bool:
+    if options.get("do_sample") is False:
         return False
     temperature = options.get("temperature")
     if isinstance(temperature, (int, float)):

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.stats.contributions import Contributions, TaskContributions
 from evalguard.stats.drift import Drift
-from evalguard.stats.flip_units import Document
 from evalguard.stats.moments import exact_sum
 
 _SHOWN = 5
@@ -44,12 +43,13 @@ def _ranked(values: NDArray[np.float64], of: Contributions) -> NDArray[np.int64]
 def _shown(
     values: NDArray[np.float64], order: NDArray[np.int64], of: Contributions
 ) -> tuple[InfluentialDocument, ...]:
-    documents = [(part.task, doc_id) for part in of.parts for doc_id in part.doc_ids.tolist()]
+    doc_ids = np.concatenate([part.doc_ids for part in of.parts])
+    ends = np.cumsum([len(part.doc_ids) for part in of.parts])
     total = of.total
     return tuple(
         InfluentialDocument(
-            task=documents[position][0],
-            doc_id=documents[position][1],
+            task=of.parts[int(np.searchsorted(ends, position, side="right"))].task,
+            doc_id=int(doc_ids[position]),
             contribution=float(values[position]) / of.unit,
             share=float(values[position]) / total if total else None,
         )
@@ -101,7 +101,7 @@ class LossSpread:
     half: int
     tied: int
     free: int
-    named: tuple[Document, ...] = ()
+    named: tuple[tuple[str, int], ...] = ()
 
     @property
     def text(self) -> str:

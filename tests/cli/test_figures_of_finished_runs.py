@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from small_world import Ran, run_here
-from written_runs import WrittenRun, texts_of, write_finished_runs, write_texts
+from written_runs import WrittenRun, rehash, texts_of, write_finished_runs, write_texts
 
 
 @pytest.fixture
@@ -43,3 +43,23 @@ def test_what_finished_runs_do_not_say_is_failed(compare: Callable[..., Any]) ->
     (cut,) = (one for one in done.document["gate"]["limits"] if one["metric"] == "cut")
     assert cut["state"] == "failed"
     assert "name the model itself" in cut["reason"]
+
+
+def test_thoughts_that_a_prompt_of_a_finished_run_opens_have_to_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def ask_to_think(base: WrittenRun, candidate: WrittenRun) -> None:
+        for run, ending in ((base, "</think>\n#### 7"), (candidate, "and so on")):
+            rows = run.tasks["numbers"].rows
+            write_texts(run.tasks["numbers"], [f"So, {ending}"] * (len(rows) // 2))
+            for row in run.tasks["numbers"].rows:
+                row["arguments"]["gen_args_0"]["arg_0"] += "<think>\n"
+                rehash(row)
+
+    folders = write_finished_runs(tmp_path, ask_to_think)
+    sides = ("--base", folders[0], "--cand", folders[1], "--output-path", tmp_path / "reports")
+    done = run_here(
+        ["compare", *sides, "--json", "--quiet", "--gate-metric", "unclosed_thinking=0"], capfd
+    )
+    (limit,) = (o for o in done.document["gate"]["limits"] if o["metric"] == "unclosed_thinking")
+    assert (done.code, limit["state"], limit["value"]) == (1, "regressed", 1.0)

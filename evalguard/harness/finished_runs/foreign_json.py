@@ -71,7 +71,8 @@ def _parsed_line(line: bytes, path: Path, *, above: int) -> Any:
     reader refuses is read by Python's own, which has the last word on what is damaged, too.
     """
     shape = line.translate(_SHAPE)
-    if _LONG_NUMBER not in shape and shape.count(b"[") < _MANY_BRACKETS:
+    few = len(line) < _MANY_BRACKETS or shape.count(b"[") < _MANY_BRACKETS
+    if few and _LONG_NUMBER not in shape:
         try:
             return orjson.loads(line)
         except orjson.JSONDecodeError:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import orjson
+
 from evalguard.core.document_fields import DocumentFields, read_labels
 from evalguard.core.documents.columns import DocumentColumns
 
@@ -41,9 +43,17 @@ class WrittenLabels(Mapping[str, Mapping[int, str]]):
     def _labels(self) -> Mapping[str, Mapping[int, str]]:
         if self._read is None:
             ids = self._documents.columns["doc_id"]
-            told = zip(ids, map(json.loads, _written(self._documents)), strict=True)
+            told = zip(ids, map(_read, _written(self._documents)), strict=True)
             self._read = read_labels(told)
         return self._read
+
+
+def _read(written: str) -> Any:
+    """A document, by the faster reader where it takes what is written."""
+    try:
+        return orjson.loads(written)
+    except orjson.JSONDecodeError:  # NaN, infinities, halves of characters
+        return json.loads(written)
 
 
 def _written(documents: DocumentColumns) -> Any:

@@ -96,13 +96,13 @@ def read_answers(
     """Read a line's ``resps``; lm-eval writes numbers as text or as they are."""
     told = responses if isinstance(responses, list) else []
     if told and len(requests) <= len(told):  # as lm-eval writes nearly all of them
+        none = [None] * len(told)
+        if not choosing.asks_likelihoods and _is_texts(told, requests):
+            return Answered(none, none, [one[0] for one in told], True, False, ())
         likely = _read_pairs(told)
         if likely is not None:
             checked = likely[0] if choosing.asks_likelihoods else ()
-            return Answered(*likely, [None] * len(told), True, False, checked)
-        if not choosing.asks_likelihoods and _is_texts(told, requests):
-            none = [None] * len(told)
-            return Answered(none, none, [one[0] for one in told], True, False, ())
+            return Answered(*likely, none, True, False, checked)
     answers = [
         _answer(
             shortened(requests[n], prompt) if n < len(requests) else None,

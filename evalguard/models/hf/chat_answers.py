@@ -15,7 +15,7 @@ from evalguard.core.chat_requests import (
     read_chat_request,
     take_chat_fields,
 )
-from evalguard.core.rendered_prompt import thinking_of
+from evalguard.core.rendered_prompt import leaves_thinking_open
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
 from evalguard.core.thinking import find_thinking
@@ -203,7 +203,7 @@ class ChatAnswers:
 
 def _thinks_on(prompt: str, text: str) -> bool:
     """Whether a text never closes the thinking part that its prompt has opened."""
-    part = find_thinking(text, is_open=True) if thinking_of(prompt) == "open" else None
+    part = find_thinking(text, is_open=True) if leaves_thinking_open(prompt) else None
     return part is not None and not part.is_closed
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from evalguard.core.documents.columns import pair_columns
 from evalguard.core.settings import Value
-from evalguard.harness.read_answers import first_arguments, without_stop
+from evalguard.harness.read_answers import read_request
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.stats.judgement import MetricComparison, judge_equal_answers
 
@@ -57,9 +57,9 @@ def models_differ(
 def _texts_differ(one: Value, other: Value, asked: Value) -> bool:
     if one == other or not any(text is not None for text in _values(one)):
         return False
-    arguments = first_arguments(asked)
+    request = read_request(asked)
     ours, theirs = (
-        [without_stop(text, arguments) if isinstance(text, str) else text for text in _values(side)]
+        [request.without_stop(text) if isinstance(text, str) else text for text in _values(side)]
         for side in (one, other)
     )
     return ours != theirs

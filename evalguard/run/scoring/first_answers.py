@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evalguard.core.answer_figures import WrittenAnswer, measure_figure
-from evalguard.core.rendered_prompt import thinking_of
+from evalguard.core.rendered_prompt import leaves_thinking_open
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import LENGTH_NAMES, Request, Response, Scorer
 from evalguard.errors import EvaluationError
@@ -230,7 +230,7 @@ def _written(request: Request, one: Response) -> WrittenAnswer:
         ended=one.ended,
         message=one.message,
         tokens=one.generated,
-        thinking_open=thinking_of(str(request.arguments[0])) == "open",
+        thinking_open=leaves_thinking_open(str(request.arguments[0])),
     )
 
 

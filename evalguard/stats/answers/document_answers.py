@@ -82,17 +82,21 @@ def figure_pairs(
 ) -> list[tuple[float | None, float | None]]:
     """Figures of both models' answers to a document; of a paired one the base's is 0.
 
-    As ``figure_value`` and ``paired_figure_value``; answers are taken apart once for all of them.
+    As ``figure_value`` and ``paired_figure_value``; answers are taken apart once for all of them,
+    and equal ones measured once.
     """
-    ours, theirs = base.written, candidate.written
+    are_equal = base == candidate
+    ours = base.written
+    theirs = ours if are_equal else candidate.written
     found: list[tuple[float | None, float | None]] = []
     for name in names:
         if FIGURES[name].paired:
             value = _paired_value(name, ours, theirs)
             found.append((None if value is None else 0.0, value))
         else:
-            values = _value(name, ours, base.expected), _value(name, theirs, candidate.expected)
-            found.append(values)
+            value = _value(name, ours, base.expected)
+            other = value if are_equal else _value(name, theirs, candidate.expected)
+            found.append((value, other))
     return found
 
 

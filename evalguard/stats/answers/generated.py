@@ -115,22 +115,22 @@ _FIGURES = tuple(
 
 
 class _FigureTally:
-    """Figures of both models' answers, document by document; NaN where one is not known."""
+    """Figures of both models' answers, document by document; those of many are often the same."""
 
     def __init__(self) -> None:
-        self._values = {name: (array("d"), array("d")) for name in _FIGURES}
+        self._numbers: dict[tuple[tuple[float | None, float | None], ...], int] = {}
+        self._of_documents = array("q")
 
     def add(self, base: DocumentAnswers, candidate: DocumentAnswers) -> None:
         """Take in the next document's answers."""
-        found = figure_pairs(_FIGURES, base, candidate)
-        for (ours, theirs), (one, other) in zip(self._values.values(), found, strict=True):
-            ours.append(math.nan if one is None else one)
-            theirs.append(math.nan if other is None else other)
+        found = tuple(figure_pairs(_FIGURES, base, candidate))
+        self._of_documents.append(self._numbers.setdefault(found, len(self._numbers)))
 
     def compare(self, pairs: _Pairs) -> Iterator[FigureComparison]:
         """Each figure that is known of some documents, over these."""
-        for name, sides in self._values.items():
-            ours, theirs = map(np.array, sides)
+        found = np.array([*self._numbers], dtype=np.float64)  # None is NaN
+        for number, name in enumerate(_FIGURES):
+            ours, theirs = found[self._of_documents, number].T
             known = ~(np.isnan(ours) | np.isnan(theirs))
             if not known.any():
                 continue
@@ -254,9 +254,11 @@ class _Pairs:
 
     def share(self, hits: Sequence[bool]) -> Figure:
         """Share of the documents, exact binomial of the effective number of clusters."""
-        labels = self.labels(self.doc_ids) or tuple(map(str, self.doc_ids.tolist()))
-        sums = cluster_sums(np.array(hits, dtype=np.float64), None, labels)
-        share = Share(hits=sums.values, positions=sums.weights)
+        values, labels = np.array(hits, dtype=np.float64), self.labels(self.doc_ids)
+        share = Share(hits=values, positions=np.ones_like(values))
+        if labels:
+            sums = cluster_sums(values, None, labels)
+            share = Share(hits=sums.values, positions=sums.weights)
         if len(self.doc_ids) < 2:
             return Figure(value=share.value)
         return Figure(value=share.value, interval=share.interval(confidence=self.confidence))
