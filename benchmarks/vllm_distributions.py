@@ -164,14 +164,14 @@ def render(found: dict[str, dict[str, Any]]) -> str:
     lines += [
         "",
         "**Memory on the worker**: at most 64 MiB of logits at a time (one row, where that is "
-        "more), three times as much with log-probabilities and their copy in main memory, and some "
-        "MB of float64 while they are reduced; beside them what a block keeps: T x k x 8 bytes for "
-        "T scored tokens. Beyond what vLLM's own log-probabilities had taken, the largest resident "
+        "more), twice as much with log-probabilities, and some MB while they are reduced; beside "
+        "them what a block keeps: T x k x 8 bytes for T scored tokens. Beyond what vLLM's own "
+        "log-probabilities had taken, the largest resident "
         "memory of the process grew by " + " and ".join(f"{value:.0f} MB" for value in grown) + ".",
         "",
-        "Distributions are reduced by numpy on one core, as those of Hugging Face models are: "
-        "the larger the model for its vocabulary, the less they cost. On a GPU, where the model "
-        "takes less of the time, the ratio is larger; it was not measured.",
+        "On a CPU numpy reduces distributions on one core, as those of Hugging Face models: the "
+        "larger the model for its vocabulary, the less they cost. On a GPU torch reduces them "
+        "there; that was not measured.",
         "",
     ]
     return "\n".join(lines)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.logprob_rows import (
-    Float,
-    Row,
-)
+from evalguard.core.logprob_rows import Float
+from evalguard.core.row_tails import RowTails
+from evalguard.core.top_tokens import Ids
 
 # Near: log ratios up to 1, in every kept token and in all that is known of the tail.
 NEAR = 1.0
@@ -22,14 +21,14 @@ NEAR = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistributionTail:
-    """The tails of one piece of the positions; probabilities are renormalised.
+    """The tails of T positions; probabilities are renormalised.
 
     Attributes:
         p_mass, q_mass: of base and candidate, shape (T,).
         cap: the base's smallest kept probability, shape (T,).
-        log_q: the candidate's log-probabilities, as given, +inf at kept tokens, shape (T, V).
-        log_q_sums: what ``log_q`` is to be renormalised by, shape (T,).
-        largest_q: the largest of the candidate's probabilities, shape (T,).
+        full: how many tokens the base's tail can fill up to the cap, see :func:`count_full`.
+        rows: what the candidate's rows say of the tail, as given: not renormalised.
+        log_q_sums: what they are to be renormalised by, shape (T,).
         draws: log(p / q) of m tokens drawn from the base's tail, each with its probability, shape
             (T, m); anything where ``p_mass`` is 0.
         full_support: whether all p_i > 0, shape (T,).
@@ -39,9 +38,9 @@ class DistributionTail:
     p_mass: Float
     q_mass: Float
     cap: Float
-    log_q: Row
+    full: Ids
+    rows: RowTails
     log_q_sums: Float
-    largest_q: Float
     draws: Float
     full_support: NDArray[np.bool_]
     near: NDArray[np.bool_]
@@ -52,12 +51,9 @@ class DistributionTail:
 
     def largest(self) -> Float:
         """The supremum, see :func:`largest_tail`; shape (T,)."""
-        cap, mass = self.cap, self.p_mass
-        tails = [
-            largest_tail(row[row < np.inf], float(mass[i]), float(cap[i])) + float(mass[i] * shift)
-            for i, (row, shift) in enumerate(zip(self.log_q, self.log_q_sums, strict=True))
-        ]
-        return np.array(tails)
+        with np.errstate(invalid="ignore"):  # rows that are no distribution
+            shifts = self.p_mass * self.log_q_sums
+        return largest_tail(self.rows, self.full, self.p_mass, self.cap) + shifts
 
     def estimate(self) -> Float:
         """The unbiased estimate from the draws, shape (T,).
@@ -78,7 +74,9 @@ class DistributionTail:
 
     def _controlled(self) -> NDArray[np.bool_]:
         limit = math.exp(NEAR)
-        near: NDArray[np.bool_] = self.near & (self.largest_q <= limit * self.cap)
+        with np.errstate(invalid="ignore"):
+            largest_q = np.exp(self.rows.largest - self.log_q_sums)
+        near: NDArray[np.bool_] = self.near & (largest_q <= limit * self.cap)
         near &= self.q_mass <= limit * self.p_mass
         near &= self.full_support & (self.p_mass > 0.0)
         return near
@@ -94,30 +92,32 @@ def smallest_tail(p_mass: Float, q_mass: Float) -> Float:
     return np.where(p_mass == 0.0, 0.0, tails)
 
 
-def largest_tail(log_q: Row, mass: float, cap: float) -> float:
-    """sup of sum p_i log(p_i / q_i) over 0 <= p_i <= cap with sum p_i = mass.
+def count_full(mass: Float, cap: Float, tokens: int) -> Ids:
+    """How many of a tail's ``tokens`` hold their cap where ``mass`` is put on few; shape (T,)."""
+    known = (mass > 0.0) & (cap > 0.0)
+    ratios = np.divide(mass, cap, out=np.zeros_like(mass), where=known)
+    return np.minimum(ratios, tokens).astype(np.int64)
+
+
+def largest_tail(rows: RowTails, full: Ids, mass: Float, cap: Float) -> Float:
+    """sup of sum p_i log(p_i / q_i) over 0 <= p_i <= cap with sum p_i = mass; nats, shape (T,).
 
     The sum is convex in p, so that its maximum lies at a vertex: every p_i is 0 or cap, but one
     that takes the remainder. Of these vertices the one with the most mass on the smallest q_i is
     the largest (rearrangement). It is attained, so that no smaller bound holds for all tails.
+    It is inf where the tail may lie on a token that the candidate cannot say.
 
     Args:
-        log_q: log-probabilities of the tail's tokens under the candidate, shape (n,).
-        mass: at most n * cap; NaN gives NaN.
+        rows: of the candidate; ``least_sum`` is that of ``full`` tokens.
+        full: of :func:`count_full`.
+        mass: at most the tail's tokens * cap; NaN gives NaN.
         cap: above 0 where ``mass`` is.
-
-    Returns:
-        The bound in nats; inf where the tail may lie on a token that the candidate cannot say.
     """
-    n = log_q.shape[0]
-    if mass == 0.0 or n == 0 or not mass <= math.inf:
-        return 0.0 * mass
-    full = min(int(mass / cap), n)
-    smallest = np.partition(log_q, min(full, n - 1)).astype(np.float64)
-    total = 0.0
-    if full > 0:
-        total = full * cap * math.log(cap) - cap * float(smallest[:full].sum())
-    rest = mass - full * cap
-    if rest > 0.0 and full < n:
-        total += rest * (math.log(rest) - float(smallest[full]))
-    return total
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at_cap = np.where(full > 0, full * cap * np.log(cap) - cap * rows.least_sum, 0.0)
+        rest = mass - full * cap
+        others = rest > 0.0
+        others &= rows.next_least < np.inf  # of kept tokens: the tail is full
+        last = np.where(others, rest * (np.log(rest) - rows.next_least), 0.0)
+    totals: Float = np.where(mass > 0.0, at_cap + last, 0.0 * mass)
+    return totals

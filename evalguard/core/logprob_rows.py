@@ -23,15 +23,24 @@ def check_rows(rows: Row, token_ids: NDArray[np.int64], *, side: str) -> Row:
     Raises:
         ValueError: for another shape or dtype, or a token id outside the vocabulary.
     """
-    if rows.ndim != 2 or rows.shape[1] == 0:
-        raise ValueError(f"{side}: rows must have the shape (positions, vocabulary), {rows.shape}")
     if rows.dtype not in (np.float32, np.float64):
         raise ValueError(f"{side}: rows must be float32 or float64, not {rows.dtype}")
-    if token_ids.shape != (rows.shape[0],):
-        raise ValueError(f"{side}: {rows.shape[0]} rows for {token_ids.shape} token ids")
-    if token_ids.size and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < rows.shape[1]:
-        raise ValueError(f"{side}: a scored token is outside the {rows.shape[1]} tokens of the row")
+    check_shape(rows.shape, token_ids, side=side)
     return rows
+
+
+def check_shape(shape: tuple[int, ...], token_ids: NDArray[np.int64], *, side: str) -> None:
+    """Check the shape of rows, wherever they are, against their T scored tokens.
+
+    Raises:
+        ValueError: not (T, V), or a token id outside the vocabulary.
+    """
+    if len(shape) != 2 or shape[1] == 0:
+        raise ValueError(f"{side}: rows must have the shape (positions, vocabulary), {shape}")
+    if token_ids.shape != (shape[0],):
+        raise ValueError(f"{side}: {shape[0]} rows for {token_ids.shape} token ids")
+    if token_ids.size and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < shape[1]:
+        raise ValueError(f"{side}: a scored token is outside the {shape[1]} tokens of the row")
 
 
 def longest_piece(vocabulary: int) -> int:

@@ -21,17 +21,11 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.distribution_tail import NEAR, DistributionTail
+from evalguard.core.distribution_tail import NEAR, DistributionTail, count_full
 from evalguard.core.divergence import TOP_K, Divergence
-from evalguard.core.logprob_rows import (
-    Float,
-    at_tokens,
-    check_rows,
-    log_ratios,
-    log_sums,
-    pieces,
-)
-from evalguard.core.top_tokens import NO_TOKEN, shared_tokens, top_tokens
+from evalguard.core.logprob_rows import Float, log_ratios, log_sums
+from evalguard.core.row_tails import LogprobRows, as_rows, no_tails
+from evalguard.core.top_tokens import NO_TOKEN, shared_tokens
 
 # Draws from the tail at every position, from which KL is estimated without bias.
 SAMPLES = 8
@@ -78,7 +72,7 @@ class Reference:
 
 
 def reference(
-    logprobs: NDArray[np.float32],
+    logprobs: NDArray[np.float32] | LogprobRows,
     token_ids: NDArray[np.int64],
     *,
     top_k: int,
@@ -96,54 +90,37 @@ def reference(
     Raises:
         ValueError: for arrays that do not fit, or rows that are no log-probabilities.
     """
-    check_rows(logprobs, token_ids, side="reference")
-    if logprobs.dtype != np.float32:
+    if isinstance(logprobs, np.ndarray) and logprobs.dtype == np.float64:
         raise ValueError(f"a reference keeps float32 log-probabilities, not {logprobs.dtype}")
+    rows = as_rows(logprobs, token_ids, side="reference")
     if top_k < 1 or samples < 1:
         raise ValueError(f"top_k and samples must be at least 1, not {top_k} and {samples}")
-    positions, vocabulary = logprobs.shape
+    positions, vocabulary = rows.shape
     k = min(top_k, vocabulary)
-    top_ids = top_tokens(logprobs, k)
-    tail_mass, full_support = np.empty(positions), np.empty(positions, dtype=np.bool_)
-    sample_ids = np.empty((positions, samples), dtype=np.int32)
-    draws = np.random.default_rng(seed)
-    for piece in pieces(positions, vocabulary):
-        p = np.exp(logprobs[piece].astype(np.float64))
-        unsound = np.isnan(log_sums(p.sum(axis=1), side="reference"))
-        np.put_along_axis(p, top_ids[piece], 0.0, axis=1)
-        tail_mass[piece] = np.where(unsound, np.nan, p.sum(axis=1))
-        full_support[piece] = np.count_nonzero(p, axis=1) == vocabulary - k
-        sample_ids[piece] = _draw(p, draws.random((p.shape[0], samples)))
-    top_ids[np.isnan(tail_mass)] = NO_TOKEN
-    drawn = np.take_along_axis(logprobs, np.maximum(sample_ids, 0).astype(np.int64), axis=1)
+    top_ids = rows.top(k)
+    kept = np.maximum(top_ids, 0)
+    top_logprobs = rows.at(kept)
+    tails = rows.draw(kept, np.random.default_rng(seed).random((positions, samples)))
+    with np.errstate(over="ignore"):
+        sums = np.exp(top_logprobs).sum(axis=1) + tails.mass
+    unsound = np.isnan(log_sums(sums, side="reference"))
+    top_ids[unsound] = NO_TOKEN
+    drawn = rows.at(np.maximum(tails.ids, 0).astype(np.int64))
     return Reference(
         token_ids=token_ids,
-        token_logprobs=at_tokens(logprobs, token_ids[:, None])[:, 0],
+        token_logprobs=rows.at(token_ids[:, None])[:, 0],
         vocabulary_size=vocabulary,
         top_ids=top_ids.astype(np.int32),
-        top_logprobs=np.take_along_axis(logprobs, np.maximum(top_ids, 0), axis=1),
-        tail_mass=tail_mass,
-        full_support=full_support,
-        sample_ids=sample_ids,
-        sample_logprobs=np.where(sample_ids == NO_TOKEN, np.float32(-np.inf), drawn),
+        top_logprobs=top_logprobs.astype(np.float32),
+        tail_mass=np.where(unsound, np.nan, tails.mass),
+        full_support=tails.full_support,
+        sample_ids=tails.ids,
+        sample_logprobs=np.where(tails.ids == NO_TOKEN, -np.inf, drawn).astype(np.float32),
     )
 
 
-def _draw(p: Float, uniforms: Float) -> NDArray[np.int32]:
-    """Token ids drawn in proportion to each row of ``p``; -1 for a row without any mass."""
-    cumulated = np.cumsum(p, axis=1)
-    ids = np.full(uniforms.shape, NO_TOKEN, dtype=np.int32)
-    for row, uniform, chosen in zip(cumulated, uniforms, ids, strict=True):
-        if row[-1] > 0.0 and np.isfinite(row[-1]):
-            # The first token whose cumulated mass is above u; the largest u may round to the end.
-            last = np.searchsorted(row, row[-1], side="left")
-            found = np.searchsorted(row, uniform * row[-1], side="right")
-            chosen[:] = np.minimum(found, last)
-    return ids
-
-
 def divergence_from(
-    kept: Reference, candidate: NDArray[np.float32], *, top_k: int = TOP_K
+    kept: Reference, candidate: NDArray[np.float32] | LogprobRows, *, top_k: int = TOP_K
 ) -> Divergence:
     """Compare a candidate's distributions with what was kept of the base's.
 
@@ -159,20 +136,18 @@ def divergence_from(
     Raises:
         ValueError: for arrays that do not fit, or rows that are no log-probabilities.
     """
-    check_rows(candidate, kept.token_ids, side="candidate")
-    positions, vocabulary = candidate.shape
+    rows = as_rows(candidate, kept.token_ids, side="candidate")
+    vocabulary = rows.shape[1]
     if vocabulary != kept.vocabulary_size:
         raise ValueError(f"{vocabulary} tokens for a reference of {kept.vocabulary_size}")
-    kl, low, high = (np.empty(positions) for _ in range(3))
-    for piece in pieces(positions, vocabulary):
-        kl[piece], low[piece], high[piece] = _bounded(kept, candidate, piece)
     everything = kept.top_ids.shape[1] == vocabulary
     k = min(top_k, kept.top_ids.shape[1])
-    base_top, candidate_top = kept.top_ids[:, :k].astype(np.int64), top_tokens(candidate, k)
+    base_top, candidate_top = kept.top_ids[:, :k].astype(np.int64), rows.top(k)
+    kl, low, high = _bounded(kept, rows)
     return Divergence(
         token_ids=kept.token_ids,
         base_logprobs=kept.token_logprobs,
-        candidate_logprobs=at_tokens(candidate, kept.token_ids[:, None])[:, 0],
+        candidate_logprobs=rows.at(kept.token_ids[:, None])[:, 0],
         kl=np.maximum(kl, 0.0) if everything else kl,
         kl_low=None if everything else low,
         kl_high=None if everything else high,
@@ -183,35 +158,37 @@ def divergence_from(
     )
 
 
-def _bounded(
-    kept: Reference, candidate: NDArray[np.float32], piece: slice
-) -> tuple[Float, Float, Float]:
-    """Estimate, low and high of KL, of one piece of the positions.
+def _bounded(kept: Reference, rows: LogprobRows) -> tuple[Float, Float, Float]:
+    """Estimate, low and high of KL, shape (T,) each.
 
     Base and candidate go through the same sums, so that a model against itself gives exactly 0.
     """
-    rows = candidate[piece]
-    top = np.maximum(kept.top_ids[piece], 0).astype(np.int64)
-    tail_log_q = rows.copy()
-    np.put_along_axis(tail_log_q, top, -np.inf, axis=1)
-    q_tail = np.exp(tail_log_q.astype(np.float64)).sum(axis=1)
-    log_p, log_q = kept.top_logprobs[piece].astype(np.float64), at_tokens(rows, top)
-    p_sums = log_sums(np.exp(log_p).sum(axis=1) + kept.tail_mass[piece], side="reference")
-    q_sums = log_sums(np.exp(log_q).sum(axis=1) + q_tail, side="candidate")
-    p, shifts = np.exp(log_p - p_sums[:, None]), (p_sums - q_sums)[:, None]
+    positions, vocabulary = rows.shape
+    k = kept.top_ids.shape[1]
+    # Of a row that is no distribution none is known: k tokens, each once, so that q sums to 1.
+    top = np.where(kept.top_ids == NO_TOKEN, np.arange(k), kept.top_ids).astype(np.int64)
+    log_p, log_q = kept.top_logprobs.astype(np.float64), rows.at(top)
+    p_sums = log_sums(np.exp(log_p).sum(axis=1) + kept.tail_mass, side="reference")
+    p = np.exp(log_p - p_sums[:, None])
+    p_mass, cap = kept.tail_mass / np.exp(p_sums), p[:, -1]
+    full = count_full(p_mass, cap, vocabulary - k)
+    tails = rows.tails(top, full) if k < vocabulary else no_tails(positions)
+    with np.errstate(over="ignore"):
+        q_sums = log_sums(np.exp(log_q).sum(axis=1) + tails.mass, side="candidate")
+    shifts = (p_sums - q_sums)[:, None]
     ratios = log_ratios(log_p, log_q, p) - np.where(p == 0.0, 0.0, shifts)
-    largest_q = np.exp(tail_log_q.max(axis=1) - q_sums)
-    np.put_along_axis(tail_log_q, top, np.inf, axis=1)
-    drawn = np.maximum(kept.sample_ids[piece], 0).astype(np.int64)
+    drawn = rows.at(np.maximum(kept.sample_ids, 0).astype(np.int64))
+    with np.errstate(invalid="ignore"):  # -inf - -inf, where nothing was drawn
+        draws = kept.sample_logprobs - drawn - shifts
     tail = DistributionTail(
-        p_mass=kept.tail_mass[piece] / np.exp(p_sums),
-        q_mass=q_tail / np.exp(q_sums),
-        cap=p[:, -1],
-        log_q=tail_log_q,
+        p_mass=p_mass,
+        q_mass=tails.mass / np.exp(q_sums),
+        cap=cap,
+        full=full,
+        rows=tails,
         log_q_sums=q_sums,
-        largest_q=largest_q,
-        draws=kept.sample_logprobs[piece] - at_tokens(rows, drawn) - shifts,
-        full_support=kept.full_support[piece],
+        draws=draws,
+        full_support=kept.full_support,
         near=np.max(np.abs(ratios), axis=1) <= NEAR,
     )
     with np.errstate(invalid="ignore"):

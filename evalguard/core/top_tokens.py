@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.logprob_rows import Float, Row
+from evalguard.core.logprob_rows import Row
 
 Ids = NDArray[np.int64]
 
@@ -22,7 +24,8 @@ def top_tokens(rows: Row, k: int) -> Ids:
     A row that holds NaN has no most probable token: all -1.
 
     The k-th largest of the maxima of blocks of tokens is at most the k-th largest value, so that
-    only the few tokens at or above it need sorting.
+    only the few tokens at or above it need sorting. Where k blocks are many of all, the k-th
+    largest value itself is found.
 
     Args:
         rows: shape (T, V), no matter whether logits or log-probabilities.
@@ -33,12 +36,19 @@ def top_tokens(rows: Row, k: int) -> Ids:
     step = max(1, _AT_ONCE // vocabulary)
     for start in range(0, positions, step):
         part = rows[start : start + step]
-        maxima = _maxima(part)
-        floors = _floors(maxima, k)
-        for row, own, floor, top in zip(part, maxima, floors, tops[start:], strict=False):
-            if floor == floor:  # not NaN
-                found = _at_least(row, own, floor)
-                top[:] = found[np.argsort(-row[found], kind="stable")[:k]]
+        if k == 1:
+            best = part.argmax(axis=1)
+            sound = ~np.isnan(part[np.arange(len(part)), best])
+            tops[start : start + step, 0] = np.where(sound, best, NO_TOKEN)
+            continue
+        few = vocabulary < 4 * k * _BLOCK
+        row, token = _at_least_itself(part, k) if few else _at_least_in_blocks(part, k)
+        value = part[row, token]
+        order = np.lexsort((token, -value, row))
+        counts = np.bincount(row, minlength=len(part))
+        found = np.flatnonzero(counts)
+        first = np.cumsum(counts) - counts
+        tops[start + found] = token[order[first[found, None] + np.arange(k)]]
     return tops
 
 
@@ -49,27 +59,31 @@ def shared_tokens(one: Ids, other: Ids) -> Ids:
     return counts
 
 
-def _floors(maxima: Row, k: int) -> Float:
-    """A lower bound of each row's k-th largest value; NaN for a row that holds NaN."""
+def _at_least_itself(rows: Row, k: int) -> tuple[Ids, Ids]:
+    """Rows and tokens as probable as the k-th of their row; none of a row that holds NaN."""
+    last = rows.shape[1] - k
+    floors: Any = np.partition(rows, last, axis=1)[:, last]
+    floors[np.isnan(rows.max(axis=1))] = np.nan
+    row, token = np.nonzero(rows >= floors[:, None])
+    return row, token
+
+
+def _at_least_in_blocks(rows: Row, k: int) -> tuple[Ids, Ids]:
+    """Rows and tokens as probable as a lower bound of the k-th; only their blocks are read."""
+    blocks = rows.shape[1] // _BLOCK
+    maxima = _maxima(rows)
     last = maxima.shape[1] - k
-    floors = np.full(maxima.shape[0], -np.inf)
-    if last >= 0:
-        floors[:] = np.partition(maxima, last, axis=1)[:, last]
+    floors: Any = np.partition(maxima, last, axis=1)[:, last]
     floors[np.isnan(maxima.max(axis=1))] = np.nan
-    return floors
-
-
-def _at_least(row: Row, maxima: Row, floor: float) -> Ids:
-    """Tokens of a row that are as probable as ``floor``, ascending; only their blocks are read."""
-    blocks = len(row) // _BLOCK
-    largest = np.flatnonzero(maxima >= floor)
-    inside = largest[largest < blocks]
-    tokens = (np.arange(_BLOCK)[:, None] * blocks + inside).ravel()
-    found: Ids = tokens[row[tokens] >= floor]
-    if len(inside) < len(largest):  # of those left over, which stand for themselves
-        found = np.concatenate([found, largest[len(inside) :] + (_BLOCK - 1) * blocks])
-    found.sort()
-    return found
+    row, block = np.nonzero(maxima >= floors[:, None])
+    inside = block < blocks
+    left_over = ~inside
+    own, tokens = row[inside], np.arange(_BLOCK) * blocks + block[inside, None]
+    pair, place = np.nonzero(rows[own[:, None], tokens] >= floors[own, None])
+    return (
+        np.concatenate([own[pair], row[left_over]]),
+        np.concatenate([tokens[pair, place], block[left_over] + (_BLOCK - 1) * blocks]),
+    )
 
 
 def _maxima(rows: Row) -> Row:

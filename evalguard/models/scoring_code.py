@@ -23,7 +23,7 @@ SCORING = (
     "core/documents/likelihoods.py", "core/documents/rescoring.py", "core/early_end.py",
     "core/generated_tokens.py", "core/gguf_parts.py", "core/logprob_rows.py",
     "core/module_names.py", "core/plain.py", "core/redaction.py", "core/reference.py",
-    "core/refused_writes.py", "core/rendered_prompt.py", "core/score_items.py",
+    "core/refused_writes.py", "core/rendered_prompt.py", "core/row_tails.py", "core/score_items.py",
     "core/scored_positions.py", "core/scorer.py", "core/scores.py", "core/secret_shapes.py",
     "core/settings.py", "core/shown_tokens.py", "core/task_group.py", "core/thinking.py",
     "core/token_windows.py", "core/top_tokens.py", "errors.py", "harness", "models",

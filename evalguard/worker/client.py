@@ -192,6 +192,11 @@ class WorkerScorer:
         doing = f"scoring {_describe_requests(requests)}"
         return list(self._one_each(requests, self._scored("score", requests, doing)))
 
+    def count_cached_tokens(self) -> int | None:
+        """Tokens of prompts that its engine took from its cache; see ``CachingScorer``."""
+        told = self._line.call("count_cached_tokens", None, doing="counting cached tokens")
+        return cast("int | None", told)
+
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int
     ) -> tuple[list[Response], list[Reference | None]]:

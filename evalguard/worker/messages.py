@@ -47,7 +47,7 @@ from evalguard.worker.wire_types import (
 )
 
 # Raised with every change of what is said, or of what it means.
-PROTOCOL = 7
+PROTOCOL = 8
 
 CallName = Literal[
     "load",
@@ -56,6 +56,7 @@ CallName = Literal[
     "encode",
     "generation_parts",
     "score",
+    "count_cached_tokens",
     "score_reference",
     "next_reference",
     "give_reference",
@@ -229,6 +230,7 @@ CALLS: Mapping[str, CallForm] = {
     "encode": CallForm(REQUESTS, TOKEN_IDS),
     "generation_parts": CallForm(REQUESTS, TOKEN_IDS),  # places of requests, not ids
     "score": CallForm(REQUESTS, RESPONSES),
+    "count_cached_tokens": CallForm(_NOTHING, codec_of(int | None)),  # None: it does not say
     "score_reference": CallForm(codec_of(ReferenceCall), codec_of(ChunkedAnswer)),
     "next_reference": CallForm(_NOTHING, REFERENCE),
     "give_reference": CallForm(REFERENCE, _NOTHING),

@@ -13,6 +13,7 @@ from evalguard.core.scorer import (
     ModelDescription,
     ReassignableScorer,
     Scorer,
+    count_cached_tokens,
     generation_parts,
 )
 from evalguard.core.settings import Value, Variant
@@ -169,6 +170,8 @@ class _ScorerHandler:
             value = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
         elif call.name == "generation_parts":
             value = generation_parts(self._scorer, argument)
+        elif call.name == "count_cached_tokens":
+            value = count_cached_tokens(self._scorer)
         elif call.name in ("encode", "score"):
             value = getattr(self._scorer, call.name)(list(argument))
         else:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax, rel_entr
 
-from evalguard.core.distribution_tail import largest_tail
+from evalguard.core.distribution_tail import count_full, largest_tail
 from evalguard.core.divergence import Divergence, divergence
 from evalguard.core.logprob_rows import pieces
 from evalguard.core.reference import divergence_from, reference
+from evalguard.core.row_tails import HostRows
 from evalguard.core.top_tokens import shared_tokens, top_tokens
 
 Rows = NDArray[np.float32]
@@ -116,6 +117,16 @@ def test_a_row_that_is_no_distribution_has_no_kl(bad):
     ):
         assert np.isnan(found.kl).tolist() == [False, True, True]
         assert found.kl_high is None or np.isnan(found.kl_high).tolist() == [False, True, True]
+
+
+def test_a_base_that_is_no_distribution_says_nothing_against_the_candidate():
+    """None of the base's tokens is known there, and the candidate's still sum to 1."""
+    base, _, tokens = two_models(2, 6, seed=6, spread=0.1)
+    broken = base.copy()
+    broken[1] = math.nan
+    for k in (3, 6):
+        kept = reference(broken, tokens, top_k=k, samples=2, seed=0)
+        assert np.isnan(divergence_from(kept, base).kl).tolist() == [False, True]
 
 
 def test_logits_in_the_place_of_log_probabilities_are_refused():
@@ -260,8 +271,11 @@ def test_no_tail_beats_the_supremum(seed, filled):
     draws = np.random.default_rng(seed)
     log_q, cap = draws.normal(scale=4.0, size=20) - 5.0, 0.01
     p = np.minimum(draws.exponential(size=20) ** 3 * cap * filled, cap)
-    bound = largest_tail(log_q, float(p.sum()), cap)
-    assert float((p * (np.log(p) - log_q)).sum()) <= bound + 1e-12
+    mass, caps = p.sum(keepdims=True), np.array([cap])
+    full = count_full(mass, caps, 20)
+    rows = HostRows(np.append(log_q, 0.0)[None])
+    bound = largest_tail(rows.tails(np.array([[20]]), full), full, mass, caps)
+    assert float((p * (np.log(p) - log_q)).sum()) <= bound[0] + 1e-12
 
 
 @pytest.mark.parametrize("drift", [0.05, 3.0], ids=["controlled", "plain"])

@@ -13,12 +13,10 @@ from hypothesis.extra.numpy import arrays
 
 from evalguard.core.divergence import Divergence, divergence
 from evalguard.core.top_tokens import top_tokens
+from evalguard.models import device_rows
+from evalguard.models.device_rows import top_tokens_on_device
 from evalguard.models.hf import device_divergence as module
-from evalguard.models.hf.device_divergence import (
-    compare_rows,
-    compare_rows_on_device,
-    top_tokens_on_device,
-)
+from evalguard.models.hf.device_divergence import compare_rows, compare_rows_on_device
 
 DEVICES = [
     "cpu",
@@ -106,7 +104,7 @@ def test_pieces_of_positions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     base, candidate = rows(9, 50, 1, 0.3)
     ids = np.arange(9)
     whole = compare_rows_on_device(base, candidate, ids)
-    monkeypatch.setattr(module, "PIECE", 100)
+    monkeypatch.setattr(device_rows, "PIECE", 100)
     cut = compare_rows_on_device(base, candidate, ids)
     assert_same(cut, whole)
 

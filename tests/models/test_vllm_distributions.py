@@ -15,10 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lm_requests import pair_requests, rolling_requests
-from vllm_stand_in import LLM, Faults, install
+from vllm_stand_in import BLOCK, LLM, Faults, install
 
 from evalguard.core.reference import Reference
-from evalguard.core.scorer import DistributionScorer, ModelDescription, Request, ScoringPolicy
+from evalguard.core.scorer import (
+    DistributionScorer,
+    ModelDescription,
+    Request,
+    ScoringPolicy,
+    count_cached_tokens,
+)
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.position_reduction import (
     CompareReferences,
@@ -241,6 +247,8 @@ def changed(one: Reference, **values: Any) -> Reference:
         ({"logits_processors": ["x"]}, "logits_processors cannot be given"),
         ({"worker_extension_cls": "x.Y"}, "worker_extension_cls cannot be given"),
         ({"tokenizer": "nowhere"}, "no tokenizer folder at nowhere"),
+        ({"lora_local_path": "adapter"}, "takes no lora_local_path here: an adapter is not put"),
+        ({"data_parallel_size": 2}, "takes no data_parallel_size here: one engine is in this"),
     ],
 )
 def test_arguments_that_vllm_does_not_know_or_evalguard_gives_are_refused(
@@ -293,6 +301,19 @@ def test_texts_are_those_that_the_model_writes(open_vllm: Open, base: RuntimeSco
         assert own.generated.others.tolist() == theirs.generated.others.tolist()
         np.testing.assert_allclose(own.generated.margins, theirs.generated.margins, atol=EXACT)
         assert (own.ended, own.token_hash) == (theirs.ended, theirs.token_hash)
+
+
+def test_tokens_that_texts_take_from_the_cache_are_counted_and_scores_take_none(
+    open_vllm: Open,
+) -> None:
+    engine = open_vllm(enable_prefix_caching=True, data_parallel_size=1)
+    engine.score(pair_requests())
+    assert count_cached_tokens(engine) == 0
+    options = {"until": [], "max_gen_toks": 2}
+    engine.score(
+        [Request(task="t", doc_id=0, index=0, kind="generate_until", arguments=("Mara", options))]
+    )
+    assert count_cached_tokens(engine) == BLOCK
 
 
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), seed=st.integers(0, 9))

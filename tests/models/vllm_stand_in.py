@@ -37,6 +37,7 @@ class EngineArgs:
     enable_prefix_caching: bool = True
     kv_cache_dtype: str = "auto"
     tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
     logits_processors: Any = None
     disable_log_stats: bool = False
 
@@ -349,7 +350,10 @@ class LLM:
             text="".join(f"<{n}>" for n in written), token_ids=written, logprobs=shown,
             finish_reason=finish,
         )  # fmt: skip
-        return SimpleNamespace(prompt_token_ids=ids, prompt_logprobs=prompt, outputs=[output])
+        return SimpleNamespace(
+            prompt_token_ids=ids, prompt_logprobs=prompt, outputs=[output],
+            num_cached_tokens=BLOCK if self._reads_cache(params) else 0,
+        )  # fmt: skip
 
 
 def _remaining(request: Any) -> int:

@@ -105,6 +105,7 @@ class FakeScorer:
         self.policy = policy
         self.cache_dir = cache_dir
         self.child: subprocess.Popen[bytes] | None = None
+        self.cached_tokens: int | None = None
 
     def describe(self) -> ModelDescription:
         return ModelDescription(
@@ -126,7 +127,12 @@ class FakeScorer:
             MISDEEDS[requests[0].task]()
         if requests and requests[0].task == "too-few":
             return []
+        self.cached_tokens = (self.cached_tokens or 0) + len(requests)
         return [self._respond(request) for request in requests]
+
+    def count_cached_tokens(self) -> int | None:
+        """Told from the first block on, whose tokens are as many as its requests."""
+        return self.cached_tokens
 
     def _respond(self, request: Request) -> Response:
         if request.task == "child":

@@ -22,7 +22,13 @@ import pytest
 from fake_worker import BLOCK_TOKENS, FakeScorer
 
 import evalguard
-from evalguard.core.scorer import Request, Response, Scorer, ScoringPolicy
+from evalguard.core.scorer import (
+    Request,
+    Response,
+    Scorer,
+    ScoringPolicy,
+    count_cached_tokens,
+)
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.errors import (
     BuildError,
@@ -148,6 +154,15 @@ def test_a_worker_gives_the_same_answers_as_its_scorer_here(
     got, wanted = there.score(requests), here.score(requests)
     assert [bare(r) for r in got] == [bare(r) for r in wanted]
     assert there.score([]) == []
+
+
+def test_what_an_engine_says_of_its_cache_arrives_and_so_does_that_it_says_nothing(
+    open_worker: Open,
+) -> None:
+    there: Scorer = open_worker()
+    assert count_cached_tokens(there) is None
+    there.score([request("a"), request("b")])
+    assert count_cached_tokens(there) == 2
 
 
 def bare(response: Response) -> tuple[object, ...]:

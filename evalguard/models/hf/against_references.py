@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference
@@ -24,10 +22,8 @@ from evalguard.models.position_reduction import (
     PositionReduction,
     Reduced,
     Wanted,
+    read_rows,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor as Rows
 
 
 def score_with_references(
@@ -172,12 +168,8 @@ def reduce_rows(
         return
     for scored, rows in model.rows(requests, wanted):
         reduction = PositionReduction(scored.fed.scored_ids, wanted[scored.fed])
-        reduction.add(_as_array(rows))
+        reduction.add(read_rows(rows))
         yield scored, reduction.finish()
-
-
-def _as_array(rows: Rows | NDArray[np.float32]) -> NDArray[np.float32]:
-    return rows if isinstance(rows, np.ndarray) else rows.cpu().numpy()
 
 
 def _reference_key(part: Reference) -> bytes:

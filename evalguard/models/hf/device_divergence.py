@@ -5,8 +5,6 @@ What leaves the device is a few numbers a position. On a CPU numpy takes a fifth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,9 +12,7 @@ from numpy.typing import NDArray
 from evalguard.core.divergence import TOP_K, Divergence, divergence
 from evalguard.core.logprob_rows import log_sums
 from evalguard.core.top_tokens import NO_TOKEN
-
-# Numbers of a float64 temporary: 32 MiB, of which there are about four.
-PIECE = 2**22
+from evalguard.models.device_rows import slices, top_tokens_on_device
 
 
 def compare_rows(
@@ -55,7 +51,7 @@ def compare_rows_on_device(
     scored = torch.from_numpy(token_ids).to(base.device, non_blocking=True)[:, None]
     parts = [
         _compare_slice(base[piece], candidate[piece], scored[piece], k)
-        for piece in _slices(base.shape)
+        for piece in slices((base.shape[0], base.shape[1]))
     ]
     numbers = torch.cat([numbers for numbers, _ in parts]).cpu().numpy()
     tops = torch.cat([tops for _, tops in parts]).cpu().numpy()
@@ -73,19 +69,6 @@ def compare_rows_on_device(
     )
 
 
-def top_tokens_on_device(rows: torch.Tensor, k: int) -> torch.Tensor:
-    """The k most probable tokens of each float32 row, as ``evalguard.core.divergence`` orders them.
-
-    The smaller token id comes first among equals: torch's own order of equals is not defined, so
-    that value and id are sorted as one whole number.
-    """
-    bits = (rows + 0.0).view(torch.int32).long()  # -0.0 is no smaller than 0.0
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    ids = torch.arange(rows.shape[1], device=rows.device)
-    tops = (ordered * 2**32 + (2**32 - 1 - ids)).topk(k, dim=1).indices
-    return tops.masked_fill_(rows.isnan().any(dim=1, keepdim=True), NO_TOKEN)
-
-
 def _compare_slice(
     base: torch.Tensor, candidate: torch.Tensor, scored: torch.Tensor, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,10 +82,3 @@ def _compare_slice(
     same = (tops[:, :, None] == others[:, None, :]) & (tops[:, :, None] != NO_TOKEN)
     counts = same.sum(dim=(1, 2))
     return torch.stack([*sums, *chosen], dim=1), torch.stack([tops[:, 0], others[:, 0], counts], 1)
-
-
-def _slices(shape: torch.Size) -> Iterator[slice]:
-    positions, vocabulary = shape
-    step = max(1, PIECE // max(vocabulary, 1))
-    for start in range(0, positions, step):
-        yield slice(start, min(start + step, positions))

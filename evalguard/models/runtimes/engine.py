@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.top_tokens import NO_TOKEN
 from evalguard.errors import EvaluationError
 from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
-from evalguard.models.position_reduction import PositionReduction, Reduced, Wanted
+from evalguard.models.position_reduction import (
+    PositionReduction,
+    Reduced,
+    Rows,
+    Wanted,
+    read_rows,
+)
 from evalguard.models.runtimes.runtime import Logits, Runtime
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,28 +104,32 @@ class PromptPositions:
         self.next = max(self.next, end)
         return slice(first - start, max(first, end) - start)
 
-    def add(self, logprobs: NDArray[np.float32]) -> None:
+    def add(self, logprobs: Rows | Tensor) -> None:
         """Reduce the next rows: natural log-probabilities, float32, shape (n, V)."""
         if self.fault:
             return
-        if logprobs.shape[1] != self.vocabulary_size:
+        rows = read_rows(logprobs)
+        count, width = rows.shape
+        if width != self.vocabulary_size:
             self.fault = (
-                f"the engine computed {logprobs.shape[1]:,} logits a position, and the model's "
+                f"the engine computed {width:,} logits a position, and the model's "
                 f"vocabulary has {self.vocabulary_size:,} tokens"
             )
             return
         scored = self.prompt.fed.scored_ids
         start = len(scored) - self._reduction.missing
-        ids = scored[start : start + len(logprobs)]
+        ids = scored[start : start + count]
         try:
-            self._reduction.add(logprobs)
+            self._reduction.add(rows)
         except (ValueError, EvaluationError) as error:
             self.fault = str(error)
             return
-        self._logprobs.append(logprobs[np.arange(len(ids)), ids].astype(np.float64))
-        self._is_greedy &= bool((logprobs.argmax(axis=1) == ids).all())
-        if len(logprobs):
-            self._largest = float(logprobs[-1].max())
+        best = rows.top(1)[:, 0]
+        values = rows.at(np.stack([ids, np.maximum(best, 0)], axis=1))
+        self._logprobs.append(values[:, 0])
+        self._is_greedy &= bool((best == ids).all())
+        if count:
+            self._largest = float(values[-1, 1]) if best[-1] != NO_TOKEN else math.nan
 
     def finish(self) -> ReducedPrompt:
         """What is left of the prompt; a fault where a position is missing."""
@@ -135,7 +150,13 @@ class PromptPositions:
 
 
 class EngineRuntime(Runtime):
-    """A runtime whose distributions stay where they are computed."""
+    """A runtime whose distributions stay where they are computed.
+
+    Attributes:
+        cached_tokens: of prompts, taken from what was kept of others; None: it does not say.
+    """
+
+    cached_tokens: int | None = None
 
     def logits(self, ids: Sequence[int], first: int) -> Logits:  # noqa: ARG002
         """Not shown: ``reduce`` says what is left of them."""

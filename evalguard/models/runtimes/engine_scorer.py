@@ -32,6 +32,10 @@ class EngineScorer(RuntimeScorer):
         """Score distinct pieces and reduce their distributions where they are computed."""
         yield from self._engine().reduce(wanted)
 
+    def count_cached_tokens(self) -> int | None:
+        """Tokens of prompts that the engine took from its cache; see ``CachingScorer``."""
+        return self._engine().cached_tokens
+
     def _score_likelihoods(self, requests: Sequence[Request]) -> list[Response]:
         pieces = self.pieces(requests)
         wanted: dict[InputTokens, Wanted] = {piece: None for of in pieces for piece in of}

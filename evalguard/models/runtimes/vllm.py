@@ -43,6 +43,19 @@ _IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 _VARIABLES = {_IN_PROCESS: "0", "VLLM_NO_USAGE_STATS": "1"}
 _OWN_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx")
+# What is not an argument of an engine in one process, and how it is done.
+_ELSEWHERE = {
+    "lora_local_path": (
+        "an adapter is not put on the model here",
+        "merge it (peft: merge_and_unload), or serve it: vllm serve --enable-lora --lora-modules "
+        "NAME=PATH, model_args.model NAME",
+    ),
+    "data_parallel_size": (
+        "one engine is in this process",
+        "tensor_parallel_size; or serve it: vllm serve --data-parallel-size N; or compare finished "
+        "runs of lm_eval --model vllm",
+    ),
+}
 # Engine arguments that are evalguard's own to give, or that change what a prompt's numbers are.
 _REFUSED = {
     "model": "name it in model_args.pretrained",
@@ -137,7 +150,15 @@ def _engine_arguments(arguments: RuntimeArguments) -> dict[str, Any]:
                 target=f"model_args.{name}",
             )
         arguments.take(name)
-    names = [one.name for one in dataclasses.fields(EngineArgs) if one.name not in _REFUSED]
+    for name, (reason, hint) in _ELSEWHERE.items():
+        if arguments.take(name) not in (None, 1):
+            raise UsageError(
+                f"model type 'vllm' takes no {name} here: {reason}",
+                hint=hint,
+                target=f"model_args.{name}",
+            )
+    others = {*_REFUSED, *_ELSEWHERE}
+    names = [one.name for one in dataclasses.fields(EngineArgs) if one.name not in others]
     told = {name: arguments.take(name) for name in names if name != "tokenizer"}
     arguments.check_all_taken()
     return {name: value for name, value in told.items() if value is not None}
@@ -305,6 +326,9 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
         if len(found) != len(prompts):
             raise EvaluationError(f"vLLM gave {len(found)} answers to {len(prompts)} prompts")
         for ids, answer in zip(prompts, found, strict=True):
+            cached = getattr(answer, "num_cached_tokens", None)
+            if cached is not None:
+                self.cached_tokens = (self.cached_tokens or 0) + int(cached)
             if tuple(answer.prompt_token_ids) != tuple(ids):
                 raise EvaluationError(
                     f"vLLM answers a prompt of {len(answer.prompt_token_ids)} tokens where one of "

@@ -27,7 +27,7 @@ from evalguard.models.runtimes.engine import PromptPositions, ReducedPrompt, Wan
 KEY = "evalguard"
 """In ``extra_args`` of a request's sampling parameters: the number of its prompt."""
 
-# Bytes of float32 logits at a time; beside them are as many of log-probabilities, twice.
+# Bytes of float32 logits at a time; beside them are as many of log-probabilities.
 ROOM = 64 * 2**20
 
 
@@ -84,7 +84,7 @@ class PromptReducer:
             if rows is None:  # of tensor-parallel workers, one is given all
                 continue
             self._evalguard_logits = True
-            positions.add(rows[:, :size].float().log_softmax(-1).cpu().numpy())
+            positions.add(rows[:, :size].float().log_softmax(-1))
 
 
 Reduce = Callable[[Any, Callable[[], list[int]], int, Any, Callable[[Any], Any]], None]

@@ -14,6 +14,7 @@ from evalguard.core.scorer import (
     Request,
     Response,
     Scorer,
+    count_cached_tokens,
     generation_parts,
 )
 from evalguard.core.settings import digest_of
@@ -132,6 +133,10 @@ class LazyScorer:
     def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         """Which requests are generated together; see ``PiecewiseScorer``."""
         return generation_parts(self.loaded, requests)
+
+    def count_cached_tokens(self) -> int | None:
+        """Of what is loaded; see ``CachingScorer``."""
+        return None if self._scorer is None else count_cached_tokens(self._scorer)
 
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int

@@ -1,0 +1,101 @@
+"""Rows of log-probabilities on a device: they stay there, a few numbers a position leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from evalguard.core.logprob_rows import Float, Row
+from evalguard.core.row_tails import LogprobRows, RowTails, TailDraws
+from evalguard.core.top_tokens import NO_TOKEN, Ids
+
+# Numbers of a float64 temporary: 32 MiB, of which there are about four.
+PIECE = 2**22
+
+
+class DeviceRows(LogprobRows):
+    """Rows on a device: every method brings its results, and nothing else, to main memory."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self._rows = rows
+        self.shape = rows.shape[0], rows.shape[1]
+
+    def at(self, ids: Ids) -> Float:
+        """Gather values."""
+        found: Float = self._rows.gather(1, self._given(ids)).double().cpu().numpy()
+        return found
+
+    def top(self, k: int) -> Ids:
+        """Sort values and token ids as one."""
+        parts = [top_tokens_on_device(self._rows[piece], k) for piece in slices(self.shape)]
+        found: Ids = (
+            torch.cat([self._given(np.empty((0, k), dtype=np.int64)), *parts]).cpu().numpy()
+        )
+        return found
+
+    def tails(self, kept: Ids, least: Ids) -> RowTails:
+        """Sum and sort, piece by piece."""
+        places, counts = self._given(kept), self._given(least)[:, None]
+        found = [self._given(np.empty((0, 4)))]
+        for piece in slices(self.shape):
+            tail = self._rows[piece].scatter(1, places[piece], -np.inf)
+            largest, mass = tail.amax(dim=1).double(), tail.double().exp().sum(dim=1)
+            ordered = tail.scatter_(1, places[piece], np.inf).sort(dim=1).values.double()
+            n = counts[piece]
+            upcoming = ordered.gather(1, n.clamp(max=self.shape[1] - 1))[:, 0]
+            sums = ordered.cumsum(dim=1).gather(1, (n - 1).clamp(min=0))[:, 0]
+            sums = torch.where(n[:, 0] > 0, sums, 0.0)
+            found.append(torch.stack([mass, largest, sums, upcoming], dim=1))
+        mass, largest, sums, upcoming = torch.cat(found).cpu().numpy().T.copy()
+        return RowTails(mass=mass, largest=largest, least_sum=sums, next_least=upcoming)
+
+    def draw(self, kept: Ids, uniforms: Float) -> TailDraws:
+        """Cumulate masses, piece by piece."""
+        places, numbers = self._given(kept), self._given(uniforms)
+        sums = [self._given(np.empty((0, 2)))]
+        ids = [self._given(np.empty((0, uniforms.shape[1]), dtype=np.int64))]
+        for piece in slices(self.shape):
+            rows = self._rows[piece]
+            p = rows.double().exp_().scatter_(1, places[piece], 0.0)
+            sums.append(torch.stack([p.sum(dim=1), rows.amin(dim=1).double().exp()], dim=1))
+            cumulated = p.cumsum_(dim=1)
+            totals = cumulated[:, -1:].contiguous()
+            last = torch.searchsorted(cumulated, totals)
+            drawn = torch.searchsorted(cumulated, numbers[piece] * totals, right=True)
+            known = (totals > 0.0) & totals.isfinite()
+            ids.append(torch.where(known, torch.minimum(drawn, last), NO_TOKEN))
+        mass, least = torch.cat(sums).cpu().numpy().T.copy()
+        found = torch.cat(ids).int().cpu().numpy()
+        return TailDraws(mass=mass, full_support=least > 0.0, ids=found)
+
+    def to_host(self) -> Row:
+        """Copy all of them."""
+        found: Row = self._rows.cpu().numpy()
+        return found
+
+    def _given(self, values: NDArray[np.int64] | Float) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._rows.device, non_blocking=True)
+
+
+def top_tokens_on_device(rows: torch.Tensor, k: int) -> torch.Tensor:
+    """The k most probable tokens of each float32 row, as ``core.top_tokens`` orders them.
+
+    The smaller token id comes first among equals: torch's own order of equals is not defined, so
+    that value and id are sorted as one whole number.
+    """
+    bits = (rows + 0.0).view(torch.int32).long()  # -0.0 is no smaller than 0.0
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    ids = torch.arange(rows.shape[1], device=rows.device)
+    tops = (ordered * 2**32 + (2**32 - 1 - ids)).topk(k, dim=1).indices
+    return tops.masked_fill_(rows.isnan().any(dim=1, keepdim=True), NO_TOKEN)
+
+
+def slices(shape: tuple[int, int]) -> Iterator[slice]:
+    """Slices over the positions, each small enough for a few float64 temporaries."""
+    positions, vocabulary = shape
+    step = max(1, PIECE // max(vocabulary, 1))
+    for start in range(0, positions, step):
+        yield slice(start, min(start + step, positions))
