@@ -15,6 +15,7 @@ from evalguard.core.gguf_parts import gguf_parts, split_parts
 from evalguard.core.reports.tensors_report import FileKind
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.regular_file import open_regular, read_regular_text
+from evalguard.store.tensor_files.freed_memory import keep_freed_memory
 from evalguard.store.tensor_files.gguf_files import read_gguf
 from evalguard.store.tensor_files.lora_adapters import (
     find_base,
@@ -103,6 +104,7 @@ def open_tensors(path: str | Path) -> TensorFiles:
         EvaluationError: a file is damaged, is a pickle of more than tensors, or needs a package
             that is not installed.
     """
+    keep_freed_memory()
     place = Path(path).expanduser()
     named = _split_adapter(str(path))
     if named is not None:
