@@ -53,6 +53,7 @@ def pick_rows(table: ScoreTable, rows: NDArray[np.int64]) -> ScoreTable:
         target_hashes=pick(table.target_hashes),
         asked_hashes=pick(table.asked_hashes),
         token_hashes=pick(table.token_hashes),
+        each_answer=None if table.each_answer is None else table.each_answer[rows],
         answers=pick(table.answers),
         clusters=pick(table.clusters),
         cut=pick(table.cut),
@@ -86,6 +87,8 @@ def _check_shapes(table: ScoreTable, name: str) -> None:
         problems.append(f"aggregation {table.aggregation} and rescoring {table.rescoring}")
     elif table.rescoring is not None and len(table.rescoring.items) != n:
         problems.append(f"{len(table.rescoring.items)} items to rescore")
+    if table.each_answer is not None and table.each_answer.shape[0] != n:
+        problems.append(f"single answers of shape {table.each_answer.shape}")
     for field in ("doc_hashes", "prompt_hashes", "target_hashes"):
         if len(getattr(table, field)) != n:
             problems.append(f"{len(getattr(table, field))} {field}")

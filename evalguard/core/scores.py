@@ -75,6 +75,9 @@ class ScoreTable:
             (``evalguard.core.score_items.request_hash``); () where the run does not show them.
         token_hashes: n strings, hash of all token ids fed for the document; () where the run does
             not show them (a stored lm-eval run).
+        each_answer: float64, shape (n, repeats): the metric of every single answer; ``values`` are
+            the means, or that of the first where the filter takes it; None where documents have one
+            answer that is not sampled, or nobody shows it.
         answers: n texts, what the model answered: the index of the option that this metric took, or
             the generated text after the filter; () where the run does not show it.
         clusters: n labels; documents with the same one share something (a passage) and are not
@@ -116,6 +119,7 @@ class ScoreTable:
     target_hashes: Sequence[str]
     asked_hashes: Sequence[str] = ()
     token_hashes: tuple[str, ...] = ()
+    each_answer: NDArray[np.float64] | None = None
     answers: Sequence[str] = ()
     clusters: tuple[str, ...] = ()
     cluster_field: str = ""

@@ -19,18 +19,21 @@ from evalguard.core.scores import ScoreTable, Uninformative
 from evalguard.harness.read_answers import read_answers
 from evalguard.stats.answers.document_answers import (
     DocumentAnswers,
+    figure_of_each,
     figure_value,
     paired_figure_value,
     structure_verdicts,
-    verdict_value,
+    verdict_of_each,
 )
 from evalguard.stats.answers.first_difference import judged_documents, shows_odds
+from evalguard.stats.answers.repeats import mean
 from evalguard.stats.answers.structure import STRUCTURES, describe_kinds
 from evalguard.stats.answers.uninformative import WITHOUT_ANSWER, with_uninformative
 
 EXPECTED = "answers"
 """Key of a table's ``run``: what structure a guard file says that answers must have."""
 Answered = Mapping[int, DocumentAnswers]
+_OfEach = Mapping[int, "tuple[float, ...]"]
 _OF_ODDS = "first_difference_beyond_ties"
 # What texts of white space alone do not make good: they neither loop nor differ.
 _SAY_SOMETHING_OF_EMPTY = ("tokens", "cut", "empty", "no_answer", "refused")
@@ -70,13 +73,15 @@ def figure_tables(
     for figure in figures_of_task(names, template.task):
         if figure.per_filter:
             of_filters = _missing_by_filter(answers) or {WHOLE_TEXT: {}}
-            tables += [_figure_table(blank, figure, name, of) for name, of in of_filters.items()]
+            tables += [
+                _figure_table(blank, figure, name, of, own) for name, of in of_filters.items()
+            ]
             continue
         if figure.name in STRUCTURES:
             table = _structure_table(blank, figure, own)
         else:
             values = {} if figure.paired else _values(figure.name, own)
-            table = _figure_table(blank, figure, WHOLE_TEXT, values)
+            table = _figure_table(blank, figure, WHOLE_TEXT, values, own)
         if expected is not None and figure.name in expected.figures:
             table = replace(table, run={**table.run, EXPECTED: expected.document})
         says_something = figure.name in _SAY_SOMETHING_OF_EMPTY
@@ -87,30 +92,21 @@ def figure_tables(
 def _structure_table(blank: ScoreTable, figure: AnswerFigure, answers: Answered) -> ScoreTable:
     """The table of a figure of structure, with what is wrong as a caveat."""
     verdicts = {doc_id: structure_verdicts(figure.name, of) for doc_id, of in answers.items()}
-    values = {doc_id: verdict_value(of) for doc_id, of in verdicts.items()}
-    known = {doc_id: value for doc_id, value in values.items() if value is not None}
+    values = {doc_id: verdict_of_each(of) for doc_id, of in verdicts.items()}
     wrong = describe_kinds(chain.from_iterable(verdicts.values()))
-    table = _figure_table(blank, figure, WHOLE_TEXT, known)
+    table = _figure_table(blank, figure, WHOLE_TEXT, values, answers)
     return replace(table, caveats=(*table.caveats, wrong)) if wrong else table
 
 
-def _values(name: str, answers: Answered) -> dict[int, float]:
-    values = {doc_id: figure_value(name, of) for doc_id, of in answers.items()}
-    return {doc_id: value for doc_id, value in values.items() if value is not None}
+def _values(name: str, answers: Answered) -> _OfEach:
+    return {doc_id: figure_of_each(name, of) for doc_id, of in answers.items()}
 
 
-def _missing_by_filter(answers: Answered) -> dict[str, dict[int, float]]:
+def _missing_by_filter(answers: Answered) -> dict[str, _OfEach]:
     names = {
         name: None for of in answers.values() if of.known is not None for name in of.known.missing
     }
-    return {
-        name: {
-            doc_id: share
-            for doc_id, of in answers.items()
-            if (share := of.missing_share(name)) is not None
-        }
-        for name in names
-    }
+    return {name: {doc_id: of.missing_in(name) for doc_id, of in answers.items()} for name in names}
 
 
 def _without_scores(template: ScoreTable, answers: Answered) -> ScoreTable:
@@ -130,16 +126,36 @@ def _without_scores(template: ScoreTable, answers: Answered) -> ScoreTable:
 
 
 def _figure_table(
-    blank: ScoreTable, figure: AnswerFigure, filter_name: str, values: Mapping[int, float]
+    blank: ScoreTable,
+    figure: AnswerFigure,
+    filter_name: str,
+    values: _OfEach,
+    answers: Answered,
 ) -> ScoreTable:
+    """The table of a figure; ``values``: of each answer, () where that of any is not known."""
     return replace(
         blank,
         filter=filter_name,
         metric=figure.name,
         higher_is_better=figure.worse == "fewer",
         directed=figure.worse is not None,
-        values=_in_order(blank, values),
+        values=_in_order(blank, {doc: mean(of) for doc, of in values.items() if of}),
+        each_answer=_each_answer(blank, values, answers),
     )
+
+
+def _each_answer(
+    blank: ScoreTable, values: _OfEach, answers: Answered
+) -> NDArray[np.float64] | None:
+    """A figure of every answer, where these are several or sampled; NaN where it is not known."""
+    counts = {len(of) for of in values.values() if of}
+    if len(counts) != 1:
+        return None
+    (repeats,) = counts
+    if repeats == 1 and not any(of.drawn for of in answers.values()):
+        return None
+    unknown = (math.nan,) * repeats
+    return np.array([values.get(doc_id) or unknown for doc_id in blank.doc_ids.tolist()])
 
 
 def _in_order(table: ScoreTable, values: Mapping[int, float]) -> NDArray[np.float64]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.core.document_fields import DocumentFields
 from evalguard.core.documents.columns import Rows
@@ -29,12 +30,16 @@ from evalguard.harness.declared_metrics import aggregation_name, direction
 from evalguard.harness.figure_tables import answers_by_document, figure_tables
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.sample_rows import generated_answers, sample
+from evalguard.harness.single_answers import each_answer
 from evalguard.harness.task_rescoring import task_rescoring
 from evalguard.stats.answers.uninformative import (
     gives_nothing,
     uninformative_answers,
     with_uninformative,
 )
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import Task
 
 _FEW_TOKENS = 16  # fewer may be the same by accident
 _FEW_REPEATED = 3  # the answers to fewer documents may all agree by accident
@@ -152,10 +157,29 @@ def _table(
         values=statistics.values,
         weights=statistics.weights,
         rescoring=statistics.rescoring,
+        each_answer=_each_answer(task, answers, documents, filter_name, metric, statistics),
         answers=given_answers(answers, documents, filter_name, metric),
         caveats=(*blank.caveats, *(caveat for caveat in caveats if caveat)),
     )
     return with_uninformative(table, _uninformative(table, answers, documents))
+
+
+def _each_answer(
+    task: Task,
+    answers: TaskAnswers,
+    documents: Sequence[AnsweredDocument],
+    filter_name: str,
+    metric: str,
+    statistics: DocumentStatistics,
+) -> NDArray[np.float64] | None:
+    """The metric of every single answer, where these are several or sampled."""
+    if not answers.alone or statistics.aggregation != "mean" or not documents:
+        return None
+    if max(len(one.responses) for one in documents) > 1:
+        doc_ids = [document.doc_id for document in documents]
+        return each_answer(task, answers.alone.get(filter_name), metric, doc_ids)
+    sampled = any(_temperature(document) > 0.0 for document in documents)
+    return np.asarray(statistics.values, dtype=np.float64)[:, None] if sampled else None
 
 
 def _blank_table(

@@ -15,6 +15,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.harness.declared_metrics import aggregation_name
 from evalguard.harness.requests import TaskRequests
@@ -225,6 +226,27 @@ def _averages(
         alike = all(number == numbers[0] for number in numbers)
         averages[doc_id] = item if alike else math.fsum(numbers) / len(numbers)
     return averages
+
+
+def each_answer(
+    task: Task, of_filter: FilterAnswers | None, metric: str, doc_ids: Sequence[int]
+) -> NDArray[np.float64] | None:
+    """A metric of every single answer, shape (documents, repeats).
+
+    Returns:
+        None where the filter uses answers together, the metric is no mean, an answer has no number,
+        or documents have unequally many.
+    """
+    if of_filter is None or not of_filter.scores:
+        return None
+    if aggregation_name(task, metric)[0] not in _MEANS:
+        return None
+    rows = [
+        [_number(metrics.get(metric)) for metrics in of_filter.scores[doc_id]] for doc_id in doc_ids
+    ]
+    if len({len(row) for row in rows}) != 1 or any(None in row for row in rows):
+        return None
+    return np.array(rows, dtype=np.float64)
 
 
 def _number(value: Any) -> float | None:

@@ -32,6 +32,7 @@ from evalguard.report.words.plan_texts import (
     plan_margin_text,
     plan_metric_name,
     plan_next_step,
+    repeat_plan_text,
     sort_hardest_first,
 )
 from evalguard.stats.metric_plan import DocumentRange, MetricPlan
@@ -62,6 +63,7 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
         blocks = [
             answer,
             [*_metrics(plans, width), *wrap_prose(_LEGEND if plans else "", width, style="dim")],
+            _repeats(plans, width),
             _limits(report, width),
             steps,
             sides_lines(side_view(report.base), side_view(report.candidate), width),
@@ -77,7 +79,8 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
     end = more_lines("", f"{remarks} remark{'' if remarks == 1 else 's'}", width)
     pilot = wrap_prose(pilot_sentence(report), width, style="dim")
     lines = [*pilot, *wrap_prose(cost_sentence(report), width), *steps, *end]
-    return render_page([answer, table, _limits(report, width), lines], width, color=color)
+    blocks = [answer, table, _repeats(plans, width), _limits(report, width), lines]
+    return render_page(blocks, width, color=color)
 
 
 def cost_sentence(report: PlanReport) -> str:
@@ -116,6 +119,12 @@ def _metrics(plans: Sequence[MetricPlan], width: int) -> list[Text]:
             else:
                 found += _stacked(header, rows[planned.index(plan)], width)
     return found if plans else []
+
+
+def _repeats(plans: Sequence[MetricPlan], width: int) -> list[Text]:
+    """How many answers to each document would be enough, of metrics of sampled answers."""
+    texts = [text for plan in plans if (text := repeat_plan_text(plan))]
+    return [Text(line) for text in texts for line in wrap_text(text, width, rest="  ")]
 
 
 def _limits(report: PlanReport, width: int) -> list[Text]:

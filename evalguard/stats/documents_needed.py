@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from evalguard.stats.power import smallest
 from evalguard.stats.probability import normal_critical, normal_quantile
 
 POWER = 0.8
+MOST_REPEATS = 10_000
 _MOST_DECIDING = 10**9
 
 
@@ -77,46 +79,33 @@ def documents_to_show_no_loss(
         flip_rate: share of documents that one model has right and the other wrong, from a pilot.
         margin: the loss to exclude, in the metric's unit (0.01: one percentage point).
     """
-    return math.ceil(_quantiles(2.0 * alpha, power) ** 2 * flip_rate / (margin * margin))
+    quantiles = normal_critical(1.0 - 2.0 * alpha) + normal_critical(2.0 * power - 1.0)
+    return math.ceil(quantiles**2 * flip_rate / (margin * margin))
 
 
-def documents_to_detect(
-    effect: float,
-    *,
-    between: float,
-    within: float = 0.0,
-    repeats: int = 1,
-    alpha: float = 0.05,
-    power: float = 0.8,
-) -> int:
-    """Documents that show a drift of ``effect``, two-sided at ``alpha``.
+def repeats_to_show(
+    effect: float, *, n: int, quantiles: float, variance: Callable[[int], float]
+) -> int | None:
+    """The fewest answers to each of n documents that show a drift of ``effect``.
 
-    n = (z_{alpha/2} + z_power)^2 * variance / effect^2 with the variance of a document's difference
-    between + 2 within / repeats (E. Miller, Adding Error Bars to Evals, 2024, section 5).
+    quantiles * sqrt(variance(K) / n) <= effect, where the variance of a document's difference is
+    between + within / K, so that no number is enough where ``between`` alone is too large
+    (E. Miller, Adding Error Bars to Evals, 2024, section 5).
 
     Args:
         effect: the drift, in the metric's unit.
-        between: variance over documents of their expected difference.
-        within: variance of one answer of one model to one document; 0 where answers do not vary.
-        repeats: answers of each model to each document that are averaged.
+        quantiles: of the standard error that the drift has to be.
+        variance: of a document's mean difference, by K; falls as K grows.
+
+    Returns:
+        None where not even ``MOST_REPEATS`` are enough.
     """
-    variance = between + 2.0 * within / repeats
-    return math.ceil(_quantiles(alpha, power) ** 2 * variance / (effect * effect))
 
+    def enough(repeats: int) -> bool:
+        return quantiles * math.sqrt(variance(repeats) / n) <= effect * (1.0 + 1e-12)
 
-def smallest_effect(
-    n: int,
-    *,
-    between: float,
-    within: float = 0.0,
-    repeats: int = 1,
-    alpha: float = 0.05,
-    power: float = 0.8,
-) -> float:
-    """The drift that ``n`` documents show; the inverse of :func:`documents_to_detect`."""
-    return _quantiles(alpha, power) * math.sqrt((between + 2.0 * within / repeats) / n)
-
-
-def _quantiles(alpha: float, power: float) -> float:
-    """z_{alpha/2} + z_power of the standard normal distribution."""
-    return normal_critical(1.0 - alpha) + normal_critical(2.0 * power - 1.0)
+    if enough(1):
+        return 1
+    if not enough(MOST_REPEATS):
+        return None
+    return smallest(enough, 2.0)

@@ -15,12 +15,8 @@ from evalguard.stats.flip_power import (
 )
 from evalguard.stats.pilot import Pilot
 from evalguard.stats.power import detectable_drift, paired_documents_to_detect
-from evalguard.stats.scatter import (
-    Range,
-)
-
-# Of fewer documents a t interval is not to be trusted, however small their scatter.
-FEWEST_FOR_T = 30
+from evalguard.stats.repeat_plan import FEWEST_FOR_T, RepeatPlan, plan_repeats
+from evalguard.stats.scatter import Range
 
 DocumentRange = tuple["int | None", "int | None"]
 
@@ -46,6 +42,8 @@ class MetricPlan:
             stay below the margin (non-inferiority).
         needed_to_decide: documents after which the verdict is decided, whatever the true drift is:
             those that an undecided comparison of the pilot's documents asks for.
+        repeats: the answers to each document that it takes; None where these are not sampled, do
+            not vary, or nobody shows them.
         method: the test that the plan is for.
     """
 
@@ -65,6 +63,7 @@ class MetricPlan:
     needed_to_show_harmless_range: DocumentRange = (None, None)
     needed_to_decide: int | None = None
     needed_to_decide_range: DocumentRange = (None, None)
+    repeats: RepeatPlan | None = None
     method: str = "none"
 
     @property
@@ -81,6 +80,7 @@ def plan_metric(
     alpha: float,
     power: float,
     metrics: int = 1,
+    available: int | None = None,
 ) -> MetricPlan:
     """Plan a run of n documents (at least 2) from a pilot.
 
@@ -92,6 +92,7 @@ def plan_metric(
 
     Args:
         metrics: that the gate judges together.
+        available: documents of the task; None: n.
     """
     given = margin if isinstance(margin, Margin) else Margin(margin)
     base_stderr = pilot.base_stderr * math.sqrt(pilot.n / n)
@@ -113,6 +114,17 @@ def plan_metric(
     tolerated, aim = in_sigma / math.sqrt(n), (alpha, power, metrics)
     deciding = [_deciding(pilot, ratio, tolerated, *aim) for ratio in pilot.ratio_range]
     sigma = None if pilot.in_points else at.sigma
+    repeats = None
+    if pilot.answers is not None:
+        repeats = plan_repeats(
+            pilot.answers,
+            in_sigma * base_stderr,
+            n=n,
+            available=max(n, available or n),
+            alpha=alpha,
+            power=power,
+            metrics=metrics,
+        )
     return MetricPlan(
         pilot=pilot,
         n=n,
@@ -130,6 +142,7 @@ def plan_metric(
         needed_to_show_harmless_range=(ends[0].harmless, ends[1].harmless),
         needed_to_decide=_deciding(pilot, pilot.ratio, tolerated, *aim),
         needed_to_decide_range=(deciding[0], deciding[1]),
+        repeats=repeats,
         method="paired-t" if pilot.flip_rate is None else "mcnemar-mid-p",
     )
 

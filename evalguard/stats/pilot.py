@@ -15,6 +15,7 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.estimate import SIGN_FLIP
 from evalguard.stats.moments import moments
+from evalguard.stats.repeat_plan import AnswerScatter, answer_scatter
 from evalguard.stats.scatter import (
     NORMAL_KURTOSIS,
     Range,
@@ -46,6 +47,8 @@ class Pilot:
             in points.
         in_points: the base's documents do not scatter, of a figure of generated answers, whose
             margin is in points then: scatters and ``ratio`` are in units of the metric.
+        answers: how far single answers to a document scatter; None where they do not, or nobody
+            shows them.
         problem: why there are no such numbers, or "".
     """
 
@@ -63,6 +66,7 @@ class Pilot:
     flip_rate: float | None = None
     is_share: bool = False
     in_points: bool = False
+    answers: AnswerScatter | None = None
     problem: str = ""
     caveats: tuple[str, ...] = ()
 
@@ -107,7 +111,8 @@ def pilot_of_scores(paired: PairedScores, comparison: Comparison, *, confidence:
     )
     caveats = _cautions(scatter, comparison.n_used)
     pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
-    return replace(pilot, is_share=paired.base.is_share)
+    answers = answer_scatter(paired, confidence=confidence)
+    return replace(pilot, is_share=paired.base.is_share, answers=answers)
 
 
 def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:

@@ -124,6 +124,19 @@ class Asked:
     def compare(
         self, base: Says, candidate: Says, *more: str, repeats: int = 4, chat: bool = False
     ) -> Any:
+        more = (*more, "--apply_chat_template") if chat else more
+        path = str(self.tmp_path / "reports")
+        guard = self.write_guard(base, candidate, repeats=repeats, chat=chat)
+        return self.run("compare", guard, "--output-path", path, *more)
+
+    def plan(self, base: Says, candidate: Says, *more: str, repeats: int = 4) -> Any:
+        return self.run("plan", self.write_guard(base, candidate, repeats=repeats), *more)
+
+    def run(self, command: str, guard: Path, *more: str) -> Any:
+        words = [command, "--config", guard, "--base", "served", "--cand", "port", "--quiet"]
+        return run_here([*words, *more], self.capfd)
+
+    def write_guard(self, base: Says, candidate: Says, *, repeats: int, chat: bool = False) -> Path:
         data = self.tmp_path / "test.jsonl"
         rows = [{"question": f"Q: number {n}?", "answer": str(n + 1)} for n in range(DOCUMENTS)]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -151,7 +164,4 @@ class Asked:
         guard.write_text(
             json.dumps({"models": models, "tasks": ["sums"], "include_path": [str(self.tmp_path)]})
         )
-        words = ["compare", "--config", guard, "--base", "served", "--cand", "port", "--quiet"]
-        path = self.tmp_path / "reports"
-        more = (*more, "--apply_chat_template") if chat else more
-        return run_here([*words, "--output-path", path, *more], self.capfd)
+        return guard

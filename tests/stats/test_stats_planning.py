@@ -5,34 +5,33 @@ import math
 import numpy as np
 import pytest
 
-from evalguard.stats.documents_needed import (
-    documents_to_detect,
-    documents_to_show_no_loss,
-    smallest_effect,
-)
+from evalguard.stats.documents_needed import documents_to_show_no_loss, repeats_to_show
 
 # Golden values of the shared statistics page; error bars: E. Miller, Adding Error Bars to Evals.
+QUANTILES = 1.959964 + 0.841621  # two-sided at 5%, power 80%
 
 
-def test_the_smallest_effects_of_198_documents_are_the_golden_ones():
-    def effect(repeats: int) -> float:
-        return smallest_effect(198, between=1 / 9, within=1 / 6, repeats=repeats)
-
-    assert effect(1) == pytest.approx(0.1327, abs=5e-5)
-    assert effect(10) == pytest.approx(0.0757, abs=5e-5)
+def variance(repeats: int) -> float:
+    """Of Miller's example: 1/9 between documents, 1/6 within the answers of each model."""
+    return 1 / 9 + 2 * (1 / 6) / repeats
 
 
-def test_three_points_need_969_documents_where_answers_do_not_vary():
-    # the page's 969 has no variance within a document; with one answer each of 1/6 it is 4 times
-    assert documents_to_detect(0.03, between=1 / 9) == 969
-    assert documents_to_detect(0.03, between=1 / 9, within=1 / 6) == 3876
+@pytest.mark.parametrize(("effect", "repeats"), [(0.1328, 1), (0.0757, 10)])
+def test_the_repeats_of_198_documents_are_those_of_the_golden_effects(
+    effect: float, repeats: int
+) -> None:
+    assert repeats_to_show(effect, n=198, quantiles=QUANTILES, variance=variance) == repeats
 
 
-def test_the_smallest_effect_and_its_documents_are_inverse():
-    variances = {"between": 0.2, "within": 0.1, "repeats": 3}
-    for n in (10, 198, 5153):
-        effect = smallest_effect(n, **variances)
-        assert documents_to_detect(effect * (1 + 1e-9), **variances) == n
+def test_three_points_need_969_documents_however_many_answers_each_has() -> None:
+    shown = [
+        repeats_to_show(0.03, n=n, quantiles=QUANTILES, variance=variance)
+        for n in (968, 970, 3875, 3876)
+    ]
+    assert shown[0] is None
+    assert shown[1] is not None
+    assert shown[1] > 100
+    assert shown[2:] == [2, 1]
 
 
 def test_a_planned_number_of_documents_has_the_planned_power():

@@ -90,10 +90,12 @@ FORMS: Mapping[str, Form] = {
         names={"n": "pilot_n", "problem": "reason"},
         leave_out=(
             "confidence", "base_stderr", "base_scatter", "ratio", "ratio_range", "is_share",
-            "in_points",
+            "in_points", "answers",
         ),
         add=_added("scatter_ratio", "scatter_ratio_range"),
     ),
+    "RepeatPlan": Form(inline=("scatter",)),
+    "AnswerScatter": Form(leave_out=("total", "total_range", "within_range")),
     "TaskCost": Form(
         leave_out=("seconds", "tokens"),
         add=_added(

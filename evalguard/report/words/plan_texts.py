@@ -122,6 +122,52 @@ def limit_plan_text(plan: LimitPlan, *, power: float) -> str:
     )
 
 
+def repeat_plan_text(plan: MetricPlan) -> str:
+    """Say how many answers to each document a margin takes; "" where they are not sampled."""
+    repeats = plan.repeats
+    if repeats is None:
+        return ""
+    head = f"{plan_metric_name(plan)} on {printable(plan.pilot.task)}: "
+    if repeats.scatter.first_only:
+        return f"{head}its filter takes the first answer to a document: more answers add nothing"
+    if repeats.scatter.within is None:
+        return (
+            f"{head}one sampled answer to a document does not tell how many would be enough; a "
+            "pilot of the task with `repeats: 2` or more does"
+        )
+    margin, documents = plan_margin_text(plan), rounding.format_count(plan.n)
+    asked = f"(the pilot has {repeats.scatter.repeats})"
+    if repeats.needed_to_detect is None:
+        text = (
+            f"{head}no number of answers to each of {documents} documents shows {margin} {asked}: "
+            "the documents differ too much among themselves, and more of them are needed"
+        )
+    else:
+        seen = _answers(repeats.needed_to_detect, repeats.needed_to_detect_range)
+        decided = _answers(repeats.needed_to_decide, repeats.needed_to_decide_range)
+        text = (
+            f"{head}{seen} answers to each of {documents} documents show {margin}, {decided} "
+            f"decide {asked}"
+        )
+    if repeats.cheapest_documents is not None and repeats.cheapest_repeats is not None:
+        asked = rounding.format_count(repeats.cheapest_documents * repeats.cheapest_repeats)
+        text += (
+            f"; cheapest to see it: {rounding.format_count(repeats.cheapest_documents)} documents, "
+            f"{repeats.cheapest_repeats} each, {asked} answers of each model"
+        )
+    if repeats.scatter.at_zero:
+        text += "; the pilot shows no scatter but that of answers"
+    return text
+
+
+def _answers(needed: int | None, spread: tuple[int | None, int | None]) -> str:
+    """Return "6 [4, 15]"; "?": not even ten thousand."""
+    amount, low, high = (
+        "?" if one is None else rounding.format_count(one) for one in (needed, *spread)
+    )
+    return f"{amount} [{low}, {high}]"
+
+
 def _percent(share: float) -> str:
     return f"{100.0 * share:.3g}%"
 

@@ -65,10 +65,13 @@ class PlanAim:
             confidence=self.confidence,
         )
 
-    def plan(self, pilot: Pilot, n: int, *, metrics: int) -> MetricPlan:
-        """Plan a run of n documents, by the metric's own margin, of so many gated metrics.
+    def plan(
+        self, pilot: Pilot, n: int, *, metrics: int, available: int | None = None
+    ) -> MetricPlan:
+        """Plan a run of n documents of those available, by the metric's own margin.
 
         One that the gate does not judge, and that has no such margin, is planned for 1 sigma.
+        ``metrics``: how many are gated.
         """
         margin = self.gate.margin_of(pilot.task, pilot.metric)
         gated = self.gate.covers(pilot.task, pilot.filter, pilot.metric)
@@ -79,6 +82,7 @@ class PlanAim:
             alpha=self.alpha,
             power=self.power,
             metrics=metrics if gated else 1,
+            available=available,
         )
         plan = asked(margin=margin)
         if gated or plan.pilot.problem == pilot.problem:
@@ -112,7 +116,7 @@ def plan_metrics(
             base, candidate = _same_documents(bases[key], candidates[key], sources)
             pilot, comparison = _metric_pilot(base, candidate, choices, aim)
         planned = count_planned_documents(table, choices)
-        plan = aim.plan(pilot, planned, metrics=gated)
+        plan = aim.plan(pilot, planned, metrics=gated, available=table.n_total or table.n)
         failed = failed or comparison.outcome == "failed" or plan.pilot.problem != pilot.problem
         plans.append(plan)
     return tuple(plans), failed

@@ -90,7 +90,7 @@ def plan_from_run(
         pilot=PilotFacts(kind="evalguard run", folder=str(run)),
         aim=aim.facts(plans),
         exit_code=EXIT_FAILED if failed else EXIT_PASSED,
-        notes=(_NO_TIME, *_left_out_notes(entries)),
+        notes=(_NO_TIME, *_left_out_notes(entries), *_repeats_notes(document)),
         **sign_plan(options),
     )
     return PlanResult(report)
@@ -160,6 +160,17 @@ def _left_out_notes(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     if not names:
         return ()
     return (f"not planned, because the run stopped early there: {', '.join(names)}",)
+
+
+def _repeats_notes(document: Mapping[str, Any]) -> tuple[str, ...]:
+    entries = document.get("generations") or ()
+    tasks = [str(one["task"]) for one in entries if int(one.get("repeats") or 1) > 1]
+    if not tasks:
+        return ()
+    return (
+        f"how many answers to each document would be enough is not planned ({', '.join(tasks)}): a "
+        "stored comparison keeps their mean; plan from the models (--base, --cand)",
+    )
 
 
 def _stored_number(value: Any) -> float:

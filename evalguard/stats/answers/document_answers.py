@@ -66,15 +66,20 @@ class DocumentAnswers:
             for own in (tokens[at] if len(tokens) == n else None,)
         )
 
-    def missing_share(self, filter_name: str) -> float | None:
-        """Share of the answers in which a filter finds nothing; None where it is not known."""
+    def missing_in(self, filter_name: str) -> tuple[float, ...]:
+        """Of each answer 1 where a filter finds nothing, else 0; () where it is not known."""
         missing = self.known.missing.get(filter_name) if self.known is not None else None
-        return mean([float(one) for one in missing]) if missing else None
+        return tuple(float(one) for one in missing or ())
 
 
 def figure_value(name: str, of: DocumentAnswers) -> float | None:
     """A figure of a document: the mean over its answers; None where that of any is not known."""
     return _value(name, of.written, of.expected)
+
+
+def figure_of_each(name: str, of: DocumentAnswers) -> tuple[float, ...]:
+    """A figure of each of a document's answers; () where that of any is not known."""
+    return _all_known([measure_figure(name, one, of.expected) for one in of.written])
 
 
 def figure_pairs(
@@ -108,9 +113,9 @@ def structure_verdicts(name: str, of: DocumentAnswers) -> tuple[StructureVerdict
     return tuple(one for one in found if one is not None)
 
 
-def verdict_value(verdicts: Sequence[StructureVerdict]) -> float | None:
-    """The figure of a document with these verdicts, as ``figure_value``."""
-    return _mean_of([one.share for one in verdicts])
+def verdict_of_each(verdicts: Sequence[StructureVerdict]) -> tuple[float, ...]:
+    """The figure of each answer with these verdicts, as ``figure_of_each``."""
+    return _all_known([one.share for one in verdicts])
 
 
 def paired_figure_value(
@@ -146,5 +151,10 @@ def _paired_value(
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
-    return mean(known) if known and len(known) == len(values) else None
+    known = _all_known(values)
+    return mean(known) if known else None
+
+
+def _all_known(values: Sequence[float | None]) -> tuple[float, ...]:
+    known = tuple(value for value in values if value is not None)
+    return known if len(known) == len(values) else ()
