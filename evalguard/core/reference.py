@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from evalguard.core.distribution_tail import NEAR, DistributionTail, count_full
 from evalguard.core.divergence import TOP_K, Divergence
-from evalguard.core.logprob_rows import Float, log_ratios, log_sums
-from evalguard.core.row_tails import LogprobRows, as_rows, no_tails
+from evalguard.core.logprob_rows import Float, log_ratios, log_sums, pieces
+from evalguard.core.row_tails import LogprobRows, as_rows, no_draws, no_tails
 from evalguard.core.top_tokens import NO_TOKEN, shared_tokens
 
 # Draws from the tail at every position, from which KL is estimated without bias.
@@ -98,11 +98,18 @@ def reference(
     positions, vocabulary = rows.shape
     k = min(top_k, vocabulary)
     top_ids = rows.top(k)
-    kept = np.maximum(top_ids, 0)
-    top_logprobs = rows.at(kept)
-    tails = rows.draw(kept, np.random.default_rng(seed).random((positions, samples)))
-    with np.errstate(over="ignore"):
-        sums = np.exp(top_logprobs).sum(axis=1) + tails.mass
+    kept = _each_once(top_ids)
+    top_logprobs, sums = np.empty((positions, k), dtype=np.float32), np.empty(positions)
+    for piece in pieces(positions, k):
+        values = rows.part(piece).at(kept[piece])
+        top_logprobs[piece] = values
+        with np.errstate(over="ignore"):
+            sums[piece] = np.exp(values).sum(axis=1)
+    if k < vocabulary:
+        tails = rows.draw(kept, np.random.default_rng(seed).random((positions, samples)))
+    else:
+        tails = no_draws(positions, samples)
+    sums += tails.mass
     unsound = np.isnan(log_sums(sums, side="reference"))
     top_ids[unsound] = NO_TOKEN
     drawn = rows.at(np.maximum(tails.ids, 0).astype(np.int64))
@@ -111,7 +118,7 @@ def reference(
         token_logprobs=rows.at(token_ids[:, None])[:, 0],
         vocabulary_size=vocabulary,
         top_ids=top_ids.astype(np.int32),
-        top_logprobs=top_logprobs.astype(np.float32),
+        top_logprobs=top_logprobs,
         tail_mass=np.where(unsound, np.nan, tails.mass),
         full_support=tails.full_support,
         sample_ids=tails.ids,
@@ -143,7 +150,9 @@ def divergence_from(
     everything = kept.top_ids.shape[1] == vocabulary
     k = min(top_k, kept.top_ids.shape[1])
     base_top, candidate_top = kept.top_ids[:, :k].astype(np.int64), rows.top(k)
-    kl, low, high = _bounded(kept, rows)
+    kl, low, high = (np.empty(rows.shape[0]) for _ in range(3))
+    for piece in pieces(rows.shape[0], kept.top_ids.shape[1]):
+        kl[piece], low[piece], high[piece] = _bounded(kept, rows.part(piece), piece)
     return Divergence(
         token_ids=kept.token_ids,
         base_logprobs=kept.token_logprobs,
@@ -158,28 +167,27 @@ def divergence_from(
     )
 
 
-def _bounded(kept: Reference, rows: LogprobRows) -> tuple[Float, Float, Float]:
-    """Estimate, low and high of KL, shape (T,) each.
+def _bounded(kept: Reference, rows: LogprobRows, piece: slice) -> tuple[Float, Float, Float]:
+    """Estimate, low and high of KL, of one piece of the positions.
 
     Base and candidate go through the same sums, so that a model against itself gives exactly 0.
     """
     positions, vocabulary = rows.shape
     k = kept.top_ids.shape[1]
-    # Of a row that is no distribution none is known: k tokens, each once, so that q sums to 1.
-    top = np.where(kept.top_ids == NO_TOKEN, np.arange(k), kept.top_ids).astype(np.int64)
-    log_p, log_q = kept.top_logprobs.astype(np.float64), rows.at(top)
-    p_sums = log_sums(np.exp(log_p).sum(axis=1) + kept.tail_mass, side="reference")
+    top, tail_mass = _each_once(kept.top_ids[piece]), kept.tail_mass[piece]
+    log_p, log_q = kept.top_logprobs[piece].astype(np.float64), rows.at(top)
+    p_sums = log_sums(np.exp(log_p).sum(axis=1) + tail_mass, side="reference")
     p = np.exp(log_p - p_sums[:, None])
-    p_mass, cap = kept.tail_mass / np.exp(p_sums), p[:, -1]
+    p_mass, cap = tail_mass / np.exp(p_sums), p[:, -1]
     full = count_full(p_mass, cap, vocabulary - k)
     tails = rows.tails(top, full) if k < vocabulary else no_tails(positions)
     with np.errstate(over="ignore"):
         q_sums = log_sums(np.exp(log_q).sum(axis=1) + tails.mass, side="candidate")
     shifts = (p_sums - q_sums)[:, None]
     ratios = log_ratios(log_p, log_q, p) - np.where(p == 0.0, 0.0, shifts)
-    drawn = rows.at(np.maximum(kept.sample_ids, 0).astype(np.int64))
+    drawn = rows.at(np.maximum(kept.sample_ids[piece], 0).astype(np.int64))
     with np.errstate(invalid="ignore"):  # -inf - -inf, where nothing was drawn
-        draws = kept.sample_logprobs - drawn - shifts
+        draws = kept.sample_logprobs[piece] - drawn - shifts
     tail = DistributionTail(
         p_mass=p_mass,
         q_mass=tails.mass / np.exp(q_sums),
@@ -188,10 +196,15 @@ def _bounded(kept: Reference, rows: LogprobRows) -> tuple[Float, Float, Float]:
         rows=tails,
         log_q_sums=q_sums,
         draws=draws,
-        full_support=kept.full_support,
+        full_support=kept.full_support[piece],
         near=np.max(np.abs(ratios), axis=1) <= NEAR,
     )
     with np.errstate(invalid="ignore"):
         head = np.einsum("ij,ij->i", p, ratios)
     low = np.maximum(head + tail.smallest() - _ROUNDING, 0.0)
     return head + tail.estimate(), low, head + tail.largest() + _ROUNDING
+
+
+def _each_once(top_ids: NDArray[np.int64] | NDArray[np.int32]) -> NDArray[np.int64]:
+    """The kept tokens. Of a row that is no distribution none is known: any k of them, each once."""
+    return np.where(top_ids == NO_TOKEN, np.arange(top_ids.shape[1]), top_ids).astype(np.int64)

@@ -66,6 +66,13 @@ def no_tails(positions: int) -> RowTails:
     return RowTails(mass=none, largest=none - np.inf, least_sum=none, next_least=none)
 
 
+def no_draws(positions: int, samples: int) -> TailDraws:
+    """Draws from rows of which every token was kept."""
+    ids = np.full((positions, samples), NO_TOKEN, dtype=np.int32)
+    mass, full_support = np.zeros(positions), np.ones(positions, dtype=np.bool_)
+    return TailDraws(mass=mass, full_support=full_support, ids=ids)
+
+
 class LogprobRows(ABC):
     """T rows of natural log-probabilities of V tokens, float32, wherever they are.
 
@@ -74,6 +81,10 @@ class LogprobRows(ABC):
     """
 
     shape: tuple[int, int]
+
+    @abstractmethod
+    def part(self, piece: slice) -> LogprobRows:
+        """Some of the positions."""
 
     @abstractmethod
     def at(self, ids: Ids) -> Float:
@@ -97,7 +108,7 @@ class LogprobRows(ABC):
         """Draw from the tails beside the kept tokens.
 
         Args:
-            kept: token ids, shape (T, k); all V of them leave nothing.
+            kept: token ids, shape (T, k); k below V.
             uniforms: numbers from [0, 1), shape (T, m).
         """
 
@@ -112,6 +123,10 @@ class HostRows(LogprobRows):
     def __init__(self, rows: Row) -> None:
         self._rows = rows
         self.shape = rows.shape
+
+    def part(self, piece: slice) -> HostRows:
+        """Look at some."""
+        return HostRows(self._rows[piece])
 
     def at(self, ids: Ids) -> Float:
         """Pick values."""

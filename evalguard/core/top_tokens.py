@@ -43,12 +43,14 @@ def top_tokens(rows: Row, k: int) -> Ids:
             continue
         few = vocabulary < 4 * k * _BLOCK
         row, token = _at_least_itself(part, k) if few else _at_least_in_blocks(part, k)
-        value = part[row, token]
-        order = np.lexsort((token, -value, row))
         counts = np.bincount(row, minlength=len(part))
-        found = np.flatnonzero(counts)
         first = np.cumsum(counts) - counts
-        tops[start + found] = token[order[first[found, None] + np.arange(k)]]
+        # Rows side by side, each filled up to the longest with what comes last.
+        values = np.full((len(part), max(counts.max(), k)), np.inf, dtype=part.dtype)
+        values[row, np.arange(len(row)) - first[row]] = -part[row, token]
+        order = np.argsort(values, axis=1, kind="stable")[:, :k]
+        sound = np.flatnonzero(counts)
+        tops[start + sound] = token[first[sound, None] + order[sound]]
     return tops
 
 
@@ -60,7 +62,7 @@ def shared_tokens(one: Ids, other: Ids) -> Ids:
 
 
 def _at_least_itself(rows: Row, k: int) -> tuple[Ids, Ids]:
-    """Rows and tokens as probable as the k-th of their row; none of a row that holds NaN."""
+    """Rows and tokens as probable as the k-th, in order; none of a row that holds NaN."""
     last = rows.shape[1] - k
     floors: Any = np.partition(rows, last, axis=1)[:, last]
     floors[np.isnan(rows.max(axis=1))] = np.nan
@@ -69,7 +71,7 @@ def _at_least_itself(rows: Row, k: int) -> tuple[Ids, Ids]:
 
 
 def _at_least_in_blocks(rows: Row, k: int) -> tuple[Ids, Ids]:
-    """Rows and tokens as probable as a lower bound of the k-th; only their blocks are read."""
+    """Those as probable as a lower bound of the k-th, likewise; only their blocks are read."""
     blocks = rows.shape[1] // _BLOCK
     maxima = _maxima(rows)
     last = maxima.shape[1] - k
@@ -80,10 +82,10 @@ def _at_least_in_blocks(rows: Row, k: int) -> tuple[Ids, Ids]:
     left_over = ~inside
     own, tokens = row[inside], np.arange(_BLOCK) * blocks + block[inside, None]
     pair, place = np.nonzero(rows[own[:, None], tokens] >= floors[own, None])
-    return (
-        np.concatenate([own[pair], row[left_over]]),
-        np.concatenate([tokens[pair, place], block[left_over] + (_BLOCK - 1) * blocks]),
-    )
+    found_rows = np.concatenate([own[pair], row[left_over]])
+    found = np.concatenate([tokens[pair, place], block[left_over] + (_BLOCK - 1) * blocks])
+    places = np.sort(found_rows * rows.shape[1] + found)
+    return places // rows.shape[1], places % rows.shape[1]
 
 
 def _maxima(rows: Row) -> Row:

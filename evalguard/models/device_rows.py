@@ -23,6 +23,10 @@ class DeviceRows(LogprobRows):
         self._rows = rows
         self.shape = rows.shape[0], rows.shape[1]
 
+    def part(self, piece: slice) -> DeviceRows:
+        """Look at some."""
+        return DeviceRows(self._rows[piece])
+
     def at(self, ids: Ids) -> Float:
         """Gather values."""
         found: Float = self._rows.gather(1, self._given(ids)).double().cpu().numpy()

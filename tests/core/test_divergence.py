@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -350,6 +351,20 @@ def test_a_reference_that_keeps_nothing_is_refused(top_k, samples):
         reference(base, tokens, top_k=top_k, samples=samples, seed=0)
     with pytest.raises(ValueError, match="float32"):
         reference(base.astype(np.float64), tokens, top_k=1, samples=1, seed=0)
+
+
+@pytest.mark.parametrize("top_k", [64, 1000])
+def test_memory_does_not_grow_with_what_is_kept_of_a_row(top_k):
+    """Beside what is kept, a few temporaries of a piece of the positions: not of all of them."""
+    base, candidate, tokens = two_models(2000, 1000, seed=18)
+    tracemalloc.start()
+    kept = reference(base, tokens, top_k=top_k, samples=2, seed=0)
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    divergence_from(kept, candidate)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - before < 2 * base.nbytes
 
 
 def test_no_positions_are_no_error():
