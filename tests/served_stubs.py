@@ -298,6 +298,18 @@ def _mix(values: NDArray[np.float64], decay: float = 1.0) -> NDArray[np.float64]
     return mixed
 
 
+def client_arguments(url: str, tokenizer: Path, **more: Any) -> dict[str, Any]:
+    """model_args by which lm-eval's client asks a server that signs as "served"."""
+    return {
+        "base_url": url,
+        "model": "served",
+        "tokenizer": str(tokenizer),
+        "tokenizer_backend": "huggingface",
+        "max_retries": 1,
+        **more,
+    }
+
+
 @contextmanager
 def serving(stub: Stub) -> Iterator[str]:
     """Run a stub; yields the URL of its completions (of SGLang: of its own endpoint)."""

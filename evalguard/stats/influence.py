@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,18 +44,25 @@ def _ranked(values: NDArray[np.float64], of: Contributions) -> NDArray[np.int64]
 def _shown(
     values: NDArray[np.float64], order: NDArray[np.int64], of: Contributions
 ) -> tuple[InfluentialDocument, ...]:
-    doc_ids = np.concatenate([part.doc_ids for part in of.parts])
-    ends = np.cumsum([len(part.doc_ids) for part in of.parts])
     total = of.total
     return tuple(
         InfluentialDocument(
-            task=of.parts[int(np.searchsorted(ends, position, side="right"))].task,
-            doc_id=int(doc_ids[position]),
+            task=task,
+            doc_id=doc_id,
             contribution=float(values[position]) / of.unit,
             share=float(values[position]) / total if total else None,
         )
-        for position in order.tolist()
+        for position, (task, doc_id) in zip(order.tolist(), _documents(of, order), strict=True)
     )
+
+
+def _documents(of: Contributions, positions: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
+    """(task, doc_id) of the documents at these positions."""
+    doc_ids = np.concatenate([part.doc_ids for part in of.parts])
+    ends = np.cumsum([len(part.doc_ids) for part in of.parts])
+    for position in positions.tolist():
+        part = of.parts[int(np.searchsorted(ends, position, side="right"))]
+        yield part.task, int(doc_ids[position])
 
 
 def _half(sizes: NDArray[np.float64]) -> int:
@@ -106,16 +114,15 @@ class LossSpread:
     @property
     def text(self) -> str:
         """It in a sentence without a full stop."""
-        head = f"{self.lost:,} document{'' if self.lost == 1 else 's'} lost, {self.won:,} won"
+        documents = "1 document" if self.lost == 1 else f"{self.lost:,} documents"
+        head = f"{documents} got worse, {self.won:,} better"
         if self.lost == 1:
             return head
         if self.tied == self.lost:
-            return f"{head}; all weigh the same, so that any {self.half:,} carry half of the loss"
-        found = f"{head}; {self.half:,} carry half of the loss"
-        if self.free < self.tied:
-            return f"{found} ({self.free:,} of them any of {self.tied:,} that weigh the same)"
+            return f"{head}; all losses are equally large"
         names = ", ".join(str(doc_id) for _, doc_id in self.named)
-        return f"{found} ({names})" if names else found
+        found = f"{head}; half of the loss is in the worst {self.half:,}"
+        return f"{found} (documents {names})" if names else found
 
 
 def spread_of_loss(of: Contributions) -> LossSpread | None:
@@ -130,7 +137,6 @@ def spread_of_loss(of: Contributions) -> LossSpread | None:
     lightest = float(sizes[half - 1])
     alike = np.isclose(sizes, lightest, rtol=_TIED, atol=0.0)
     tied, free = int(np.sum(alike)), int(np.sum(alike[:half]))
-    documents = [(part.task, doc_id) for part in of.parts for doc_id in part.doc_ids.tolist()]
     few = free == tied and half <= _MOST_NAMED
     return LossSpread(
         lost=int(places.size),
@@ -138,5 +144,5 @@ def spread_of_loss(of: Contributions) -> LossSpread | None:
         half=half,
         tied=tied,
         free=free,
-        named=tuple(documents[place] for place in order[:half].tolist()) if few else (),
+        named=tuple(_documents(of, order[:half])) if few else (),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_stubs import CachingStub, ModelStub, serving
+from served_stubs import CachingStub, ModelStub, client_arguments, serving
 from small_world import SmallWorld, run_here
 
 from evalguard.core.scorer import Request, ScoringPolicy
@@ -81,14 +81,7 @@ def compare(
     models = {
         name: {
             "model": "local-completions",
-            "model_args": {
-                "base_url": url,
-                "model": "served",
-                "tokenizer": str(world.models["llama"]),
-                "tokenizer_backend": "huggingface",
-                "max_retries": 1,
-                "max_length": 48,
-            },
+            "model_args": client_arguments(url, world.models["llama"], max_length=48),
         }
         for name, url in (("served", base), ("port", candidate))
     }
@@ -199,13 +192,7 @@ def guard_of(world: SmallWorld, kind: str, arguments: dict[str, Any]) -> Path:
 
 
 def test_a_server_that_is_not_there_is_named_with_what_to_do(world: SmallWorld, capfd) -> None:
-    arguments = {
-        "base_url": "http://127.0.0.1:9/v1/completions",
-        "model": "served",
-        "tokenizer": str(world.models["llama"]),
-        "tokenizer_backend": "huggingface",
-        "max_retries": 1,
-    }
+    arguments = client_arguments("http://127.0.0.1:9/v1/completions", world.models["llama"])
     guard = guard_of(world, "local-completions", arguments)
     done = run_here(["compare", "--config", guard, "--base", "a", "--cand", "b", "--json"], capfd)
     assert done.code == 3
@@ -263,12 +250,9 @@ def test_a_server_is_asked_for_every_repeat_with_a_seed_of_its_own(tiny_llama: P
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Sampling)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    arguments = {
-        "base_url": f"http://127.0.0.1:{server.server_port}/v1/completions",
-        "model": "served",
-        "tokenizer": str(tiny_llama),
-        "tokenizer_backend": "huggingface",
-    }
+    arguments = client_arguments(
+        f"http://127.0.0.1:{server.server_port}/v1/completions", tiny_llama
+    )
     policy = ScoringPolicy(batch_size=4)
     options = {"until": ["."], "max_gen_toks": 4, "temperature": 0.7, "do_sample": True}
     requests = [
@@ -303,12 +287,7 @@ def test_a_client_that_lacks_its_packages_says_how_to_install_them(
     monkeypatch.setattr(
         api_models, "find_spec", lambda name: None if name == "tenacity" else object()
     )
-    arguments = {
-        "base_url": "http://127.0.0.1:9/v1/completions",
-        "model": "served",
-        "tokenizer": str(tiny_llama),
-        "tokenizer_backend": "huggingface",
-    }
+    arguments = client_arguments("http://127.0.0.1:9/v1/completions", tiny_llama)
     with pytest.raises(EvaluationError, match="needs packages that are not installed") as error:
         load_lm(
             "local-completions",
@@ -329,15 +308,9 @@ def test_scores_that_were_kept_without_shown_tokens_are_made_again_with_them(
     with serving(ModelStub(tokenizer=world.models["llama"])) as url:
 
         def compare(**more: Any) -> dict[str, Any]:
-            served = {
-                "base_url": url,
-                "model": "served",
-                "tokenizer": str(world.models["llama"]),
-                "tokenizer_backend": "huggingface",
-                "max_length": 50,
-                "add_bos_token": True,
-                **more,
-            }
+            served = client_arguments(
+                url, world.models["llama"], max_length=50, add_bos_token=True, **more
+            )
             own = {"pretrained": str(world.models["llama"]), "dtype": "float32"}
             models = {
                 "own": {"model_args": own},
@@ -364,15 +337,9 @@ def test_a_model_is_compared_with_a_server_of_itself_where_both_read_bos(
 ) -> None:
     guard = world.folder / "beside.yaml"
     with serving(ModelStub(tokenizer=world.models["llama"])) as url:
-        served = {
-            "base_url": url,
-            "model": "served",
-            "tokenizer": str(world.models["llama"]),
-            "tokenizer_backend": "huggingface",
-            "max_length": 50,
-            "add_bos_token": bos,
-            "top_logprobs": 5,
-        }
+        served = client_arguments(
+            url, world.models["llama"], max_length=50, add_bos_token=bos, top_logprobs=5
+        )
         own = {"pretrained": str(world.models["llama"]), "dtype": "float32"}
         models = {
             "own": {"model_args": own},

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from served_stubs import CachingStub, Stub, serving
+from served_stubs import CachingStub, Stub, client_arguments, serving
 from small_world import SmallWorld, run_here
 
 
@@ -25,14 +25,7 @@ def floor(
     with serving(stub) as url:
         model = {
             "model": "local-completions",
-            "model_args": {
-                "base_url": url,
-                "model": "served",
-                "tokenizer": str(world.models["llama"]),
-                "tokenizer_backend": "huggingface",
-                "max_retries": 1,
-                **arguments,
-            },
+            "model_args": client_arguments(url, world.models["llama"], **arguments),
             # somebody vouches for it, so that scores are kept
             "revision": "stub 1",
         }

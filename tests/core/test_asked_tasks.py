@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.reports.asked_task import AskedTask, list_asked_tasks
+from evalguard.core.reports.asked_task import NO_VERSION, AskedTask, list_asked_tasks
 from evalguard.core.scores import ScoreTable
 
 
@@ -38,6 +38,12 @@ def test_it_says_how_many_documents_were_asked_and_how() -> None:
     assert (one.task, one.n, one.n_total) == ("arc", 3, 2376)
     assert (one.version, one.num_fewshot, one.fewshot_seed) == ("1.0", 5, 1234)
     assert (one.dataset, one.config, one.split) == ("allenai/ai2_arc", "", "test")
+
+
+def test_a_task_that_declares_no_version_has_none() -> None:
+    """lm-eval's own word for it is the kind of its file."""
+    plain = table(run={"task_version": "Yaml"})
+    assert asked(plain, plain).version == NO_VERSION == "none"
 
 
 def test_other_documents_have_another_digest_and_so_have_the_same_under_other_ids() -> None:

@@ -100,7 +100,6 @@ def test_the_whole_model_is_no_cause_where_its_class_is_another_one() -> None:
     "finding",
     [
         differ(),
-        differ(configs__rope_theta=(1e4, 5e4)),
         differ(code__remote_class=("LlamaForCausalLM", "MyLlama")),
         differ(code__class=("LlamaForCausalLM", None)),
         differ(code__torch=("2.1", "2.2")),
@@ -110,6 +109,20 @@ def test_nothing_else_is_taken_for_another_class(finding: Finding) -> None:
     said = meaning_with_bisection(lost(finding))
     assert said.next_step == "to see where in the model it comes from"
     assert "another class" not in cause_line(lost(finding, bisect=WHOLE))
+
+
+CONFIGS = differ(configs__rope_theta=(1e4, 5e4))
+
+
+def test_configs_that_differ_lead_to_a_search_before_a_trace() -> None:
+    said = meaning_with_bisection(lost(CONFIGS))
+    assert said.next_step == "to name the culprits (the configs of the two models differ)"
+    assert steps(said) == (COMMAND.replace("compare", "bisect"), TRACE)
+    undeclared = lost(CONFIGS, bisect_reason="no settings", bisect_ended="undeclared")
+    assert steps(derive_meaning(undeclared)) == steps(said)
+    assert steps(derive_meaning(lost(CONFIGS, bisect_reason="nothing to search"))) == (TRACE, "")
+    served = side("port", model_type="local-completions")
+    assert "culprits" not in derive_meaning(lost(CONFIGS, candidate=served)).next_step
 
 
 def test_tokenizers_that_differ_lead_to_their_search_and_to_no_trace() -> None:

@@ -28,21 +28,21 @@ def spread(losses: Sequence[float]) -> LossSpread | None:
     [
         (
             [1.0] * 12 + [-1.0] * 3 + [0.0] * 40,
-            "12 documents lost, 3 won; all weigh the same, so that any 6 carry half of the loss",
+            "12 documents got worse, 3 better; all losses are equally large",
         ),
-        ([0.0, 1.0, -1.0], "1 document lost, 1 won"),
+        ([0.0, 1.0, -1.0], "1 document got worse, 1 better"),
         (
             [0.01] * 30 + [0.9, 0.8],
-            "32 documents lost, 0 won; 2 carry half of the loss (30, 31)",
+            "32 documents got worse, 0 better; half of the loss is in the worst 2 (documents 30, "
+            "31)",
         ),
         (
             [4.0, *[1.0] * 20],
-            "21 documents lost, 0 won; 9 carry half of the loss (8 of them any of 20 that weigh "
-            "the same)",
+            "21 documents got worse, 0 better; half of the loss is in the worst 9",
         ),
         (
             [float(n) for n in range(100)],
-            "99 documents lost, 0 won; 30 carry half of the loss",
+            "99 documents got worse, 0 better; half of the loss is in the worst 30",
         ),
     ],
 )

@@ -10,9 +10,9 @@ from hypothesis.extra.numpy import arrays
 from paired_tables import paired
 from scipy import stats as scipy_stats
 
+from benchmarks.printed_results import harness_sigma
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.printed_results import harness_sigma
 
 RNG = np.random.default_rng(20261120)
 N = 300

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from evalguard.stats.printed_results import harness_sigma, one_sided_p, unpaired_z
+from benchmarks.printed_results import harness_sigma, one_sided_p, unpaired_z
 
 # The FLA port of RWKV-7 on lambada_openai, as its report printed it (shared statistics page).
 BASE, BASE_STDERR = 4.1330, 0.0888

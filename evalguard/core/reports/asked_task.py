@@ -10,6 +10,8 @@ from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
 
 _DIGITS = 16
+_UNVERSIONED = "Yaml"  # ``ConfigurableTask.VERSION`` of lm-eval, of a task that declares none
+NO_VERSION = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,7 @@ class AskedTask:
 
     Attributes:
         n: documents that were asked, of ``n_total`` (0: not known).
-        version: that the task declares.
+        version: that the task declares; "none": it declares none.
         output_type: lm-eval's kind of request: loglikelihood, multiple_choice, generate_until ...
         num_fewshot: examples in each prompt, and ``fewshot_seed`` by which they were drawn.
         dataset: where the documents come from, an id of the hub; "" for data of one's own.
@@ -67,11 +69,12 @@ def list_asked_tasks(
 def _asked_task(base: ScoreTable, candidate: ScoreTable) -> AskedTask:
     run = {**base.run, **candidate.run}
     data = candidate.dataset or base.dataset
+    version = _text(run.get("task_version"))
     return AskedTask(
         task=candidate.task,
         n=candidate.n,
         n_total=candidate.n_total or base.n_total,
-        version=_text(run.get("task_version")),
+        version=NO_VERSION if version == _UNVERSIONED else version,
         output_type=_text(run.get("output_type")),
         num_fewshot=_number(run.get("num_fewshot")),
         fewshot_seed=_number(run.get("fewshot_seed")),

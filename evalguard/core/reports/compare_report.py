@@ -11,7 +11,7 @@ from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.reports.asked_task import AskedTask
-from evalguard.core.reports.bisect_report import BisectReport, Ended
+from evalguard.core.reports.bisect_report import BisectReport
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.findings import Finding, unstored
 from evalguard.core.reports.generations import GenerationComparison
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 RunKind = Literal["model", "lm-eval run", "stored run"]
+
+NotBisected = Literal["", "interrupted", "failed", "undeclared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ class CompareReport:
         across_tasks_reason: why across_tasks is None; "" where it is not.
         bisect_reason: why bisect is None where a bisection was to be expected; "" else.
         bisect_ended: "interrupted" or "failed": how a bisection ended that had found nothing out by
-            then; "" where none began, or bisect has what it found.
+            then; "undeclared": none began, for the candidate declares no settings; else "".
     """
 
     version: str = ""
@@ -148,7 +150,7 @@ class CompareReport:
     sequential: SequentialRun | None = None
     bisect: BisectReport | None = None
     bisect_reason: str = ""
-    bisect_ended: Ended = ""
+    bisect_ended: NotBisected = ""
     resources: Resources | None = field(default=None, compare=False)
     tracked: tuple[Sent, ...] = field(default=(), compare=False)
     files: Mapping[str, str] | None = field(default=None, compare=False)

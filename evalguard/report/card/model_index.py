@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
-from evalguard.core.reports.asked_task import AskedTask
+from evalguard.core.reports.asked_task import NO_VERSION, AskedTask
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.errors import UsageError
 from evalguard.report.card.conditions_line import conditions_line
@@ -147,8 +147,9 @@ def _conditions(comparison: Comparison, asked: AskedTask | None) -> Iterator[tup
         "documents_of_task": comparison.n_total or None,
     }
     if asked is not None:
+        versioned = asked.version not in ("", NO_VERSION)
         told |= {
-            "task_version": printable(asked.version) or None,
+            "task_version": printable(asked.version) if versioned else None,
             "num_fewshot": asked.num_fewshot,
             "fewshot_seed": asked.fewshot_seed,
         }

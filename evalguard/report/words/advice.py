@@ -95,6 +95,11 @@ def reads_other_tokens(report: CompareReport) -> bool:
     return "tokenizer.rules" in _side_values(report)
 
 
+def differs_in(report: CompareReport, part: str) -> bool:
+    """Whether the sides hold something else in their "configs", "tokenizer", "code"."""
+    return any(name.startswith(f"{part}.") for name in _side_values(report))
+
+
 def _side_values(report: CompareReport) -> Mapping[str, FindingValue]:
     found = (one.values for one in report.findings if one.kind == "sides_differ")
     return next(found, {})

@@ -29,6 +29,7 @@ from evalguard.report.words.advice import (
     ASK_MORE,
     SCORE_MORE,
     decide_step,
+    differs_in,
     gives_no_number,
     margin_below,
     other_classes,
@@ -95,7 +96,8 @@ def derive_meaning(report: CompareReport) -> Meaning:
 def _with_steps(report: CompareReport, sentence: str, step: tuple[str, str]) -> Meaning:
     """A sentence with what to do next: of scores that are no numbers the weights and a trace."""
     if not gives_no_number(report):
-        inside = trace_command(report) if other_classes(report) and _is_lost(report) else ""
+        beside = other_classes(report) is not None or _searches_configs(report)
+        inside = trace_command(report) if beside and _is_lost(report) else ""
         trace = "" if inside == step[1] else inside
         return Meaning(lead=sentence, next_step=step[0], command=step[1], trace=trace)
     weights = tensors_command(report.base, report.candidate, "--invariant finite")
@@ -355,12 +357,25 @@ def _undo(report: CompareReport) -> tuple[str, str]:
             named = f"{classes[1]} where the base is {classes[0]}"
             return f"to see which layers another class costs ({named})", command
         return read_as_step(classes), ""
+    if _searches_configs(report):
+        command = _bisection(report)
+        if command:
+            return "to name the culprits (the configs of the two models differ)", command
     inside = trace_command(report)
     if inside:
         return "to see where in the model it comes from", inside
     if report.run_folder:
         return f"look at the documents that moved, in {printable(report.run_folder)}", ""
     return "compare again with one change of the conversion undone", ""
+
+
+def _searches_configs(report: CompareReport) -> bool:
+    """Whether a bisection would have its settings from the configs of two Hugging Face models."""
+    sides = (report.base, report.candidate)
+    searchable = all(one.kind == "model" and one.model_type in _TRACED_BASE for one in sides)
+    reason = report.bisect_reason and report.bisect_ended != "undeclared"
+    done = report.bisect is not None or bool(reason) or bool(_suspects(report))
+    return searchable and not done and differs_in(report, "configs")
 
 
 def _search_below(report: CompareReport, worst: Comparison) -> tuple[str, str] | None:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from evalguard.core.checksum import with_checksum
-from evalguard.core.reports.bisect_report import BisectReport, Ended
-from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.bisect_report import BisectReport
+from evalguard.core.reports.compare_report import CompareReport, NotBisected
 from evalguard.core.score_rows import finite_rows
 from evalguard.errors import EvalguardError, Interrupted, error_text
 from evalguard.report.contract.compare_document import COMPARE_SCHEMA, compare_document
@@ -55,9 +55,10 @@ def attach_bisection(
     """
     report = finished.report
     found: BisectReport | str
-    ended: Ended = ""
+    ended: NotBisected = ""
     try:
-        found = _bisect_or_reason(finished, request, open_oracle)
+        against = _reason_against(finished)
+        found, ended = against or (_bisect_or_reason(finished, request, open_oracle), "")
     except (KeyboardInterrupt, Interrupted):
         found, ended = _interrupted_reason(finished), "interrupted"
     except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is
@@ -81,9 +82,6 @@ def _interrupted_reason(finished: FinishedComparison) -> str:
 def _bisect_or_reason(
     finished: FinishedComparison, request: StoredRequest, open_oracle: OpenOracle
 ) -> BisectReport | str:
-    reason = _reason_against(finished)
-    if reason is not None:
-        return reason
     finished = _with_finite_scores(_score_in_full(finished))
     searchable = SearchableCandidate.of(finished)
     if isinstance(searchable, str):
@@ -144,21 +142,21 @@ def _score_in_full(finished: FinishedComparison) -> FinishedComparison:
     return replace(finished, scored=scored, choices=choices, report=kept)
 
 
-def _reason_against(finished: FinishedComparison) -> str | None:
+def _reason_against(finished: FinishedComparison) -> tuple[str, NotBisected] | None:
     """Why there is nothing to bisect; "" where nobody expects it, None where there is."""
     use, candidate = finished.choices.bisect.use, finished.candidate
     if finished.choices.bisect.instead:
-        return finished.choices.bisect.instead
+        return finished.choices.bisect.instead, ""
     gate = finished.report.gate
     if use == "never" or (use == "auto" and gate.state != "regressed"):
         declared = candidate is not None and candidate.variant.settings
         if use == "never" or gate.state != "undecided" or not declared:
-            return ""
-        return next(iter(explain_chance(finished.report.comparisons, gate)), "")
+            return "", ""
+        return next(iter(explain_chance(finished.report.comparisons, gate)), ""), ""
     over = finished.choices.bisect.over
     refusal = why_unsearchable(*finished.sources, over=over)
     if refusal is not None:
-        return error_text(refusal) if use == "always" or candidate is not None else ""
+        return error_text(refusal) if use == "always" or candidate is not None else "", ""
     if (
         over == "settings"
         and use == "auto"
@@ -166,7 +164,9 @@ def _reason_against(finished: FinishedComparison) -> str | None:
         and not candidate.variant.settings
     ):
         return (
-            "the candidate declares no settings (evalguard bisect derives them from the two models)"
+            "the candidate declares no settings (evalguard bisect derives them from the two "
+            "models)",
+            "undeclared",
         )
     return None
 
