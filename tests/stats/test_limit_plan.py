@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from evalguard.core.limits import Limit
+from evalguard.stats.effective_sample import Share
 from evalguard.stats.limit_plan import documents_to_keep, documents_to_see, plan_limit
 
 
@@ -68,3 +70,16 @@ def test_a_literal_limit_says_how_rare_a_break_the_documents_show(name: str) -> 
     assert literal.literal
     assert literal.seen == pytest.approx(1.0 - 0.2 ** (1 / 200))
     assert (literal.needed, literal.fewest) == (161, 1)
+
+
+@pytest.mark.parametrize("alike", [0.02, 0.3, 5.0])
+def test_documents_with_several_answers_are_never_too_few(alike: float) -> None:
+    # each document has its own rate, beta distributed about 3%; alike: how near to all or none
+    rng, rate, repeats = np.random.default_rng(7), 0.03, 4
+    n = documents_to_keep(0.08, rate, level=0.025, power=0.8)
+    assert n is not None
+    own = rng.beta(rate / alike, (1.0 - rate) / alike, size=(1500, n))
+    hits = rng.binomial(repeats, own) / repeats
+    shares = [Share(hits=of, positions=np.ones(n)) for of in hits]
+    kept = [share.interval(confidence=0.95)[1] <= 0.08 for share in shares]
+    assert np.mean(kept) >= 0.8 - 0.025
