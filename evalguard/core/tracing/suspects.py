@@ -142,20 +142,27 @@ def rank_suspects(
     """
     layer_of = number_layers(point.code for point in points)
     guilty_weights = _points_of_weights(points, findings)
+    # whose code uses weights of modules that it does not call
+    users = {
+        point.code
+        for point in points
+        for finding in guilty_weights.get(point.name, ())
+        if finding.module != point.code
+    }
     layers, beyond = [], _Beyond()
     for point in points:
         ratio, check = point.ratios()
-        finding = guilty_weights.get(point.name)
-        if finding is not None and finding.ratio > ratio:
-            ratio, check = finding.ratio, "weights"
+        findings_here = guilty_weights.get(point.name, ())
+        worst = max((finding.ratio for finding in findings_here), default=0.0)
+        if worst > ratio:
+            ratio, check = worst, "weights"
         delta = _delta(point, ratio, check, layer_of.get(point.code))
         layers.append(delta)
         kind = kinds.get(point.code, "")
-        if finding is not None:
+        for finding in findings_here:
             looks = f"weights: {finding.looks}"
             beyond.add(point, delta, finding.module, "weights", looks, looks)
-        other_weights = finding is not None and finding.module != point.code
-        if ratio > threshold and not (other_weights and point.computed_ratio() <= threshold):
+        if ratio > threshold and not (point.code in users and point.computed_ratio() <= threshold):
             fault, found = _find_operation(point, delta)
             difference = f"{point.place}: {found}" if point.place else found
             where = ", ".join(filter(None, (kind, point.place)))
@@ -250,7 +257,7 @@ def _delta(point: MeasuredPoint, ratio: float, check: Check, layer: int | None) 
 
 def _points_of_weights(
     points: Sequence[MeasuredPoint], findings: Iterable[WeightFinding]
-) -> Mapping[str, WeightFinding]:
+) -> Mapping[str, Sequence[WeightFinding]]:
     """Find where a module's own weights show most; nowhere, if they change nothing that was run.
 
     Weights of a module that is never called are used by the code of one that holds it.
@@ -259,7 +266,7 @@ def _points_of_weights(
     for finding in findings:
         if finding.module not in worst or finding.ratio > worst[finding.module].ratio:
             worst[finding.module] = finding
-    found: dict[str, WeightFinding] = {}
+    found: dict[str, list[WeightFinding]] = {}
     for module, finding in worst.items():
         user, own = module, [p for p in points if p.code == module]
         while not own and user:
@@ -272,8 +279,7 @@ def _points_of_weights(
         ]  # fmt: skip
         if seen:
             point = max(seen, key=lambda p: p.run_ratio()).name
-            if point not in found or finding.ratio > found[point].ratio:
-                found[point] = finding
+            found.setdefault(point, []).append(finding)
     return found
 
 

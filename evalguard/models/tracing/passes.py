@@ -32,6 +32,12 @@ _PROBE = 4096  # elements that are looked at before all are
 _HALF = ("bfloat16", "float16")
 _MERELY_CAST = 0.1  # of a rounding's own error: that a float32 sum before it was done otherwise
 
+# Of tokens in another order: numbers of one that tell it from the others, the relative L2 that no
+# rounding leaves, and what may be left of it once both sides are sorted.
+_LEAST_WIDTH = 4
+_NO_ROUNDING = 0.1
+_SAME_TOKENS = 0.5
+
 
 class ActivationSource(Protocol):
     """Tensors by sequence and point, to be read only."""
@@ -52,6 +58,8 @@ class ComparedPass:
         sequence: that is run; set before each pass.
         sums: per point, one for each row.
         shapes: points whose shapes differ, the reference's and the tensor's.
+        sorted: points of several copies whose tokens do not lie copy by copy (those of experts lie
+            expert by expert): they are neither compared nor replaced.
         rounded: points whose every value is a number of a coarser dtype, unlike the reference's.
         cast: inputs that are the reference's values and nothing else, rounded to a coarser dtype.
         origin: the first point with nan or infinite values, how many, and of which sequence.
@@ -68,6 +76,7 @@ class ComparedPass:
     sequence: int = 0
     sums: dict[str, list[ErrorSums]] = field(default_factory=dict)
     shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    sorted: set[str] = field(default_factory=set)
     rounded: dict[str, str] = field(default_factory=dict)
     cast: dict[str, str] = field(default_factory=dict)
     origin: tuple[PointEvent, int, int] | None = None
@@ -90,7 +99,7 @@ class ComparedPass:
         if other is None:
             return None
         fitted = _fit(other, value, self.rows)
-        if fitted is None:
+        if fitted is None or event.name in self.sorted:
             return None
         replaced = fitted.to(device=value.device, dtype=value.dtype, copy=True)
         return self._moved(event.name, replaced) if self.jitter else replaced
@@ -120,8 +129,12 @@ class ComparedPass:
         base, own = as_array(fitted), as_array(value)
         if self.candidate_is_reference:
             base, own = own, base
-        sums = self.sums.setdefault(event.name, [ErrorSums() for _ in range(self.rows)])
         axis = _row_axis(reference, value, self.rows)
+        if axis is not None and _are_in_another_order(base, own, axis):
+            self.sorted.add(event.name)
+        if event.name in self.sorted:
+            return
+        sums = self.sums.setdefault(event.name, [ErrorSums() for _ in range(self.rows)])
         if axis is None:
             for each in sums:
                 each.add(base, own)
@@ -315,6 +328,21 @@ def _row_axis(reference: torch.Tensor, value: torch.Tensor, rows: int) -> int | 
         found and own[: found[0]] == one[: found[0]] and own[found[0] + 1 :] == one[found[0] + 1 :]
     )
     return found[0] if others else None
+
+
+def _are_in_another_order(tiled: NDArray[Any], own: NDArray[Any], axis: int) -> bool:
+    """Say whether the tokens along an axis are the expected ones in another order."""
+    ours, theirs = (
+        np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1).astype(np.float64)
+        for values in (tiled, own)
+    )
+    size = float(np.linalg.norm(ours))
+    apart = float(np.linalg.norm(ours - theirs))
+    if ours.shape[1] < _LEAST_WIDTH or not apart > _NO_ROUNDING * size:
+        return False
+    direction = np.random.default_rng(0).standard_normal(ours.shape[1])
+    in_order = [values[np.argsort(values @ direction)] for values in (ours, theirs)]
+    return float(np.linalg.norm(in_order[0] - in_order[1])) < _SAME_TOKENS * apart
 
 
 def _fit(reference: torch.Tensor, value: torch.Tensor, rows: int) -> torch.Tensor | None:
