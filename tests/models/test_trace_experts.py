@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import ARCHITECTURES as FIRST
-from architectures import FURTHER
+from architectures import ATTENTIONS, FURTHER
 from traced_models import changed, make_sequences
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
@@ -19,7 +19,7 @@ ROUTED = ["mixtral: experts", "olmoe: experts", "deepseek_v3: latent keys"]
 
 
 def make(name: str, seed: int) -> Any:
-    kind, values = {**FIRST, **FURTHER}[name]
+    kind, values = {**FIRST, **ATTENTIONS, **FURTHER}[name]
     torch.manual_seed(seed)
     config = CONFIG_MAPPING[kind](vocab_size=64, **values)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -81,3 +81,20 @@ def test_weights_that_another_modules_code_uses_are_blamed_alone(
     found = trace_models(base, changed(base, change), make_sequences(length=20))
     guilty = {f"{mixer}.dt_proj" if kind == "dt_proj" else f"{mixer}.conv1d" for kind in kinds}
     assert {one.module for one in found.suspects} == guilty
+
+
+@pytest.mark.parametrize(
+    "name", ["mixtral: experts", "gpt_oss: sinks, every other layer with a window"]
+)
+def test_a_router_that_picks_fewer_experts_is_named_and_not_the_experts(name: str) -> None:
+    base = make(name, 6)
+    router = (
+        "model.layers.1.mlp.gate" if name.startswith("mixtral") else "model.layers.1.mlp.router"
+    )
+
+    def change(model: Any) -> None:
+        model.get_submodule(router).top_k = 1
+
+    found = trace_models(base, changed(base, change), make_sequences(length=20))
+    assert [one.module for one in found.suspects] == [router]
+    assert found.suspects[0].difference == "output has the shape [20, 1], the base's [20, 2]"

@@ -71,6 +71,9 @@ class MeasuredPoint:
             not judged, because the candidate's weights are not known to be exact.
         rounded: dtype in which all of the candidate's local values can be held, where that is
             coarser than its own; "" if not.
+        shapes: the base's and the candidate's, where the same code made another one of the same
+            input; ().
+        misfed: whether its code was given a tensor of such another shape: its error says nothing.
     """
 
     name: str
@@ -88,9 +91,13 @@ class MeasuredPoint:
     computed_coherent_floor: float | None = None
     rounded: str = ""
     since: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    misfed: bool = False
 
     def ratios(self) -> tuple[float, Check]:
         """Give the larger ratio of both checks, and which it is; 0 where nothing was measured."""
+        if self.shapes:
+            return inf, "as it runs"
         runs, computes = self.run_ratio(), self.computed_ratio()
         return (computes, "what it computes") if computes > runs else (runs, "as it runs")
 
@@ -162,7 +169,8 @@ def rank_suspects(
         for finding in findings_here:
             looks = f"weights: {finding.looks}"
             beyond.add(point, delta, finding.module, "weights", looks, looks)
-        if ratio > threshold and not (point.code in users and point.computed_ratio() <= threshold):
+        explained = point.misfed or (point.code in users and point.computed_ratio() <= threshold)
+        if ratio > threshold and not explained:
             fault, found = _find_operation(point, delta)
             difference = f"{point.place}: {found}" if point.place else found
             where = ", ".join(filter(None, (kind, point.place)))
@@ -248,7 +256,7 @@ def _delta(point: MeasuredPoint, ratio: float, check: Check, layer: int | None) 
         accumulated=accumulated.error() if accumulated else None,
         floor=point.floor if point.local else None,
         accumulated_floor=point.accumulated_floor if accumulated else None,
-        local_ratio=ratio if point.local or check == "weights" else None,
+        local_ratio=ratio if point.local or point.shapes or check == "weights" else None,
         accumulated_ratio=_ratio(accumulated, point.accumulated_floor) if accumulated else None,
         check=check,
         since=point.since,
@@ -307,6 +315,9 @@ def relation_text(found: ConstantRelation, what: str) -> str:
 
 def _find_operation(point: MeasuredPoint, delta: LayerDelta) -> tuple[Fault, str]:
     """Say what differs at a point beyond the floor: fault and words."""
+    if point.shapes:
+        ours, theirs = (list(shape) for shape in point.shapes)
+        return "operation", f"output has the shape {theirs}, the base's {ours}"
     if point.local is not None and point.local.nonfinite:
         return "operation", "nan or infinite where the base is finite"
     relation = _relation(point)

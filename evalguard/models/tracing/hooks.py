@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,12 +30,14 @@ class PointEvent:
         code: the module whose code made the tensor: the module itself for an output, for an input
             the innermost module whose code is running.
         leaf: whether the module has no children.
+        given: points whose own tensors, not replaced, that code was called with.
     """
 
     name: str
     module: str
     code: str
     leaf: bool
+    given: tuple[str, ...] = ()
 
 
 # Sees a tensor; what it returns takes the tensor's place.
@@ -94,6 +97,8 @@ class _Calls:
     visit: Visit
     stack: list[str] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    given: list[tuple[str, ...]] = field(default_factory=list)
+    kept: dict[int, tuple[weakref.ref[torch.Tensor], str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
     def hook(self, module: torch.nn.Module, name: str | None) -> Iterator[Any]:
@@ -103,27 +108,41 @@ class _Calls:
 
         def before(_module: object, args: Any, kwargs: Any) -> Any:
             code = self.stack[-1] if self.stack else ROOT
+            code_given = self.given[-1] if self.given else ()
             self.counts[name] += 1
             self.stack.append(name)
             self.numbers.append(self.counts[name])
+            self.given.append(self._name_given(args, kwargs))
             if name == ROOT:
                 return None
-            return self._visit_input(name, code, leaf, args, kwargs)
+            return self._visit_input(name, code, leaf, code_given, args, kwargs)
 
         def after(_module: object, _args: Any, _kwargs: Any, output: Any) -> Any:
             call = self.numbers.pop()
             self.stack.pop()
-            return self._visit_outputs(name, call, leaf, output)
+            return self._visit_outputs(name, call, leaf, self.given.pop(), output)
 
         yield module.register_forward_pre_hook(before, with_kwargs=True)
         yield module.register_forward_hook(after, with_kwargs=True)
 
-    def _visit_input(self, name: str, code: str, leaf: bool, args: Any, kwargs: Any) -> Any:
+    def _name_given(self, args: Any, kwargs: Any) -> tuple[str, ...]:
+        """Name the points whose tensors these are, or are views of."""
+        named = []
+        for _, value in tensors_of((args, kwargs)):
+            reference, point = self.kept.get(_storage(value), (lambda: None, ""))
+            if reference() is not None:
+                named.append(point)
+        return tuple(named)
+
+    def _visit_input(
+        self, name: str, code: str, leaf: bool, given: tuple[str, ...], args: Any, kwargs: Any
+    ) -> Any:
         key = _main_argument(args, kwargs)
         if key is None:
             return None
         value = args[key] if isinstance(key, int) else kwargs[key]
-        event = PointEvent(str(PointName(name, "in", call=self.numbers[-1])), name, code, leaf)
+        point = str(PointName(name, "in", call=self.numbers[-1]))
+        event = PointEvent(point, name, code, leaf, given)
         other = self.visit(event, value)
         if other is None:
             return None
@@ -131,14 +150,22 @@ class _Calls:
             return (*args[:key], other, *args[key + 1 :]), kwargs
         return args, {**kwargs, key: other}
 
-    def _visit_outputs(self, name: str, call: int, leaf: bool, output: Any) -> Any:
+    def _visit_outputs(
+        self, name: str, call: int, leaf: bool, given: tuple[str, ...], output: Any
+    ) -> Any:
         changed: dict[tuple[Any, ...], torch.Tensor] = {}
         for index, (path, value) in enumerate(tensors_of(output)):
             point = str(PointName(name, "out", index, call))
-            other = self.visit(PointEvent(point, name, name, leaf), value)
+            other = self.visit(PointEvent(point, name, name, leaf, given), value)
             if other is not None:
                 changed[path] = other
+            else:
+                self.kept[_storage(value)] = (weakref.ref(value), point)
         return _with_tensors(output, changed) if changed else None
+
+
+def _storage(value: torch.Tensor) -> int:
+    return value.untyped_storage().data_ptr()
 
 
 def _is_value(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evalguard.core.reports.trace_report import NonFiniteOrigin, PointKind
@@ -29,12 +30,15 @@ def collect_points(
     events: Collection[PointEvent],
     local: Mapping[str, ErrorSums],
     accumulated: Mapping[str, ErrorSums],
+    misshapen: Mapping[str, tuple[tuple[int, ...], ...]] | None = None,
 ) -> list[MeasuredPoint]:
     """Make the measured points, each with the module whose doing an error there is.
 
     Args:
         events: all points of the base, in order of execution.
+        misshapen: see :func:`find_misshapen`.
     """
+    misshapen = misshapen or {}
     points = []
     last_child: dict[str, str] = {}
     for number, event in enumerate(events):
@@ -46,7 +50,7 @@ def collect_points(
             place = f"after {last_child[event.module]}"
         if end == "in":
             last_child[event.code] = child
-        if event.name not in local and event.name not in accumulated:
+        if not any(event.name in one for one in (local, accumulated, misshapen)):
             continue
         points.append(
             MeasuredPoint(
@@ -57,9 +61,55 @@ def collect_points(
                 order=number,
                 local=local.get(event.name),
                 accumulated=accumulated.get(event.name),
+                shapes=misshapen.get(event.name, ()),
             )
         )
     return points
+
+
+def find_misshapen(
+    base: torch.nn.Module,
+    candidate: torch.nn.Module,
+    names: Mapping[str, str],
+    local: ComparedPass,
+) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+    """Find outputs of another shape that the same class made of the same input and weights.
+
+    Another class may lay its tensors out as it likes; this one was told something else.
+
+    Returns:
+        The base's shape and the candidate's, by point.
+    """
+    ours = {name or ROOT: module for name, module in base.named_modules()}
+    theirs = {names.get(name or ROOT): module for name, module in candidate.named_modules()}
+    found = {}
+    for name, shapes in local.shapes.items():
+        point = PointName.parse(name)
+        pair = ours.get(point.module), theirs.get(point.module)
+        given = str(replace(point, end="in", index=0))
+        same = type(pair[0]) is type(pair[1]) and _list_shapes(pair[0]) == _list_shapes(pair[1])
+        if point.end == "out" and given in local.sums and same and name not in local.given:
+            found[name] = shapes
+    makers = {PointName.parse(name).module for name in found}
+    return {  # what holds a maker passes on what that has made
+        name: shapes
+        for name, shapes in found.items()
+        if not any(one.startswith(f"{PointName.parse(name).module}.") for one in makers)
+    }
+
+
+def _list_shapes(module: torch.nn.Module | None) -> Mapping[str, tuple[int, ...]]:
+    if module is None:
+        return {}
+    held = (*module.named_parameters(), *module.named_buffers())
+    return {name: tuple(tensor.shape) for name, tensor in held}
+
+
+def note_misfed(points: Collection[MeasuredPoint], local: ComparedPass) -> None:
+    """Note whose code was given a tensor that another module made in another shape."""
+    misshapen = {point.name for point in points if point.shapes}
+    for point in points:
+        point.misfed = not misshapen.isdisjoint(local.given.get(point.name, ()))
 
 
 def note_rounding(point: MeasuredPoint, local: ComparedPass, *, dtype: str) -> None:

@@ -31,9 +31,11 @@ from evalguard.models.tracing.measured import (
     apply_floors,
     collect_points,
     count_tokens,
+    find_misshapen,
     find_origins,
     list_never_run,
     name_kinds,
+    note_misfed,
     note_rounding,
 )
 from evalguard.models.tracing.passes import (
@@ -147,7 +149,11 @@ class _ModelTrace:
             )
         weights = compare_weights(self.base, self.candidate, self.names, self.declared)
         floors = self._measure_floors(weights)
-        points = collect_points(recorded.events.values(), local.first_sums, own.first_sums)
+        misshapen = find_misshapen(self.base, self.candidate, self.names, local)
+        points = collect_points(
+            recorded.events.values(), local.first_sums, own.first_sums, misshapen
+        )
+        note_misfed(points, local)
         dtype = max(computing_dtype(self.base), weights.dtype, key=ulp_floor)
         for point in points:
             note_rounding(point, local, dtype=weights.dtype)

@@ -58,6 +58,7 @@ class ComparedPass:
         sequence: that is run; set before each pass.
         sums: per point, one for each row.
         shapes: points whose shapes differ, the reference's and the tensor's.
+        given: points whose code was called with others' tensors that could not be replaced.
         sorted: points of several copies whose tokens do not lie copy by copy (those of experts lie
             expert by expert): they are neither compared nor replaced.
         rounded: points whose every value is a number of a coarser dtype, unlike the reference's.
@@ -76,6 +77,7 @@ class ComparedPass:
     sequence: int = 0
     sums: dict[str, list[ErrorSums]] = field(default_factory=dict)
     shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    given: dict[str, tuple[str, ...]] = field(default_factory=dict)
     sorted: set[str] = field(default_factory=set)
     rounded: dict[str, str] = field(default_factory=dict)
     cast: dict[str, str] = field(default_factory=dict)
@@ -88,6 +90,8 @@ class ComparedPass:
 
     def __call__(self, event: PointEvent, value: torch.Tensor) -> torch.Tensor | None:
         self.events.setdefault(event.name, event)
+        if self.forced is not None and event.given:
+            self.given[event.name] = event.given
         if self.spool is not None:
             self.spool.put(self.sequence, event.name, value)
         if self.origin is None and self.forced is None and value.is_floating_point():
