@@ -25,9 +25,9 @@ WITHOUT_TOOLS = (
 )
 
 
-def save_chat_model(folder: Path, template: str | None = HERMES) -> Path:
+def save_chat_model(folder: Path, template: str | None = HERMES, **changes: Any) -> Path:
     """Save a tiny Llama with random weights and this chat template."""
-    save_llama(folder, max_length=512)
+    save_llama(folder, max_length=512, **changes)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<tool_call>", "</tool_call>"]})
     if template is not None:

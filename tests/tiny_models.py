@@ -47,13 +47,13 @@ def save_tokenizer(folder: Path) -> int:
     return tokenizer.get_vocab_size()
 
 
-def save_llama(folder: Path, *, max_length: int = 48, tied: bool = True) -> Path:
+def save_llama(folder: Path, *, max_length: int = 48, tied: bool = True, **changes: Any) -> Path:
     """Save a two-layer Llama with random weights large enough for varied scores."""
     size = save_tokenizer(folder)
     config = LlamaConfig(
         vocab_size=size, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=max_length,
-        initializer_range=0.3, bos_token_id=0, eos_token_id=1, tie_word_embeddings=tied,
+        initializer_range=0.3, bos_token_id=0, eos_token_id=1, tie_word_embeddings=tied, **changes,
     )  # fmt: skip
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,9 +22,13 @@ from evalguard.worker.process_family import kill_descendants
 from evalguard.worker.stuck_function import find_stuck_function
 
 WORKER_MODULE = "evalguard.run.worker"
-_TAIL_BYTES = 16_384
+_TAIL_BYTES = 65_536
 _TAIL_LINES = 10
 _TAIL_WIDTH = 300
+# An exception's own line ("RuntimeError: no kernel for ..."), or a program's: what it printed while
+# it ended may be longer than the tail, and say nothing.
+_REASON = re.compile(r"\b(?:[A-Za-z_.]*(?:Error|Exception)|(?i:error|fatal|panic)): (.+)")
+_REASONS = 3
 _END_PATIENCE = 2.0
 _STDERR = 2
 
@@ -224,7 +229,8 @@ class WorkerProcess:
         self._close_pipes()
 
     def log_tail(self) -> str:
-        """Return the last lines that this worker logged, made safe for a terminal."""
+        """Return the last lines that this worker logged, made safe for a terminal; before them the
+        last that report an error, if they lie farther back."""
         if self.log is None:
             return ""
         try:
@@ -235,7 +241,9 @@ class WorkerProcess:
         except OSError as error:
             return f"(cannot be read: {error})"
         lines = [line.rstrip()[:_TAIL_WIDTH] for line in text.splitlines() if line.strip()]
-        shown = "\n".join(lines[-_TAIL_LINES:])
+        before, last = lines[:-_TAIL_LINES], lines[-_TAIL_LINES:]
+        reasons = {found[1]: line for line in before if (found := _REASON.search(line))}
+        shown = "\n".join([*list(reasons.values())[-_REASONS:], *last])
         return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in shown)
 
     def _close_pipes(self) -> None:

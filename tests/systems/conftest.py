@@ -65,7 +65,7 @@ def compare(
             "models": models,
             "pairs": [{"base": base, "cand": candidate}],
             "include_path": str(ROOT / "tasks"),
-            "tasks": ["evalguard_lastword"],
+            **({} if "requests" in more else {"tasks": ["evalguard_lastword"]}),
             **more,
         }
         file = tmp_path / "guard.yaml"

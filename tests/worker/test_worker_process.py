@@ -32,6 +32,30 @@ def test_a_log_is_for_this_user_alone(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "w.log").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "RuntimeError: no kernel for a head of 8",
+        "(Worker pid=7) ERROR 01-01 [x.py:1] torch.cuda.OutOfMemoryError: 2 GB are missing",
+        "error: cannot read model.gguf",
+        "FATAL: no such device",
+        "json.decoder.JSONDecodeError: Expecting value",
+    ],
+)
+def test_a_log_that_ends_in_a_list_of_leaks_still_says_what_failed(
+    tmp_path: Path, reason: str
+) -> None:
+    lines = ["ValueError: of long ago", *"abc", "loading", reason, "  at x.py:3", reason]
+    words = "\n".join([*lines, *(f"leaked function {number}" for number in range(400))])
+    command = [sys.executable, "-c", "import sys; print(sys.argv[1], file=sys.stderr)", words]
+    process = WorkerProcess(command, env={}, log=tmp_path / "w.log")
+    assert process.fate(wait=60) == "exited with code 0"
+    told = process.log_tail().splitlines()
+    assert told[:2] == ["ValueError: of long ago", reason]
+    assert told[2:] == [f"leaked function {number}" for number in range(390, 400)]
+    process.kill()
+
+
 def test_a_log_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "w.log").symlink_to(tmp_path / "victim")
