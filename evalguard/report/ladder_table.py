@@ -128,7 +128,8 @@ def dash_reasons(report: SeveralReport) -> list[str]:
     """Say why a size, bits or KL of a row is not known; a sentence each."""
     rows = ladder_rows(report.candidates)
     found = [
-        f"{name}: {'bits' if one.bytes is not None else 'size'} not known: {printable(one.reason)}"
+        f"{name}: {'size' if one.shown_bytes is None else 'bits'} not known: "
+        f"{printable(one.reason)}"
         for name, one in _named_sizes(report)
         if one.reason
     ]
@@ -177,7 +178,7 @@ def row_texts(report: SeveralReport) -> list[str]:
 def _columns(report: SeveralReport) -> Iterator[_Column]:
     rows, sizes = ladder_rows(report.candidates), _sizes(report)
     yield _names(report)
-    if any(one is not None and one.bytes is not None for one in sizes):
+    if any(one is not None and one.shown_bytes is not None for one in sizes):
         yield _Column(heading="size", cells=[size_cell(one) for one in sizes], rank=_SIZE)
         yield _Column(heading="bits", cells=[bits_cell(one) for one in sizes], rank=_BITS)
     if any(not row.unknown for row in rows):
@@ -375,4 +376,4 @@ def _short(text: str) -> str:
 
 
 def _has_other_form(size: CheckpointSize | None) -> bool:
-    return size is not None and size.bytes is not None and bool(size.loaded_as)
+    return size is not None and size.shown_bytes is not None and bool(size.loaded_as)

@@ -194,6 +194,16 @@ def test_sizes_that_are_loaded_otherwise_say_so() -> None:
     assert "loaded as bitsandbytes nf4" in notes(page).values()
 
 
+def test_a_size_in_memory_is_shown_where_that_of_the_files_is_not_known() -> None:
+    size = CheckpointSize(
+        weights=1_200_000, loaded_as="nf4", loaded_bytes=675_000, reason="no files are here"
+    )
+    page = section(run("nf4", candidate=dataclasses.replace(candidate("nf4"), size=size)))
+    assert column(page, "size")["nf4"].startswith("675 kB (")
+    assert column(page, "bits per weight")["nf4"].startswith("4.50 (")
+    assert "in memory, loaded as nf4" in notes(page).values()
+
+
 def test_many_metrics_are_folded_in_none_is_lost() -> None:
     many = [comparison(**{**ACC, **UNCHANGED, "task": f"mmlu_{i}"}) for i in range(57)]
     page = section(run("Q5_K", *many, tasks=()))

@@ -155,7 +155,7 @@ def _size_cells(size: CheckpointSize | None, notes: _Notes) -> tuple[str, str]:
     if size is None:
         return (f"{_NONE} {notes.mark('the size is not known: this run did not read it')}",) * 2
     unknown = ""
-    if size.bytes is None or size.bits_per_weight is None:
+    if size.shown_bytes is None or size.bits_per_weight is None:
         why = size.reason or "the files do not say it"
         unknown = f"{_NONE} {notes.mark(f'the size is not known: {printable(why)}')}"
     where = "" if size.loaded_bytes is None else "in memory, "
@@ -163,7 +163,7 @@ def _size_cells(size: CheckpointSize | None, notes: _Notes) -> tuple[str, str]:
     loaded = f" {notes.mark(said)}" if size.loaded_as else ""
     stored = replace(size, loaded_as="")  # the note says what is loaded
     return (
-        unknown if size.bytes is None else size_cell(stored) + loaded,
+        unknown if size.shown_bytes is None else size_cell(stored) + loaded,
         unknown if size.bits_per_weight is None else bits_cell(stored) + loaded,
     )
 
