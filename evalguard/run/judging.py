@@ -39,7 +39,7 @@ from evalguard.run.scoring.equal_answers import doubt_equal_answers
 from evalguard.run.scoring.fairness import note_batch_differences
 from evalguard.run.scoring.first_answers import join_failing_answers
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
-from evalguard.run.scoring.nothing_known import fail_at_zero, fail_unknown
+from evalguard.run.scoring.nothing_known import fail_at_zero, fail_unknown, find_silent_candidates
 from evalguard.run.scoring.padding_changes import find_padding_changes
 from evalguard.run.scoring.prompt_differences import (
     find_declared_differences,
@@ -125,6 +125,7 @@ def _findings(
     vocabulary = 0 if base.description is None else base.description.vocabulary_size
     more = (one for one in candidate.findings if one not in base.findings)
     return (
+        *find_silent_candidates((base.tables, candidate.tables), comparisons),
         *find_padding_changes(base.description, candidate.description, names),
         *(() if gate.state == "regressed" else find_moved_distributions(distributions)),
         *join_failing_answers((*base.findings, *more)),

@@ -46,18 +46,18 @@ def all_but_three_texts_are_empty_on_both_sides(base: WrittenRun, cand: WrittenR
         write_texts(run.tasks["numbers"], [t if i < 3 else "" for i, t in enumerate(texts)])
 
 
-@REPEATED.breaks(FAILS, r"(the same|alike)")
+@REPEATED.breaks(FAILS, r"of the candidate, all \d+ documents are given the same answer")
 def the_port_says_the_same_to_every_document(_: WrittenRun, cand: WrittenRun) -> None:
     write_texts(cand.tasks["numbers"], ["#### 7"] * N)
 
 
-@REPEATED.breaks(NOTHING_KNOWN, r"(the same|alike)")
+@REPEATED.breaks(NOTHING_KNOWN, r"documents are given the same answer")
 def both_say_the_same_to_every_document(base: WrittenRun, cand: WrittenRun) -> None:
     for run in (base, cand):
         write_texts(run.tasks["numbers"], ["#### 7"] * N)
 
 
-@REPEATED.breaks(NOTHING_KNOWN, r"(the same|alike)")
+@REPEATED.breaks(NOTHING_KNOWN, r"documents are given the same answer")
 def each_says_its_own_to_every_document(base: WrittenRun, cand: WrittenRun) -> None:
     write_texts(base.tasks["numbers"], ["#### 7"] * N)
     write_texts(cand.tasks["numbers"], ["#### 9"] * N)

@@ -7,13 +7,17 @@ from dataclasses import replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
+from evalguard.core.reports.findings import Finding
+from evalguard.core.scores import ScoreTable
 from evalguard.harness.finished_runs.origin import share_one_model
 from evalguard.run.scoring.equal_answers import models_differ
 from evalguard.run.scoring.scored_side import ScoredSide
+from evalguard.stats.answers.uninformative import explain_silence
 from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.judgement import MetricComparison
 
 Compared = Sequence[MetricComparison]
+Tables = Sequence[ScoreTable]
 
 
 def fail_unknown(
@@ -56,6 +60,39 @@ def fail_at_zero(
         else one
         for one in compared
     )
+
+
+# Of a candidate without answers the changes of its texts and filters tell.
+_TOLD_AS_FINDINGS = ("one_answer", "flat")
+
+
+def find_silent_candidates(
+    tables: tuple[Tables, Tables], comparisons: Sequence[Comparison]
+) -> tuple[Finding, ...]:
+    """Say of which tasks that are worse the candidate's answers alone do not depend on the model.
+
+    Args:
+        tables: of the base, and of the candidate.
+    """
+    worse = {one.key for one in comparisons if one.outcome == "regressed"}
+    ours, theirs = ({table.key: table for table in of_side} for of_side in tables)
+    found: dict[tuple[str, str], Finding] = {}
+    for key, table in theirs.items():
+        silent = table.uninformative
+        if key not in worse or key not in ours or silent is None:
+            continue
+        if ours[key].uninformative is not None or silent.kind not in _TOLD_AS_FINDINGS:
+            continue
+        found.setdefault(
+            (table.task, silent.kind),
+            Finding(
+                kind="says_nothing",
+                text=explain_silence(silent, table),
+                task=table.task,
+                values={"kind": silent.kind, "documents": silent.documents, "n": silent.n},
+            ),
+        )
+    return tuple(found.values())
 
 
 def _is_zero(c: Comparison) -> bool:

@@ -104,6 +104,12 @@ def describe_uninformative(found: Uninformative, filter_name: str) -> str:
     return "every token has the same log-probability, so the output does not depend on the input"
 
 
+def explain_silence(found: Uninformative, table: ScoreTable) -> str:
+    """Say what is wrong with a candidate's answers alone, with some of them and what to do."""
+    said = describe_uninformative(found, table.filter)
+    return f"of the candidate, {said}{_texts(found)}; {_advice(found, table)}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingKnown:
     """Why a metric says nothing about a pair of models.
