@@ -6,6 +6,8 @@ import difflib
 import json
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +25,31 @@ def latest_run(folder: Path) -> str:
 
 
 @pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose name is as long in every run: what fits on a first screen depends on it."""
+    with tempfile.TemporaryDirectory(prefix="recorded-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
 def answers(
-    tmp_path: Path,
+    folder: Path,
     tiny_llama: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> dict[str, Any]:
-    world = make_world(tmp_path / "world", tiny_llama)
-    place = tmp_path / "here"
+    llama = folder / "models" / "llama"
+    shutil.copytree(tiny_llama, llama)
+    world = make_world(folder / "world", llama)
+    place = folder / "here"
     place.mkdir()
     monkeypatch.chdir(place)
-    monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(folder / "cache"))
     places = {
         str(CHECKOUT): "CHECKOUT",
-        str(tmp_path): "FOLDER",
-        str(tiny_llama): "LLAMA",
-        str(tiny_llama.parent): "MODELS",
+        str(llama): "LLAMA",
+        str(llama.parent): "MODELS",
+        str(folder): "FOLDER",
     }
     found = {}
     for name, words in COMMANDS.items():
