@@ -487,3 +487,20 @@ def test_rows_of_many_sizes_that_all_moved_are_an_order_and_no_duplicates(
     moved = rows.view(len(order), -1, 64)[order].reshape(64, 64)
     report = compare_states(tmp_path, {"w": rows}, {"w": moved})
     assert likeness(report, "w").startswith(name)
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_small_rows_of_another_tensor_are_not_called_damaged(seed: int, tmp_path: Path) -> None:
+    """All rows are off by more than their size, and most of all the small ones."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def make() -> torch.Tensor:
+        sizes = 10.0 ** (1.5 * torch.rand(96, 1, generator=draw) - 1.2)
+        return sizes * torch.randn(96, 64, generator=draw)
+
+    base: State = {UP: make(), GATE: make(), QUERY: make()}
+    candidate = {UP: base[GATE], GATE: base[UP], QUERY: make()}
+    report = compare_states(tmp_path, base, candidate)
+    assert likeness(report, UP) == f"swapped (it is {GATE})"
+    assert likeness(report, GATE) == f"swapped (it is {UP})"
+    assert likeness(report, QUERY) == ""

@@ -31,6 +31,7 @@ _READ = 64  # rows that are read again for their blocks
 _LEAST_HEAD = 8  # rows: fewer that move together are no head
 _GAIN = 0.5  # an explanation leaves at most this part of a row's difference
 _FARTHEST = 0.6  # unrelated rows are 1.4 times their norm apart
+_UNLIKE = 0.5  # of a row's squares: no rounding of two bits leaves as much
 _OUTLIER = 16.0  # times the median of the rows' relative squared errors
 
 
@@ -120,6 +121,8 @@ class RowScan:
         """Return rows that are much farther off than most rows are."""
         relative = self.relative
         usual = float(np.median(relative[self.base_squares > 0])) if self.rows else 0.0
+        if usual > _UNLIKE:  # another tensor: its small rows are off by the most, as all are
+            return np.zeros(0, dtype=np.intp)
         # nothing is left of a row that is off by its own size, however coarse its quantiser is
         most = min(_OUTLIER * usual, max(0.8, 4 * usual))
         return np.flatnonzero(relative > max(most, 0.02))
