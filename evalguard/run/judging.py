@@ -10,7 +10,7 @@ import evalguard
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_verdict import broken_findings
-from evalguard.core.gate import GateResult, exit_code
+from evalguard.core.gate import Gate, GateResult, exit_code
 from evalguard.core.limits import KINDS
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.asked_task import list_asked_tasks
@@ -99,6 +99,7 @@ def build_report(
         not_compared=_uncompared(base, candidate, judgement),
         findings=(
             *broken_findings(judgement.broken_documents),
+            *(_find_unjudged(scored, choices.gate) if held.comparisons else ()),
             *_findings(base, candidate, held.comparisons, held.distributions, gate),
             *judgement.findings,
             *find_missing_answers(generations, (base.tables, candidate.tables)),
@@ -264,6 +265,27 @@ def _uncompared(
 ) -> tuple[NotCompared, ...]:
     left_out = (*base.not_compared, *candidate.not_compared, *judgement.not_compared)
     return tuple(dict.fromkeys(left_out))
+
+
+def _find_unjudged(scored: tuple[ScoredSide, ScoredSide], gate: Gate) -> tuple[Finding, ...]:
+    """Say which metrics the verdict is without, though the gate asks for them."""
+    asked = {
+        (one.task, one.metric): one.reason
+        for side in scored
+        for one in side.not_compared
+        if gate.covers(one.task, one.filter, one.metric)
+    }
+    if not asked:
+        return ()
+    names = [f"{task} {metric}".strip() for task, metric in asked]
+    shown, more = names[:_SHOWN_UNJUDGED], names[_SHOWN_UNJUDGED:]
+    said = ", ".join(shown) + (f" and {len(more)} more" if more else "")
+    reason = f" ({next(iter(asked.values()))})" if len(asked) == 1 else ""
+    text = f"the verdict is without {said}{reason}"
+    return (Finding(kind="not_judged", text=text, values={"metrics": tuple(names)}),)
+
+
+_SHOWN_UNJUDGED = 3
 
 
 def _side_making(side: ScoredSide) -> Mapping[str, Value]:

@@ -147,6 +147,8 @@ def test_a_metric_of_a_task_s_own_aggregation_is_left_out_and_said(
     (left_out,) = [one for one in found["not_compared"] if one["metric"] == "mcc"]
     assert "the task's own" in left_out["reason"]
     assert "mcc" not in [one["metric"] for one in found["comparisons"]]
+    (note,) = [one for one in found["findings"] if one["kind"] == "not_judged"]
+    assert note["values"]["metrics"] == ["sw_mcc mcc"]
 
 
 def test_a_task_of_which_nothing_could_be_compared_then_is_left_out_and_said(
@@ -160,6 +162,7 @@ def test_a_task_of_which_nothing_could_be_compared_then_is_left_out_and_said(
         against(made["run_folder"], "soft", "--tasks", "sw_word,sw_mcc", "--json").out
     )
     assert [one["task"] for one in found["not_compared"]] == ["sw_mcc"]
+    assert "not_judged" in [one["kind"] for one in found["findings"]]
     assert {one["task"] for one in found["comparisons"]} == {"sw_word"}
 
 

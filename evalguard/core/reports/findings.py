@@ -9,6 +9,7 @@ from typing import Literal
 # broken_documents      the candidate gives documents far less than chance
 # loss_is_spread        how many documents carry half of a loss of answers
 # first_answers_fail    most of a model's first answers to a task are cut, empty or hold no answer
+# not_judged            metrics that the gate asks for and one side could not give
 # says_nothing          a candidate's answers alone are one for all documents, or flat
 # no_answer_found       a filter finds no answer in many generated texts of a side
 # stops_left_in         texts of one side alone end in the task's stop sequences
@@ -34,6 +35,7 @@ FindingKind = Literal[
     "broken_documents",
     "loss_is_spread",
     "first_answers_fail",
+    "not_judged",
     "says_nothing",
     "no_answer_found",
     "stops_left_in",
