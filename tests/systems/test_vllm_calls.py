@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
     "parser": {
         "reference": "hermes", "candidate": "pythonic", "target": "serve.tool-call-parser",
     },
-    "dtype": {"reference": "float32", "candidate": "bfloat16", "target": "serve.dtype"},
+    "seed": {"reference": 0, "candidate": 1, "target": "serve.seed"},
     "prefixes": {"reference": False, "candidate": True, "target": "serve.enable-prefix-caching"},
     "beside": {"reference": 16, "candidate": 4, "target": "serve.max-num-seqs"},
 }  # fmt: skip
