@@ -39,6 +39,27 @@ def save_chat_model(folder: Path, template: str | None = HERMES, **changes: Any)
     return folder
 
 
+def render(folder: Path, *messages: Any, tools: Any = None) -> str:
+    """A prompt, by the template of a saved model."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return str(
+        tokenizer.apply_chat_template(
+            list(messages), tools=tools, tokenize=False, add_generation_prompt=True
+        )
+    )
+
+
+def teach_replies(folder: Path, replies: Mapping[str, str], *, tools: Any) -> Path:
+    """Teach a saved model what it replies to these messages of a user beside these tools."""
+    return teach(
+        folder,
+        {
+            render(folder, {"role": "user", "content": text}, tools=tools): reply
+            for text, reply in replies.items()
+        },
+    )
+
+
 def teach(folder: Path, answers: Mapping[str, Any], *, steps: int = 150) -> Path:
     """Teach a saved model to write these answers after these prompts, word for word."""
     tokenizer = AutoTokenizer.from_pretrained(folder)

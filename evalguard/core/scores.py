@@ -151,6 +151,10 @@ class ScoreTable:
         return self.aggregation in ("mean", "other")
 
 
+# Of one side, one for each metric.
+Tables = Sequence[ScoreTable]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCompared:
     """A metric (or, with ``metric`` "", a whole task) that was left out, and why.

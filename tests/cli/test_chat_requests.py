@@ -10,9 +10,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from chat_models import HERMES, save_chat_model, teach
+from chat_models import HERMES, save_chat_model, teach_replies
 from chat_server import Answer, ChatServer, call, serving
-from transformers import AutoTokenizer
 
 from evalguard.errors import EvaluationError
 from evalguard.run.compare import compare
@@ -220,20 +219,9 @@ def test_a_server_that_refuses_tools_gives_no_verdict(here: Path) -> None:
 @pytest.mark.slow
 def test_a_model_in_this_process_beside_a_server(here: Path) -> None:
     folder = save_chat_model(here / "model")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     written = f'<tool_call>{{"name": "get_weather", "arguments": {VALID}}}</tool_call>'
-    prompts = {
-        str(
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": f"Weather in city {n}?"}],
-                tools=[TOOL],
-                tokenize=False,
-                add_generation_prompt=True,
-            )
-        ): written
-        for n in range(3)
-    }
-    teach(folder, prompts)
+    replies = {f"Weather in city {n}?": written for n in range(3)}
+    teach_replies(folder, replies, tools=[TOOL])
     server = ChatServer(answer=calling("get_weather", VALID))
     with serving(server):
         result = compare(folder, server.url, requests=write(here, 3), quiet=True, bisect="never")

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from device_pairs import DEVICES, DRIFTS, damaged_rows, rows
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -17,24 +18,6 @@ from evalguard.models import device_rows
 from evalguard.models.device_rows import top_tokens_on_device
 from evalguard.models.hf import device_divergence as module
 from evalguard.models.hf.device_divergence import compare_rows, compare_rows_on_device
-
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
-
-
-def rows(positions: int, vocabulary: int, seed: int, drift: float) -> tuple[torch.Tensor, ...]:
-    draws = torch.Generator().manual_seed(seed)
-    base = torch.randn(positions, vocabulary, generator=draws) * 3.0
-    candidate = base + drift * torch.randn(positions, vocabulary, generator=draws)
-    return base.log_softmax(-1), candidate.log_softmax(-1)
 
 
 def assert_same(found: Divergence, core: Divergence) -> None:
@@ -52,21 +35,13 @@ def assert_same(found: Divergence, core: Divergence) -> None:
     positions=st.integers(0, 5),
     vocabulary=st.integers(1, 300),
     seed=st.integers(0, 2**31),
-    drift=st.sampled_from([0.0, 1e-7, 1e-3, 0.3, 5.0]),
+    drift=DRIFTS,
     data=st.data(),
 )
 def test_it_is_the_divergence_of_the_core(
     device: str, positions: int, vocabulary: int, seed: int, drift: float, data: st.DataObject
 ) -> None:
-    base, candidate = rows(positions, vocabulary, seed, drift)
-    places = st.tuples(st.integers(0, max(positions - 1, 0)), st.integers(0, vocabulary - 1))
-    if positions and vocabulary > 2:
-        for side in (base, candidate):
-            for row, column in data.draw(st.lists(places, max_size=2)):
-                side[row, column] = -np.inf
-                side[row] = side[row].log_softmax(-1)
-            if data.draw(st.booleans()):
-                side[data.draw(places)] = np.nan
+    base, candidate = damaged_rows(positions, vocabulary, seed, drift, data)
     ids = data.draw(arrays(np.int64, positions, elements=st.integers(0, vocabulary - 1)))
     if positions == 0:
         return

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from device_pairs import DEVICES, DRIFTS, damaged_rows, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,24 +17,7 @@ from evalguard.core.reference import Reference, divergence_from, reference
 from evalguard.models import device_rows
 from evalguard.models.device_rows import DeviceRows
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
-
-
-def rows(positions: int, vocabulary: int, seed: int, drift: float) -> tuple[torch.Tensor, ...]:
-    draws = torch.Generator().manual_seed(seed)
-    base = torch.randn(positions, vocabulary, generator=draws) * 3.0
-    candidate = base + drift * torch.randn(positions, vocabulary, generator=draws)
-    return base.log_softmax(-1), candidate.log_softmax(-1)
 
 
 def assert_same(found: Reference | Divergence, core: Reference | Divergence) -> None:
@@ -51,22 +35,14 @@ def assert_same(found: Reference | Divergence, core: Reference | Divergence) -> 
     vocabulary=st.integers(1, 300),
     top_k=st.sampled_from([1, 7, 64, 400]),
     seed=st.integers(0, 2**31),
-    drift=st.sampled_from([0.0, 1e-7, 1e-3, 0.3, 5.0]),
+    drift=DRIFTS,
     data=st.data(),
 )
 def test_references_and_divergences_are_those_of_the_core(
     device: str, positions: int, vocabulary: int, top_k: int, seed: int, drift: float,
     data: st.DataObject,
 ) -> None:  # fmt: skip
-    base, candidate = rows(positions, vocabulary, seed, drift)
-    places = st.tuples(st.integers(0, max(positions - 1, 0)), st.integers(0, vocabulary - 1))
-    if positions and vocabulary > 2:
-        for side in (base, candidate):
-            for row, column in data.draw(st.lists(places, max_size=2)):
-                side[row, column] = -np.inf
-                side[row] = side[row].log_softmax(-1)
-            if data.draw(st.booleans()):
-                side[data.draw(places)] = np.nan
+    base, candidate = damaged_rows(positions, vocabulary, seed, drift, data)
     ids = np.random.default_rng(seed).integers(0, vocabulary, positions)
     asked: Any = {"top_k": top_k, "samples": 4, "seed": seed}
     kept = reference(base.numpy(), ids, **asked)

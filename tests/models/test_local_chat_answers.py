@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_models import HERMES, WITHOUT_TOOLS, save_chat_model, teach
+from chat_models import HERMES, WITHOUT_TOOLS, render, save_chat_model, teach_replies
 from tiny_models import save_t5
 from transformers import AutoTokenizer
 
@@ -59,17 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> LMScorer:
     folder = save_chat_model(tmp_path_factory.mktemp("chat") / "taught")
-    prompts = {prompt(folder, say(text), tools=[TOOL]): said for text, said in ANSWERS.items()}
-    return load(teach(folder, prompts))
-
-
-def prompt(folder: Path, *messages: Any, tools: Any = None) -> str:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return str(
-        tokenizer.apply_chat_template(
-            list(messages), tools=tools, tokenize=False, add_generation_prompt=True
-        )
-    )
+    return load(teach_replies(folder, ANSWERS, tools=[TOOL]))
 
 
 def read(scorer: LMScorer, folder: Path, asked: Request) -> str:
@@ -89,9 +79,9 @@ def test_a_request_is_rendered_with_its_tools_by_the_models_own_template(folder:
         read(scorer, folder, request(say("Paris?"), **given))
         for given in ({"tools": (TOOL,)}, {}, {"tools": (TOOL,), "tool_choice": "none"})
     )
-    assert with_tools == prompt(folder, say("Paris?"), tools=[TOOL])
+    assert with_tools == render(folder, say("Paris?"), tools=[TOOL])
     assert "get_weather" in with_tools
-    assert without == forbidden == prompt(folder, say("Paris?"))
+    assert without == forbidden == render(folder, say("Paris?"))
 
 
 def test_arguments_of_earlier_calls_reach_the_template_as_an_object(folder: Path) -> None:
@@ -108,7 +98,7 @@ def test_a_developers_words_and_parts_of_texts_are_put_as_templates_know_them(
 ) -> None:
     parts = [{"type": "text", "text": "Be"}, {"type": "text", "text": "short."}]
     found = read(load(folder), folder, request({"role": "developer", "content": parts}))
-    assert found == prompt(folder, {"role": "system", "content": "Be\nshort."})
+    assert found == render(folder, {"role": "system", "content": "Be\nshort."})
 
 
 def test_a_call_is_read_out_of_the_text_special_tokens_and_all(taught: LMScorer) -> None:
@@ -182,8 +172,7 @@ def test_calls_in_an_unknown_form_are_unknown_and_not_missing(tmp_path: Path) ->
 def test_words_that_name_a_tool_may_be_a_call_in_marks_that_nobody_knows(tmp_path: Path) -> None:
     folder = save_chat_model(tmp_path / "model", HERMES.replace("<tool_call>", "!call "))
     said = {"Paris?": f"!call {CALL}!", "Oslo?": CALL, "Bonn?": "It is warm."}
-    prompts = {prompt(folder, say(text), tools=[TOOL]): one for text, one in said.items()}
-    scorer = load(teach(folder, prompts))
+    scorer = load(teach_replies(folder, said, tools=[TOOL]))
     told = [answered(scorer, text)[1] for text in said]
     assert [one.get("tool_calls") == "unknown" for one in told] == [True, False, False]
     assert len(told[1]["tool_calls"]) == 1

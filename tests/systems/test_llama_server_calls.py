@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from chat_models import save_chat_model, teach
-from transformers import AutoTokenizer
+from chat_models import save_chat_model, teach_replies
 
 from evalguard.run.compare import compare
 
@@ -24,22 +23,13 @@ def test_both_call_the_same_tools(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = save_chat_model(tmp_path / "model")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     said = {
         "Paris?": '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>',
         "Oslo?": '<tool_call>{"name": "get_weather", "arguments": {"city": 3}}</tool_call>',
         "Bonn?": "It is warm.",
     }
     talks = {text: [{"role": "user", "content": text}] for text in said}
-    prompts = {
-        str(
-            tokenizer.apply_chat_template(
-                talk, tools=[TOOL], tokenize=False, add_generation_prompt=True
-            )
-        ): said[text]
-        for text, talk in talks.items()
-    }
-    teach(folder, prompts)
+    teach_replies(folder, said, tools=[TOOL])
     lines = [{"messages": talk, "tools": [TOOL], "max_tokens": 90} for talk in talks.values()]
     (tmp_path / "calls.jsonl").write_text("\n".join(map(json.dumps, lines)))
     command = ["python", "-m", "evalguard.recipes.llama_server", "--model", "{build}"]

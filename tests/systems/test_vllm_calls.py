@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_models import save_chat_model, teach
+from chat_models import save_chat_model, teach_replies
 from system_models import Compare, named
 from test_vllm import vllm_python
-from transformers import AutoTokenizer
 
 __all__ = ["vllm_python"]  # a fixture
 
@@ -42,26 +41,14 @@ SETTINGS: dict[str, Any] = {
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows its answers by heart, of a head size that vLLM has on a CPU."""
     folder = save_chat_model(tmp_path_factory.mktemp("taught") / "model", head_dim=32)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    prompts = {
-        str(
-            tokenizer.apply_chat_template(
-                talk(text), tools=[TOOL], tokenize=False, add_generation_prompt=True
-            )
-        ): answer
-        for text, answer in SAID.items()
-    }
-    return teach(folder, prompts)
-
-
-def talk(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
+    return teach_replies(folder, SAID, tools=[TOOL])
 
 
 @pytest.fixture
 def asked(tmp_path: Path) -> dict[str, Any]:
     """A guard file's requests: each text with the tool."""
-    lines = [{"messages": talk(text), "tools": [TOOL], "max_tokens": 90} for text in SAID]
+    talks = [[{"role": "user", "content": text}] for text in SAID]
+    lines = [{"messages": talk, "tools": [TOOL], "max_tokens": 90} for talk in talks]
     (tmp_path / "calls.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return {"requests": "calls.jsonl"}
 

@@ -143,7 +143,8 @@ def _score_in_full(finished: FinishedComparison) -> FinishedComparison:
 
 
 def _reason_against(finished: FinishedComparison) -> tuple[str, NotBisected] | None:
-    """Why there is nothing to bisect; "" where nobody expects it, None where there is."""
+    """Why there is nothing to bisect, with how that ended; "" where nobody expects it, None where
+    there is."""
     use, candidate = finished.choices.bisect.use, finished.candidate
     if finished.choices.bisect.instead:
         return finished.choices.bisect.instead, ""

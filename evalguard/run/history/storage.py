@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from evalguard.core.comparison import Comparison
@@ -11,13 +11,11 @@ from evalguard.core.gate import GateResult
 from evalguard.core.history_night import MetricKey, NightMetric, NightRun
 from evalguard.core.pairing import pair
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.scores import ScoreTable
+from evalguard.core.scores import ScoreTable, Tables
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvalguardError, MisalignedRunsError, error_text
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
-
-ScoreTables = Sequence[ScoreTable]
 
 
 def prepare_history(path: Path | None) -> None:
@@ -110,7 +108,7 @@ def build_night_metric(comparison: Comparison, gate: GateResult) -> NightMetric:
 
 
 def build_stored_metrics(
-    report: CompareReport, tables: tuple[ScoreTables, ScoreTables], allow: frozenset[str]
+    report: CompareReport, tables: tuple[Tables, Tables], allow: frozenset[str]
 ) -> list[StoredMetric]:
     """The metrics of a report with their documents, where both sides have them."""
     base, candidate = ({table.key: table for table in side} for side in tables)

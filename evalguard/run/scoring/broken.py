@@ -18,12 +18,11 @@ from evalguard.core.documents.broken_documents import (
     broken_document,
 )
 from evalguard.core.documents.columns import Lists, Numbers, Rows, column_of
-from evalguard.core.scores import LOGLIKELIHOODS, ScoreTable
+from evalguard.core.scores import LOGLIKELIHOODS, ScoreTable, Tables
 from evalguard.core.settings import Value
 from evalguard.harness.score_tables import TaskScores
 
 Row = Mapping[str, Value]
-Tables = Sequence[ScoreTable]
 
 # Of a text, in nats: what is above this is above every bound, however few tokens the text has.
 _NOTHING_BROKEN = -14.0

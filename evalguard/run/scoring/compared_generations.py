@@ -16,7 +16,7 @@ from evalguard.core.reports.generations import (
     FilterComparison,
     GenerationComparison,
 )
-from evalguard.core.scores import ScoreTable, Uninformative
+from evalguard.core.scores import Tables, Uninformative
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError
 from evalguard.harness.read_answers import AnsweredRow, read_answers
@@ -27,7 +27,6 @@ from evalguard.stats.answers.generated import compare_generations, parts_caveat
 from evalguard.stats.answers.uninformative import WITHOUT_ANSWER
 
 Samples = Mapping[str, TaskScores]
-Tables = Sequence[ScoreTable]
 
 # Above this share of texts without an answer a score is in good part one of form.
 _MANY_MISSING = 0.2

@@ -8,7 +8,7 @@ from dataclasses import replace
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scores import ScoreTable
+from evalguard.core.scores import Tables
 from evalguard.harness.finished_runs.origin import share_one_model
 from evalguard.run.scoring.equal_answers import models_differ
 from evalguard.run.scoring.scored_side import ScoredSide
@@ -17,7 +17,6 @@ from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.judgement import MetricComparison
 
 Compared = Sequence[MetricComparison]
-Tables = Sequence[ScoreTable]
 
 
 def fail_unknown(
