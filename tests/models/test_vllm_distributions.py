@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,20 @@ def test_a_worker_that_dies_midway_is_an_error_in_its_own_words(open_vllm: Open)
     llm.faults = Faults(dies=llm.steps + 2)
     with pytest.raises(EvaluationError, match="vLLM fails: RuntimeError: EngineDeadError"):
         engine.score(pair_requests())
+
+
+def test_a_worker_process_that_is_killed_is_named_where_vllm_says_cancelled(
+    open_vllm: Open,
+) -> None:
+    engine = open_vllm(max_num_batched_tokens=30)
+    llm = LLM.made[-1]
+    llm.faults = Faults(dies=llm.steps + 2)
+    llm.llm_engine.engine_core = SimpleNamespace(  # as its executor in this process tells it
+        engine_core=SimpleNamespace(model_executor=SimpleNamespace(is_failed=True))
+    )
+    with pytest.raises(EvaluationError, match="a worker process of vLLM's ended") as told:
+        engine.score(pair_requests())
+    assert "goes on from what is answered" in str(told.value.hint)
 
 
 def test_references_of_another_vocabulary_or_tokenizer_are_told_apart(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +317,7 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
         Raises:
             EvaluationError: it fails.
         """
-        with _told_failures("fails"):
+        with self._told_failures("fails"):
             found = self._open().generate(
                 [{"prompt_token_ids": list(ids)} for ids in prompts],
                 list(sampling),
@@ -338,8 +338,34 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
         return list(found)
 
     def _call(self, name: str, *arguments: Any) -> list[Any]:
-        with _told_failures(f"fails at {name}"):
+        with self._told_failures(f"fails at {name}"):
             return list(self._open().collective_rpc(name, args=arguments))
+
+    @contextlib.contextmanager
+    def _told_failures(self, what: str) -> Iterator[None]:
+        """Turn errors of vLLM's into evalguard's.
+
+        Raises:
+            EvaluationError: in place of any other.
+        """
+        try:
+            yield
+        except EvalguardError:
+            raise
+        except Exception as error:
+            said = f"vLLM {what}: {type(error).__name__}: {error}"
+            if not self._lost_a_worker():
+                raise EvaluationError(said) from error
+            raise EvaluationError(
+                f"a worker process of vLLM's ended before its answer ({said})", hint=_LOST_HINT
+            ) from error
+
+    def _lost_a_worker(self) -> bool:
+        """Whether a process of vLLM's executor has ended, which its error does not say."""
+        executor = self._llm
+        for part in ("llm_engine", "engine_core", "engine_core", "model_executor"):
+            executor = getattr(executor, part, None)
+        return bool(getattr(executor, "is_failed", False))
 
     def _open(self) -> Any:
         if self._llm is None:
@@ -390,22 +416,12 @@ _HINT = (
     "another version of vLLM may do: evalguard's extension is held to 0.32.0; or serve the model, "
     "where its own log-probabilities are read"
 )
+_LOST_HINT = (
+    "it was killed, or memory ran out (the kernel's log says so): a lower max_num_seqs or "
+    "max_num_batched_tokens in model_args needs less; the same command again goes on from what is "
+    "answered"
+)
 _VERSION_HINT = "evalguard's extension is held to vLLM 0.32.0: pip install vllm==0.32.0"
-
-
-@contextlib.contextmanager
-def _told_failures(what: str) -> Any:
-    """Turn errors of vLLM's into evalguard's.
-
-    Raises:
-        EvaluationError: in place of any other.
-    """
-    try:
-        yield
-    except EvalguardError:
-        raise
-    except Exception as error:
-        raise EvaluationError(f"vLLM {what}: {type(error).__name__}: {error}") from error
 
 
 def _checked(prompt: ReducedPrompt, answer: Any) -> tuple[ScoredTokens, Reduced]:
