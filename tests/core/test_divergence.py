@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax, rel_entr
@@ -18,7 +18,7 @@ from evalguard.core.divergence import Divergence, divergence
 from evalguard.core.logprob_rows import pieces
 from evalguard.core.reference import divergence_from, reference
 from evalguard.core.row_tails import HostRows
-from evalguard.core.top_tokens import shared_tokens, top_tokens
+from evalguard.core.top_tokens import NO_TOKEN, shared_tokens, top_tokens
 
 Rows = NDArray[np.float32]
 
@@ -171,10 +171,14 @@ def test_the_scored_tokens_log_probabilities_are_the_models_own():
 @settings(deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    vocabulary=st.sampled_from([1, 2, 63, 64, 65, 700]),
+    vocabulary=st.sampled_from([1, 2, 63, 64, 65, 700, 2561, 9001]),
     k=st.integers(1, 12),
     levels=st.sampled_from([2, 5, 10**6]),
 )
+@example(seed=0, vocabulary=64, k=1, levels=10**6)  # blocks of 8, 16 and 64 tokens, and the edge
+@example(seed=0, vocabulary=128, k=2, levels=2)
+@example(seed=0, vocabulary=9001, k=2, levels=10**6)
+@example(seed=0, vocabulary=9001, k=12, levels=10**6)
 def test_top_tokens_are_those_of_a_stable_sort(seed, vocabulary, k, levels):
     """With 2 or 5 levels nearly every token ties with others: the smaller id comes first."""
     rows = np.random.default_rng(seed).integers(0, levels, (5, vocabulary)).astype(np.float32)
@@ -184,6 +188,9 @@ def test_top_tokens_are_those_of_a_stable_sort(seed, vocabulary, k, levels):
     other = top_tokens(rows[::-1].copy(), k)
     sets = [len(set(a) & set(b)) for a, b in zip(found.tolist(), other.tolist(), strict=True)]
     assert shared_tokens(found, other).tolist() == sets
+    rows[2, seed % vocabulary] = np.nan
+    assert (top_tokens(rows, k)[2] == NO_TOKEN).all()
+    np.testing.assert_array_equal(np.delete(top_tokens(rows, k), 2, 0), np.delete(found, 2, 0))
 
 
 def test_the_pieces_cover_every_position_once():
