@@ -151,6 +151,17 @@ def test_a_metric_of_a_task_s_own_aggregation_is_left_out_and_said(
     assert note["values"]["metrics"] == ["sw_mcc mcc"]
 
 
+@pytest.mark.parametrize("named", ["mcc", "sw_mcc/mcc"])
+def test_a_metric_that_the_gate_names_and_nobody_can_compare_is_no_pass(
+    run: Run, world: SmallWorld, made: dict[str, Any], named: str
+) -> None:
+    guard = world.saying(more=f"gate: {{only: [acc, {named}]}}\n")
+    config = ("--config", guard, "--base", made["run_folder"], "--cand", "orig")
+    ran = run("compare", *config, *TASKS, "--bisect", "never")
+    assert ran.code == 3, ran.err
+    assert f"the gate lists {named}" in " ".join(ran.out.split())
+
+
 def test_a_task_of_which_nothing_could_be_compared_then_is_left_out_and_said(
     against: Run, compare: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
