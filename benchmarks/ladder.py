@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as place:
         ladders = [demo]
         if given.shared_data:
-            ladders.append(stories_ladder(given.shared_data, Path(place)))
+            ladders.append(stories_ladder(given.shared_data.resolve(), Path(place)))
         for ladder in ladders:
             result = measure_ladder(ladder, given.cache_dir, limit=given.limit)
             if ladder is demo and given.page:
