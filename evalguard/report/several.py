@@ -349,7 +349,7 @@ def _next_lines(
         return lines
     text = "More: the same command with -v"
     if not names_card:
-        text += f". All runs as a model card: `{_CARD}`"
+        text += f". A card of all runs: `{_CARD} RUN...`"
     lines += wrap_prose(text, width, style="dim")
     if not folded:
         lines += wrap_prose("One run, each in its folder:", width, style="dim")

@@ -64,7 +64,8 @@ class DumpedActivations:
             those whose modules are not among them.
 
     Attributes:
-        precision: of the computation, as its configuration says; "" where it does not.
+        precision, computes_in: as its configuration says (``precision``, ``dtype``); "" where it
+            does not.
         hyperparameters: what the configuration says; {} where there is none.
 
     Raises:
@@ -81,8 +82,9 @@ class DumpedActivations:
         self._sequences = [self._find_points(one) for one in _sequence_folders(folder)]
         self.hyperparameters = _read_settings(folder)
         told = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
-        found = next((one for one in told if isinstance(one, str)), "")
-        self.precision = found.removeprefix("torch.")
+        found = [one.removeprefix("torch.") for one in told if isinstance(one, str)]
+        self.precision = found[0] if found else ""
+        self.computes_in = found[1] if len(found) > 1 else ""
 
     def __len__(self) -> int:
         """How many sequences there are."""

@@ -21,11 +21,12 @@ class SpooledActivations:
     The folder is removed when this is closed, is no longer used, or the process ends.
 
     Args:
-        precision: of the model that they are of; see ``RecordedActivations``.
+        precision, computes_in: of the model that they are of; see ``RecordedActivations``.
     """
 
-    def __init__(self, *, precision: str = "") -> None:
+    def __init__(self, *, precision: str = "", computes_in: str = "") -> None:
         self.precision = precision
+        self.computes_in = computes_in
         folder = tempfile.mkdtemp(prefix="evalguard-trace-")
         self._folder = Path(folder)
         self._files: list[dict[str, Path]] = []

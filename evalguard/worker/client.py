@@ -264,6 +264,7 @@ class WorkerScorer:
         recorded: Sequence[Mapping[str, str]],
         *,
         precision: str,
+        computes_in: str,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -272,6 +273,7 @@ class WorkerScorer:
             sequences=tuple(map(tuple, sequences)),
             recorded=tuple(recorded),
             precision=precision,
+            computes_in=computes_in,
             memory=memory,
             detail=tuple(detail),
         )

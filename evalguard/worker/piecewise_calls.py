@@ -119,6 +119,7 @@ def trace_recorded(wanted: TraceCall, scorer: Scorer) -> Trace:
         wanted.sequences,
         wanted.recorded,
         precision=wanted.precision,
+        computes_in=wanted.computes_in,
         memory=wanted.memory,
         detail=wanted.detail,
     )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from traced_models import Recording, changed, make_llama
+from transformers.models.llama import modeling_llama
 from wrong_scales import DOCUMENTS, HALF, scale_attention
 
 from evalguard.core.tracing.weight_precision import round_weights
@@ -40,24 +41,54 @@ def test_the_precision_of_a_recording_is_found_where_it_is_not_stated(dtype: tor
     assert trace.suspects == ()
 
 
+def round_to_int8(model: Any) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            values = round_weights(module.weight.data.numpy(), "int8 in groups of 32")
+            module.weight.data = torch.from_numpy(np.array(values))
+
+
 @pytest.mark.parametrize("precision", ["", "quantised", "int8 in groups of 32"])
 def test_quantised_weights_of_a_recording_are_a_floor_where_they_are_declared(
     precision: str,
 ) -> None:
     base = make_llama(intermediate_size=64)
 
-    def change(model: Any) -> None:
-        for module in model.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                values = round_weights(module.weight.data.numpy(), "int8 in groups of 32")
-                module.weight.data = torch.from_numpy(np.array(values))
-
-    recording = Recording.of(changed(base, change), DOCUMENTS, precision=precision)
+    recording = Recording.of(changed(base, round_to_int8), DOCUMENTS, precision=precision)
     trace = trace_models(base, recording, DOCUMENTS)
     assert trace.twin is not None
     assert trace.twin.seen == "int8 in groups of 32"
     assert bool(trace.suspects) == (precision == "")
     assert trace.twin.weights == ("int8 in groups of 32" if precision else "float32")
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8 in groups of 32"])
+def test_what_an_engine_keeps_in_float16_is_a_floor_where_it_says_so(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values, whatever the weights are, as in llama.cpp's cache."""
+    base = make_llama(intermediate_size=64)
+    base.set_attn_implementation("eager")
+    changes = [] if precision == "float32" else [round_to_int8]
+
+    def traced(computes_in: str, *more: Any) -> Any:
+        candidate = changed(base, lambda model: [one(model) for one in (*changes, *more)])
+        plain = modeling_llama.repeat_kv
+        with monkeypatch.context() as engine:
+            engine.setattr(
+                modeling_llama, "repeat_kv", lambda kept, n: plain(kept.half().float(), n)
+            )
+            recording = Recording.of(
+                candidate, DOCUMENTS, precision=precision, computes_in=computes_in
+            )
+        return trace_models(base, recording, DOCUMENTS)
+
+    assert {one.point.rpartition(".")[2] for one in traced("").suspects} == {"o_proj:in"}
+    healthy = traced("float16")
+    assert healthy.suspects == ()
+    assert (healthy.twin.weights, healthy.twin.dtype) == (precision, "float16")
+    (fault,) = traced("float16", scale_attention(1, 1.2)).suspects
+    assert fault.point == "model.layers.1.self_attn.o_proj:in"
 
 
 def test_a_candidate_can_be_recorded_and_closed_before_the_base_is_loaded() -> None:
@@ -89,3 +120,5 @@ def test_a_recording_that_has_nothing_of_the_base_or_no_known_precision_is_refus
         trace_models(base, Recording(values=[{"a.b:out": np.zeros(3)}] * 2), DOCUMENTS)
     with pytest.raises(UsageError, match="bfloat61"):
         trace_models(base, Recording(precision="bfloat61"), DOCUMENTS)
+    with pytest.raises(UsageError, match="compute in; did you mean 'float16'"):
+        trace_models(base, Recording(computes_in="flot16"), DOCUMENTS)

@@ -46,6 +46,7 @@ class Recording:
     """Activations of a model under their own names, those that ``keep`` wants."""
 
     precision: str = ""
+    computes_in: str = ""
     values: list[dict[str, NDArray[Any]]] = field(default_factory=list)
 
     @classmethod
@@ -55,9 +56,10 @@ class Recording:
         sequences: Sequence[ModelInputs],
         *,
         precision: str = "",
+        computes_in: str = "",
         keep: Callable[[str], bool] = lambda _name: True,
     ) -> Recording:
-        recording = cls(precision=precision)
+        recording = cls(precision=precision, computes_in=computes_in)
         for inputs in sequences:
             values: dict[str, NDArray[Any]] = {}
 

@@ -235,7 +235,7 @@ def test_a_verdict_without_a_number_is_cut_to_its_line_where_the_screen_is_full(
 def test_a_finished_ladder_leads_to_its_card() -> None:
     saved = candidate("q8_0", size=gguf(818_176), run_folder="reports/of-q8_0")
     text = " ".join(lines_of(SeveralReport(base="orig", candidates=(saved,))))
-    assert "as a model card: `evalguard card`" in text
+    assert "A card of all runs: `evalguard card RUN...`" in text
 
 
 def test_a_ladder_that_passed_names_its_runs_to_the_card_where_there_is_room() -> None:

@@ -29,6 +29,16 @@ def test_gguf_whose_matrices_are_all_rounded_alike_has_no_single_location(
     assert max(accumulated_errors(found).values()) > 1e-4
 
 
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_0"])
+def test_gguf_the_caches_float16_is_no_location_as_llama_cpp_is_by_default(
+    kind: str, llama: Path, cache_dir: Path
+) -> None:
+    found = trace(llama, gguf(llama, type=kind, cache="f16"), cache_dir)
+    assert not found.suspects
+    assert found.twin is not None
+    assert found.twin.dtype == "float16"
+
+
 def test_gguf_one_matrix_in_four_bits_of_a_file_in_fp16_is_named(
     llama: Path, cache_dir: Path
 ) -> None:

@@ -47,13 +47,13 @@ def port(kind: str, model: str, source: Path | None = None, **given: Any) -> Var
     )  # fmt: skip
 
 
-def gguf(source: Path, **inputs: Any) -> Variant:
+def gguf(source: Path, *, cache: str = "f32", **inputs: Any) -> Variant:
     recipe = BuildRecipe(
         call="evalguard.recipes.gguf:convert",
         output="model.gguf",
         inputs={"source": str(source), **inputs},
     )
-    return port("gguf", "llama_cpp", type_k="f32", type_v="f32", BUILD=recipe)
+    return port("gguf", "llama_cpp", type_k=cache, type_v=cache, BUILD=recipe)
 
 
 @contextlib.contextmanager

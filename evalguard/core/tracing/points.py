@@ -69,10 +69,15 @@ class RecordedActivations(Protocol):
         precision: of what it computes and stores, where known: "float32", "float16", "bfloat16",
             or a class of quantised weights (core/tracing/precision: CLASSES), QUANTISED where that
             is declared and the class is none of them; "" where nothing is.
+        computes_in: a dtype that parts of it compute in whatever its weights are (an engine that
+            keeps keys and values in float16); "" where ``precision`` says all that is known.
     """
 
     @property
     def precision(self) -> str: ...
+
+    @property
+    def computes_in(self) -> str: ...
 
     def names(self, sequence: int) -> Sequence[str]:
         """Give the canonical names of the points that are there for a sequence, from 0."""

@@ -45,6 +45,7 @@ class TracingScorer(Scorer, Protocol):
         recorded: Sequence[Mapping[str, str]],
         *,
         precision: str,
+        computes_in: str,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -53,7 +54,7 @@ class TracingScorer(Scorer, Protocol):
         Args:
             sequences: of token ids.
             recorded: of each, ``.npy`` files by point.
-            precision: of the other model; see ``RecordedActivations``.
+            precision, computes_in: of the other model; see ``RecordedActivations``.
             memory: bytes of activations to hold; above it they go to a temporary file.
             detail: points (globs) whose error is also wanted by token and by head.
 

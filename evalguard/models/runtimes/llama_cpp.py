@@ -364,6 +364,12 @@ class LlamaCpp(Runtime):
         """What the context has."""
         return self._effective
 
+    @property
+    def computation(self) -> Mapping[str, Value]:
+        """The types in which keys and values are kept."""
+        kinds = dict.fromkeys(str(self._effective[name]) for name in ("type_k", "type_v"))
+        return {"cache_dtype": ", ".join(kinds)}
+
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Token ids by the file's own tokenizer, or by the one that was given."""
         if special is None:

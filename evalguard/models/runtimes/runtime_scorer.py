@@ -185,6 +185,7 @@ class RuntimeScorer:
         recorded: Sequence[Mapping[str, str]],
         *,
         precision: str,
+        computes_in: str,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -193,7 +194,7 @@ class RuntimeScorer:
 
         module = self._open().traced_module()
         inputs = [token_inputs(ids) for ids in sequences]
-        found = FiledActivations(recorded, precision=precision)
+        found = FiledActivations(recorded, precision=precision, computes_in=computes_in)
         return trace_models(module, found, inputs, memory=memory, detail=detail)
 
     def make_room(self, found: BatchTooLargeError) -> bool:  # noqa: ARG002

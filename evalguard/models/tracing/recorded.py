@@ -83,6 +83,13 @@ def trace_recorded(
             f"{nearest(candidate.precision, CLASSES)}",
             hint=f"one of: {', '.join(CLASSES)}",
         )
+    computes_in = candidate.computes_in or SAME
+    if computes_in not in EPSILON:
+        raise UsageError(
+            f"'{computes_in}' is not a dtype that a twin can compute in"
+            f"{nearest(computes_in, EPSILON)}",
+            hint=f"one of: {', '.join(EPSILON)}",
+        )
     recorded = traced.run("base", base, ComparedPass(reference=None, spool=spool))
     source = _RecordedSource(candidate, spool)
     unaligned = _list_unaligned(candidate, recorded.events, len(traced.sequences))
@@ -92,16 +99,19 @@ def trace_recorded(
         sums = local.first_sums
         floors = TwinFloors(traced=traced, own=spool, reference=answers, forced=source)
         floors.add("another batch shape, last bits moved", base, moved=True)
+        if computes_in not in (SAME, candidate.precision):
+            with rounded_as(base, computes_in) as twin:
+                floors.add(f"computed in {computes_in}", twin)
         chosen = _choose_precision(base, candidate, sums, floors)
     precision, floors = chosen.taken, chosen.floors
     points = collect_points(recorded.events.values(), sums, accumulated)
     _blame_segments(points, recorded.events.values(), frozenset(sums))
-    dtype = precision if precision in EPSILON else SAME
+    dtype = precision if precision in EPSILON and precision != SAME else computes_in
     coarser = max(computing_dtype(base), dtype, key=ulp_floor)
     for point in points:
         if dtype == SAME:
             note_rounding(point, local, dtype=dtype)
-        apply_floors(point, floors, coarser, exact=candidate.precision == SAME)
+        apply_floors(point, floors, coarser, exact=candidate.precision == SAME == dtype)
     ranking = rank_suspects(points, kinds=name_kinds(base))
     return Trace(
         layers=ranking.layers,
@@ -182,6 +192,7 @@ def record_activations(
 class _ModelRecording:
     precision: str
     spool: ActivationSpool
+    computes_in: str = ""
 
     def names(self, sequence: int) -> Sequence[str]:
         return self.spool.points(sequence)

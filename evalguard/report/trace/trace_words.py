@@ -12,6 +12,7 @@ from evalguard.core.reports.trace_report import (
     TraceReport,
 )
 from evalguard.core.tracing.points import ROOT
+from evalguard.core.tracing.weight_precision import SAME
 from evalguard.report.words.bisection_texts import list_names
 from evalguard.report.words.plain_text import printable
 
@@ -134,7 +135,9 @@ def weights_text(report: TraceReport) -> str:
     many = f" ({number} of {total} matrices)" if 0 < number < total else ""
     if twin.declared:
         seen = "rounded by another rule" if twin.seen == "other" else printable(twin.seen)
-        return f"Weights: {seen}{many}, taken as the floor: {printable(twin.declared)}."
+        halves = "" if twin.votes or twin.dtype in (twin.seen, SAME) else twin.dtype
+        computed = f", computed in {printable(halves)}" if halves else ""
+        return f"Weights: {seen}{many}{computed}, taken as the floor: {printable(twin.declared)}."
     if twin.weights == twin.seen and not twin.votes:
         return f"Weights: {printable(twin.seen)}, as the recorded activations show."
     if twin.seen == "other" and twin.votes:

@@ -13,6 +13,7 @@ import numpy as np
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import (
+    ModelDescription,
     Request,
     Scorer,
     ScoringPolicy,
@@ -52,13 +53,14 @@ class RuntimeSide:
     """A model of another library or environment, in a worker of its own.
 
     Attributes:
-        precision: see ``RecordedActivations``.
+        precision, computes_in: see ``RecordedActivations``.
         vocabulary: digest of it; "" where unknown.
     """
 
     identity: RunIdentity
     scorer: Scorer
     precision: str
+    computes_in: str
     max_length: int
     vocabulary: str
 
@@ -90,7 +92,7 @@ class RuntimeSide:
             UsageError: its library shows no activations, or it does not read these inputs.
             EvaluationError: it fails, or shows nothing.
         """
-        spool = SpooledActivations(precision=self.precision)
+        spool = SpooledActivations(precision=self.precision, computes_in=self.computes_in)
         try:
             for number, inputs in enumerate(sequences):
                 if report_step is not None:
@@ -127,7 +129,12 @@ class RuntimeSide:
         files = [recorded.files(number) for number in range(len(ids))]
         scorer = cast(TracingScorer, self.scorer)
         return scorer.trace_recorded(
-            ids, files, precision=recorded.precision, memory=memory, detail=detail
+            ids,
+            files,
+            precision=recorded.precision,
+            computes_in=recorded.computes_in,
+            memory=memory,
+            detail=detail,
         )
 
     def close(self) -> None:
@@ -168,9 +175,19 @@ def open_runtime_side(
         identity=identify_model(source, description),
         scorer=scorer,
         precision=_PRECISIONS.get(description.dtype, QUANTISED if description.dtype else ""),
+        computes_in=_dtype_of_cache(description),
         max_length=description.max_length,
         vocabulary=description.vocabulary_digest,
     )
+
+
+def _dtype_of_cache(description: ModelDescription) -> str:
+    """The dtype in which an engine keeps keys and values, where that is not float32.
+
+    Coarser than 16 bits, a quantised cache is an error and no floor.
+    """
+    kinds = set(str(description.computation.get("cache_dtype") or "f32").split(", ")) - {"f32"}
+    return "bfloat16" if "bf16" in kinds else "float16" if kinds else ""
 
 
 def read_token_ids(inputs: ModelInputs, name: str) -> list[int]:

@@ -95,8 +95,11 @@ def _read_file(file: str, point: str) -> Array:
 class FiledActivations:
     """Activations of another model in ``.npy`` files, by point (``RecordedActivations``)."""
 
-    def __init__(self, files: Sequence[Mapping[str, str]], *, precision: str) -> None:
+    def __init__(
+        self, files: Sequence[Mapping[str, str]], *, precision: str, computes_in: str = ""
+    ) -> None:
         self.precision = precision
+        self.computes_in = computes_in
         self._files = files
 
     def names(self, sequence: int) -> Sequence[str]:
