@@ -161,8 +161,8 @@ class ModelDescription:
     name to the value read back after loading. ``vocabulary_digest`` is "" where unknown.
     ``computation`` says how the model computes, read back from it: batch_size, token_budget,
     scorer, shares_prefixes, threads, device (its kind), attention (its implementation),
-    softmax_dtype, cache_dtype (of keys and values that an engine keeps: float32, float16 ...);
-    None for what it does not show; of a model behind a server concurrency, its
+    softmax_dtype, cache_dtype and weight_types (of a GGUF: of keys and values, and all that its
+    tensors have); None for what it does not show; of a model behind a server concurrency, its
     requests in flight, and of an engine that may keep what it computed of one prompt for the
     next, as a ``CachingScorer``, prefix_cache: whether it does.
     ``weight_bytes``: of its parameters and buffers in memory; 0 where it does not show them.

@@ -62,6 +62,30 @@ def test_quantised_weights_of_a_recording_are_a_floor_where_they_are_declared(
     assert trace.twin.weights == ("int8 in groups of 32" if precision else "float32")
 
 
+def test_of_a_file_of_several_types_what_is_coarser_everywhere_is_no_location() -> None:
+    """As in a q6_K whose rows are no multiple of 256, so that most of it is q8_0."""
+    base = make_llama(intermediate_size=64)
+
+    def traced(*coarse: str) -> Any:
+        def change(model: Any) -> None:
+            round_to_int8(model)
+            for name in coarse:
+                weight = model.get_submodule(name).weight
+                values = round_weights(base.get_submodule(name).weight.detach().numpy(), FOUR_BITS)
+                weight.data = torch.from_numpy(np.array(values))
+
+        recording = Recording.of(changed(base, change), DOCUMENTS, precision="quantised")
+        return trace_models(base, recording, DOCUMENTS)
+
+    layers = range(base.config.num_hidden_layers)
+    assert traced(*(f"model.layers.{n}.mlp.down_proj" for n in layers)).suspects == ()
+    (one,) = traced("model.layers.1.mlp.down_proj").suspects
+    assert one.module == "model.layers.1.mlp.down_proj"
+
+
+FOUR_BITS = "int4 in groups of 32"
+
+
 @pytest.mark.parametrize("precision", ["float32", "int8 in groups of 32"])
 def test_what_an_engine_keeps_in_float16_is_a_floor_where_it_says_so(
     precision: str, monkeypatch: pytest.MonkeyPatch

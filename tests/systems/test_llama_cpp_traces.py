@@ -29,6 +29,12 @@ def test_gguf_whose_matrices_are_all_rounded_alike_has_no_single_location(
     assert max(accumulated_errors(found).values()) > 1e-4
 
 
+def test_gguf_what_is_coarser_in_every_layer_is_no_location(cache_dir: Path) -> None:
+    """Most of a q6_K is q8_0 where rows are no multiple of 256."""
+    found = trace(MODEL, gguf(MODEL, type="Q6_K", cache="f16"), cache_dir)
+    assert not found.suspects
+
+
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_0"])
 def test_gguf_the_caches_float16_is_no_location_as_llama_cpp_is_by_default(
     kind: str, llama: Path, cache_dir: Path
@@ -50,6 +56,8 @@ def test_gguf_one_matrix_in_four_bits_of_a_file_in_fp16_is_named(
 def test_gguf_a_wrong_rope_base_is_seen_in_the_attention(llama: Path, cache_dir: Path) -> None:
     found = trace(llama, gguf(llama, type="F32", rope_base=9000.0), cache_dir)
     assert set(suspects(found)) == {f"model.layers.{n}.self_attn" for n in range(4)}
+    rounded = gguf(llama, type="Q8_0", cache="f16", rope_base=9000.0)
+    assert set(suspects(trace(llama, rounded, cache_dir))) == set(suspects(found))
 
 
 def test_gguf_of_gemma_2_is_blamed_for_ggmls_table_of_gelu(cache_dir: Path) -> None:

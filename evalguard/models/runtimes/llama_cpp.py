@@ -213,6 +213,7 @@ class LlamaCpp(Runtime):
         self._model = c.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
             raise EvaluationError(f"{path} cannot be loaded: {_last_error(library.logged())}")
+        self._weight_types = sorted(set(_TYPE_LINE.findall(library.logged())))
         model = _POINTER(self._model)
         self._vocab = _POINTER(c.llama_model_get_vocab(model))
         trained = int(c.llama_model_n_ctx_train(model))
@@ -366,9 +367,10 @@ class LlamaCpp(Runtime):
 
     @property
     def computation(self) -> Mapping[str, Value]:
-        """The types in which keys and values are kept."""
+        """The types in which keys and values are kept, and all of the weights, as its log says."""
         kinds = dict.fromkeys(str(self._effective[name]) for name in ("type_k", "type_v"))
-        return {"cache_dtype": ", ".join(kinds)}
+        types = {"weight_types": ", ".join(self._weight_types)} if self._weight_types else {}
+        return {"cache_dtype": ", ".join(kinds), **types}
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Token ids by the file's own tokenizer, or by the one that was given."""
@@ -474,6 +476,9 @@ def _fill(batch: _Batch, ids: Sequence[int], start: int, first: int) -> int:
 
 def _flash_word(told: str) -> str:
     return {"1": "on", "0": "off", "enabled": "on", "disabled": "off", "-1": "auto"}.get(told, told)
+
+
+_TYPE_LINE = re.compile(r"- type +(\w+): +\d+ tensors")
 
 
 def _weight_type(c: Any, model: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +58,11 @@ if TYPE_CHECKING:
 # Tried in this order where the precision is not known: the first whose twin explains most of the
 # outputs of weights is taken.
 _TRIED = ("float16", "bfloat16", "int8 in groups of 32", "int4 in groups of 32")
-_EXPLAINED = 2.0  # median ratio: activations may be rounded as the weights are
+_EXPLAINED = 2.0  # ratio: activations may be rounded as the weights are
+# The share of outputs of weights that a class has to explain. Of a file of several types, which is
+# declared quantised and no more, what is coarser than most of it is no error: a GGUF's q6_K is
+# q8_0 wherever a row is no multiple of 256.
+_MOST, _NEARLY_ALL = 0.5, 0.9
 
 
 def trace_recorded(
@@ -291,7 +294,8 @@ def _choose_precision(
     """
     stated = candidate.precision
     guessed = stated in ("", QUANTISED)
-    if stated == SAME or (guessed and _explains(base, sums, floors)):
+    share = _NEARLY_ALL if stated == QUANTISED else _MOST
+    if stated == SAME or (guessed and _explains(base, sums, floors, share)):
         return _ChosenPrecision(taken=SAME, seen=SAME, floors=floors)
     tried = [name for name in _TRIED if name not in EPSILON or _is_computed_in(candidate, name)]
     for name in tried if guessed else (stated,):
@@ -299,7 +303,7 @@ def _choose_precision(
         with rounded_as(base, name) as twin:
             trial.add(f"weights and computation in {name}", twin)
         declared = stated == QUANTISED and name == _TRIED[-1]
-        if not guessed or declared or _explains(base, sums, trial):
+        if not guessed or declared or _explains(base, sums, trial, share):
             if name in EPSILON or stated:
                 return _ChosenPrecision(taken=name, seen=name, floors=trial)
             return _ChosenPrecision(taken=SAME, seen=name, floors=floors)
@@ -321,8 +325,10 @@ def _is_computed_in(candidate: RecordedActivations, dtype: str) -> bool:
     return 2 * held > len(names)
 
 
-def _explains(base: torch.nn.Module, sums: Mapping[str, ErrorSums], floors: TwinFloors) -> bool:
-    """Whether most outputs of modules with matrices are within the floor."""
+def _explains(
+    base: torch.nn.Module, sums: Mapping[str, ErrorSums], floors: TwinFloors, share: float
+) -> bool:
+    """Whether that share of the outputs of modules with matrices is within the floor."""
     weighted = {
         f"{name}:out"
         for name, module in base.named_modules()
@@ -334,7 +340,7 @@ def _explains(base: torch.nn.Module, sums: Mapping[str, ErrorSums], floors: Twin
         for point, each in sums.items()
         if point in weighted
     ]
-    return median(ratios or [0.0]) <= _EXPLAINED
+    return float(np.quantile(ratios or [0.0], share)) <= _EXPLAINED
 
 
 def _blame_segments(

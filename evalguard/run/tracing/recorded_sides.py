@@ -44,6 +44,7 @@ _PRECISIONS = {
     "q8_0": "int8 in groups of 32",
     "q4_0": "int4 in groups of 32",
 }
+_NOT_QUANTISED = {"", "f64", "f32", "f16", "bf16"}
 _ALONE = {"input_ids", "attention_mask", "token_type_ids"}
 _MOST_SHOWN = 4
 
@@ -174,11 +175,19 @@ def open_runtime_side(
     return RuntimeSide(
         identity=identify_model(source, description),
         scorer=scorer,
-        precision=_PRECISIONS.get(description.dtype, QUANTISED if description.dtype else ""),
+        precision=_precision_of(description),
         computes_in=_dtype_of_cache(description),
         max_length=description.max_length,
         vocabulary=description.vocabulary_digest,
     )
+
+
+def _precision_of(description: ModelDescription) -> str:
+    """The class of all weights, where they have one; of several quantised types none is it."""
+    types = set(str(description.computation.get("weight_types") or "").split(", "))
+    if len(types - _NOT_QUANTISED) > 1:
+        return QUANTISED
+    return _PRECISIONS.get(description.dtype, QUANTISED if description.dtype else "")
 
 
 def _dtype_of_cache(description: ModelDescription) -> str:
