@@ -31,6 +31,8 @@ from evalguard.report.contract.trace_document import (
 )
 from evalguard.report.formats import render_report
 from evalguard.report.html.trace_page import render_trace_page
+from evalguard.report.trace.depth_growth import DepthPoint
+from evalguard.report.trace.growth_bars import growth_lines
 from evalguard.report.trace.trace_terminal import render_trace
 from evalguard.report.trace.trace_view import build_trace_view
 
@@ -147,6 +149,16 @@ def test_many_layers_are_joined_and_the_first_suspect_stands_alone() -> None:
     assert 8 <= len(growth) <= 16
     assert any(line.startswith("> layer 41 ") for line in growth)
     assert any(line.startswith("  layers ") for line in growth)
+
+
+@pytest.mark.parametrize(("largest", "marks"), [(1.1, 2), (10.0, 50), (1e6, 50)])
+def test_a_whole_bar_is_ten_times_the_floor_or_more(largest: float, marks: int) -> None:
+    growth = tuple(
+        DepthPoint(label=f"layer {n}", local=None, accumulated=ratio, first=False, layer=n)
+        for n, ratio in enumerate((0.5, largest))
+    )
+    lines = growth_lines(replace(build_trace_view(CLEAR), growth=growth), 81, 9)
+    assert [line.plain.count("#") for line in lines[-2:]] == [0, marks]
 
 
 def test_errors_by_token_and_head_are_shown_where_they_were_measured() -> None:

@@ -23,7 +23,7 @@ def growth_lines(view: TraceView, width: int, most: int) -> list[Text]:
     label = min(max(len(one.label) for one in points) + 2, width // 3)
     room = max(width - label - 22, 4)
     top = max(_power(one.accumulated) for one in points)
-    scale = room / top if top > 0 else 0.0
+    scale = room / max(top, 1.0)  # a whole bar is ten times the floor or more
     title = "Growth over depth: error over the floor, bars in powers of ten"
     lines = wrap_prose(title, width, style="dim")
     rows = []
