@@ -85,6 +85,7 @@ class DumpedActivations:
         found = [one.removeprefix("torch.") for one in told if isinstance(one, str)]
         self.precision = found[0] if found else ""
         self.computes_in = found[1] if len(found) > 1 else ""
+        self.rounds_inputs = ""
 
     def __len__(self) -> int:
         """How many sequences there are."""

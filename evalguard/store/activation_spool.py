@@ -21,12 +21,16 @@ class SpooledActivations:
     The folder is removed when this is closed, is no longer used, or the process ends.
 
     Args:
-        precision, computes_in: of the model that they are of; see ``RecordedActivations``.
+        precision, computes_in, rounds_inputs: of the model that they are of; see
+            ``RecordedActivations``.
     """
 
-    def __init__(self, *, precision: str = "", computes_in: str = "") -> None:
+    def __init__(
+        self, *, precision: str = "", computes_in: str = "", rounds_inputs: str = ""
+    ) -> None:
         self.precision = precision
         self.computes_in = computes_in
+        self.rounds_inputs = rounds_inputs
         folder = tempfile.mkdtemp(prefix="evalguard-trace-")
         self._folder = Path(folder)
         self._files: list[dict[str, Path]] = []

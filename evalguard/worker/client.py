@@ -265,6 +265,7 @@ class WorkerScorer:
         *,
         precision: str,
         computes_in: str,
+        rounds_inputs: str,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -274,6 +275,7 @@ class WorkerScorer:
             recorded=tuple(recorded),
             precision=precision,
             computes_in=computes_in,
+            rounds_inputs=rounds_inputs,
             memory=memory,
             detail=tuple(detail),
         )

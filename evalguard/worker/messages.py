@@ -162,15 +162,16 @@ class ActivationPart:
 class TraceCall:
     """Trace activations that were recorded of another model, by forcing this one to them.
 
-    ``recorded`` are ``.npy`` files by point, for each sequence of token ids; ``precision`` and
-    ``computes_in`` are the other model's (core/tracing/points.py), ``memory`` of bytes to hold
-    here.
+    ``recorded`` are ``.npy`` files by point, for each sequence of token ids; ``precision``,
+    ``computes_in`` and ``rounds_inputs`` are the other model's (core/tracing/points.py),
+    ``memory`` of bytes to hold here.
     """
 
     sequences: tuple[tuple[int, ...], ...]
     recorded: tuple[Mapping[str, str], ...]
     precision: str
     computes_in: str
+    rounds_inputs: str
     memory: int
     detail: tuple[str, ...]
 

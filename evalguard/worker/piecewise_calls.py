@@ -120,6 +120,7 @@ def trace_recorded(wanted: TraceCall, scorer: Scorer) -> Trace:
         wanted.recorded,
         precision=wanted.precision,
         computes_in=wanted.computes_in,
+        rounds_inputs=wanted.rounds_inputs,
         memory=wanted.memory,
         detail=wanted.detail,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from evalguard.core.tracing.weight_precision import round_weights
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.tracing.model_trace import trace_models
 from evalguard.models.tracing.recorded import record_activations
+from evalguard.models.tracing.twins import rounded_as
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -83,6 +85,22 @@ def test_of_a_file_of_several_types_what_is_coarser_everywhere_is_no_location() 
     assert one.module == "model.layers.1.mlp.down_proj"
 
 
+def test_inputs_that_an_engine_rounds_are_part_of_the_floor_where_it_says_so() -> None:
+    """As ggml does, which multiplies blocks of int8 with blocks of int8."""
+    base = make_llama(intermediate_size=64)
+    with rounded_as(base, EIGHT_BITS, inputs=EIGHT_BITS) as engine:
+        recording = Recording.of(engine, DOCUMENTS, precision=EIGHT_BITS)
+    assert all("forward" not in vars(module) for module in base.modules())
+
+    def largest(**told: str) -> float:
+        trace = trace_models(base, replace(recording, **told), DOCUMENTS)
+        return max(one.local_ratio or 0.0 for one in trace.layers if one.point.endswith("proj:out"))
+
+    assert largest(rounds_inputs=EIGHT_BITS) == pytest.approx(1.0, abs=0.01)
+    assert largest() > 1.2
+
+
+EIGHT_BITS = "int8 in groups of 32"
 FOUR_BITS = "int4 in groups of 32"
 
 

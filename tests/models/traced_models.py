@@ -47,6 +47,7 @@ class Recording:
 
     precision: str = ""
     computes_in: str = ""
+    rounds_inputs: str = ""
     values: list[dict[str, NDArray[Any]]] = field(default_factory=list)
 
     @classmethod

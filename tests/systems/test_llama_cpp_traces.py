@@ -29,6 +29,12 @@ def test_gguf_whose_matrices_are_all_rounded_alike_has_no_single_location(
     assert max(accumulated_errors(found).values()) > 1e-4
 
 
+def test_gguf_the_floor_of_eight_bits_is_what_ggml_does(cache_dir: Path) -> None:
+    found = trace(MODEL, gguf(MODEL, type="Q8_0", cache="f16"), cache_dir)
+    ratios = {one.point: one.local_ratio or 0.0 for one in found.layers}
+    assert max(ratios.values()) < 1.3, ratios
+
+
 def test_gguf_what_is_coarser_in_every_layer_is_no_location(cache_dir: Path) -> None:
     """Most of a q6_K is q8_0 where rows are no multiple of 256."""
     found = trace(MODEL, gguf(MODEL, type="Q6_K", cache="f16"), cache_dir)

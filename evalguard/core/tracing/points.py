@@ -71,6 +71,8 @@ class RecordedActivations(Protocol):
             is declared and the class is none of them; "" where nothing is.
         computes_in: a dtype that parts of it compute in whatever its weights are (an engine that
             keeps keys and values in float16); "" where ``precision`` says all that is known.
+        rounds_inputs: the class by whose rule what quantised weights are multiplied with is
+            rounded; "" where it is not, or nothing is known.
     """
 
     @property
@@ -78,6 +80,9 @@ class RecordedActivations(Protocol):
 
     @property
     def computes_in(self) -> str: ...
+
+    @property
+    def rounds_inputs(self) -> str: ...
 
     def names(self, sequence: int) -> Sequence[str]:
         """Give the canonical names of the points that are there for a sequence, from 0."""

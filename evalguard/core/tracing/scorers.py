@@ -46,6 +46,7 @@ class TracingScorer(Scorer, Protocol):
         *,
         precision: str,
         computes_in: str,
+        rounds_inputs: str,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -54,7 +55,7 @@ class TracingScorer(Scorer, Protocol):
         Args:
             sequences: of token ids.
             recorded: of each, ``.npy`` files by point.
-            precision, computes_in: of the other model; see ``RecordedActivations``.
+            precision, computes_in, rounds_inputs: of the other model; see ``RecordedActivations``.
             memory: bytes of activations to hold; above it they go to a temporary file.
             detail: points (globs) whose error is also wanted by token and by head.
 

@@ -186,6 +186,7 @@ class RuntimeScorer:
         *,
         precision: str,
         computes_in: str,
+        rounds_inputs: str,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -194,7 +195,9 @@ class RuntimeScorer:
 
         module = self._open().traced_module()
         inputs = [token_inputs(ids) for ids in sequences]
-        found = FiledActivations(recorded, precision=precision, computes_in=computes_in)
+        found = FiledActivations(
+            recorded, precision=precision, computes_in=computes_in, rounds_inputs=rounds_inputs
+        )
         return trace_models(module, found, inputs, memory=memory, detail=detail)
 
     def make_room(self, found: BatchTooLargeError) -> bool:  # noqa: ARG002

@@ -196,6 +196,7 @@ class _ModelRecording:
     precision: str
     spool: ActivationSpool
     computes_in: str = ""
+    rounds_inputs: str = ""
 
     def names(self, sequence: int) -> Sequence[str]:
         return self.spool.points(sequence)
@@ -300,7 +301,8 @@ def _choose_precision(
     tried = [name for name in _TRIED if name not in EPSILON or _is_computed_in(candidate, name)]
     for name in tried if guessed else (stated,):
         trial = floors.copy()
-        with rounded_as(base, name) as twin:
+        inputs = "" if name in EPSILON else candidate.rounds_inputs
+        with rounded_as(base, name, inputs=inputs) as twin:
             trial.add(f"weights and computation in {name}", twin)
         declared = stated == QUANTISED and name == _TRIED[-1]
         if not guessed or declared or _explains(base, sums, trial, share):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,11 +72,15 @@ def rounded_as_candidate(
 
 
 @contextmanager
-def rounded_as(base: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
-    """Round all matrices of the base by a class's rule; where it is a dtype, compute in it."""
+def rounded_as(base: torch.nn.Module, name: str, *, inputs: str = "") -> Iterator[torch.nn.Module]:
+    """Round all matrices of the base by a class's rule; where it is a dtype, compute in it.
+
+    Args:
+        inputs: the class by whose rule what linear modules read is rounded, too; "": none.
+    """
     import torch
 
-    with _left_as_it_was(base):
+    with _left_as_it_was(base), _inputs_rounded(base, inputs):
         for slot in _weight_slots(base):
             own = slot.values()
             if own is not None and count_axes(own) > 1:
@@ -83,6 +88,29 @@ def rounded_as(base: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
         if name in EPSILON:
             _cast(base, getattr(torch, name))
         yield base
+
+
+@contextmanager
+def _inputs_rounded(model: torch.nn.Module, name: str) -> Iterator[None]:
+    """Behind the hooks of a pass, which put a recorded input in the place of the module's own."""
+    import torch
+
+    linear = [one for one in model.modules() if isinstance(one, torch.nn.Linear)] if name else []
+    for module in linear:
+        module.forward = partial(_multiply_rounded, module, name)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for module in linear:
+            del module.forward
+
+
+def _multiply_rounded(module: torch.nn.Linear, name: str, value: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    rows = value.detach().float().cpu().numpy().reshape(-1, value.shape[-1])
+    rounded = torch.from_numpy(np.array(round_weights(rows, name))).to(value)
+    return type(module).forward(module, rounded.reshape(value.shape))
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class RuntimeSide:
     """A model of another library or environment, in a worker of its own.
 
     Attributes:
-        precision, computes_in: see ``RecordedActivations``.
+        precision, computes_in, rounds_inputs: see ``RecordedActivations``.
         vocabulary: digest of it; "" where unknown.
     """
 
@@ -62,6 +62,7 @@ class RuntimeSide:
     scorer: Scorer
     precision: str
     computes_in: str
+    rounds_inputs: str
     max_length: int
     vocabulary: str
 
@@ -93,7 +94,11 @@ class RuntimeSide:
             UsageError: its library shows no activations, or it does not read these inputs.
             EvaluationError: it fails, or shows nothing.
         """
-        spool = SpooledActivations(precision=self.precision, computes_in=self.computes_in)
+        spool = SpooledActivations(
+            precision=self.precision,
+            computes_in=self.computes_in,
+            rounds_inputs=self.rounds_inputs,
+        )
         try:
             for number, inputs in enumerate(sequences):
                 if report_step is not None:
@@ -134,6 +139,7 @@ class RuntimeSide:
             files,
             precision=recorded.precision,
             computes_in=recorded.computes_in,
+            rounds_inputs=recorded.rounds_inputs,
             memory=memory,
             detail=detail,
         )
@@ -177,6 +183,7 @@ def open_runtime_side(
         scorer=scorer,
         precision=_precision_of(description),
         computes_in=_dtype_of_cache(description),
+        rounds_inputs=_rounding_of_inputs(description),
         max_length=description.max_length,
         vocabulary=description.vocabulary_digest,
     )
@@ -188,6 +195,12 @@ def _precision_of(description: ModelDescription) -> str:
     if len(types - _NOT_QUANTISED) > 1:
         return QUANTISED
     return _PRECISIONS.get(description.dtype, QUANTISED if description.dtype else "")
+
+
+def _rounding_of_inputs(description: ModelDescription) -> str:
+    """What ggml multiplies quantised weights with: blocks of int8 (q8_0; q8_K has longer ones)."""
+    types = set(str(description.computation.get("weight_types") or "").split(", "))
+    return _PRECISIONS["q8_0"] if types - _NOT_QUANTISED else ""
 
 
 def _dtype_of_cache(description: ModelDescription) -> str:

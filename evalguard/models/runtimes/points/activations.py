@@ -96,10 +96,16 @@ class FiledActivations:
     """Activations of another model in ``.npy`` files, by point (``RecordedActivations``)."""
 
     def __init__(
-        self, files: Sequence[Mapping[str, str]], *, precision: str, computes_in: str = ""
+        self,
+        files: Sequence[Mapping[str, str]],
+        *,
+        precision: str,
+        computes_in: str = "",
+        rounds_inputs: str = "",
     ) -> None:
         self.precision = precision
         self.computes_in = computes_in
+        self.rounds_inputs = rounds_inputs
         self._files = files
 
     def names(self, sequence: int) -> Sequence[str]:
