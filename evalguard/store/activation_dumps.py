@@ -64,8 +64,8 @@ class DumpedActivations:
             those whose modules are not among them.
 
     Attributes:
-        precision, computes_in: as its configuration says (``precision``, ``dtype``); "" where it
-            does not.
+        precision: of the computation, as its configuration says; "" where it does not.
+        computes_in: likewise, by this name. rounds_inputs: "", which no dump says.
         hyperparameters: what the configuration says; {} where there is none.
 
     Raises:
@@ -82,9 +82,9 @@ class DumpedActivations:
         self._sequences = [self._find_points(one) for one in _sequence_folders(folder)]
         self.hyperparameters = _read_settings(folder)
         told = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
-        found = [one.removeprefix("torch.") for one in told if isinstance(one, str)]
-        self.precision = found[0] if found else ""
-        self.computes_in = found[1] if len(found) > 1 else ""
+        found = next((one for one in told if isinstance(one, str)), "")
+        self.precision = found.removeprefix("torch.")
+        self.computes_in = str(self.hyperparameters.get("computes_in") or "")
         self.rounds_inputs = ""
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,11 @@ def test_hyper_parameters_beside_the_tensors_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"layer_norm_eps": 9.99999975e-06, "dtype": "float16"}')
     dump = DumpedActivations(tmp_path)
     assert dump.hyperparameters["layer_norm_eps"] == 9.99999975e-06
-    assert dump.precision == "float16"
+    assert (dump.precision, dump.computes_in) == ("float16", "")
+    said = {"precision": "float32", "torch_dtype": "bfloat16", "computes_in": "float16"}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    dump = DumpedActivations(tmp_path)
+    assert (dump.precision, dump.computes_in) == ("float32", "float16")
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(UsageError, match="must hold a mapping"):
         DumpedActivations(tmp_path)

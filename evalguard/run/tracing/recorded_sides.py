@@ -44,7 +44,7 @@ _PRECISIONS = {
     "q8_0": "int8 in groups of 32",
     "q4_0": "int4 in groups of 32",
 }
-_NOT_QUANTISED = {"", "f64", "f32", "f16", "bf16"}
+_NOT_QUANTISED = {"f64", "f32", "f16", "bf16"}
 _ALONE = {"input_ids", "attention_mask", "token_type_ids"}
 _MOST_SHOWN = 4
 
@@ -191,16 +191,15 @@ def open_runtime_side(
 
 def _precision_of(description: ModelDescription) -> str:
     """The class of all weights, where they have one; of several quantised types none is it."""
-    types = set(str(description.computation.get("weight_types") or "").split(", "))
-    if len(types - _NOT_QUANTISED) > 1:
+    if len(_read_types(description, "weight_types") - _NOT_QUANTISED) > 1:
         return QUANTISED
     return _PRECISIONS.get(description.dtype, QUANTISED if description.dtype else "")
 
 
 def _rounding_of_inputs(description: ModelDescription) -> str:
     """What ggml multiplies quantised weights with: blocks of int8 (q8_0; q8_K has longer ones)."""
-    types = set(str(description.computation.get("weight_types") or "").split(", "))
-    return _PRECISIONS["q8_0"] if types - _NOT_QUANTISED else ""
+    quantised = _read_types(description, "weight_types") - _NOT_QUANTISED
+    return _PRECISIONS["q8_0"] if quantised else ""
 
 
 def _dtype_of_cache(description: ModelDescription) -> str:
@@ -208,8 +207,13 @@ def _dtype_of_cache(description: ModelDescription) -> str:
 
     Coarser than 16 bits, a quantised cache is an error and no floor.
     """
-    kinds = set(str(description.computation.get("cache_dtype") or "f32").split(", ")) - {"f32"}
+    kinds = _read_types(description, "cache_dtype") - {"f32"}
     return "bfloat16" if "bf16" in kinds else "float16" if kinds else ""
+
+
+def _read_types(description: ModelDescription, name: str) -> set[str]:
+    told = description.computation.get(name)
+    return set(told.split(", ")) if isinstance(told, str) else set()
 
 
 def read_token_ids(inputs: ModelInputs, name: str) -> list[int]:
