@@ -12,7 +12,9 @@ of every type that the package gguf dequantises (``--ggml``: these alone).
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import os
 import platform
 import shlex
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +34,13 @@ from evalguard.core.tensors.precision_vote import round_mantissa
 from evalguard.run.tensors.streaming import forget_bytes
 from evalguard.store.tensor_files import open_tensors
 from evalguard.store.tensor_files.packed.levels import codebook_levels, float8_levels
+from evalguard.store.tensor_files.packed.row_codec import RowBytes
+from evalguard.store.tensor_files.stored import StoredTensor
 
 WIDTH, INNER, VOCABULARY = 2048, 5632, 32000
 READ = 1 << 24  # bytes at a time of the plain reading
 PIECE = 1 << 18  # elements that a comparison reads at a time
+SHARE = 1 << 21  # that it gives to a process at a time
 PART, PACKED_PART = 1 << 15, 1 << 17  # that it decodes at a time
 CHILD = (
     "import os, resource, sys; from evalguard.cli import main\n"
@@ -328,13 +333,16 @@ def measure(case: Case, files: list[Path], size: int, times: int, *, warm: bool)
 
 
 def measure_dequantising(name: str, files: list[Path], times: int, *, warm: bool) -> list[str]:
-    """Return a row: the packed file read plainly, and read as numbers; the base read as numbers."""
-    plain, packed, base = [], [], []
+    """Return a row: the packed file read plainly by one process, and read as numbers by one and by
+    one for each core, as the command does; the base read as numbers."""
+    plain, packed, shared, base = [], [], [], []
     for _ in range(times):
         forget(files, warm=warm)
         plain.append(clock(read_bytes, files[1]))
         forget(files, warm=warm)
         packed.append(clock(read_numbers, files[1]))
+        forget(files, warm=warm)
+        shared.append(clock(share_reading, files[1]))
         base.append(clock(read_numbers, files[0]))
     size = files[1].stat().st_size
     return [
@@ -342,6 +350,7 @@ def measure_dequantising(name: str, files: list[Path], times: int, *, warm: bool
         f"{size / min(plain) / 1e9:.2f} GB/s",
         f"{size / min(packed) / 1e9:.2f} GB/s",
         f"{min(packed) / min(plain):.2f}",
+        f"{min(shared) / min(plain):.2f}",
         f"{min(packed) / min(base):.2f}",
     ]
 
@@ -412,18 +421,57 @@ def read_bytes(file: Path) -> None:
             pass
 
 
-def read_numbers(file: Path) -> None:
-    """Read all tensors of a file as numbers, in pieces as a comparison does."""
+def share_reading(file: Path) -> None:
+    """Read all tensors of a file as numbers in a fork for each core."""
+    context = multiprocessing.get_context("fork")
+    shares = context.Value("l", 0)
+
+    def take_turns() -> Iterator[int]:
+        while True:
+            with shares.get_lock():
+                turn, shares.value = shares.value, shares.value + 1
+            yield turn
+
+    cores = range(len(os.sched_getaffinity(0)))
+    forks = [context.Process(target=read_numbers, args=(file, take_turns())) for _ in cores]
+    for fork in forks:
+        fork.start()
+    for fork in forks:
+        fork.join()
+        assert fork.exitcode == 0
+
+
+def read_numbers(file: Path, turns: Iterable[int] | None = None) -> None:
+    """Read all tensors of a file as numbers, in pieces as a comparison does; of several processes
+    each takes its turns at what the command gives to one process."""
     with open_tensors(file) as found:
-        for tensor in found.tensors.values():
+        shares = [
+            (tensor, start, min(start + share, tensor.elements))
+            for tensor in found.tensors.values()
+            for share in [share_of(tensor)]
+            for start in range(0, tensor.elements, share)
+        ]
+        for turn in itertools.count() if turns is None else turns:
+            if turn >= len(shares):
+                break
+            tensor, first, last = shares[turn]
             block, size = tensor.codec.block, tensor.codec.size
             wanted = PACKED_PART if tensor.codec.quantised else PART
             step, part = (max(elements // block, 1) for elements in (PIECE, wanted))
-            for at in range(0, tensor.elements, step * block):
-                raw = tensor.read_bytes(at, min(at + step * block, tensor.elements))
-                for first in range(0, raw.size, part * size):
-                    tensor.codec.decode(raw[first : first + part * size])
-            forget_bytes(tensor)
+            for at in range(first, last, step * block):
+                raw = tensor.read_bytes(at, min(at + step * block, last))
+                for begin in range(0, raw.size, part * size):
+                    tensor.codec.decode(raw[begin : begin + part * size])
+            if last == tensor.elements:
+                forget_bytes(tensor)
+
+
+def share_of(tensor: StoredTensor) -> int:
+    """Return how many elements one process is given at a time: all where they lie across one
+    another in the file."""
+    if isinstance(tensor.source, RowBytes) and tensor.source.at_once:
+        return tensor.elements
+    return max(SHARE // tensor.codec.block, 1) * tensor.codec.block
 
 
 def count_elements(file: Path) -> int:
@@ -475,17 +523,19 @@ def render(
     yield "## Packed files: dequantising while reading"
     yield ""
     yield (
-        "| packed file | plain reading | read and dequantised | ratio | beside bfloat16 of the "
-        "same weights, read as numbers | whole command beside a plain pair |"
+        "| packed file | plain reading | read and dequantised | ratio | ratio, a process for each "
+        "core | beside bfloat16 of the same weights, read as numbers | whole command beside a "
+        "plain pair |"
     )
-    yield "|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|"
     for row in packed:
         yield f"| {' | '.join(row)} |"
     yield ""
     yield (
         "- Bytes are those of the packed file, by one process: of 4 bits each of them becomes two "
-        "float32, eight bytes. Whole command: seconds of the processor for each weight, over those "
-        "of two bfloat16 files of which every element differs."
+        "float32, eight bytes. A process for each core is how the command reads, beside plain "
+        "reading by one all the same. Whole command: seconds of the processor for each weight, "
+        "over those of two bfloat16 files of which every element differs."
     )
 
 
@@ -502,10 +552,10 @@ def render_ggml(rows: list[list[str]], *, warm: bool, times: int) -> Iterator[st
     )
     yield ""
     yield (
-        "| type | bits per weight | plain reading | read and dequantised | ratio | beside bfloat16 "
-        "| gguf over this |"
+        "| type | bits per weight | plain reading | read and dequantised | ratio | ratio, a "
+        "process for each core | beside bfloat16 | gguf over this |"
     )
-    yield "|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|"
     for row in rows:
         yield f"| {' | '.join(row)} |"
 
