@@ -10,6 +10,7 @@ from rich.text import Text
 from evalguard.core.noise_floor import MetricFloor, Shift
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.reports.floor_report import FloorReport
+from evalguard.core.settings import Value
 from evalguard.report.compare_terminal import model_lines
 from evalguard.report.floor_distributions import KL_LEGEND, kl_lines
 from evalguard.report.table import Table
@@ -109,13 +110,19 @@ def _usual_run_text(report: FloorReport) -> str:
         "token_budget": "token budget",
         "shares_prefixes": "shared prefixes",
         "softmax_dtype": "softmax",
+        "cache_dtype": "keys and values in",
+        "weight_types": "weights in",
     }
     parts = [
-        names.get(factor, factor) + ("" if value is True else f" {value}")
+        names.get(factor, factor) + ("" if value is True else f" {_text(value)}")
         for factor, value in report.computation.items()
         if value not in (None, False)
     ]
     return f"The usual run: {printable(', '.join(parts))}." if parts else ""
+
+
+def _text(value: Value) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _metric_lines(report: FloorReport, width: int) -> list[Text]:

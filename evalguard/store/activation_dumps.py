@@ -21,7 +21,7 @@ import yaml
 from numpy.typing import NDArray
 
 from evalguard.core.tensors.name_map import Layout, NameMap, NameRule, Take
-from evalguard.core.tracing.points import PointName
+from evalguard.core.tracing.points import ModelRounding, PointName
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.store.tensor_files import open_tensors
 
@@ -64,8 +64,7 @@ class DumpedActivations:
             those whose modules are not among them.
 
     Attributes:
-        precision: of the computation, as its configuration says; "" where it does not.
-        computes_in: likewise, by this name. rounds_inputs: "", which no dump says.
+        rounding: precision and computes_in as its configuration says; "" where it does not.
         hyperparameters: what the configuration says; {} where there is none.
 
     Raises:
@@ -83,9 +82,10 @@ class DumpedActivations:
         self.hyperparameters = _read_settings(folder)
         told = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
         found = next((one for one in told if isinstance(one, str)), "")
-        self.precision = found.removeprefix("torch.")
-        self.computes_in = str(self.hyperparameters.get("computes_in") or "")
-        self.rounds_inputs = ""
+        self.rounding = ModelRounding(
+            precision=found.removeprefix("torch."),
+            computes_in=str(self.hyperparameters.get("computes_in") or ""),
+        )
 
     def __len__(self) -> int:
         """How many sequences there are."""

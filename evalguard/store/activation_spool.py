@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from evalguard.core.tracing.points import ModelRounding
 from evalguard.errors import EvaluationError
 from evalguard.store.activation_dumps import Array
 
@@ -21,16 +22,11 @@ class SpooledActivations:
     The folder is removed when this is closed, is no longer used, or the process ends.
 
     Args:
-        precision, computes_in, rounds_inputs: of the model that they are of; see
-            ``RecordedActivations``.
+        rounding: of the model that they are of.
     """
 
-    def __init__(
-        self, *, precision: str = "", computes_in: str = "", rounds_inputs: str = ""
-    ) -> None:
-        self.precision = precision
-        self.computes_in = computes_in
-        self.rounds_inputs = rounds_inputs
+    def __init__(self, rounding: ModelRounding) -> None:
+        self.rounding = rounding
         folder = tempfile.mkdtemp(prefix="evalguard-trace-")
         self._folder = Path(folder)
         self._files: list[dict[str, Path]] = []

@@ -27,6 +27,7 @@ from evalguard.core.tracing.other_process import (
     PassFound,
     TraceSupport,
 )
+from evalguard.core.tracing.points import ModelRounding
 from evalguard.errors import WorkerError
 from evalguard.worker.activation_parts import UnfitPartError, join_activations
 from evalguard.worker.line import StartWorker, WorkerConnection, start_here
@@ -263,9 +264,7 @@ class WorkerScorer:
         sequences: Sequence[Sequence[int]],
         recorded: Sequence[Mapping[str, str]],
         *,
-        precision: str,
-        computes_in: str,
-        rounds_inputs: str,
+        rounding: ModelRounding,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -273,9 +272,7 @@ class WorkerScorer:
         call = TraceCall(
             sequences=tuple(map(tuple, sequences)),
             recorded=tuple(recorded),
-            precision=precision,
-            computes_in=computes_in,
-            rounds_inputs=rounds_inputs,
+            rounding=rounding,
             memory=memory,
             detail=tuple(detail),
         )

@@ -33,6 +33,7 @@ from evalguard.core.tracing.other_process import (
     PassFound,
     TraceSupport,
 )
+from evalguard.core.tracing.points import ModelRounding
 from evalguard.errors import WorkerError
 from evalguard.worker.failures import Failure
 from evalguard.worker.frames import RawMessage, to_frame
@@ -162,16 +163,13 @@ class ActivationPart:
 class TraceCall:
     """Trace activations that were recorded of another model, by forcing this one to them.
 
-    ``recorded`` are ``.npy`` files by point, for each sequence of token ids; ``precision``,
-    ``computes_in`` and ``rounds_inputs`` are the other model's (core/tracing/points.py),
-    ``memory`` of bytes to hold here.
+    ``recorded`` are ``.npy`` files by point, for each sequence of token ids; ``rounding`` is the
+    other model's, ``memory`` of bytes to hold here.
     """
 
     sequences: tuple[tuple[int, ...], ...]
     recorded: tuple[Mapping[str, str], ...]
-    precision: str
-    computes_in: str
-    rounds_inputs: str
+    rounding: ModelRounding
     memory: int
     detail: tuple[str, ...]
 

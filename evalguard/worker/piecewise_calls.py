@@ -118,9 +118,7 @@ def trace_recorded(wanted: TraceCall, scorer: Scorer) -> Trace:
     return cast(TracingScorer, scorer).trace_recorded(
         wanted.sequences,
         wanted.recorded,
-        precision=wanted.precision,
-        computes_in=wanted.computes_in,
-        rounds_inputs=wanted.rounds_inputs,
+        rounding=wanted.rounding,
         memory=wanted.memory,
         detail=wanted.detail,
     )

@@ -13,6 +13,7 @@ from traced_models import Recording, changed, make_llama
 from transformers.models.llama import modeling_llama
 from wrong_scales import DOCUMENTS, HALF, scale_attention
 
+from evalguard.core.tracing.points import ModelRounding
 from evalguard.core.tracing.weight_precision import round_weights
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.tracing.model_trace import trace_models
@@ -24,11 +25,11 @@ from evalguard.models.tracing.twins import rounded_as
 def test_recorded_activations_are_traced_by_forcing_the_base(dtype: torch.dtype) -> None:
     base = make_llama()
     candidate = changed(base, scale_attention(1, 1.2), dtype)
-    precision = str(dtype).removeprefix("torch.")
-    recording = Recording.of(candidate, DOCUMENTS, precision=precision)
+    rounding = ModelRounding(precision=str(dtype).removeprefix("torch."))
+    recording = Recording.of(candidate, DOCUMENTS, rounding=rounding)
     trace = trace_models(base, recording, DOCUMENTS)
     assert [s.point for s in trace.suspects] == ["model.layers.1.self_attn.o_proj:in"]
-    healthy = Recording.of(changed(base, lambda m: None, dtype), DOCUMENTS, precision=precision)
+    healthy = Recording.of(changed(base, lambda m: None, dtype), DOCUMENTS, rounding=rounding)
     assert trace_models(base, healthy, DOCUMENTS).suspects == ()
 
 
@@ -56,7 +57,9 @@ def test_quantised_weights_of_a_recording_are_a_floor_where_they_are_declared(
 ) -> None:
     base = make_llama(intermediate_size=64)
 
-    recording = Recording.of(changed(base, round_to_int8), DOCUMENTS, precision=precision)
+    recording = Recording.of(
+        changed(base, round_to_int8), DOCUMENTS, rounding=ModelRounding(precision=precision)
+    )
     trace = trace_models(base, recording, DOCUMENTS)
     assert trace.twin is not None
     assert trace.twin.seen == "int8 in groups of 32"
@@ -76,7 +79,9 @@ def test_of_a_file_of_several_types_what_is_coarser_everywhere_is_no_location() 
                 values = round_weights(base.get_submodule(name).weight.detach().numpy(), FOUR_BITS)
                 weight.data = torch.from_numpy(np.array(values))
 
-        recording = Recording.of(changed(base, change), DOCUMENTS, precision="quantised")
+        recording = Recording.of(
+            changed(base, change), DOCUMENTS, rounding=ModelRounding(precision="quantised")
+        )
         return trace_models(base, recording, DOCUMENTS)
 
     layers = range(base.config.num_hidden_layers)
@@ -89,14 +94,15 @@ def test_inputs_that_an_engine_rounds_are_part_of_the_floor_where_it_says_so() -
     """As ggml does, which multiplies blocks of int8 with blocks of int8."""
     base = make_llama(intermediate_size=64)
     with rounded_as(base, EIGHT_BITS, inputs=EIGHT_BITS) as engine:
-        recording = Recording.of(engine, DOCUMENTS, precision=EIGHT_BITS)
+        recording = Recording.of(engine, DOCUMENTS, rounding=ModelRounding(precision=EIGHT_BITS))
     assert all("forward" not in vars(module) for module in base.modules())
 
     def largest(**told: str) -> float:
-        trace = trace_models(base, replace(recording, **told), DOCUMENTS)
+        rounding = replace(recording.rounding, **told)
+        trace = trace_models(base, replace(recording, rounding=rounding), DOCUMENTS)
         return max(one.local_ratio or 0.0 for one in trace.layers if one.point.endswith("proj:out"))
 
-    assert largest(rounds_inputs=EIGHT_BITS) == pytest.approx(1.0, abs=0.01)
+    assert largest(inputs=EIGHT_BITS) == pytest.approx(1.0, abs=0.01)
     assert largest() > 1.2
 
 
@@ -121,7 +127,9 @@ def test_what_an_engine_keeps_in_float16_is_a_floor_where_it_says_so(
                 modeling_llama, "repeat_kv", lambda kept, n: plain(kept.half().float(), n)
             )
             recording = Recording.of(
-                candidate, DOCUMENTS, precision=precision, computes_in=computes_in
+                candidate,
+                DOCUMENTS,
+                rounding=ModelRounding(precision=precision, computes_in=computes_in),
             )
         return trace_models(base, recording, DOCUMENTS)
 
@@ -147,7 +155,7 @@ def test_between_sparse_recordings_the_container_of_what_ran_is_blamed() -> None
     recording = Recording.of(
         candidate,
         DOCUMENTS,
-        precision="float32",
+        rounding=ModelRounding(precision="float32"),
         keep=lambda name: name.endswith(("layernorm:out", "v_proj:out", "o_proj:out")),
     )
     (suspect,) = trace_models(base, recording, DOCUMENTS).suspects
@@ -161,6 +169,6 @@ def test_a_recording_that_has_nothing_of_the_base_or_no_known_precision_is_refus
     with pytest.raises(EvaluationError, match="no recorded activation"):
         trace_models(base, Recording(values=[{"a.b:out": np.zeros(3)}] * 2), DOCUMENTS)
     with pytest.raises(UsageError, match="bfloat61"):
-        trace_models(base, Recording(precision="bfloat61"), DOCUMENTS)
+        trace_models(base, Recording(ModelRounding(precision="bfloat61")), DOCUMENTS)
     with pytest.raises(UsageError, match="compute in; did you mean 'float16'"):
-        trace_models(base, Recording(computes_in="flot16"), DOCUMENTS)
+        trace_models(base, Recording(ModelRounding(computes_in="flot16")), DOCUMENTS)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from evalguard.core.tracing.points import ModelInputs, token_inputs
+from evalguard.core.tracing.points import ModelInputs, ModelRounding, token_inputs
 from evalguard.models.tracing.hooks import PointEvent, run_pass
 
 
@@ -41,13 +41,14 @@ def changed(model: Any, change: Callable[[Any], object], dtype: torch.dtype | No
     return candidate
 
 
+UNKNOWN = ModelRounding()
+
+
 @dataclass
 class Recording:
     """Activations of a model under their own names, those that ``keep`` wants."""
 
-    precision: str = ""
-    computes_in: str = ""
-    rounds_inputs: str = ""
+    rounding: ModelRounding = UNKNOWN
     values: list[dict[str, NDArray[Any]]] = field(default_factory=list)
 
     @classmethod
@@ -56,11 +57,10 @@ class Recording:
         model: torch.nn.Module,
         sequences: Sequence[ModelInputs],
         *,
-        precision: str = "",
-        computes_in: str = "",
+        rounding: ModelRounding = UNKNOWN,
         keep: Callable[[str], bool] = lambda _name: True,
     ) -> Recording:
-        recording = cls(precision=precision, computes_in=computes_in)
+        recording = cls(rounding)
         for inputs in sequences:
             values: dict[str, NDArray[Any]] = {}
 

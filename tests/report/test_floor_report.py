@@ -243,3 +243,14 @@ def test_the_contract_has_the_floor_of_a_comparison_or_null() -> None:
     validator.validate(endless)
     assert endless["comparisons"][0]["floor"]["sigma"] is None
     assert "floor.sigma is +infinite, so it is null here" in endless["comparisons"][0]["caveats"]
+
+
+def test_the_usual_run_names_each_type_that_an_engine_keeps() -> None:
+    kept = {"threads": 2, "cache_dtype": ["f16"], "weight_types": ["f32", "q8_0"]}
+    text = render_floor(
+        replace(EXAMPLES["some"], computation=kept), width=120, color=False, verbose=True
+    )
+    assert (
+        "The usual run: threads 2, keys and values in f16, weights in f32 and q8_0."
+        in text.splitlines()
+    )

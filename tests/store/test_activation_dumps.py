@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
 from evalguard.core.tensors.name_map import parse_name_map
+from evalguard.core.tracing.points import ModelRounding
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.store.activation_dumps import DumpedActivations
 from evalguard.store.activation_spool import SpooledActivations
@@ -198,18 +199,18 @@ def test_hyper_parameters_beside_the_tensors_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"layer_norm_eps": 9.99999975e-06, "dtype": "float16"}')
     dump = DumpedActivations(tmp_path)
     assert dump.hyperparameters["layer_norm_eps"] == 9.99999975e-06
-    assert (dump.precision, dump.computes_in) == ("float16", "")
+    assert dump.rounding == ModelRounding(precision="float16")
     said = {"precision": "float32", "torch_dtype": "bfloat16", "computes_in": "float16"}
     (tmp_path / "config.json").write_text(json.dumps(said))
     dump = DumpedActivations(tmp_path)
-    assert (dump.precision, dump.computes_in) == ("float32", "float16")
+    assert dump.rounding == ModelRounding(precision="float32", computes_in="float16")
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(UsageError, match="must hold a mapping"):
         DumpedActivations(tmp_path)
 
 
 def test_a_spool_keeps_the_order_and_leaves_nothing_behind() -> None:
-    spool = SpooledActivations(precision="float32")
+    spool = SpooledActivations(ModelRounding(precision="float32"))
     spool.add([("b:out", VALUES), ("a:in", 2 * VALUES)])
     spool.add([("b:out", 3 * VALUES)])
     assert spool.names(0) == ["b:out", "a:in"]

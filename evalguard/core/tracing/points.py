@@ -62,27 +62,30 @@ class PointName:
         return cls(found["module"], end, int(found["index"] or 0), int(found["call"] or 1))
 
 
-class RecordedActivations(Protocol):
-    """Activations of a model that ran elsewhere, under the base's point names.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRounding:
+    """What a model that ran elsewhere rounds, so far as it is known: no error of its conversion.
 
     Attributes:
-        precision: of what it computes and stores, where known: "float32", "float16", "bfloat16",
-            or a class of quantised weights (core/tracing/precision: CLASSES), QUANTISED where that
-            is declared and the class is none of them; "" where nothing is.
+        precision: of what it computes and stores: "float32", "float16", "bfloat16", or a class of
+            quantised weights (core/tracing/weight_precision: CLASSES), QUANTISED where that is
+            declared and the class is none of them; "" where nothing is.
         computes_in: a dtype that parts of it compute in whatever its weights are (an engine that
             keeps keys and values in float16); "" where ``precision`` says all that is known.
-        rounds_inputs: the class by whose rule what quantised weights are multiplied with is
-            rounded; "" where it is not, or nothing is known.
+        inputs: the class by whose rule what quantised weights are multiplied with is rounded; ""
+            where it is not, or nothing is known.
     """
 
-    @property
-    def precision(self) -> str: ...
+    precision: str = ""
+    computes_in: str = ""
+    inputs: str = ""
+
+
+class RecordedActivations(Protocol):
+    """Activations of a model that ran elsewhere, under the base's point names."""
 
     @property
-    def computes_in(self) -> str: ...
-
-    @property
-    def rounds_inputs(self) -> str: ...
+    def rounding(self) -> ModelRounding: ...
 
     def names(self, sequence: int) -> Sequence[str]:
         """Give the canonical names of the points that are there for a sequence, from 0."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import Scorer
+from evalguard.core.tracing.points import ModelRounding
 
 
 class ActivationScorer(Scorer, Protocol):
@@ -44,9 +45,7 @@ class TracingScorer(Scorer, Protocol):
         sequences: Sequence[Sequence[int]],
         recorded: Sequence[Mapping[str, str]],
         *,
-        precision: str,
-        computes_in: str,
-        rounds_inputs: str,
+        rounding: ModelRounding,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -55,7 +54,7 @@ class TracingScorer(Scorer, Protocol):
         Args:
             sequences: of token ids.
             recorded: of each, ``.npy`` files by point.
-            precision, computes_in, rounds_inputs: of the other model; see ``RecordedActivations``.
+            rounding: of the other model.
             memory: bytes of activations to hold; above it they go to a temporary file.
             detail: points (globs) whose error is also wanted by token and by head.
 

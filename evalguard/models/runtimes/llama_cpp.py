@@ -369,8 +369,8 @@ class LlamaCpp(Runtime):
     def computation(self) -> Mapping[str, Value]:
         """The types in which keys and values are kept, and all of the weights, as its log says."""
         kinds = dict.fromkeys(str(self._effective[name]) for name in ("type_k", "type_v"))
-        types = {"weight_types": ", ".join(self._weight_types)} if self._weight_types else {}
-        return {"cache_dtype": ", ".join(kinds), **types}
+        types: dict[str, Value] = {"weight_types": [*self._weight_types]}
+        return {"cache_dtype": [*kinds], **(types if self._weight_types else {})}
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Token ids by the file's own tokenizer, or by the one that was given."""

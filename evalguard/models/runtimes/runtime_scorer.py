@@ -23,7 +23,7 @@ from evalguard.core.scorer import (
     ScoringPolicy,
 )
 from evalguard.core.settings import Value, Variant
-from evalguard.core.tracing.points import token_inputs
+from evalguard.core.tracing.points import ModelRounding, token_inputs
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.hf.against_references import score_against_references, score_with_references
 from evalguard.models.hf.generated_length import (
@@ -184,9 +184,7 @@ class RuntimeScorer:
         sequences: Sequence[Sequence[int]],
         recorded: Sequence[Mapping[str, str]],
         *,
-        precision: str,
-        computes_in: str,
-        rounds_inputs: str,
+        rounding: ModelRounding,
         memory: int,
         detail: Collection[str] = (),
     ) -> Trace:
@@ -195,9 +193,7 @@ class RuntimeScorer:
 
         module = self._open().traced_module()
         inputs = [token_inputs(ids) for ids in sequences]
-        found = FiledActivations(
-            recorded, precision=precision, computes_in=computes_in, rounds_inputs=rounds_inputs
-        )
+        found = FiledActivations(recorded, rounding)
         return trace_models(module, found, inputs, memory=memory, detail=detail)
 
     def make_room(self, found: BatchTooLargeError) -> bool:  # noqa: ARG002

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
-from evalguard.core.tracing.points import ROOT, PointName
+from evalguard.core.tracing.points import ROOT, ModelRounding, PointName
 from evalguard.core.tracing.sums import ErrorSums
 from evalguard.core.tracing.suspects import (
     THRESHOLD,
@@ -80,13 +80,13 @@ def trace_recorded(
         EvaluationError: no point of the recording is one of the base's, or has its shape.
         UsageError: its precision is none that is known.
     """
-    if candidate.precision not in ("", QUANTISED, *CLASSES):
+    stated = candidate.rounding.precision
+    if stated not in ("", QUANTISED, *CLASSES):
         raise UsageError(
-            f"'{candidate.precision}' is not a precision that a twin can be made of"
-            f"{nearest(candidate.precision, CLASSES)}",
+            f"'{stated}' is not a precision that a twin can be made of{nearest(stated, CLASSES)}",
             hint=f"one of: {', '.join(CLASSES)}",
         )
-    computes_in = candidate.computes_in or SAME
+    computes_in = candidate.rounding.computes_in or SAME
     if computes_in not in EPSILON:
         raise UsageError(
             f"'{computes_in}' is not a dtype that a twin can compute in"
@@ -102,7 +102,7 @@ def trace_recorded(
         sums = local.first_sums
         floors = TwinFloors(traced=traced, own=spool, reference=answers, forced=source)
         floors.add("another batch shape, last bits moved", base, moved=True)
-        if computes_in not in (SAME, candidate.precision):
+        if computes_in not in (SAME, stated):
             with rounded_as(base, computes_in) as twin:
                 floors.add(f"computed in {computes_in}", twin)
         chosen = _choose_precision(base, candidate, sums, floors)
@@ -114,7 +114,7 @@ def trace_recorded(
     for point in points:
         if dtype == SAME:
             note_rounding(point, local, dtype=dtype)
-        apply_floors(point, floors, coarser, exact=candidate.precision == SAME == dtype)
+        apply_floors(point, floors, coarser, exact=stated == SAME == dtype)
     ranking = rank_suspects(points, kinds=name_kinds(base))
     return Trace(
         layers=ranking.layers,
@@ -134,7 +134,7 @@ def trace_recorded(
             dtype=dtype,
             weights=precision,
             seen=chosen.seen,
-            declared="the recording says so" if candidate.precision else "",
+            declared="the recording says so" if stated else "",
             twins=tuple(floors.twins),
             not_upcast="the candidate's activations were recorded elsewhere",
             threshold=THRESHOLD,
@@ -186,17 +186,15 @@ def record_activations(
     traced = TracedSequences(sequences=sequences, report_step=report_step)
     with ActivationSpool(memory) as spool:
         traced.run("recording", model, ComparedPass(reference=None, spool=spool))
-        recording = _ModelRecording(computing_dtype(model), spool)
+        recording = _ModelRecording(ModelRounding(precision=computing_dtype(model)), spool)
         del model  # so that closing it gives its memory back while this is in use
         yield recording
 
 
 @dataclass(frozen=True, slots=True)
 class _ModelRecording:
-    precision: str
+    rounding: ModelRounding
     spool: ActivationSpool
-    computes_in: str = ""
-    rounds_inputs: str = ""
 
     def names(self, sequence: int) -> Sequence[str]:
         return self.spool.points(sequence)
@@ -293,7 +291,7 @@ def _choose_precision(
     A dtype of computation is one where the activations are numbers of it; quantised weights are a
     floor only where they are declared.
     """
-    stated = candidate.precision
+    stated = candidate.rounding.precision
     guessed = stated in ("", QUANTISED)
     share = _NEARLY_ALL if stated == QUANTISED else _MOST
     if stated == SAME or (guessed and _explains(base, sums, floors, share)):
@@ -301,7 +299,7 @@ def _choose_precision(
     tried = [name for name in _TRIED if name not in EPSILON or _is_computed_in(candidate, name)]
     for name in tried if guessed else (stated,):
         trial = floors.copy()
-        inputs = "" if name in EPSILON else candidate.rounds_inputs
+        inputs = "" if name in EPSILON else candidate.rounding.inputs
         with rounded_as(base, name, inputs=inputs) as twin:
             trial.add(f"weights and computation in {name}", twin)
         declared = stated == QUANTISED and name == _TRIED[-1]

@@ -15,7 +15,7 @@ from evalguard.core.tracing.other_process import (
     PaddingCall,
     TracedScorer,
 )
-from evalguard.core.tracing.points import ModelInputs
+from evalguard.core.tracing.points import ModelInputs, ModelRounding
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.loading.own_environment import prepare_worker
 from evalguard.run.options import CompareOptions
@@ -150,7 +150,7 @@ def record_side_apart(
     """
     from evalguard.models.tracing.outline import record_apart
 
-    spool = SpooledActivations(precision=scorer.trace_support().computes_in)
+    spool = SpooledActivations(ModelRounding(precision=scorer.trace_support().computes_in))
     try:
         spool.adopt(
             record_apart(scorer, sequences, spool.folder, threads=threads, report_step=step)

@@ -19,7 +19,7 @@ from evalguard.core.scorer import (
     ScoringPolicy,
 )
 from evalguard.core.tensors.name_map import NameMap
-from evalguard.core.tracing.points import ModelInputs, PointName
+from evalguard.core.tracing.points import ModelInputs, ModelRounding, PointName
 from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.core.tracing.weight_precision import QUANTISED
 from evalguard.errors import EvaluationError, UsageError
@@ -54,15 +54,12 @@ class RuntimeSide:
     """A model of another library or environment, in a worker of its own.
 
     Attributes:
-        precision, computes_in, rounds_inputs: see ``RecordedActivations``.
         vocabulary: digest of it; "" where unknown.
     """
 
     identity: RunIdentity
     scorer: Scorer
-    precision: str
-    computes_in: str
-    rounds_inputs: str
+    rounding: ModelRounding
     max_length: int
     vocabulary: str
 
@@ -94,11 +91,7 @@ class RuntimeSide:
             UsageError: its library shows no activations, or it does not read these inputs.
             EvaluationError: it fails, or shows nothing.
         """
-        spool = SpooledActivations(
-            precision=self.precision,
-            computes_in=self.computes_in,
-            rounds_inputs=self.rounds_inputs,
-        )
+        spool = SpooledActivations(self.rounding)
         try:
             for number, inputs in enumerate(sequences):
                 if report_step is not None:
@@ -135,13 +128,7 @@ class RuntimeSide:
         files = [recorded.files(number) for number in range(len(ids))]
         scorer = cast(TracingScorer, self.scorer)
         return scorer.trace_recorded(
-            ids,
-            files,
-            precision=recorded.precision,
-            computes_in=recorded.computes_in,
-            rounds_inputs=recorded.rounds_inputs,
-            memory=memory,
-            detail=detail,
+            ids, files, rounding=recorded.rounding, memory=memory, detail=detail
         )
 
     def close(self) -> None:
@@ -181,9 +168,11 @@ def open_runtime_side(
     return RuntimeSide(
         identity=identify_model(source, description),
         scorer=scorer,
-        precision=_precision_of(description),
-        computes_in=_dtype_of_cache(description),
-        rounds_inputs=_rounding_of_inputs(description),
+        rounding=ModelRounding(
+            precision=_precision_of(description),
+            computes_in=_dtype_of_cache(description),
+            inputs=_rounding_of_inputs(description),
+        ),
         max_length=description.max_length,
         vocabulary=description.vocabulary_digest,
     )
@@ -213,7 +202,7 @@ def _dtype_of_cache(description: ModelDescription) -> str:
 
 def _read_types(description: ModelDescription, name: str) -> set[str]:
     told = description.computation.get(name)
-    return set(told.split(", ")) if isinstance(told, str) else set()
+    return set(map(str, told)) if isinstance(told, list) else set()
 
 
 def read_token_ids(inputs: ModelInputs, name: str) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.tracing.points import ModelRounding
 from evalguard.errors import EvaluationError
 
 Array = NDArray[Any]
@@ -95,17 +96,8 @@ def _read_file(file: str, point: str) -> Array:
 class FiledActivations:
     """Activations of another model in ``.npy`` files, by point (``RecordedActivations``)."""
 
-    def __init__(
-        self,
-        files: Sequence[Mapping[str, str]],
-        *,
-        precision: str,
-        computes_in: str = "",
-        rounds_inputs: str = "",
-    ) -> None:
-        self.precision = precision
-        self.computes_in = computes_in
-        self.rounds_inputs = rounds_inputs
+    def __init__(self, files: Sequence[Mapping[str, str]], rounding: ModelRounding) -> None:
+        self.rounding = rounding
         self._files = files
 
     def names(self, sequence: int) -> Sequence[str]:
