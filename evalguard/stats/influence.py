@@ -116,10 +116,8 @@ class LossSpread:
         """It in a sentence without a full stop."""
         documents = "1 document" if self.lost == 1 else f"{self.lost:,} documents"
         head = f"{documents} got worse, {self.won:,} better"
-        if self.lost == 1:
+        if self.tied == self.lost:  # as those of a metric that is 0 or 1 are: nothing stands out
             return head
-        if self.tied == self.lost:
-            return f"{head}; all losses are equally large"
         names = ", ".join(str(doc_id) for _, doc_id in self.named)
         found = f"{head}; half of the loss is in the worst {self.half:,}"
         return f"{found} (documents {names})" if names else found

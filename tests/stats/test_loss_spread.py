@@ -28,7 +28,7 @@ def spread(losses: Sequence[float]) -> LossSpread | None:
     [
         (
             [1.0] * 12 + [-1.0] * 3 + [0.0] * 40,
-            "12 documents got worse, 3 better; all losses are equally large",
+            "12 documents got worse, 3 better",
         ),
         ([0.0, 1.0, -1.0], "1 document got worse, 1 better"),
         (
