@@ -106,3 +106,20 @@ def pack_int8(weight: torch.Tensor) -> Tensors:
         f"{UP}.weight": (weight / scale).round().to(torch.int8),
         f"{UP}.weight_scale": scale,
     }
+
+
+def pack_mlx(weight: torch.Tensor, bits: int = 5, dtype: torch.dtype = torch.float16) -> Tensors:
+    """Codes between the ends of each group, one after the other in words, chosen by scales that are
+    rounded to their dtype after that; of 5 bits in groups of 64 the sizes alone say so."""
+    groups = weight.reshape(ROWS, -1, GROUP)
+    low, high = groups.amin(2), groups.amax(2)
+    scale = (high - low) / (2**bits - 1)
+    codes = (groups - low.to(dtype).float()[..., None]) / scale[..., None]
+    whole = codes.round().clamp(0, 2**bits - 1).to(torch.uint8).reshape(ROWS, -1, 1).numpy()
+    flags = np.unpackbits(whole, axis=2, count=bits, bitorder="little").reshape(ROWS, -1)
+    words = np.packbits(flags, axis=1, bitorder="little").view(np.int32)
+    return {
+        f"{UP}.weight": torch.from_numpy(words).view(torch.uint32),
+        f"{UP}.scales": scale.to(dtype),
+        f"{UP}.biases": low.to(dtype),
+    }

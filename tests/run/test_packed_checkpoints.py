@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from packed_pairs import (
+    COLUMNS,
+    GROUP,
     UP,
     Tensors,
     compare,
@@ -17,6 +19,7 @@ from packed_pairs import (
     pack_act_order,
     pack_gptq,
     pack_int8,
+    pack_mlx,
     pack_nvfp4,
     plain,
     words,
@@ -33,6 +36,7 @@ FORMATS: dict[str, tuple[Callable[[torch.Tensor], Tensors], str, str]] = {
     "GPTQ": (pack_gptq, "qweight", "scales"),
     "GPTQ, act-order": (pack_act_order, "qweight", "scales"),
     "int8 a row": (pack_int8, "weight", "weight_scale"),
+    "MLX": (pack_mlx, "weight", "scales"),
 }
 
 
@@ -58,7 +62,7 @@ def test_a_damaged_block_is_named(tmp_path: Path, weights: Tensors, name: str) -
         1,
         [f"{UP}.weight"],
     )
-    rows = {"ModelOpt NVFP4": {9}, "int8 a row": {9}}.get(name, {10, 11})
+    rows = {10, 11} if name.startswith("GPTQ") else {9}  # whose words lie across rows
     (damage,) = find(report).damage
     assert (damage.fault, {*damage.first}) == ("blocks damaged", rows)
 
@@ -78,7 +82,9 @@ def test_swapped_scales_are_named(tmp_path: Path, weights: Tensors, name: str) -
     assert report.exit_code == 1
     faults = {one.fault: {*one.first} for one in find(report).damage}
     assert set().union(*faults.values()) == {5, other}
-    assert faults.keys() & {"blocks scaled", "rows scaled"}
+    # MLX's values begin at a bias: by another scale they move, too
+    wanted = {"zero points off"} if name == "MLX" else {"blocks scaled", "rows scaled"}
+    assert faults.keys() & wanted
 
 
 def test_a_wrong_zero_point_is_named(tmp_path: Path, weights: Tensors) -> None:
@@ -87,6 +93,29 @@ def test_a_wrong_zero_point_is_named(tmp_path: Path, weights: Tensors) -> None:
     report = compare(tmp_path, weights, {**plain(weights), **packed})
     assert report.exit_code == 1
     assert words(report).startswith("zero points off (row 0, columns 128 to 191, values shifted by")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_scales_that_mlx_rounds_once_the_codes_are_chosen_are_healthy(
+    tmp_path: Path, bits: int, dtype: torch.dtype
+) -> None:
+    weights = make_weights()
+    # bfloat16 is coarsest just above 2^-8, where the scale of these 8 bits is
+    weights[f"{UP}.weight"][:64] = torch.linspace(-1.0234375, 0.0, GROUP).repeat(COLUMNS // GROUP)
+    base = {name: one.to(dtype) for name, one in weights.items()}
+    packed = pack_mlx(base[f"{UP}.weight"].float(), bits, dtype)
+    told = {"bits": bits, "group_size": 64}
+    report = compare(tmp_path, weights, {**plain(base), **packed}, **told)
+    assert (report.exit_code, find(report).state) == (0, "within")
+
+
+def test_a_wrong_bias_is_named_as_a_zero_point(tmp_path: Path, weights: Tensors) -> None:
+    packed = pack_mlx(weights[f"{UP}.weight"])
+    packed[f"{UP}.biases"][7, 1] += packed[f"{UP}.scales"][7, 1]
+    report = compare(tmp_path, weights, {**plain(weights), **packed})
+    assert report.exit_code == 1
+    assert words(report).startswith("zero points off (row 7, columns 64 to 127, values shifted by")
 
 
 def test_all_zero_points_off_by_one_are_no_moved_errors(tmp_path: Path, weights: Tensors) -> None:

@@ -50,10 +50,16 @@ def test_an_unknown_packing_is_unknown_and_never_another_shape(
 ) -> None:
     """Told by its parts, by the config, or by codes of another shape alone."""
     codes = torch.ones(ROWS, COLUMNS // 2, dtype=torch.uint8)
+    words = torch.ones(ROWS, COLUMNS // 8, dtype=torch.int32).view(torch.uint32)
+    one = torch.ones(1, dtype=torch.bfloat16)
     for packed, config in (
         ({f"{UP}.W_q": codes, f"{UP}.meta": torch.ones(4)}, {"quant_method": "hqq"}),
         ({f"{UP}.weight": codes, f"{UP}.blob": codes.clone()}, {"quant_method": "newquant"}),
         ({f"{UP}.weight": codes}, {}),
+        ({f"{UP}.weight": codes, f"{UP}.weight_scale": one}, {"quant_method": "bitnet"}),
+        ({f"{UP}.weight": codes, f"{UP}.weight_scale": one}, {}),
+        ({f"{UP}.weight": words, f"{UP}.steps": one, f"{UP}.levels": codes.clone()}, {}),
+        ({f"{UP}.weight": codes.short(), f"{UP}.weight_norm": one}, {}),
     ):
         report = compare(tmp_path, weights, {**plain(weights), **packed}, **config)
         assert (report.exit_code, find(report).state, report.missing) == (3, "unreadable", ())

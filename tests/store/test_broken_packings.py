@@ -33,6 +33,16 @@ def nvfp4(**changed: torch.Tensor | None) -> dict[str, torch.Tensor]:
     return {f"a.{name}": one for name, one in parts.items() if one is not None}
 
 
+def mlx(**changed: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    parts: dict[str, torch.Tensor | None] = {
+        "weight": torch.zeros(1, 8, dtype=torch.int32).view(torch.uint32),
+        "scales": torch.ones(1, 1),
+        "biases": torch.ones(1, 1),
+        **changed,
+    }
+    return {f"a.{name}": one for name, one in parts.items() if one is not None}
+
+
 @pytest.mark.parametrize(
     ("tensors", "config", "said"),
     [
@@ -56,7 +66,7 @@ def nvfp4(**changed: torch.Tensor | None) -> dict[str, torch.Tensor]:
         (
             {"a.weight": torch.ones(2, 2, dtype=torch.uint8), "a.weight_scale": torch.ones(3)},
             {"quant_method": "bitnet"},
-            "a scale of [3] does not fit [2, 2]",
+            "a.weight is uint8 without a zero point",
         ),
         (
             {"a.weight": torch.ones(2, 2, dtype=torch.int8)},
@@ -119,7 +129,7 @@ def nvfp4(**changed: torch.Tensor | None) -> dict[str, torch.Tensor]:
             "a.weight says blocks of 0 with an offset 0.0",
         ),
         (
-            {"a.weight": torch.ones(64, 8, dtype=torch.uint8), "a.weight_scale": torch.ones(7)},
+            {"a.weight": torch.ones(64, 8, dtype=torch.int8), "a.weight_scale": torch.ones(7)},
             {},
             "a scale of [7] does not fit [64, 8]",
         ),
@@ -129,6 +139,21 @@ def nvfp4(**changed: torch.Tensor | None) -> dict[str, torch.Tensor]:
             "a scale of [2, 1] does not fit [0]",
         ),
         ({"a.weight_scale": torch.ones(2)}, {}, "a.weight is missing"),
+        (mlx(), {}, "a.weight has 8 words and 1 groups a row, which do not say how many bits it"),
+        (
+            mlx(),
+            {"bits": 5, "group_size": 64},
+            "a.weight has 8 words and 1 groups a row, which 5 bits in groups of 64 do not fill",
+        ),
+        (mlx(biases=None), {}, "a.biases is missing, and a.scales is float32"),
+        (mlx(scales=torch.ones(3, 1)), {}, "a.scales is of shape [3, 1], a.weight [1, 8] asks"),
+        (mlx(biases=torch.ones(1, 2)), {}, "a.biases is of shape [1, 2], a.scales [1, 1] asks"),
+        (mlx(biases=torch.ones(1, 1).int()), {}, "a.biases is int32, not float16 or bfloat16"),
+        (
+            mlx(biases=None, scales=torch.ones(1, 3, dtype=torch.uint8)),
+            {},
+            "a.scales has 3 scales a row, which do not fit 32 bytes",
+        ),
         (
             nvfp4(),
             {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"u": 1}}},

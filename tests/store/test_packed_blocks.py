@@ -235,6 +235,60 @@ def test_quanto_packs_its_groups_below_one_another(tmp_path: Path) -> None:
     assert found == [[0.5 * 1 - 1, 0.5 * 3 - 1], [2.0 * 2 - 4, 2.0 * 4 - 4]]
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_mlx_adds_a_bias_and_its_codes_run_across_words(tmp_path: Path, bits: int) -> None:
+    codes = [*range(2**bits), *[2**bits - 1] * 256][:256]
+    stream = sum(code << (bits * place) for place, code in enumerate(codes))
+    packed = np.frombuffer(stream.to_bytes(32 * bits, "little"), np.int32).copy().reshape(1, -1)
+    found = numbers(
+        tmp_path,
+        {
+            "a.weight": torch.from_numpy(packed).view(torch.uint32),
+            "a.scales": torch.tensor([[0.5, -2.0]]).half(),
+            "a.biases": torch.tensor([[-1.0, 4.0]]).half(),
+        },
+        bits=7,
+        group_size=64,
+        a={"bits": bits, "group_size": 128},
+    )
+    first, second = ([step * code + shift for code in part] for step, shift, part in
+                     ((0.5, -1.0, codes[:128]), (-2.0, 4.0, codes[128:])))  # fmt: skip
+    assert found == [[*first, *second]]
+
+
+def test_mlx_of_a_scale_of_0_leaves_the_bias(tmp_path: Path) -> None:
+    found = numbers(
+        tmp_path,
+        {
+            "a.weight": words(*[7] * 5)[None].view(torch.uint32),
+            "a.scales": torch.zeros(1, 1),
+            "a.biases": torch.tensor([[0.25]]),
+        },
+    )
+    assert found == [[0.25] * 32]
+
+
+@pytest.mark.parametrize(
+    ("packed", "scale", "values"),
+    [
+        ([0x76543210, 0xFEDCBA98], 0x38, ALL_E2M1),  # nvfp4: float8 1
+        ([0x76543210, 0xFEDCBA98] * 2, 128, [2 * one for one in ALL_E2M1 * 2]),  # mxfp4: 2
+        ([0x38B80040] * 8, 126, [1.0, 0.0, -0.5, 0.5] * 8),  # mxfp8: a half
+    ],
+)
+def test_mlx_modes_of_floats_are_told_by_the_bytes_of_a_group(
+    tmp_path: Path, packed: list[int], scale: int, values: list[float]
+) -> None:
+    found = numbers(
+        tmp_path,
+        {
+            "a.weight": words(*packed)[None].view(torch.uint32),
+            "a.scales": torch.tensor([[scale]], dtype=torch.uint8),
+        },
+    )
+    assert found == [values]
+
+
 def test_blocks_of_float8_may_be_cut_at_the_end(tmp_path: Path) -> None:
     """576 rows in blocks of 128 are five blocks, the last of half the size (DeepSeek's kv_a)."""
     scale = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [9.0, 10.0]])

@@ -267,11 +267,39 @@ def pack_quanto(folder: Path) -> None:
         save(folder / kind.name, tensors, expected, {"quant_method": "quanto"})
 
 
+def pack_mlx(folder: Path) -> None:
+    """Pack as mlx-lm saves: words, scales and biases beside each other, and its two configs."""
+    import mlx.core as mx
+    import numpy as np
+
+    modes = [("affine", bits, 64) for bits in (2, 3, 4, 5, 6, 8)]
+    for mode, bits, width in (*modes, ("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)):
+        tensors, expected = {}, {}
+        told = {"group_size": width, "bits": bits, "mode": mode}
+        for name, weight in make_weights().items():
+            values = mx.array(weight.float().numpy()).astype(mx.bfloat16)
+            words, scales, *biases = mx.quantize(values, **told)
+            wide = [one.astype(mx.float32) for one in (scales, *biases)] if biases else [scales]
+            made = mx.dequantize(words, *wide, **told).astype(mx.float32)
+            stem = name.removesuffix(".weight")
+            tensors[name] = torch.from_numpy(np.array(words))
+            for part, one in zip(("scales", "biases"), (scales, *biases), strict=False):
+                plain = one.astype(mx.float32) if biases else one
+                kept = torch.from_numpy(np.array(plain))
+                tensors[f"{stem}.{part}"] = kept.bfloat16() if biases else kept
+            expected[name] = torch.from_numpy(np.array(made))
+        form = folder / (f"{mode}-{bits}" if mode == "affine" else mode)
+        save(form, tensors, expected, {})
+        text = json.dumps({"quantization": told, "quantization_config": told})
+        (form / "config.json").write_text(text, encoding="utf-8")
+
+
 LIBRARIES = {
     "compressed-tensors": pack_compressed_tensors,
     "torchao": pack_torchao,
     "bitsandbytes": pack_bitsandbytes,
     "quanto": pack_quanto,
+    "mlx": pack_mlx,
 }
 
 if __name__ == "__main__":

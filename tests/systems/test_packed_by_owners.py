@@ -21,8 +21,9 @@ REQUIREMENTS = [
     "bitsandbytes==0.50.2",
     "optimum-quanto==0.2.7",
     "transformers==5.24.0",
+    "mlx[cpu]==0.32.4",
 ]
-LIBRARIES = {"compressed-tensors": 11, "torchao": 7, "bitsandbytes": 5, "quanto": 4}
+LIBRARIES = {"compressed-tensors": 11, "torchao": 7, "bitsandbytes": 5, "quanto": 4, "mlx": 9}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -43,7 +44,7 @@ def read_difference(folder: Path) -> float:
     worst = 0.0
     with (
         open_tensors(folder / "expected.safetensors") as owners,
-        open_tensors(folder / "model.safetensors") as packed,
+        open_tensors(folder) as packed,
     ):
         for name, wanted in owners.tensors.items():
             found = packed.tensors[name]

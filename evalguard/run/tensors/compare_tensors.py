@@ -126,15 +126,20 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         head = find_tied_head(sides[0], sides[1], alignment, duplicates)
         added = {head.pair.cand} if head is not None and head.added else set()
         deltas = _compare_pairs(sides[0], sides[1], alignment, head, options)
+        unread = [delta for delta in deltas if delta.state == "unreadable"]
+        base_parts = _find_parts(alignment.base_only, [delta.name for delta in unread])
+        parts = _find_parts(alignment.cand_only, [delta.candidate_name for delta in unread])
         return TensorsReport(
             base=_source(sides[0]),
             candidate=_source(sides[1]),
             deltas=tuple(deltas),
-            base_only=alignment.base_only,
-            candidate_only=tuple(name for name in alignment.cand_only if name not in added),
+            base_only=tuple(name for name in alignment.base_only if name not in base_parts),
+            candidate_only=tuple(n for n in alignment.cand_only if n not in {*added, *parts}),
             tied=name_tied(alignment, duplicates),
             ignored=(
                 *alignment.ignored,
+                *base_parts,
+                *parts,
                 *sides[0].activation_scales,
                 *(n for n in sides[1].activation_scales if n not in sides[0].activation_scales),
             ),
@@ -146,6 +151,13 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             version=evalguard.__version__,
         )
+
+
+def _find_parts(names: Sequence[str], unread: Sequence[str]) -> list[str]:
+    """Return the tensors beside weights that cannot be read: parts of a packing that is not known,
+    and none that the other side lacks."""
+    modules = tuple(f"{name.removesuffix('.weight')}." for name in unread)
+    return [name for name in names if name.startswith(modules)]
 
 
 def _check_elements(side: TensorFiles) -> None:
@@ -498,7 +510,7 @@ def _code_fault(one: StoredTensor, other: StoredTensor) -> str:
     packed in a way that is not known, or have lost their scale, and say nothing alone."""
     for side, tensor, numbers in (("base", one, other), ("candidate", other, one)):
         if (
-            tensor.dtype in ("int8", "uint8", "int32")
+            tensor.dtype.startswith(("int", "uint"))
             and not tensor.parts
             and len(tensor.shape) > 1
             and (numbers.parts or numbers.dtype.startswith(("float", "bfloat")))

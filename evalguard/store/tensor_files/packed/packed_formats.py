@@ -14,6 +14,7 @@ from evalguard.store.tensor_files.packed.four_bit_floats import (
     read_gpt_oss,
     read_modelopt_e2m1,
 )
+from evalguard.store.tensor_files.packed.mlx_words import read_mlx
 from evalguard.store.tensor_files.packed.packed_integers import (
     read_compressed_tensors_integers,
     read_gptq_or_awq,
@@ -46,6 +47,7 @@ _ACTIVATIONS = (
 _ORPHANS = {
     ".qzeros": ".qweight", ".scales": ".qweight", ".g_idx": ".qweight",
     ".weight_shape": ".weight_packed", ".weight_global_scale": ".weight_packed",
+    ".biases": ".weight",
     ".weight_zero_point": ".weight", ".weight_scale": ".weight", ".weight_scale_2": ".weight",
     ".weight_scale_inv": ".weight", ".SCB": ".weight",
     ".weight.absmax": ".weight.quant_state.bitsandbytes__nf4",
@@ -58,7 +60,7 @@ _UNKNOWN = (
     ".qweight", ".weight_packed", ".B_packed",
 )  # fmt: skip
 # Names that a model may have that nobody has quantised.
-_ALSO_PLAIN = (".scales", ".g_idx", ".weight_shape")
+_ALSO_PLAIN = (".scales", ".biases", ".g_idx", ".weight_shape")
 _CODES = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
 
@@ -215,9 +217,11 @@ def _choose_by_dtype(
     name: str, tensor: StoredTensor, tensors: Mapping[str, StoredTensor], told: Quantisation
 ) -> tuple[str, Reader] | None:
     """Return the stem and the reader of codes of a byte under the weight's own name."""
+    stem = name.removesuffix(".weight")
+    if tensor.dtype == "uint32" and stem != name:
+        return (stem, read_mlx) if stem + ".scales" in tensors or told.method == "mlx" else None
     if tensor.dtype not in _CODES or tensor.fault:
         return None
-    stem = name.removesuffix(".weight")
     if stem != name and stem + ".SCB" in tensors and tensor.dtype == "int8":
         return stem, read_bitsandbytes_int8
     if any(name + f".quant_state.bitsandbytes__{kind}" in tensors for kind in ("nf4", "fp4")):
@@ -248,12 +252,12 @@ def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Itera
             stem = name.removesuffix(suffix)
             by = f" by {told.name}" if told.method else ""
             why[stem] = f"evalguard does not know how {name} is packed{by}"
-        elif (lost := _find_lost(name, left)) is not None:
+        elif (lost := _find_lost(name, left, told)) is not None:
             stem = lost.name.removesuffix(".weight")
             if stem not in why:
                 modules.setdefault(stem, []).append(lost)
             why.setdefault(stem, lost.fault)
-        elif (orphan := _find_orphan(name)) is not None and (
+        elif (orphan := _find_orphan(name, told)) is not None and (
             told.method or not name.endswith(_ALSO_PLAIN)
         ):
             stem, wanted = orphan
@@ -272,10 +276,10 @@ def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Itera
         yield _faulty(f"{stem}.weight", tuple(parts), why[stem], told)
 
 
-def _find_orphan(name: str) -> tuple[str, str] | None:
+def _find_orphan(name: str, told: Quantisation) -> tuple[str, str] | None:
     return next(
         (
-            (name.removesuffix(key), wanted)
+            (name.removesuffix(key), ".weight" if told.method == "mlx" else wanted)
             for key, wanted in _ORPHANS.items()
             if name.endswith(key)
         ),
@@ -283,9 +287,11 @@ def _find_orphan(name: str) -> tuple[str, str] | None:
     )
 
 
-def _find_lost(name: str, left: Mapping[str, StoredTensor]) -> StoredTensor | None:
+def _find_lost(
+    name: str, left: Mapping[str, StoredTensor], told: Quantisation
+) -> StoredTensor | None:
     """Return the weight whose scale a tensor is, where that weight itself cannot be read."""
-    orphan = _find_orphan(name)
+    orphan = _find_orphan(name, told)
     weight = None if orphan is None else left.get(f"{orphan[0]}.weight")
     return weight if weight is not None and weight.fault and weight.name != name else None
 

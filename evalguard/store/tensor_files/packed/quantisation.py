@@ -22,7 +22,7 @@ _OWN_FILES = {
 KNOWN_METHODS = frozenset(
     {
         "compressed-tensors", "modelopt", "gptq", "awq", "bitsandbytes", "torchao", "quanto",
-        "mxfp4", "fp8", "fbgemm_fp8", "auto-round", "quark",
+        "mxfp4", "fp8", "fbgemm_fp8", "auto-round", "quark", "mlx",
     }
 )  # fmt: skip
 
@@ -101,6 +101,9 @@ def read_quantisation(config: Mapping[str, Any], folder: Path) -> Quantisation:
         method = owner
     if not method and "config_groups" in found:
         method = "compressed-tensors"
+    mlx = config.get("quantization")  # which mlx-lm writes a second time as quantization_config
+    if not method and isinstance(mlx, dict) and {"bits", "group_size"} <= mlx.keys():
+        method, found = "mlx", {**mlx, **found}
     method = {"intel/auto-round": "auto-round", "compressed_tensors": "compressed-tensors"}.get(
         method, method
     )

@@ -115,6 +115,12 @@ def read_scaled(parts: Parts) -> StoredTensor:
     scale, inverse = parts.find("_scale"), parts.find("_scale_inv")
     if scale is None and inverse is None:
         raise PackingError(f"it is stored as {codes.dtype}, and {parts.stem}_scale is missing")
+    zero_point = parts.find("_zero_point")
+    if codes.dtype == "uint8" and zero_point is None:  # no weight is all above 0 (BitNet packs so)
+        raise PackingError(
+            f"{codes.name} is uint8 without a zero point: evalguard does not know what its bytes "
+            "stand for"
+        )
     blocks = parts.told.weight_block or ((128, 128) if inverse is not None else ())
     used = scale if scale is not None else inverse
     assert used is not None
@@ -124,7 +130,7 @@ def read_scaled(parts: Parts) -> StoredTensor:
         used,
         parts.told.name or f"{codes.dtype} with a scale",
         parts,
-        zero_point=parts.find("_zero_point"),
+        zero_point=zero_point,
         levels=_told_levels(parts.told.integer_bits, codes.dtype),
         blocks=blocks if len(used.shape) >= 2 else (),
         factors=parts.find_smoothing(),
