@@ -20,15 +20,16 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not nightly and not systems and not gpu" -n 2 --dist worksteal
 
-# Ray takes 260 MB on the disk, which only the tests of clusters need.
+# Ray takes 260 MB on the disk, which only the tests of clusters need. Slow tests and those of systems
+# wait for processes and servers a fifth of their time: a third worker has the two cores meanwhile.
 test-slow: $(VENV)/.test $(VENV)/.ray browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not systems and not gpu" -n 2 --dist worksteal --durations 25
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not systems and not gpu" -n 3 --dist worksteal --durations 25
 
 # Each system of docs/systems in an environment of its own, made once and kept under
 # EVALGUARD_SYSTEMS_CACHE. Half of making one would be compiling modules that no test imports;
 # pip reads 0 as "do not".
 test-systems: $(VENV)/.test
-	PIP_NO_COMPILE=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/systems -m "not nightly and not gpu" -n 2 --dist loadgroup --durations 25
+	PIP_NO_COMPILE=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/systems -m "not nightly and not gpu" -n 3 --dist loadgroup --durations 25
 
 # Takes hours: full-size simulations, endurance runs, the lowest and newest dependencies.
 test-nightly: $(VENV)/.test $(VENV)/.ray browser

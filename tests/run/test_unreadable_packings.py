@@ -60,9 +60,29 @@ def test_an_unknown_packing_is_unknown_and_never_another_shape(
         ({f"{UP}.weight": codes, f"{UP}.weight_scale": one}, {}),
         ({f"{UP}.weight": words, f"{UP}.steps": one, f"{UP}.levels": codes.clone()}, {}),
         ({f"{UP}.weight": codes.short(), f"{UP}.weight_norm": one}, {}),
+        ({f"{UP}.compressed": one, f"{UP}.bitmask": codes, f"{UP}.shape": one.int()}, {}),
+        ({f"{UP}.weight_v": one, f"{UP}.weight_g": one.clone()}, {}),
+        ({f"{UP}.base.weight": one, f"{UP}.lora_A": one.clone()}, {}),
     ):
         report = compare(tmp_path, weights, {**plain(weights), **packed}, **config)
         assert (report.exit_code, find(report).state, report.missing) == (3, "unreadable", ())
+
+
+def test_a_base_that_is_packed_in_an_unknown_way_is_unknown_as_well(
+    tmp_path: Path, weights: Tensors
+) -> None:
+    codes = torch.ones(ROWS, COLUMNS // 2, dtype=torch.uint8)
+    report = compare(tmp_path, {**plain(weights), f"{UP}.compressed": codes}, weights)
+    delta = find(report)
+    assert (report.exit_code, delta.state, report.missing) == (3, "unreadable", ())
+    assert (delta.base.shape, delta.candidate.shape) == ((), (ROWS, COLUMNS))
+    assert f"in its place stand {UP}.compressed, packed in a way that evalguard" in delta.fault
+
+
+def test_a_weight_that_is_not_there_is_missing(tmp_path: Path, weights: Tensors) -> None:
+    for left in ({}, {f"{UP}.bias": torch.ones(ROWS)}):
+        report = compare(tmp_path, weights, {**plain(weights), **left})
+        assert (report.exit_code, report.base_only) == (1, (f"{UP}.weight",))
 
 
 def test_activation_scales_are_a_caveat_and_no_missing_tensors(

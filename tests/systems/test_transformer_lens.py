@@ -78,14 +78,10 @@ def test_a_hooked_transformer_with_the_checkpoints_own_pattern_of_attention_is_t
     assert kl_mean(found) < 1e-8
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "planted",
-    [
-        {"scale", "types"},
-        pytest.param({"attention_cap"}, marks=pytest.mark.nightly),
-        pytest.param({"logit_cap", "scale"}, marks=pytest.mark.nightly),
-        pytest.param({"rope"}, marks=pytest.mark.nightly),
-    ],
+    [{"scale", "types"}, {"attention_cap"}, {"logit_cap", "scale"}, {"rope"}],
     ids=lambda planted: "+".join(sorted(planted)),
 )
 def test_wrong_fields_of_the_configuration_are_named_beside_the_others(
@@ -112,6 +108,7 @@ def test_transformer_lens_4_3_0_wraps_the_model_and_is_the_model(compare: Compar
     assert kl_mean(found) < 1e-12
 
 
+@pytest.mark.nightly
 def test_the_compatibility_mode_of_3_5_1_is_off_and_the_version_is_named(compare: Compare) -> None:
     versions = {"package.transformer-lens": {"reference": "4.3.0", "candidate": "3.5.1"}}
     port = {

@@ -62,6 +62,7 @@ from evalguard.store.tensor_files.packed.row_codec import uses_whole_range, with
 _UNLIKE = 0.5
 # Of all elements: an importance matrix over nine orders of magnitude cuts 0.5% off, and moves the
 # scales of 9% of the blocks; a scale of half the size cuts off 17%.
+_MOST_PARTS = 3  # of a packing that is not known, that are named
 _MOST_CUT, _MOST_SEARCHED = 0.04, 0.2
 _FEW = 16  # damaged rows that are kept by number
 
@@ -126,20 +127,23 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         head = find_tied_head(sides[0], sides[1], alignment, duplicates)
         added = {head.pair.cand} if head is not None and head.added else set()
         deltas = _compare_pairs(sides[0], sides[1], alignment, head, options)
+        deltas += _find_stored_otherwise(sides[0], sides[1], alignment, options)
         unread = [delta for delta in deltas if delta.state == "unreadable"]
-        base_parts = _find_parts(alignment.base_only, [delta.name for delta in unread])
-        parts = _find_parts(alignment.cand_only, [delta.candidate_name for delta in unread])
+        known = {*added, *(delta.name for delta in deltas)}
+        parts = [
+            *_find_parts(alignment.base_only, [delta.name for delta in unread]),
+            *_find_parts(alignment.cand_only, [delta.candidate_name for delta in unread]),
+        ]
         return TensorsReport(
             base=_source(sides[0]),
             candidate=_source(sides[1]),
             deltas=tuple(deltas),
-            base_only=tuple(name for name in alignment.base_only if name not in base_parts),
-            candidate_only=tuple(n for n in alignment.cand_only if n not in {*added, *parts}),
+            base_only=tuple(n for n in alignment.base_only if n not in {*known, *parts}),
+            candidate_only=tuple(n for n in alignment.cand_only if n not in {*known, *parts}),
             tied=name_tied(alignment, duplicates),
             ignored=(
                 *alignment.ignored,
-                *base_parts,
-                *parts,
+                *(name for name in parts if name not in known),
                 *sides[0].activation_scales,
                 *(n for n in sides[1].activation_scales if n not in sides[0].activation_scales),
             ),
@@ -158,6 +162,42 @@ def _find_parts(names: Sequence[str], unread: Sequence[str]) -> list[str]:
     and none that the other side lacks."""
     modules = tuple(f"{name.removesuffix('.weight')}." for name in unread)
     return [name for name in names if name.startswith(modules)]
+
+
+def _find_stored_otherwise(
+    base: TensorFiles,
+    candidate: TensorFiles,
+    alignment: NameAlignment,
+    options: TensorOptions,
+) -> list[TensorDelta]:
+    """Return the weights that one side lacks while it has tensors under their module that the other
+    lacks: parts of a packing that is not known."""
+    only = (alignment.base_only, alignment.cand_only)
+    found = []
+    for here, (one, other) in enumerate(((base, candidate), (candidate, base))):
+        strange = [name for name in only[1 - here] if not name.endswith((".weight", ".bias"))]
+        for name in only[here]:
+            parts = _find_parts(strange, [name]) if name.endswith(".weight") else []
+            if not parts:
+                continue
+            side = "base" if here else "candidate"
+            tensor = one.tensors[name]
+            pair = StoredPair(
+                name=name,
+                base=tensor,
+                candidate=tensor,
+                layout=Layout(),
+                tolerance=_choose_tolerance(tensor, tensor, options),
+            )
+            fault = (
+                f"{side}, {other.tensors[parts[0]].file}: in its place stand "
+                f"{', '.join(parts[:_MOST_PARTS])}{' ...' if len(parts) > _MOST_PARTS else ''}, "
+                "packed in a way that evalguard does not know"
+            )
+            empty = SideCounts(dtype="", shape=())
+            delta = replace(_unsummed(pair), state="unreadable", fault=fault)
+            found.append(replace(delta, base=empty) if here else replace(delta, candidate=empty))
+    return found
 
 
 def _check_elements(side: TensorFiles) -> None:
