@@ -11,6 +11,7 @@ import torch
 from packed_pairs import (
     COLUMNS,
     GROUP,
+    ROWS,
     UP,
     Tensors,
     compare,
@@ -108,6 +109,34 @@ def test_scales_that_mlx_rounds_once_the_codes_are_chosen_are_healthy(
     told = {"bits": bits, "group_size": 64}
     report = compare(tmp_path, weights, {**plain(base), **packed}, **told)
     assert (report.exit_code, find(report).state) == (0, "within")
+
+
+@pytest.mark.parametrize(
+    ("block", "names"),
+    [
+        ("mlp", {"gate_proj": "gate_proj", "up_proj": "up_proj", "down_proj": "down_proj"}),
+        ("block_sparse_moe", {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}),
+    ],
+)
+def test_experts_that_mlx_stacks_are_slices_of_the_stack(
+    tmp_path: Path, block: str, names: dict[str, str]
+) -> None:
+    stem, generator = f"model.layers.3.{block}", torch.Generator().manual_seed(5)
+    base, packed = {}, {}
+    for name, stacked in names.items():
+        experts = [0.02 * torch.randn(ROWS, COLUMNS, generator=generator) for _ in range(3)]
+        parts = [pack_mlx(one) for one in experts]
+        base |= {f"{stem}.experts.{n}.{name}.weight": one for n, one in enumerate(experts)}
+        for part in ("weight", "scales", "biases"):
+            stack = [one[f"{UP}.{part}"].view(torch.uint8) for one in parts]
+            kind = parts[0][f"{UP}.{part}"].dtype
+            packed[f"{stem}.switch_mlp.{stacked}.{part}"] = torch.stack(stack).view(kind)
+    report = compare(tmp_path, base, packed)
+    assert (report.exit_code, report.missing, len(report.deltas)) == (0, (), 9)
+    damaged = f"{stem}.experts.1.{next(iter(names))}.weight"
+    packed[f"{stem}.switch_mlp.gate_proj.weight"].view(torch.uint8)[1, 9, 40:48] ^= 0x5A
+    report = compare(tmp_path, base, packed)
+    assert [delta.name for delta in report.deltas if not delta.passed] == [damaged]
 
 
 def test_a_wrong_bias_is_named_as_a_zero_point(tmp_path: Path, weights: Tensors) -> None:

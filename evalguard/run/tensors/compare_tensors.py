@@ -56,6 +56,7 @@ from evalguard.run.tensors.tied_heads import TiedHead, find_tied_head
 from evalguard.store.name_map_file import read_name_map
 from evalguard.store.tensor_files import StoredTensor, TensorFiles, open_tensors
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
+from evalguard.store.tensor_files.mlx_names import map_mlx_experts
 from evalguard.store.tensor_files.packed.row_codec import uses_whole_range, with_shown_levels
 
 # Swapped tensors differ by 1.4 times their norm, in names of one shape: looked for above this.
@@ -221,7 +222,7 @@ def _build_name_map(path: Path | None, base: TensorFiles, candidate: TensorFiles
         return map_gguf_names(candidate.tensors, base.tensors, base.metadata, gguf_is_base=True)
     if len(base.tensors) == len(candidate.tensors) == 1:
         return _pair_single(next(iter(base.tensors)), next(iter(candidate.tensors)))
-    return NameMap()
+    return map_mlx_experts(candidate.tensors)
 
 
 def _pair_single(base: str, candidate: str) -> NameMap:
