@@ -66,6 +66,7 @@ def test_without_a_cache_folder_it_says_which_variable_names_one(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_two_elements_share_a_comparison_and_the_job_after_them_judges_it(
     tiny_llama: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -197,6 +197,7 @@ def test_a_full_folder_of_temporary_files_costs_no_score(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_trace_that_finds_no_room_for_temporary_files_says_so(
     world: SmallWorld, tmp_path: Path, full: Path
 ) -> None:

@@ -145,14 +145,19 @@ def places_of(evaluator: Evaluator, scorer: Scorer) -> Places:
 
 @contextmanager
 def afresh() -> Iterator[None]:
-    """As in a process of its own: nothing that was read once."""
-    for read_once in (identity.package_versions, identity.kernel_versions):
-        read_once.cache_clear()
+    """As in a process of its own: nothing that was read once, here and in the tests after it."""
+    forget_versions()
     before = list(sys.path)
     try:
         yield
     finally:
         sys.path[:] = before
+        forget_versions()
+
+
+def forget_versions() -> None:
+    for read_once in (identity.package_versions, identity.kernel_versions):
+        read_once.cache_clear()
 
 
 def make_world(folder: Path, llama: Path) -> World:

@@ -33,16 +33,25 @@ from evalguard.run.loading.loaded_files import digest_weights
 pytestmark = pytest.mark.slow
 
 
+def forget_what_was_read() -> None:
+    """Nothing that this process read before counts, nor in the tests after this one."""
+    for read_once in (identity.package_versions, identity.kernel_versions):
+        read_once.cache_clear()
+
+
 @contextmanager
 def switches_as_before() -> Iterator[None]:
     import torch
 
     deterministic = torch.are_deterministic_algorithms_enabled()
     precision, mkldnn = torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled
-    yield
-    torch.use_deterministic_algorithms(deterministic)
-    torch.set_float32_matmul_precision(precision)
-    torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        forget_what_was_read()
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
 
 
 TABLES = (WEIGHTS, ADAPTERS, HUB, BESIDE, DATA, ASKED, BUILT, SWITCHED, RUN)
@@ -50,9 +59,8 @@ CASES = {name: case for table in TABLES for name, case in table.items()}
 
 
 def ask(case: Case, folder: Path, cache: Path, given: Mapping[str, Any], env: Any) -> Answers:
-    """The answers now; nothing that this process read before counts."""
-    for read_once in (identity.package_versions, identity.kernel_versions):
-        read_once.cache_clear()
+    """The answers now."""
+    forget_what_was_read()
     for name in ("beside", "factor", "hook"):
         sys.modules.pop(name, None)
     if not case.afresh:
@@ -80,16 +88,14 @@ def test_an_adapter_counts_by_its_files_in_place_too(tmp_path: Path) -> None:
     assert digest_weights(variant, variant.model_args) != before
 
 
-# Processes of their own take most of the table's time; these stand for the others by day.
-BY_DAY = ("what that function imports", "sitecustomize patches what a library calls")
+# Processes of their own take most of the table's time; one stands for the others by day.
+BY_DAY = "what that function imports"
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name, marks=[pytest.mark.nightly] if case.afresh and name not in BY_DAY else []
-        )
+        pytest.param(name, marks=[pytest.mark.nightly] if case.afresh and name != BY_DAY else [])
         for name, case in CASES.items()
     ],
 )

@@ -128,6 +128,7 @@ def test_a_models_own_code_changes_no_other_models_scores(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_read_a_config_with_code_computes_no_model_itself(
     llama: Path, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def activations(told: Mapping[str, Any], side: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_code_that_a_traced_model_brings_changes_the_other_model_in_neither_order(
     llama: Path, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def test_fla_a_context_that_is_cut_is_named(compare: Compare) -> None:
     assert named(found) == {"length"}
 
 
+@pytest.mark.nightly
 def test_fla_a_rounded_group_norm_is_named_by_a_limit_on_kl(compare: Compare) -> None:
     gate = {"metrics": {"kl_mean": 1e-7}}
     found = compare(
