@@ -100,6 +100,21 @@ def pack_act_order(weight: torch.Tensor) -> Tensors:
     return pack_gptq(weight, torch.randperm(COLUMNS, generator=torch.Generator().manual_seed(1)))
 
 
+def pack_awq(weight: torch.Tensor) -> Tensors:
+    """As GPTQ's, but along the outputs, of which a word has 0, 2, 4, 6, 1, 3, 5 and 7."""
+    groups = weight.reshape(ROWS, -1, GROUP)
+    high, low = groups.amax(2).clamp(min=0), groups.amin(2).clamp(max=0)
+    scale = ((high - low) / 15).half().float()
+    zero = (-low / scale).round().clamp(0, 15)
+    codes = ((groups / scale[..., None]).round() + zero[..., None]).clamp(0, 15)
+    order = torch.arange(ROWS).reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(-1)
+    return {
+        f"{UP}.qweight": pack_words(codes.reshape(ROWS, -1)[order]).T.contiguous(),
+        f"{UP}.qzeros": pack_words(zero[order]).T.contiguous(),
+        f"{UP}.scales": scale.T.half(),
+    }
+
+
 def pack_int8(weight: torch.Tensor) -> Tensors:
     scale = weight.abs().amax(1, keepdim=True) / 127
     return {

@@ -18,6 +18,7 @@ from packed_pairs import (
     find,
     make_weights,
     pack_act_order,
+    pack_awq,
     pack_gptq,
     pack_int8,
     pack_mlx,
@@ -36,6 +37,7 @@ FORMATS: dict[str, tuple[Callable[[torch.Tensor], Tensors], str, str]] = {
     "ModelOpt NVFP4": (pack_nvfp4, "weight", "weight_scale"),
     "GPTQ": (pack_gptq, "qweight", "scales"),
     "GPTQ, act-order": (pack_act_order, "qweight", "scales"),
+    "AWQ": (pack_awq, "qweight", "scales"),
     "int8 a row": (pack_int8, "weight", "weight_scale"),
     "MLX": (pack_mlx, "weight", "scales"),
 }
@@ -63,7 +65,9 @@ def test_a_damaged_block_is_named(tmp_path: Path, weights: Tensors, name: str) -
         1,
         [f"{UP}.weight"],
     )
-    rows = {10, 11} if name.startswith("GPTQ") else {9}  # whose words lie across rows
+    # GPTQ's and AWQ's words lie across rows
+    hit = {"GPTQ": range(10, 12), "GPTQ, act-order": range(10, 12), "AWQ": range(80, 96)}
+    rows = {*hit.get(name, (9,))}
     (damage,) = find(report).damage
     assert (damage.fault, {*damage.first}) == ("blocks damaged", rows)
 
@@ -73,7 +77,7 @@ def test_swapped_scales_are_named(tmp_path: Path, weights: Tensors, name: str) -
     pack, _codes, kind = FORMATS[name]
     packed = pack(weights[f"{UP}.weight"])
     scale = packed[f"{UP}.{kind}"]
-    if name.startswith("GPTQ"):
+    if name.startswith(("GPTQ", "AWQ")):
         scale = scale.T  # (rows, groups), a view
     raw = scale.view(torch.uint8) if scale.dtype == torch.float8_e4m3fn else scale
     first = scale.float()[:, 0]

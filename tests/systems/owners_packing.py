@@ -1,7 +1,8 @@
 """Weights packed by the libraries whose formats they are: checkpoints, and what their owners
 dequantise them to. Run in an environment of theirs; argument: the library, and a folder.
 
-Each format is a folder with ``model.safetensors``, ``config.json`` and ``expected.safetensors``.
+Each format is a folder with ``model.safetensors`` and ``config.json``; beside it are
+``NAME-expected.safetensors`` and the weights that all were packed from, ``base.safetensors``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def save(
     laid = {name: one.contiguous().clone() for name, one in tensors.items()}
     save_file(laid, folder / "model.safetensors", metadata=metadata)
     numbers = {name: one.float().contiguous() for name, one in expected.items()}
-    save_file(numbers, folder / "expected.safetensors")
+    save_file(numbers, folder.parent / f"{folder.name}-expected.safetensors")
     text = json.dumps({"quantization_config": config})
     (folder / "config.json").write_text(text, encoding="utf-8")
 
@@ -304,3 +305,5 @@ LIBRARIES = {
 
 if __name__ == "__main__":
     LIBRARIES[sys.argv[1]](Path(sys.argv[2]))
+    base = {name: one.float() for name, one in make_weights().items()}
+    save_file(base, Path(sys.argv[2]) / "base.safetensors")
