@@ -31,7 +31,7 @@ from evalguard.models.description import update_batching
 from evalguard.models.hf.against_references import score_against_references, score_with_references
 from evalguard.models.hf.chat_answers import ChatAnswers, keep_special_tokens, open_chat
 from evalguard.models.hf.recorded_inputs import record_input_tokens
-from evalguard.models.hf.request_tokens import encode_request
+from evalguard.models.hf.request_tokens import encode_halves, encode_request
 from evalguard.models.hf.responses import build_likelihood_responses, build_responses
 from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
 from evalguard.models.hf.smaller_batches import BatchTooLargeError
@@ -299,12 +299,25 @@ class LMScorer:
         """
         lm = self._open_lm()
         with explain_failures("encoding", requests):
-            if self._served is None and requests:
-                rendered = self._rendered([request.arguments for request in requests])
-                requests = [
-                    replace(one, arguments=own) for one, own in zip(requests, rendered, strict=True)
-                ]
-            return [encode_request(lm, request) for request in requests]
+            return [encode_request(lm, request) for request in self._as_rendered(requests)]
+
+    def encode_halves(self, request: Request) -> tuple[list[int], list[int]]:
+        """Return the token ids of what is given and of what is scored (untruncated): an encoder
+        reads the one, and its decoder the other.
+
+        Raises:
+            EvaluationError: the tokenizer fails.
+        """
+        lm = self._open_lm()
+        with explain_failures("encoding", [request]):
+            (rendered,) = self._as_rendered([request])
+            return encode_halves(lm, rendered)
+
+    def _as_rendered(self, requests: Sequence[Request]) -> Sequence[Request]:
+        if self._served is not None or not requests:
+            return requests
+        rendered = self._rendered([request.arguments for request in requests])
+        return [replace(one, arguments=own) for one, own in zip(requests, rendered, strict=True)]
 
     def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         """Which requests are generated together; see ``PiecewiseScorer``.

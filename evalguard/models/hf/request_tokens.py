@@ -12,35 +12,45 @@ def encode_request(lm: Any, request: Request) -> tuple[int, ...]:
     """Encode as lm-eval's TemplateLM does; () for a model type that shows no token ids."""
     if not hasattr(lm, "tok_encode") or not hasattr(lm, "_encode_pair"):
         return ()
-    ids = _ENCODERS[request.kind](lm, request.arguments)
-    return tuple(ids) if all(isinstance(part, int) for part in ids[:1]) else ()
+    before, scored = encode_halves(lm, request)
+    ids = (*before, *scored)
+    return ids if all(isinstance(part, int) for part in ids[:1]) else ()
 
 
-def _encode_continuation(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+def encode_halves(lm: Any, request: Request) -> tuple[list[int], list[int]]:
+    """Return what a model is given, and what is scored after it: an encoder reads the one, and its
+    decoder the other; nothing is scored of what is to be generated."""
+    return _ENCODERS[request.kind](lm, request.arguments)
+
+
+def _encode_continuation(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
     window = TokenWindow.of(arguments)
     if window is not None:
         before, scored = window.pair(added_bos(lm), None)
-        return [*before, *scored]
+        return list(before), list(scored)
     context, continuation = arguments
     if context:
         before, scored = lm._encode_pair(context, continuation)
-        return [*before, *scored]
+        return list(before), list(scored)
     ids = list(lm.tok_encode(continuation, add_special_tokens=False))
     # lm-eval puts the prefix token before an empty context, unless the text begins with it
-    return ids if ids[:1] == [lm.prefix_token_id] else [lm.prefix_token_id, *ids]
+    return (ids[:1], ids[1:]) if ids[:1] == [lm.prefix_token_id] else ([lm.prefix_token_id], ids)
 
 
-def _encode_whole_text(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+def _encode_whole_text(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
     text = arguments[0]
-    if hasattr(lm, "rolling_ids"):
-        return [lm.prefix_token_id, *lm.rolling_ids(text)]
-    return [lm.prefix_token_id, *lm.tok_encode(text)]
+    encode = lm.rolling_ids if hasattr(lm, "rolling_ids") else lm.tok_encode
+    return [lm.prefix_token_id], list(encode(text))
 
 
 def added_bos(lm: Any) -> int | None:
     """The token that a model's tokenizer puts before a text by itself; None: it puts none."""
     first = list(lm.tok_encode("a"))[:1]
     return first[0] if first == [lm.prefix_token_id] else None
+
+
+def _encode_prompt(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+    return encode_context(lm, arguments), []
 
 
 def encode_context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
@@ -53,5 +63,5 @@ def encode_context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
 _ENCODERS = {
     "loglikelihood": _encode_continuation,
     "loglikelihood_rolling": _encode_whole_text,
-    "generate_until": encode_context,
+    "generate_until": _encode_prompt,
 }

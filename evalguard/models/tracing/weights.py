@@ -295,6 +295,8 @@ def describe_weight(base: NDArray[np.float32], candidate: NDArray[np.float32], e
         fault = find_structure(base, candidate)
         if fault is not None:
             return _LAYOUTS[fault.fault].format(fault.detail)
+    if not np.any(base):  # nothing that a share could be of
+        return f"is no longer 0 (up to {np.abs(candidate).max():.3g})"
     return f"differs by {100 * error:.2g}%"
 
 

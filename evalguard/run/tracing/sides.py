@@ -89,9 +89,10 @@ class TracedSide:
         return self.identity.name
 
     def token_texts(self, inputs: ModelInputs) -> tuple[str, ...]:
-        """What each position of a sequence says; () where nothing knows that."""
+        """What each position of a sequence says; () where nothing knows that, or an encoder and its
+        decoder read other tokens."""
         ids = inputs.get("input_ids")
-        if self.tokenizer is None or ids is None:
+        if self.tokenizer is None or ids is None or "decoder_input_ids" in inputs:
             return ()
         return tuple(self.tokenizer.decode([int(one)]) for one in np.ravel(ids))
 
@@ -189,6 +190,14 @@ def _open_language_model(
         ids, was_cut = cut_ids(scorer.encode([request])[0], request, description.max_length)
         return token_inputs(ids), was_cut
 
+    def encode_for_decoder(request: Request) -> tuple[ModelInputs, bool]:
+        before, scored = scorer.encode_halves(request)
+        longest = description.max_length or len(before)
+        decoder = _decoder_ids(scorer.module, scored)
+        return {**token_inputs(before[-longest:]), **decoder}, len(before) > longest
+
+    if getattr(getattr(scorer.module, "config", None), "is_encoder_decoder", False):
+        encode = encode_for_decoder
     return TracedSide(
         identity=identify_model(source, description),
         module=scorer.module,
@@ -204,6 +213,18 @@ def _open_language_model(
         said=read_said(source.variant),
         close=scorer.close,
     )
+
+
+def _decoder_ids(module: Any, scored: Sequence[int]) -> ModelInputs:
+    """What a decoder reads to score tokens, by the rule of its class; to generate, the first."""
+    import torch
+
+    if scored:
+        labels = torch.tensor([list(scored)])
+        ids = module.prepare_decoder_input_ids_from_labels(labels=labels).tolist()
+    else:
+        ids = [[module.generation_config.decoder_start_token_id]]
+    return {"decoder_input_ids": np.asarray(ids, dtype=np.int64)}
 
 
 def _padding_locator(
