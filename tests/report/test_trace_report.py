@@ -16,6 +16,7 @@ from example_traces import (
     HYPERPARAMETERS,
     LOCATED,
     UNKNOWN,
+    layer,
     suspect,
     trace_of,
     trace_report,
@@ -31,7 +32,7 @@ from evalguard.report.contract.trace_document import (
 )
 from evalguard.report.formats import render_report
 from evalguard.report.html.trace_page import render_trace_page
-from evalguard.report.trace.depth_growth import DepthPoint
+from evalguard.report.trace.depth_growth import DepthPoint, depth_points
 from evalguard.report.trace.growth_bars import growth_lines
 from evalguard.report.trace.trace_terminal import render_trace
 from evalguard.report.trace.trace_view import build_trace_view
@@ -159,6 +160,16 @@ def test_a_whole_bar_is_ten_times_the_floor_or_more(largest: float, marks: int) 
     )
     lines = growth_lines(replace(build_trace_view(CLEAR), growth=growth), 81, 9)
     assert [line.plain.count("#") for line in lines[-2:]] == [0, marks]
+
+
+def test_modules_in_another_list_of_layers_are_joined_by_their_layer() -> None:
+    """As those of an encoder beside the layers of its decoder, or of an image's model."""
+    others = [layer(0, f"model.encoder.layers.{n}.{name}", 1.0 + n, 1.0)
+              for n in range(2) for name in ("fc1", "fc2")]  # fmt: skip
+    shown = replace(CLEAR, trace=replace(CLEAR.trace, layers=(*others, *CLEAR.trace.layers)))
+    found = [one.label for one in depth_points(shown)]
+    assert found[:2] == ["encoder.layers.0", "encoder.layers.1"]
+    assert found[2:] == [one.label for one in depth_points(CLEAR)]
 
 
 def test_errors_by_token_and_head_are_shown_where_they_were_measured() -> None:

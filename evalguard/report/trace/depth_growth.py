@@ -58,9 +58,14 @@ def _known(ratio: float | None) -> bool:
 
 
 def _end_of_name(point: str) -> str:
-    """What a point outside of the layers belongs to: "lm_head"; "output" of the whole model."""
+    """What a point outside of the layers belongs to: "lm_head"; "encoder.layers.0", of a module in
+    another list of layers; "output" of the whole model."""
     module = point.rpartition(":")[0].partition("#")[0]
-    *_, above, end = ("", *module.split("."))
+    names = module.split(".")
+    inside = next((at for at, name in enumerate(names[:-1]) if name.isdigit()), 0)
+    if inside:
+        return ".".join(names[max(inside - 2, 0) : inside + 1])
+    *_, above, end = ("", *names)
     if end.isdigit():  # a module of a list beside the layers
         return f"{above} {end}"
     return "output" if module == ROOT else end
