@@ -30,6 +30,7 @@ from evalguard.core.tensors.channel_factors import ChannelFactors
 from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
 from evalguard.core.tensors.invariants import check_invariant
 from evalguard.core.tensors.name_map import Layout, NameAlignment, NameMap
+from evalguard.core.tensors.name_prefixes import find_name_prefixes
 from evalguard.core.tensors.noise import NoiseTable
 from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
@@ -117,6 +118,12 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
         names = _build_name_map(options.name_map, *sides)
         alignment = names.align(sides[0].tensors, sides[1].tensors)
+        prefixes = None
+        if options.name_map is None:
+            ours, theirs = (side.tensors for side in sides)
+            prefixes = find_name_prefixes(ours, theirs, common=len(alignment.pairs))
+            if prefixes is not None:
+                alignment = prefixes.name_map.align(ours, theirs)
         if not alignment.pairs:
             raise _nothing_common(sides[0], sides[1])
         for side in sides:
@@ -150,7 +157,10 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             ),
             duplicates=duplicates,
             invariants=_check_invariants(options.invariants, deltas),
-            caveats=tuple(_caveats(sides[0], sides[1], deltas)),
+            caveats=(
+                *(() if prefixes is None else (prefixes.note,)),
+                *_caveats(sides[0], sides[1], deltas),
+            ),
             environment=_environment(),
             command=options.command,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
