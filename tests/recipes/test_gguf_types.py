@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader
 from safetensors.numpy import load_file, save_file
-from tiny_models import save_llama
+from tiny_models import save_gemma2, save_llama
 
 from evalguard.errors import UsageError
 from evalguard.recipes.gguf import FALLBACKS_KEY, TYPES, convert, fallback_type
+from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,23 @@ def test_types_give_way_as_in_llama_cpp(asked: str, columns: int, written: str) 
 def test_whatever_is_written_fits_its_rows(asked: str, columns: int) -> None:
     block, _ = GGML_QUANT_SIZES[GGMLQuantizationType[fallback_type(asked, columns)]]
     assert columns % block == 0
+
+
+@pytest.mark.parametrize("save", [save_llama, save_gemma2])
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0"])
+def test_what_is_written_holds_the_weights_it_was_made_of(
+    save: Callable[[Path], Path], kind: str, tmp_path: Path
+) -> None:
+    """Gemma's attention scale, which llama.cpp has not, stands in its queries."""
+    folder, file = save(tmp_path / "model"), tmp_path / "m.gguf"
+    config = json.loads((folder / "config.json").read_text())
+    if "query_pre_attn_scalar" in config:
+        config["query_pre_attn_scalar"] = 20  # not the size of a head
+        (folder / "config.json").write_text(json.dumps(config))
+    convert(file, str(folder), type=kind)
+    for sides in ((folder, file), (file, folder)):
+        report = compare_tensors(*map(str, sides), TensorOptions())
+        assert (report.exit_code, report.missing) == (0, ())
 
 
 def test_a_matrix_of_rows_that_no_block_fits_is_f16_and_named(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 Names come from the package gguf, as llama.cpp's converter has them; what the converter does to the
 numbers is stated here: rotary pairs of queries and keys of the Llama family are put beside each
 other, Gemma's norm weights get 1 added, GPT-2's matrices are transposed, experts are stacked.
+evalguard's own recipe takes an attention scale that llama.cpp has not into the queries.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -18,6 +20,7 @@ from evalguard.core.tensors.name_map import Layout, NameMap, NameRule, Permutati
 # inherits it); the others rotate halves as Hugging Face does.
 _PERMUTED = frozenset({"llama", "granite", "granitemoe", "arcee", "smollm3", "deci", "internlm2"})
 _NORM_PLUS_ONE = frozenset({"gemma", "gemma2", "gemma3", "gemma3n", "nemotron"})
+_QUERY_SCALE_KEY = "evalguard.query_scale"  # where evalguard's recipe says what it took into q
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 # Buffers that a converter adds or leaves out: nothing was trained in them.
@@ -97,9 +100,14 @@ def _layout(
     add = 0.0
     if architecture in _NORM_PLUS_ONE and gguf_name.endswith("norm.weight"):
         add = 1.0 if inverted else -1.0
+    scale = 1.0
+    if part is not None and part[1] == "q":
+        times = metadata.get(_QUERY_SCALE_KEY)
+        if isinstance(times, float) and math.isfinite(times) and times:
+            scale = times if inverted else 1.0 / times
     matrix = re.search(r"\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight$", gguf_name)
     transpose = (1, 0) if architecture == "gpt2" and matrix is not None else ()
-    return Layout(permute=permute, add=add, transpose=transpose)
+    return Layout(permute=permute, scale=scale, add=add, transpose=transpose)
 
 
 def _count_heads(metadata: Mapping[str, Any], architecture: str, part: str, block: int) -> int:
