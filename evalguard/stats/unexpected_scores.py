@@ -73,8 +73,8 @@ def _unrelated(base: ScoreTable, candidate: ScoreTable) -> Finding | None:
         return None
     return Finding(
         kind="scores_unrelated",
-        text=f"{base.task} {base.metric}: the two sides' scores of the same documents have nothing "
-        f"in common (rank correlation {found:.2f}): answers of other documents, or another model",
+        text="the two sides' scores of the same documents have nothing in common"
+        f" (rank correlation {found:.2f}): answers of other documents, or another model",
         task=base.task,
         filter=base.filter,
         metric=base.metric,
@@ -96,7 +96,7 @@ def _far_better(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         more = f", {len(better) - 1} more so" if len(better) > 1 else ""
         yield Finding(
             kind="far_better",
-            text=f"{best.task} {best.metric} is {-sigma:.3g} sigma better than the base's{more}: a "
+            text=f"{-sigma:.3g} sigma better than the base's{more}: a "
             "conversion seldom improves a model; look whether both are scored alike",
             task=best.task,
             filter=best.filter,

@@ -151,7 +151,7 @@ def test_an_improvement_that_no_conversion_makes_is_said(compared: Any) -> None:
             answer(row, loglikelihood(row) / math.log(10.0))
 
     _, seen = compared(in_tens)
-    assert "words perplexity is 10.4 sigma better than the base's" in seen
+    assert "words perplexity: 10.4 sigma better than the base's" in seen
 
 
 def keep_first(number: int, *runs: WrittenRun) -> None:
