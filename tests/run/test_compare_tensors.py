@@ -504,3 +504,42 @@ def test_small_rows_of_another_tensor_are_not_called_damaged(seed: int, tmp_path
     assert likeness(report, UP) == f"swapped (it is {GATE})"
     assert likeness(report, GATE) == f"swapped (it is {UP})"
     assert likeness(report, QUERY) == ""
+
+
+def test_buffers_in_which_nothing_was_trained_may_be_on_one_side_alone(
+    tmp_path: Path, state: State
+) -> None:
+    """Causal masks of GPT-2 and GPT-NeoX, positions and rotary frequencies."""
+    stored = {
+        "h.0.attn.bias": torch.ones(1, 1, 8, 8, dtype=torch.uint8),
+        "h.0.attn.masked_bias": torch.tensor(-1e4),
+        "embeddings.position_ids": torch.arange(8)[None],
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+    }
+    for sides in (({**state, **stored}, state), (state, {**state, **stored})):
+        report = compare_states(tmp_path, *sides)
+        assert (report.exit_code, report.missing) == (0, ())
+        assert {*stored} <= {*report.ignored}
+        assert any(one.startswith("4 buffers of one side alone") for one in report.caveats)
+
+
+def test_a_bias_that_was_trained_is_missed(tmp_path: Path, state: State) -> None:
+    report = compare_states(tmp_path, {**state, "h.0.attn.bias": torch.ones(8)}, state)
+    assert (report.exit_code, report.base_only) == (1, ("h.0.attn.bias",))
+
+
+def test_buffers_that_both_sides_have_are_compared(tmp_path: Path, state: State) -> None:
+    ours, theirs = ({**state, "rotary_emb.inv_freq": torch.full((4,), size)} for size in (1.0, 2.0))
+    assert compare_states(tmp_path, ours, theirs).exit_code == 1
+
+
+def test_a_tensor_whose_name_a_map_gave_to_another_is_still_missed(
+    tmp_path: Path, state: State
+) -> None:
+    """The base's "a" is the candidate's "b", which has an "a" besides."""
+    ones, file = torch.ones(3), tmp_path / "map.yaml"
+    file.write_text("map: [{base: a, cand: b}]\n")
+    save_file({**state, "a": ones}, tmp_path / "one.safetensors")
+    save_file({**state, "b": ones.clone(), "a": 2 * ones}, tmp_path / "other.safetensors")
+    report = compare(tmp_path / "one.safetensors", tmp_path / "other.safetensors", name_map=file)
+    assert (report.exit_code, report.candidate_only) == (1, ("a",))

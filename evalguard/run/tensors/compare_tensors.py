@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -34,6 +34,7 @@ from evalguard.core.tensors.name_prefixes import find_name_prefixes
 from evalguard.core.tensors.noise import NoiseTable
 from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
+from evalguard.core.tensors.untrained_buffers import is_untrained
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.run.tensors.duplicates import find_duplicates, name_tied
 from evalguard.run.tensors.likeness import (
@@ -116,16 +117,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
     # what damaged scales make of numbers is counted and told
     with ExitStack() as stack, np.errstate(over="ignore", invalid="ignore"):
         sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
-        names = _build_name_map(options.name_map, *sides)
-        alignment = names.align(sides[0].tensors, sides[1].tensors)
-        prefixes = None
-        if options.name_map is None:
-            ours, theirs = (side.tensors for side in sides)
-            prefixes = find_name_prefixes(ours, theirs, common=len(alignment.pairs))
-            if prefixes is not None:
-                alignment = prefixes.name_map.align(ours, theirs)
-        if not alignment.pairs:
-            raise _nothing_common(sides[0], sides[1])
+        alignment, prefix_notes = _align(sides[0], sides[1], options.name_map)
         for side in sides:
             _check_elements(side)
         duplicates = (
@@ -135,30 +127,39 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         head = find_tied_head(sides[0], sides[1], alignment, duplicates)
         added = {head.pair.cand} if head is not None and head.added else set()
         deltas = _compare_pairs(sides[0], sides[1], alignment, head, options)
-        deltas += _find_stored_otherwise(sides[0], sides[1], alignment, options)
+        otherwise = _find_stored_otherwise(sides[0], sides[1], alignment, options)
+        deltas += otherwise
         unread = [delta for delta in deltas if delta.state == "unreadable"]
-        known = {*added, *(delta.name for delta in deltas)}
+        known = {*added, *(delta.name for delta in otherwise)}
+        only = (alignment.base_only, alignment.cand_only)
+        buffers = [_find_untrained(*one) for one in zip(sides, only, strict=True)]
         parts = [
-            *_find_parts(alignment.base_only, [delta.name for delta in unread]),
-            *_find_parts(alignment.cand_only, [delta.candidate_name for delta in unread]),
+            _find_parts(only[0], [delta.name for delta in unread]),
+            _find_parts(only[1], [delta.candidate_name for delta in unread]),
+        ]
+        lacking = [
+            tuple(name for name in names if name not in {*known, *inside, *untrained})
+            for names, inside, untrained in zip(only, parts, buffers, strict=True)
         ]
         return TensorsReport(
             base=_source(sides[0]),
             candidate=_source(sides[1]),
             deltas=tuple(deltas),
-            base_only=tuple(n for n in alignment.base_only if n not in {*known, *parts}),
-            candidate_only=tuple(n for n in alignment.cand_only if n not in {*known, *parts}),
+            base_only=lacking[0],
+            candidate_only=lacking[1],
             tied=name_tied(alignment, duplicates),
             ignored=(
                 *alignment.ignored,
-                *(name for name in parts if name not in known),
+                *(name for one in parts for name in one if name not in known),
+                *(name for one in buffers for name in one),
                 *sides[0].activation_scales,
                 *(n for n in sides[1].activation_scales if n not in sides[0].activation_scales),
             ),
             duplicates=duplicates,
             invariants=_check_invariants(options.invariants, deltas),
             caveats=(
-                *(() if prefixes is None else (prefixes.note,)),
+                *prefix_notes,
+                *_buffers_note([name for one in buffers for name in one]),
                 *_caveats(sides[0], sides[1], deltas),
             ),
             environment=_environment(),
@@ -168,11 +169,44 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         )
 
 
+def _align(
+    base: TensorFiles, candidate: TensorFiles, name_map: Path | None
+) -> tuple[NameAlignment, tuple[str, ...]]:
+    """Pair the names of both sides, and say what had to be taken off for that.
+
+    Raises:
+        UsageError: the name map cannot be used.
+        EvaluationError: no name belongs to both.
+    """
+    names = _build_name_map(name_map, base, candidate)
+    alignment = names.align(base.tensors, candidate.tensors)
+    if name_map is None:
+        common = len(alignment.pairs)
+        prefixes = find_name_prefixes(base.tensors, candidate.tensors, common)
+        if prefixes is not None:
+            alignment = prefixes.name_map.align(base.tensors, candidate.tensors)
+            return alignment, (prefixes.note,)
+    if not alignment.pairs:
+        raise _nothing_common(base, candidate)
+    return alignment, ()
+
+
 def _find_parts(names: Sequence[str], unread: Sequence[str]) -> list[str]:
     """Return the tensors beside weights that cannot be read: parts of a packing that is not known,
     and none that the other side lacks."""
     modules = tuple(f"{name.removesuffix('.weight')}." for name in unread)
     return [name for name in names if name.startswith(modules)]
+
+
+def _find_untrained(side: TensorFiles, names: Sequence[str]) -> list[str]:
+    """Return the buffers among names of one side alone in which nothing was trained."""
+    return [name for name in names if is_untrained(name, side.tensors[name].shape)]
+
+
+def _buffers_note(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        count = f"{len(names):,} buffer{'s' if len(names) > 1 else ''}"
+        yield f"{count} of one side alone, in which nothing was trained: first {names[0]}"
 
 
 def _find_stored_otherwise(
