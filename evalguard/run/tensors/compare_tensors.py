@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -29,13 +29,12 @@ from evalguard.core.settings import Value
 from evalguard.core.tensors.channel_factors import ChannelFactors
 from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
 from evalguard.core.tensors.invariants import check_invariant
-from evalguard.core.tensors.name_map import Layout, NameAlignment, NameMap
-from evalguard.core.tensors.name_prefixes import find_name_prefixes
+from evalguard.core.tensors.name_map import Layout, NameAlignment
 from evalguard.core.tensors.noise import NoiseTable
 from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
-from evalguard.core.tensors.untrained_buffers import is_untrained
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.run.tensors.aligned_names import align_names
 from evalguard.run.tensors.duplicates import find_duplicates, name_tied
 from evalguard.run.tensors.likeness import (
     Description,
@@ -43,6 +42,7 @@ from evalguard.run.tensors.likeness import (
     describe_layout_fault,
     find_exchanged,
 )
+from evalguard.run.tensors.lone_tensors import StoredOtherwise, find_stored_otherwise, sort_lone
 from evalguard.run.tensors.rescaling import explain_plain
 from evalguard.run.tensors.resized_pairs import ResizedPair, find_resized
 from evalguard.run.tensors.rotated_pairs import find_rotated
@@ -55,17 +55,14 @@ from evalguard.run.tensors.streaming import (
     sum_pairs,
 )
 from evalguard.run.tensors.tied_heads import TiedHead, find_tied_head
-from evalguard.store.name_map_file import read_name_map
 from evalguard.store.tensor_files import StoredTensor, TensorFiles, open_tensors
-from evalguard.store.tensor_files.gguf_names import map_gguf_names
-from evalguard.store.tensor_files.mlx_names import map_mlx_experts
 from evalguard.store.tensor_files.packed.row_codec import uses_whole_range, with_shown_levels
 
 # Swapped tensors differ by 1.4 times their norm, in names of one shape: looked for above this.
 _UNLIKE = 0.5
 # Of all elements: an importance matrix over nine orders of magnitude cuts 0.5% off, and moves the
 # scales of 9% of the blocks; a scale of half the size cuts off 17%.
-_MOST_PARTS = 3  # of a packing that is not known, that are named
+
 _MOST_CUT, _MOST_SEARCHED = 0.04, 0.2
 _FEW = 16  # damaged rows that are kept by number
 
@@ -117,7 +114,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
     # what damaged scales make of numbers is counted and told
     with ExitStack() as stack, np.errstate(over="ignore", invalid="ignore"):
         sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
-        alignment, prefix_notes = _align(sides[0], sides[1], options.name_map)
+        alignment, notes = align_names(sides[0], sides[1], options.name_map)
         for side in sides:
             _check_elements(side)
         duplicates = (
@@ -127,39 +124,30 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         head = find_tied_head(sides[0], sides[1], alignment, duplicates)
         added = {head.pair.cand} if head is not None and head.added else set()
         deltas = _compare_pairs(sides[0], sides[1], alignment, head, options)
-        otherwise = _find_stored_otherwise(sides[0], sides[1], alignment, options)
-        deltas += otherwise
+        otherwise = find_stored_otherwise(sides[0], sides[1], alignment)
+        deltas += [_unreadable(sides[0], sides[1], one, options) for one in otherwise]
         unread = [delta for delta in deltas if delta.state == "unreadable"]
-        known = {*added, *(delta.name for delta in otherwise)}
-        only = (alignment.base_only, alignment.cand_only)
-        buffers = [_find_untrained(*one) for one in zip(sides, only, strict=True)]
-        parts = [
-            _find_parts(only[0], [delta.name for delta in unread]),
-            _find_parts(only[1], [delta.candidate_name for delta in unread]),
-        ]
-        lacking = [
-            tuple(name for name in names if name not in {*known, *inside, *untrained})
-            for names, inside, untrained in zip(only, parts, buffers, strict=True)
-        ]
+        known = {*added, *(one.name for one in otherwise)}
+        lone = sort_lone(sides[0], sides[1], alignment, unread, known)
         return TensorsReport(
             base=_source(sides[0]),
             candidate=_source(sides[1]),
             deltas=tuple(deltas),
-            base_only=lacking[0],
-            candidate_only=lacking[1],
+            base_only=lone.base,
+            candidate_only=lone.candidate,
             tied=name_tied(alignment, duplicates),
             ignored=(
                 *alignment.ignored,
-                *(name for one in parts for name in one if name not in known),
-                *(name for one in buffers for name in one),
+                *lone.parts,
+                *lone.buffers,
                 *sides[0].activation_scales,
                 *(n for n in sides[1].activation_scales if n not in sides[0].activation_scales),
             ),
             duplicates=duplicates,
             invariants=_check_invariants(options.invariants, deltas),
             caveats=(
-                *prefix_notes,
-                *_buffers_note([name for one in buffers for name in one]),
+                *notes,
+                *lone.notes,
                 *_caveats(sides[0], sides[1], deltas),
             ),
             environment=_environment(),
@@ -169,80 +157,21 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         )
 
 
-def _align(
-    base: TensorFiles, candidate: TensorFiles, name_map: Path | None
-) -> tuple[NameAlignment, tuple[str, ...]]:
-    """Pair the names of both sides, and say what had to be taken off for that.
-
-    Raises:
-        UsageError: the name map cannot be used.
-        EvaluationError: no name belongs to both.
-    """
-    names = _build_name_map(name_map, base, candidate)
-    alignment = names.align(base.tensors, candidate.tensors)
-    if name_map is None:
-        common = len(alignment.pairs)
-        prefixes = find_name_prefixes(base.tensors, candidate.tensors, common)
-        if prefixes is not None:
-            alignment = prefixes.name_map.align(base.tensors, candidate.tensors)
-            return alignment, (prefixes.note,)
-    if not alignment.pairs:
-        raise _nothing_common(base, candidate)
-    return alignment, ()
-
-
-def _find_parts(names: Sequence[str], unread: Sequence[str]) -> list[str]:
-    """Return the tensors beside weights that cannot be read: parts of a packing that is not known,
-    and none that the other side lacks."""
-    modules = tuple(f"{name.removesuffix('.weight')}." for name in unread)
-    return [name for name in names if name.startswith(modules)]
-
-
-def _find_untrained(side: TensorFiles, names: Sequence[str]) -> list[str]:
-    """Return the buffers among names of one side alone in which nothing was trained."""
-    return [name for name in names if is_untrained(name, side.tensors[name].shape)]
-
-
-def _buffers_note(names: Sequence[str]) -> Iterator[str]:
-    if names:
-        count = f"{len(names):,} buffer{'s' if len(names) > 1 else ''}"
-        yield f"{count} of one side alone, in which nothing was trained: first {names[0]}"
-
-
-def _find_stored_otherwise(
-    base: TensorFiles,
-    candidate: TensorFiles,
-    alignment: NameAlignment,
-    options: TensorOptions,
-) -> list[TensorDelta]:
-    """Return the weights that one side lacks while it has tensors under their module that the other
-    lacks: parts of a packing that is not known."""
-    only = (alignment.base_only, alignment.cand_only)
-    found = []
-    for here, (one, other) in enumerate(((base, candidate), (candidate, base))):
-        strange = [name for name in only[1 - here] if not name.endswith((".weight", ".bias"))]
-        for name in only[here]:
-            parts = _find_parts(strange, [name]) if name.endswith(".weight") else []
-            if not parts:
-                continue
-            side = "base" if here else "candidate"
-            tensor = one.tensors[name]
-            pair = StoredPair(
-                name=name,
-                base=tensor,
-                candidate=tensor,
-                layout=Layout(),
-                tolerance=_choose_tolerance(tensor, tensor, options),
-            )
-            fault = (
-                f"{side}, {other.tensors[parts[0]].file}: in its place stand "
-                f"{', '.join(parts[:_MOST_PARTS])}{' ...' if len(parts) > _MOST_PARTS else ''}, "
-                "packed in a way that evalguard does not know"
-            )
-            empty = SideCounts(dtype="", shape=())
-            delta = replace(_unsummed(pair), state="unreadable", fault=fault)
-            found.append(replace(delta, base=empty) if here else replace(delta, candidate=empty))
-    return found
+def _unreadable(
+    base: TensorFiles, candidate: TensorFiles, one: StoredOtherwise, options: TensorOptions
+) -> TensorDelta:
+    """Return the delta of a weight that one side stores in parts that are not known."""
+    tensor = (candidate if one.of_base else base).tensors[one.name]
+    pair = StoredPair(
+        name=one.name,
+        base=tensor,
+        candidate=tensor,
+        layout=Layout(),
+        tolerance=_choose_tolerance(tensor, tensor, options),
+    )
+    delta = replace(_unsummed(pair), state="unreadable", fault=one.fault)
+    empty = SideCounts(dtype="", shape=())
+    return replace(delta, base=empty) if one.of_base else replace(delta, candidate=empty)
 
 
 def _check_elements(side: TensorFiles) -> None:
@@ -252,41 +181,6 @@ def _check_elements(side: TensorFiles) -> None:
             f"{side.name} holds no element: the shape of every tensor has a 0",
             hint="shards that were not gathered before they were saved (ZeRO-3) are empty",
         )
-
-
-def _build_name_map(path: Path | None, base: TensorFiles, candidate: TensorFiles) -> NameMap:
-    """Return the user's map, or what the forms of the files say."""
-    if path is not None:
-        return read_name_map(path)
-    if candidate.kind == "gguf" and base.kind != "gguf":
-        return map_gguf_names(
-            base.tensors, candidate.tensors, candidate.metadata, gguf_is_base=False
-        )
-    if base.kind == "gguf" and candidate.kind != "gguf":
-        return map_gguf_names(candidate.tensors, base.tensors, base.metadata, gguf_is_base=True)
-    if len(base.tensors) == len(candidate.tensors) == 1:
-        return _pair_single(next(iter(base.tensors)), next(iter(candidate.tensors)))
-    return map_mlx_experts(candidate.tensors)
-
-
-def _pair_single(base: str, candidate: str) -> NameMap:
-    """Two files of one tensor each are about that tensor, whatever they call it."""
-    from evalguard.core.tensors.name_map import NameRule
-
-    wild = {"*", "?"} & {*base, *candidate}
-    return NameMap() if wild else NameMap(rules=(NameRule(base=base, cand=candidate),))
-
-
-def _nothing_common(base: TensorFiles, candidate: TensorFiles) -> EvaluationError:
-    examples = [sorted(side.tensors)[len(side.tensors) // 2] for side in (base, candidate)]
-    models = [side.architecture for side in (base, candidate)]
-    other = f" ({models[0]} and {models[1]})" if all(models) and models[0] != models[1] else ""
-    return EvaluationError(
-        f"{base.name} and {candidate.name} have no tensor name in common{other}: the base has "
-        f"{len(base.tensors):,} such as {examples[0]}, the candidate {len(candidate.tensors):,} "
-        f"such as {examples[1]}",
-        hint="say with --map FILE which names belong together; docs/tensors.md has the format",
-    )
 
 
 def _compare_pairs(
