@@ -62,7 +62,6 @@ from evalguard.store.tensor_files.packed.row_codec import uses_whole_range, with
 _UNLIKE = 0.5
 # Of all elements: an importance matrix over nine orders of magnitude cuts 0.5% off, and moves the
 # scales of 9% of the blocks; a scale of half the size cuts off 17%.
-
 _MOST_CUT, _MOST_SEARCHED = 0.04, 0.2
 _FEW = 16  # damaged rows that are kept by number
 
