@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import save_t5, save_tokenizer
@@ -14,6 +16,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.errors import UsageError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.tracing.model_trace import trace_models
 from evalguard.run.loading.load_scorer import load_scorer
@@ -86,6 +89,30 @@ def test_of_a_prompt_the_decoder_reads_where_it_begins(tmp_path: Path) -> None:
     assert side.encode is not None
     inputs, _ = side.encode(request("generate_until", "mara came", {"until": ["."]}))
     assert inputs["decoder_input_ids"].tolist() == [[0]]
+
+
+def test_of_a_long_text_the_first_window_is_traced(tmp_path: Path) -> None:
+    folder = save_bart(tmp_path / "model")
+    side = opened(folder, tmp_path)
+    assert side.encode is not None
+    text = " ".join(["mara came early"] * 40)
+    inputs, was_cut = side.encode(request("loglikelihood_rolling", text))
+    assert was_cut
+    assert inputs["decoder_input_ids"].shape == (1, side.max_length)
+    first, _ = side.encode(request("loglikelihood_rolling", text[:60]))
+    begins = first["decoder_input_ids"][0, :8]
+    assert np.array_equal(inputs["decoder_input_ids"][0, :8], begins)
+
+
+def test_a_decoder_that_says_no_first_token_is_refused(tmp_path: Path) -> None:
+    folder = save_bart(tmp_path / "model")
+    for name in ("config.json", "generation_config.json"):
+        told = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**told, "decoder_start_token_id": None}))
+    side = opened(folder, tmp_path)
+    assert side.encode is not None
+    with pytest.raises(UsageError, match="does not say with which token its decoder begins"):
+        side.encode(request("generate_until", "mara came", {"until": ["."]}))
 
 
 def faults(model: Any) -> dict[str, tuple[str, Any]]:

@@ -192,9 +192,11 @@ def _open_language_model(
 
     def encode_for_decoder(request: Request) -> tuple[ModelInputs, bool]:
         before, scored = scorer.encode_halves(request)
-        longest = description.max_length or len(before)
-        decoder = _decoder_ids(scorer.module, scored)
-        return {**token_inputs(before[-longest:]), **decoder}, len(before) > longest
+        longest = description.max_length or max(len(before), len(scored))
+        whole = request.kind == "loglikelihood_rolling"  # of which the first window is traced
+        decoder = _decoder_ids(scorer.module, scored[:longest] if whole else scored[-longest:])
+        cut = max(len(before), len(scored)) > longest
+        return {**token_inputs(before[-longest:]), **decoder}, cut
 
     if getattr(getattr(scorer.module, "config", None), "is_encoder_decoder", False):
         encode = encode_for_decoder
@@ -216,15 +218,26 @@ def _open_language_model(
 
 
 def _decoder_ids(module: Any, scored: Sequence[int]) -> ModelInputs:
-    """What a decoder reads to score tokens, by the rule of its class; to generate, the first."""
+    """What a decoder reads to score tokens, by the rule of its class; to generate, the first.
+
+    Raises:
+        UsageError: nothing says with which token it begins.
+    """
     import torch
 
-    if scored:
-        labels = torch.tensor([list(scored)])
-        ids = module.prepare_decoder_input_ids_from_labels(labels=labels).tolist()
-    else:
-        ids = [[module.generation_config.decoder_start_token_id]]
-    return {"decoder_input_ids": np.asarray(ids, dtype=np.int64)}
+    shift = getattr(module, "prepare_decoder_input_ids_from_labels", None)
+    if scored and shift is not None:
+        ids = shift(labels=torch.tensor([list(scored)])).tolist()
+        return {"decoder_input_ids": np.asarray(ids, dtype=np.int64)}
+    told = (getattr(module, "generation_config", None), module.config)
+    starts = [getattr(one, "decoder_start_token_id", None) for one in told]
+    start = next((one for one in starts if one is not None), None)
+    if start is None:
+        raise UsageError(
+            f"{type(module).__name__} does not say with which token its decoder begins",
+            hint="--inputs FILE gives input_ids and decoder_input_ids",
+        )
+    return {"decoder_input_ids": np.asarray([[start, *scored[:-1]]], dtype=np.int64)}
 
 
 def _padding_locator(
