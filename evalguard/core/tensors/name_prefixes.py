@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from evalguard.core.tensors.name_map import NameMap, NameRule
 
 _MOST = 4  # modules in front
+# What more names end with, as "w1.weight" of all experts, says nothing of what stands in front; all
+# of them beside one another would take the square of their number.
+_MOST_ALIKE = 16
 _LEAST_SHARE = 0.5  # of the names of the side that has fewer
 
 
@@ -54,7 +57,9 @@ def find_name_prefixes(
     found: Counter[tuple[str, str]] = Counter()
     for name in candidate:
         for front, rest in _split(name):
-            found.update((other, front) for other in by_rest.get(rest, ()) if _fit(other, front))
+            fronts = by_rest.get(rest, ())
+            if len(fronts) <= _MOST_ALIKE:
+                found.update((other, front) for other in fronts if _fit(other, front))
     if not found:
         return None
     # of those by which as many agree the shortest: longer ones hold modules of the names themselves

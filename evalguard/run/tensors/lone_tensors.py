@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -69,9 +70,12 @@ def find_stored_otherwise(
 
 
 def _find_parts_of(here: Sequence[str], there: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    strange = [name for name in there if not name.endswith((".weight", ".bias"))]
+    inside: dict[str, list[str]] = defaultdict(list)
+    for one in there:
+        for module in () if one.endswith((".weight", ".bias")) else _modules(one):
+            inside[module].append(one)
     for name in here:
-        parts = _beside(strange, [name]) if name.endswith(".weight") else []
+        parts = inside.get(name.removesuffix(".weight")) if name.endswith(".weight") else None
         if parts:
             yield name, parts
 
@@ -106,13 +110,12 @@ def sort_lone(
         [name for name in names if is_untrained(name, side.tensors[name].shape)]
         for side, names in zip((base, candidate), only, strict=True)
     ]
-    lacking = [
-        tuple(name for name in names if name not in {*known, *inside, *untrained})
-        for names, inside, untrained in zip(only, parts, buffers, strict=True)
-    ]
+    of_base, of_candidate = (  # which nobody lacks
+        {*known, *inside, *untrained} for inside, untrained in zip(parts, buffers, strict=True)
+    )
     return LoneTensors(
-        base=lacking[0],
-        candidate=lacking[1],
+        base=tuple(name for name in only[0] if name not in of_base),
+        candidate=tuple(name for name in only[1] if name not in of_candidate),
         parts=tuple(name for one in parts for name in one if name not in known),
         buffers=tuple(name for one in buffers for name in one),
     )
@@ -120,5 +123,10 @@ def sort_lone(
 
 def _beside(names: Sequence[str], weights: Sequence[str]) -> list[str]:
     """Return the names inside the modules of some weights."""
-    modules = tuple(f"{name.removesuffix('.weight')}." for name in weights)
-    return [name for name in names if name.startswith(modules)]
+    wanted = {name.removesuffix(".weight") for name in weights}
+    return [name for name in names if not wanted.isdisjoint(_modules(name))]
+
+
+def _modules(name: str) -> Iterator[str]:
+    """Yield the modules that a tensor is in, from the outermost: "a" and "a.b" of "a.b.c"."""
+    return (name[:at] for at, letter in enumerate(name) if letter == ".")
