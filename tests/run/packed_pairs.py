@@ -79,14 +79,19 @@ def pack_words(codes: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy((grid << shifts).sum(axis=1, dtype=np.uint32).view(np.int32))
 
 
+def fit_groups(weight: torch.Tensor, least: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scale and the zero point of each group, (rows, groups), for codes of 4 bits."""
+    groups = weight.reshape(ROWS, -1, GROUP)
+    high, low = groups.amax(2).clamp(min=0), groups.amin(2).clamp(max=0)
+    scale = ((high - low) / 15).half().float()
+    return scale, (-low / scale).round().clamp(least, 15)
+
+
 def pack_gptq(weight: torch.Tensor, order: torch.Tensor | None = None) -> Tensors:
     inputs = torch.arange(COLUMNS) if order is None else order
     index = torch.empty(COLUMNS, dtype=torch.int64)
     index[inputs] = torch.arange(COLUMNS) // GROUP
-    groups = weight[:, inputs].reshape(ROWS, -1, GROUP)
-    high, low = groups.amax(2).clamp(min=0), groups.amin(2).clamp(max=0)
-    scale = ((high - low) / 15).half().float()
-    zero = (-low / scale).round().clamp(1, 15)
+    scale, zero = fit_groups(weight[:, inputs], least=1)
     codes = (weight / scale[:, index]).round() + zero[:, index]
     return {
         f"{UP}.qweight": pack_words(codes.clamp(0, 15).T.contiguous()),
@@ -103,9 +108,7 @@ def pack_act_order(weight: torch.Tensor) -> Tensors:
 def pack_awq(weight: torch.Tensor) -> Tensors:
     """As GPTQ's, but along the outputs, of which a word has 0, 2, 4, 6, 1, 3, 5 and 7."""
     groups = weight.reshape(ROWS, -1, GROUP)
-    high, low = groups.amax(2).clamp(min=0), groups.amin(2).clamp(max=0)
-    scale = ((high - low) / 15).half().float()
-    zero = (-low / scale).round().clamp(0, 15)
+    scale, zero = fit_groups(weight, least=0)
     codes = ((groups / scale[..., None]).round() + zero[..., None]).clamp(0, 15)
     order = torch.arange(ROWS).reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(-1)
     return {

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from read_versions import forget_versions
 
 import evalguard
 from evalguard.core.scorer import Scorer
@@ -153,11 +154,6 @@ def afresh() -> Iterator[None]:
     finally:
         sys.path[:] = before
         forget_versions()
-
-
-def forget_versions() -> None:
-    for read_once in (identity.package_versions, identity.kernel_versions):
-        read_once.cache_clear()
 
 
 def make_world(folder: Path, llama: Path) -> World:

@@ -24,19 +24,13 @@ from changed_switches import SWITCHED
 from changed_tasks import DATA
 from changed_weights import WEIGHTS
 from changed_worlds import Answers, answer, answer_afresh, write_world
+from read_versions import forget_versions
 from world_changes import Case
 
 from evalguard.core.settings import Variant
-from evalguard.models import identity
 from evalguard.run.loading.loaded_files import digest_weights
 
 pytestmark = pytest.mark.slow
-
-
-def forget_what_was_read() -> None:
-    """Nothing that this process read before counts, nor in the tests after this one."""
-    for read_once in (identity.package_versions, identity.kernel_versions):
-        read_once.cache_clear()
 
 
 @contextmanager
@@ -48,7 +42,7 @@ def switches_as_before() -> Iterator[None]:
     try:
         yield
     finally:
-        forget_what_was_read()
+        forget_versions()
         torch.use_deterministic_algorithms(deterministic)
         torch.set_float32_matmul_precision(precision)
         torch.backends.mkldnn.enabled = mkldnn  # type: ignore[assignment]
@@ -59,8 +53,8 @@ CASES = {name: case for table in TABLES for name, case in table.items()}
 
 
 def ask(case: Case, folder: Path, cache: Path, given: Mapping[str, Any], env: Any) -> Answers:
-    """The answers now."""
-    forget_what_was_read()
+    """The answers now; nothing that this process read before counts."""
+    forget_versions()
     for name in ("beside", "factor", "hook"):
         sys.modules.pop(name, None)
     if not case.afresh:
