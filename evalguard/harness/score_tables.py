@@ -56,6 +56,7 @@ class TaskScores:
         not_compared: every other metric of the task, with the reason.
         fields: texts and whole numbers of the documents, which may say what they share.
         samples: one row per document, ready to be stored as columns (see ``sample_rows.sample``).
+        longest: most tokens of a text, with what was written to it; 0 where any is not known.
     """
 
     task: str
@@ -63,6 +64,7 @@ class TaskScores:
     not_compared: tuple[NotCompared, ...]
     samples: Rows
     fields: DocumentFields = field(default_factory=DocumentFields)
+    longest: int = 0
 
 
 def score_tables(
@@ -121,7 +123,18 @@ def score_tables(
         not_compared=tuple(left_out),
         samples=samples,
         fields=task_requests.fields,
+        longest=_longest(responses),
     )
+
+
+def _longest(responses: Sequence[Response]) -> int:
+    found = 0
+    for one in responses:
+        written = 0 if one.generated is None else len(one.generated.ids)
+        if one.n_tokens == 0 or (one.text is not None and one.generated is None):
+            return 0
+        found = max(found, one.n_tokens + written)
+    return found
 
 
 def _table(

@@ -46,12 +46,20 @@ from evalguard.run.scoring.prompt_differences import (
     find_other_prompts,
 )
 from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.scoring.side_differences import find_side_differences
+from evalguard.run.scoring.side_differences import (
+    SideDifference,
+    compare_sides,
+    find_side_differences,
+)
 from evalguard.run.scoring.spread_losses import find_spread_losses
 from evalguard.run.scoring.task_distributions import (
     compare_task_distributions,
     estimate_task_kl,
     find_moved_distributions,
+)
+from evalguard.run.scoring.untested_differences import (
+    find_untested_differences,
+    note_unreached_window,
 )
 from evalguard.run.stored_run import describe_differences
 from evalguard.run.table_comparisons import compare_by_document, drop_incomparable, split_comparable
@@ -78,7 +86,12 @@ def build_report(
         base.description,
         options,
     )
-    more = (*judgement.notes, *held.notes)
+    differences = compare_sides(
+        (base.identity, candidate.identity),
+        (base.description, candidate.description),
+        (base.declared, candidate.declared),
+    )
+    more = (*judgement.notes, *held.notes, *note_unreached_window(differences, scored))
     generations = judgement.generations
     return CompareReport(
         base=base.identity,
@@ -100,7 +113,7 @@ def build_report(
         findings=(
             *broken_findings(judgement.broken_documents),
             *(_find_unjudged(scored, choices.gate) if held.comparisons else ()),
-            *_findings(base, candidate, held.comparisons, held.distributions, gate),
+            *_findings(scored, differences, held.comparisons, held.distributions, gate),
             *judgement.findings,
             *find_missing_answers(generations, (base.tables, candidate.tables)),
             *find_stops(generations),
@@ -114,13 +127,14 @@ def build_report(
 
 
 def _findings(
-    base: ScoredSide,
-    candidate: ScoredSide,
+    scored: tuple[ScoredSide, ScoredSide],
+    differences: Sequence[SideDifference],
     comparisons: Sequence[Comparison],
     distributions: Sequence[DistributionComparison],
     gate: GateResult,
 ) -> tuple[Finding, ...]:
     """What every reader must see beside the verdict, the gravest first."""
+    base, candidate = scored
     names = (base.identity.name, candidate.identity.name)
     rows = {task: of.samples for task, of in base.samples.items()}
     vocabulary = 0 if base.description is None else base.description.vocabulary_size
@@ -132,11 +146,8 @@ def _findings(
         *join_failing_answers((*base.findings, *more)),
         *find_insensitive_tasks(comparisons, rows, vocabulary=vocabulary),
         *find_unexpected_scores(base.tables, candidate.tables, comparisons),
-        *find_side_differences(
-            (base.identity, candidate.identity),
-            (base.description, candidate.description),
-            (base.declared, candidate.declared),
-        ),
+        *find_side_differences(differences),
+        *find_untested_differences(differences, scored),
         *_model_findings(base),
         *_model_findings(candidate),
         *_making_findings(base, candidate),

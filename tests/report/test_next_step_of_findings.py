@@ -85,6 +85,21 @@ def test_tasks_that_show_little_ask_for_another_one() -> None:
     assert derive_meaning(passed(other)).next_step == "nothing to do"
 
 
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ({"longer": ("sliding_window",), "tokens": 4096, "generated": ("eos_token_id",)},
+         "to test sliding_window, score texts of more than 4,096 tokens"),
+        ({"longer": (), "tokens": None, "generated": ("eos_token_id",)},
+         "to test how texts end, score a task that generates them"),
+        ({"longer": (), "tokens": None, "generated": (), "chat": ("chat template",)},
+         "nothing to do"),
+    ],
+)  # fmt: skip
+def test_what_is_untested_says_which_texts_would_test_it(values: Any, step: str) -> None:
+    assert derive_meaning(passed(of("untested_differences", values=values))).next_step == step
+
+
 def test_of_some_metrics_that_show_little_the_first_is_named() -> None:
     about = comparison(bit_identical=True, **UNCHANGED)
     figure = dataclasses.replace(about, metric="valid_json", filter="text", base=0.0)

@@ -15,6 +15,7 @@ from typing import Literal
 # stops_left_in         texts of one side alone end in the task's stop sequences
 # prompts_differ        how prompts differ that are declared to
 # sides_differ          configs, tokenizers or code of the two models
+# untested_differences  what differs so, and these documents cannot show
 # padding_changes       a model answers otherwise in a padded batch
 # task_shows_little     the base is near chance, so that the task cannot show a drift
 # distributions_unknown they were not compared, though both models show them
@@ -41,6 +42,7 @@ FindingKind = Literal[
     "stops_left_in",
     "prompts_differ",
     "sides_differ",
+    "untested_differences",
     "padding_changes",
     "task_shows_little",
     "distributions_unknown",

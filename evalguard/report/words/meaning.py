@@ -320,6 +320,20 @@ def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
             return f"{other}: this one can hardly fail", ""
         more = f" and {len(dull) - 1} more" if len(dull) > 1 else ""
         return f"to see a loss of {full_label(dull[0])}{more}, {other}", ""
+    return _step_of_untested(report)
+
+
+def _step_of_untested(report: CompareReport) -> tuple[str, str] | None:
+    """Which texts would test what the two models hold otherwise; None where all is tested."""
+    told = next((one for one in report.findings if one.kind == "untested_differences"), None)
+    if told is None:
+        return None
+    tokens, longer = told.values.get("tokens"), told.values.get("longer")
+    if isinstance(tokens, int) and isinstance(longer, tuple) and longer:
+        more = rounding.format_count(tokens)
+        return f"to test {printable(str(longer[0]))}, score texts of more than {more} tokens", ""
+    if told.values.get("generated"):
+        return "to test how texts end, score a task that generates them", ""
     return None
 
 

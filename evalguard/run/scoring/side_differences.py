@@ -52,12 +52,12 @@ class SideDifference:
         return self.said or f"{self.name} {_shown(self.base)} -> {_shown(self.candidate)}"
 
 
-def find_side_differences(
+def compare_sides(
     sides: tuple[RunIdentity, RunIdentity],
     models: tuple[ModelDescription | None, ModelDescription | None],
     declared: tuple[Sequence[HeldValue], Sequence[HeldValue]] = ((), ()),
-) -> tuple[Finding, ...]:
-    """Say in which configs, tokenizers, code and settings two models differ; () if in none.
+) -> tuple[SideDifference, ...]:
+    """List in which configs, tokenizers, code and settings two models differ, weightiest first.
 
     Args:
         sides, models: of base and candidate; None for a finished run, which shows none of it.
@@ -67,7 +67,11 @@ def find_side_differences(
     if base is None or candidate is None:
         return ()
     found = [*compare_models(base, candidate), *_declared(models, declared)]
-    found += _settings(sides, found)
+    return (*found, *_settings(sides, found))
+
+
+def find_side_differences(found: Sequence[SideDifference]) -> tuple[Finding, ...]:
+    """Say in which configs, tokenizers, code and settings two models differ; () if in none."""
     if not found:
         return ()
     values: dict[str, FindingValue] = {
