@@ -59,7 +59,7 @@ from evalguard.run.scoring.task_distributions import (
 )
 from evalguard.run.scoring.untested_differences import (
     find_untested_differences,
-    note_unreached_window,
+    note_untested_code,
 )
 from evalguard.run.stored_run import describe_differences
 from evalguard.run.table_comparisons import compare_by_document, drop_incomparable, split_comparable
@@ -91,7 +91,7 @@ def build_report(
         (base.description, candidate.description),
         (base.declared, candidate.declared),
     )
-    more = (*judgement.notes, *held.notes, *note_unreached_window(differences, scored))
+    more = (*judgement.notes, *held.notes, *note_untested_code(differences, scored))
     generations = judgement.generations
     return CompareReport(
         base=base.identity,

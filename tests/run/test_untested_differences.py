@@ -21,7 +21,7 @@ from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.scoring.side_differences import compare_sides
 from evalguard.run.scoring.untested_differences import (
     find_untested_differences,
-    note_unreached_window,
+    note_untested_code,
 )
 
 SCORED = ({"doc_id": 0, "text": [None]},)
@@ -189,15 +189,16 @@ def test_a_window_is_untested_exactly_up_to_its_length(window: int, longest: int
     assert (found(base, port) is not None) == (longest <= window)
 
 
-def test_other_code_is_noted_not_to_be_tested_beyond_the_window_of_the_base() -> None:
+def test_what_other_code_is_not_asked_for_is_noted() -> None:
     base, own = side(WINDOW), side(WINDOW, code={**CODE, "class": "PortForCausalLM"})
     other = replace(own, description=ModelDescription(model_type="gguf"))
     for port in (own, other):
-        (note,) = note_unreached_window(differences(base, port), (base, port))
-        assert "256 tokens; the longest has 31" in note
-        long = replace(base, samples=side(WINDOW, longest=257).samples)
-        assert note_unreached_window(differences(long, port), (long, port)) == ()
-    assert note_unreached_window(differences(base, base), (base, base)) == ()
+        window, steps = note_untested_code(differences(base, port), (base, port))
+        assert "256 tokens; the longest has 31" in window
+        assert steps.startswith("no text is generated")
+        long = side(WINDOW, longest=257, rows=WRITTEN)
+        assert note_untested_code(differences(long, port), (long, port)) == ()
+    assert note_untested_code(differences(base, base), (base, base)) == ()
 
 
 def test_answers_say_how_long_the_longest_text_was(score: Score, models: dict[str, Path]) -> None:

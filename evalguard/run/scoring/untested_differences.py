@@ -58,8 +58,8 @@ def find_untested_differences(
     if not untested:
         return ()
     by_reason: dict[str, list[str]] = {}
-    for name, one in untested.items():
-        by_reason.setdefault(one.why, []).append(name)
+    for name, of in untested.items():
+        by_reason.setdefault(of.why, []).append(name)
     named = "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
     values: dict[str, FindingValue] = {
         need: tuple(name for name, one in untested.items() if one.need == need)
@@ -70,22 +70,28 @@ def find_untested_differences(
     return (Finding(kind="untested_differences", text=f"not tested here: {named}", values=values),)
 
 
-def note_unreached_window(
+def note_untested_code(
     found: Sequence[SideDifference], scored: tuple[ScoredSide, ScoredSide]
 ) -> tuple[str, ...]:
-    """Say that no text reaches the base's attention window, where other code is to have it too."""
+    """Say what other code than the base's is to do too, and is not asked for by these documents."""
     differ = {one.name for one in found}
-    if differ & _WINDOWS or not differ & {"class", "model type"}:
+    if not differ & {"class", "model type"}:
         return ()
+    notes = []
     longest = read_longest(scored)
-    windows = {tokens for path, tokens in _windows(_config(scored[0])) if 0 < longest <= tokens}
-    if not windows:
-        return ()
-    return (
-        f"no text is longer than the base's attention window ({format_count(min(windows))} "
-        f"tokens; the longest has {format_count(longest)}): how the candidate reads longer ones is "
-        "not tested",
-    )
+    windows = [] if differ & _WINDOWS else list(_windows(_config(scored[0])))
+    if windows and 0 < longest <= min(windows):
+        notes.append(
+            f"no text is longer than the base's attention window ({format_count(min(windows))} "
+            f"tokens; the longest has {format_count(longest)}): how the candidate's code reads "
+            "longer ones is not tested"
+        )
+    if not any(map(_generates, scored)):
+        notes.append(
+            "no text is generated: what the candidate's code does token by token, with a cache, is "
+            "not tested"
+        )
+    return tuple(notes)
 
 
 def read_longest(scored: tuple[ScoredSide, ScoredSide]) -> int:
@@ -136,7 +142,7 @@ def _limits(
     if name in _WINDOWS:
         yield from _numbers(one.base, one.candidate)
     elif name in _OF_WINDOWS:
-        yield from (tokens for config in configs for _, tokens in _windows(config))
+        yield from (tokens for config in configs for tokens in _windows(config))
     elif name in _POSITIONS and _rope_kinds(configs) <= _DEFAULT_ROPE | _ROPE_BY_LENGTH:
         yield from _numbers(one.base, one.candidate)
     elif name in _ROPE and "rope" in one.path:
@@ -147,10 +153,10 @@ def _limits(
         yield from _trained_lengths(configs, "original_max_position_embeddings")
 
 
-def _windows(config: Mapping[str, Value]) -> Iterator[tuple[str, int]]:
+def _windows(config: Mapping[str, Value]) -> Iterator[int]:
     for path, value in config.items():
         if path.rpartition(".")[2] in _WINDOWS:
-            yield from ((path, tokens) for tokens in _numbers(value))
+            yield from _numbers(value)
 
 
 def _rope_kinds(configs: Sequence[Mapping[str, Value]]) -> set[Value]:
