@@ -45,6 +45,7 @@ from evalguard.run.scoring.prompt_differences import (
     find_declared_differences,
     find_other_prompts,
 )
+from evalguard.run.scoring.same_model import find_same_model
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.scoring.side_differences import (
     SideDifference,
@@ -86,11 +87,9 @@ def build_report(
         base.description,
         options,
     )
-    differences = compare_sides(
-        (base.identity, candidate.identity),
-        (base.description, candidate.description),
-        (base.declared, candidate.declared),
-    )
+    sides = base.identity, candidate.identity
+    models = base.description, candidate.description
+    differences = compare_sides(sides, models, (base.declared, candidate.declared))
     more = (*judgement.notes, *held.notes, *note_untested_code(differences, scored))
     generations = judgement.generations
     return CompareReport(
@@ -111,6 +110,7 @@ def build_report(
         environment=read_environments(base.environment, candidate.environment),
         not_compared=_uncompared(base, candidate, judgement),
         findings=(
+            *find_same_model(sides, models),
             *broken_findings(judgement.broken_documents),
             *(_find_unjudged(scored, choices.gate) if held.comparisons else ()),
             *_findings(scored, differences, held.comparisons, held.distributions, gate),

@@ -85,6 +85,11 @@ def test_tasks_that_show_little_ask_for_another_one() -> None:
     assert derive_meaning(passed(other)).next_step == "nothing to do"
 
 
+def test_a_model_that_was_compared_with_itself_is_to_be_replaced() -> None:
+    said = derive_meaning(passed(of("same_model"), of("padding_changes")))
+    assert "this one is the base" in said.next_step
+
+
 @pytest.mark.parametrize(
     ("values", "step"),
     [

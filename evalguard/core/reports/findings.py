@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+# same_model            base and candidate are one
 # broken_documents      the candidate gives documents far less than chance
 # loss_is_spread        how many documents carry half of a loss of answers
 # first_answers_fail    most of a model's first answers to a task are cut, empty or hold no answer
@@ -33,6 +34,7 @@ from typing import Literal
 # rounded_base          the base's log-probabilities are a llama.cpp logits file's, of 16 bits
 # not_stored            what could not be written or kept, and why
 FindingKind = Literal[
+    "same_model",
     "broken_documents",
     "loss_is_spread",
     "first_answers_fail",

@@ -300,6 +300,8 @@ def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
     """What to do where nothing fell and something was found all the same; None: nothing was."""
     kinds = {one.kind for one in report.findings}
     inside = trace_command(report)
+    if "same_model" in kinds:
+        return "name what the conversion made as the candidate: this one is the base", ""
     if "padding_changes" in kinds:
         if inside:
             return "to see where in the model padding enters", inside
