@@ -110,7 +110,7 @@ def build_report(
         environment=read_environments(base.environment, candidate.environment),
         not_compared=_uncompared(base, candidate, judgement),
         findings=(
-            *find_same_model(sides, models),
+            *find_same_model(scored),
             *broken_findings(judgement.broken_documents),
             *(_find_unjudged(scored, choices.gate) if held.comparisons else ()),
             *_findings(scored, differences, held.comparisons, held.distributions, gate),

@@ -86,8 +86,10 @@ def test_tasks_that_show_little_ask_for_another_one() -> None:
 
 
 def test_a_model_that_was_compared_with_itself_is_to_be_replaced() -> None:
-    said = derive_meaning(passed(of("same_model"), of("padding_changes")))
-    assert "this one is the base" in said.next_step
+    proved = of("same_model", values={"proved": True})
+    assert "this one is the base" in derive_meaning(passed(proved, of("padding_changes"))).next_step
+    recorded = of("same_model", values={"proved": False})
+    assert derive_meaning(passed(recorded)).next_step == "nothing to do"
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from scored_models import Score, source
+from scored_models import Score
 
+from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.scorer import ModelDescription
-from evalguard.run.run_identities import identify_model
+from evalguard.harness.finished_runs.origin import RunOrigin
 from evalguard.run.scoring.same_model import find_same_model
+from evalguard.run.scoring.scored_side import ScoredSide
 
 
 @pytest.fixture
@@ -24,30 +27,40 @@ def described(score: Score, models: dict[str, Path]) -> dict[str, ModelDescripti
     return {name: found[name].description for name in names}
 
 
-def kinds(models: dict[str, Path], base: ModelDescription, other: ModelDescription) -> list[str]:
-    sides = (
-        identify_model(source(models, "llama"), base),
-        identify_model(source(models, "llama"), other),
-    )
-    return [one.kind for one in find_same_model(sides, (base, other))]
+def side(description: ModelDescription | None, **about: Any) -> ScoredSide:
+    identity = RunIdentity(name="one", digest="1")
+    return ScoredSide(identity=identity, tables=(), description=description, **about)
+
+
+def proved(base: ModelDescription | None, other: ModelDescription | None) -> list[object]:
+    return [one.values["proved"] for one in find_same_model((side(base), side(other)))]
 
 
 def test_a_copy_is_the_same_model_and_other_weights_are_not(
-    described: dict[str, ModelDescription], models: dict[str, Path]
+    described: dict[str, ModelDescription],
 ) -> None:
     base = described["llama"]
-    assert kinds(models, base, described["copy"]) == ["same_model"]
-    assert kinds(models, base, described["other"]) == []
+    assert proved(base, described["copy"]) == [True]
+    assert proved(base, described["other"]) == []
 
 
 def test_nothing_is_said_where_a_model_cannot_be_proved(
-    described: dict[str, ModelDescription], models: dict[str, Path]
+    described: dict[str, ModelDescription],
 ) -> None:
     base = described["llama"]
     unproved = replace(base, identity=None)
     served = replace(base, identity={**(base.identity or {}), "served": "llama"})
-    assert kinds(models, unproved, unproved) == []
-    assert kinds(models, base, unproved) == []
-    assert kinds(models, served, served) == []
-    sides = identify_model(source(models, "llama"), base)
-    assert find_same_model((sides, sides), (base, None)) == ()
+    assert proved(unproved, unproved) == proved(base, unproved) == proved(base, None) == []
+    assert proved(served, served) == []
+
+
+def test_finished_runs_are_of_the_model_that_they_record() -> None:
+    one = RunOrigin(name="llama", model={"model": "hf", "model_args: pretrained": "./llama"})
+    other = RunOrigin(name="llama", model={**one.model, "model_args: dtype": "bfloat16"})
+    unknown = RunOrigin(name="llama")
+    told = [
+        [found.values["proved"] for found in find_same_model((side(None, origin=one), second))]
+        for second in (side(None, origin=of) for of in (one, other, unknown, None))
+    ]
+    assert told == [[False], [], [], []]
+    assert find_same_model((side(None, origin=unknown), side(None, origin=unknown))) == ()

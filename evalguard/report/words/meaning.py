@@ -300,7 +300,7 @@ def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
     """What to do where nothing fell and something was found all the same; None: nothing was."""
     kinds = {one.kind for one in report.findings}
     inside = trace_command(report)
-    if "same_model" in kinds:
+    if any(one.kind == "same_model" and one.values.get("proved") for one in report.findings):
         return "name what the conversion made as the candidate: this one is the base", ""
     if "padding_changes" in kinds:
         if inside:

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription
+from evalguard.harness.finished_runs.origin import RunOrigin
+from evalguard.run.scoring.scored_side import ScoredSide
 
 
-def find_same_model(
-    sides: tuple[RunIdentity, RunIdentity],
-    models: tuple[ModelDescription | None, ModelDescription | None],
-) -> tuple[Finding, ...]:
-    """Say that both sides are the same model; () where they differ, or it cannot be proved.
+def find_same_model(scored: tuple[ScoredSide, ScoredSide]) -> tuple[Finding, ...]:
+    """Say that both sides are the same model; () where they differ, or it is not known.
 
     A folder that is named twice, and a conversion that wrote the original again, pass like a
     lossless one. What proves it is the identity by which scores are kept: all that can change one.
-    Of a server it rests on what the user vouches for, and proves nothing.
-
-    Args:
-        sides, models: of base and candidate; None for a finished run.
+    Finished lm-eval runs record a model by its name and arguments; what stood there may have
+    changed between them. Of a server it rests on what the user vouches for, and nothing is said.
     """
-    base, candidate = models
+    base, candidate = scored
+    if _is_proved(base.description, candidate.description):
+        text = "base and candidate are one model: the same weights, configuration and code"
+    elif _is_recorded(base.origin, candidate.origin):
+        text = "both runs record the same model, with the same arguments"
+    else:
+        return ()
+    proved = base.description is not None
+    return (Finding(kind="same_model", text=text, values={"proved": proved}),)
+
+
+def _is_proved(base: ModelDescription | None, candidate: ModelDescription | None) -> bool:
     if base is None or candidate is None or base.identity is None:
-        return ()
-    if base.identity != candidate.identity or base.identity.get("served"):
-        return ()
-    text = "base and candidate are one model: the same weights, configuration and code"
-    return (Finding(kind="same_model", text=text, values={"digest": sides[0].digest}),)
+        return False
+    return base.identity == candidate.identity and not base.identity.get("served")
+
+
+def _is_recorded(base: RunOrigin | None, candidate: RunOrigin | None) -> bool:
+    return base is not None and candidate is not None and base.model == candidate.model != {}
