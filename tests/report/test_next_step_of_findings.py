@@ -95,11 +95,11 @@ def test_a_model_that_was_compared_with_itself_is_to_be_replaced() -> None:
 @pytest.mark.parametrize(
     ("values", "step"),
     [
-        ({"longer": ("sliding_window",), "tokens": 4096, "generated": ("eos_token_id",)},
+        ({"longer": ("sliding_window",), "beyond": 4096, "generated": ("eos_token_id",)},
          "to test sliding_window, score texts of more than 4,096 tokens"),
-        ({"longer": (), "tokens": None, "generated": ("eos_token_id",)},
+        ({"longer": (), "beyond": None, "generated": ("eos_token_id",)},
          "to test how texts end, score a task that generates them"),
-        ({"longer": (), "tokens": None, "generated": (), "chat": ("chat template",)},
+        ({"longer": (), "beyond": None, "generated": (), "chat": ("chat template",)},
          "nothing to do"),
     ],
 )  # fmt: skip

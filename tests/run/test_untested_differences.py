@@ -99,7 +99,7 @@ def test_what_acts_beyond_a_length_is_untested_by_shorter_texts_alone(what: str)
     told = found(side(base, longest=limit), side(port, longest=limit - 1))
     assert told is not None
     assert name in told.values["longer"]
-    assert told.values["tokens"] == limit
+    assert told.values["beyond"] == limit
     assert told.values["longest_text"] == limit
     assert f"{name} " in told.text.replace(",", " ")
     assert found(side(base, longest=limit + 1), side(port, longest=limit)) is None
@@ -170,6 +170,22 @@ def test_a_chat_template_is_untested_where_none_is_applied(score: Score) -> None
     made = score("llama", "llama")[0].scores["sw_word"].tables[0]
     applied = replace(made, reading={"chat_template": "one"})
     assert found(replace(sides[0], tables=(applied,)), sides[1]) is None
+
+
+@pytest.mark.parametrize("name", ["rules", "BOS", "EOS", "puts BOS first"])
+def test_a_tokenizer_is_untested_where_all_texts_have_the_same_tokens(name: str) -> None:
+    def cut(value: str, *hashes: str, text: str | None = None) -> ScoredSide:
+        rows = [{"doc_id": at, "text": [text], "token_hash": of} for at, of in enumerate(hashes)]
+        return side({}, rows=rows, tokenizer={name: value})
+
+    told = found(cut("one", "a", "b"), cut("two", "a", "b"))
+    assert told is not None
+    assert told.values["other_tokens"] == (name,)
+    assert told.text == f"not tested here: {name} (all texts have the same tokens)"
+    assert found(cut("one", "a", "b"), cut("two", "a", "c")) is None
+    assert found(cut("one", "a", ""), cut("two", "a", "")) is None
+    written = found(cut("one", "a", text="42"), cut("two", "a", text="42"))
+    assert (written is None) == (name == "EOS")
 
 
 def test_reasons_are_said_once_with_all_that_they_hold_for() -> None:

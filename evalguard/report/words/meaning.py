@@ -330,7 +330,7 @@ def _step_of_untested(report: CompareReport) -> tuple[str, str] | None:
     told = next((one for one in report.findings if one.kind == "untested_differences"), None)
     if told is None:
         return None
-    tokens, longer = told.values.get("tokens"), told.values.get("longer")
+    tokens, longer = told.values.get("beyond"), told.values.get("longer")
     if isinstance(tokens, int) and isinstance(longer, tuple) and longer:
         more = rounding.format_count(tokens)
         return f"to test {printable(str(longer[0]))}, score texts of more than {more} tokens", ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from evalguard.core.documents.columns import column_of
+from evalguard.core.documents.columns import column_of, pair_columns
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.settings import Value
 from evalguard.report.words.rounding import format_count
@@ -27,8 +27,9 @@ _DEFAULT_ROPE = frozenset({None, "default"})
 _ROPE_BY_LENGTH = frozenset({"dynamic"})
 
 
-# What would test a difference: texts that are longer, generated, or rendered by a chat template.
-_Need = Literal["longer", "generated", "chat"]
+# What would test a difference: texts that are longer, generated, rendered by a chat template, or of
+# other tokens.
+_Need = Literal["longer", "generated", "chat", "other_tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ def find_untested_differences(
         for need in get_args(_Need)
     }
     values["longest_text"] = longest or None
-    values["tokens"] = max(one.tokens for one in untested.values()) or None
+    values["beyond"] = max(one.tokens for one in untested.values()) or None
     return (Finding(kind="untested_differences", text=f"not tested here: {named}", values=values),)
 
 
@@ -119,14 +120,18 @@ def _judge(
     scored: tuple[ScoredSide, ScoredSide],
 ) -> _Untested | None:
     name = one.path.rpartition(".")[2]
+    generates = any(map(_generates, scored))
     if one.part == "tokenizer":
-        if name != "chat template" or any(map(_renders_chat, scored)):
-            return None
-        return _Untested(need="chat", why="none is applied")
+        if name == "chat template":
+            applied = any(map(_renders_chat, scored))
+            return None if applied else _Untested(need="chat", why="none is applied")
+        tested = (name == "EOS" and generates) or not _same_tokens(scored)
+        return (
+            None if tested else _Untested(need="other_tokens", why="all texts have the same tokens")
+        )
     if one.part != "configs":
         return None
     if name == "eos_token_id" or one.path.startswith("generation."):
-        generates = any(map(_generates, scored))
         return None if generates else _Untested(need="generated", why="no text is generated")
     limits = [tokens for tokens in _limits(one, name, configs) if tokens > 0]
     if not limits or not 0 < longest <= min(limits):
@@ -185,6 +190,19 @@ def _numbers(*values: Value) -> Iterator[int]:
 def _generates(side: ScoredSide) -> bool:
     told = (texts for of in side.samples.values() for texts in column_of(of.samples, "text"))
     return any(one is not None for texts in told if isinstance(texts, Sequence) for one in texts)
+
+
+def _same_tokens(scored: tuple[ScoredSide, ScoredSide]) -> bool:
+    """Whether both sides read the same tokens of every document; False where that is not known."""
+    pairs = [
+        pair_columns(of.samples, scored[1].samples[task].samples, "token_hash")
+        for task, of in scored[0].samples.items()
+        if task in scored[1].samples
+    ]
+    return bool(pairs) and all(
+        len(ours) > 0 and all(one and one == other for one, other in zip(ours, theirs, strict=True))
+        for ours, theirs in pairs
+    )
 
 
 def _renders_chat(side: ScoredSide) -> bool:
