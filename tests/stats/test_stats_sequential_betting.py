@@ -15,7 +15,6 @@ from evalguard.stats.sequential.evidence import lower_end, needed, upper_end
 from evalguard.stats.sequential.flips import (
     FlipEvidence,
     kelly_stakes,
-    no_flip_limit,
     right_interval,
 )
 from evalguard.stats.sequential.looks import planned_looks
@@ -107,7 +106,8 @@ def test_a_candidate_without_flips_is_believed_near_the_limit_of_information() -
     size, right = 5000, 3450
     order = np.random.default_rng(1).permutation(size)
     base = (order < right).astype(np.float64)
-    limit = no_flip_limit(math.sqrt(right * (size - right) / (size - 1)), 0.05)
+    lost = math.sqrt(right * (size - right) / (size - 1))
+    limit = 1.0 - 0.05 ** (1.0 / lost)
     assert limit == pytest.approx(0.0875, abs=5e-4)
     for share, enough in ((limit, False), (1.2 * limit, True)):
         n = round(share * size)

@@ -157,11 +157,6 @@ class FlipEvidence:
         return float(_size(np.array([right]), self._n_all, self._unit)[0])
 
 
-def no_flip_limit(lost: float, alpha: float) -> float:
-    """Smallest share of the documents that tells no flip at all from ``lost`` lost documents."""
-    return 1.0 - alpha ** (1.0 / lost) if lost > 0.0 else 1.0
-
-
 def _size(right: Array, population: int, unit: MarginUnit) -> Array:
     """h(R): N times a unit of margins; of sigma, the base's standard error over all documents."""
     if unit != "sigma":

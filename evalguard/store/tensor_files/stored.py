@@ -117,13 +117,6 @@ class StoredTensor:
         return self.read().reshape(self.shape)
 
 
-class ForgettingSource(ByteSource, Protocol):
-    """A source that keeps what it has read."""
-
-    def forget(self) -> None:
-        """Give the memory back."""
-
-
 class OpenedFile:
     """A file that stays open while its tensors are read, by several threads at a time."""
 
