@@ -107,7 +107,8 @@ def _pair_lines(
         yield from _item_lines(
             f"and {len(told) - most} more metrics", width, first="  ", rest="    "
         )
-    for text in _cause_texts(pair):
+    found = [f"Note: {one.text}" for one in pair.findings] if most is None else []
+    for text in (*_cause_texts(pair), *found):
         yield from _item_lines(printable(text), width, first="  ", rest="  ")
     link = report_link(report, pair.run_folder)
     if links and link:

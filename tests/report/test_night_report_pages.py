@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from example_nights import a_history, a_night, a_trend
 
+from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.night_report import GonePair
 from evalguard.report.contract.night_document import night_document, night_schema
 from evalguard.report.html.history_page import render_history_page
@@ -47,6 +48,23 @@ def test_what_could_not_be_kept_stands_on_top_of_every_page() -> None:
         text = " ".join(page.split())
         assert "PROBLEM: port against orig: this run is not in the history: it is locked" in text
         assert "PROBLEM: gone against orig: the history is damaged" in text
+
+
+def test_a_pass_that_may_say_little_says_so_on_every_page() -> None:
+    night = a_night()
+    found = (
+        Finding(kind="same_model", text="base and candidate are one model"),
+        Finding(kind="sides_differ", text="configs differ: eos_token_id 1 -> 2"),
+    )
+    doubtful = replace(night.pairs[0], state="passed", exit_code=0, findings=found)
+    said = "Passed, but: port against orig: base and candidate are one model."
+    passed = replace(night, pairs=(doubtful, night.pairs[1]))
+    for page in (night_mail(passed), night_markdown(passed), render_night_page(passed, ())):
+        assert said in " ".join(page.split())
+    whole = (night_mail(passed), render_night_page(passed, ()))
+    assert all("configs differ: eos_token_id 1 -" in " ".join(page.split()) for page in whole)
+    failed = replace(night, pairs=(replace(doubtful, state="regressed"), night.pairs[1]))
+    assert "Passed, but" not in night_mail(failed)
 
 
 def test_a_pair_without_a_number_has_the_reason_in_its_row() -> None:

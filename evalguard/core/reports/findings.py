@@ -62,6 +62,10 @@ FindingKind = Literal[
     "rounded_base",
     "not_stored",
 ]
+# Those by which a pass may say little.
+DOUBTS: frozenset[FindingKind] = frozenset(
+    {"same_model", "not_judged", "says_nothing", "task_shows_little", "distributions_moved"}
+)
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]
 
 

@@ -10,6 +10,7 @@ from typing import get_args
 from evalguard.core.comparison import Outcome
 from evalguard.core.drift_unit import DriftUnit
 from evalguard.core.gate_state import GateState, Key
+from evalguard.core.reports.findings import DOUBTS, Finding
 
 SCHEMA = "evalguard.nightly/1"
 GRAVEST_FIRST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
@@ -67,6 +68,7 @@ class PairNight:
         culprits: settings that its bisection names; ``bisection``: what came of it, "" for none.
         waivers: what is to be said of its waivers: expired, ends soon, exceeded, not needed.
         expired: those of them that expired.
+        findings: what every reader of it must see; what is to be said of waivers is not repeated.
         notes: of its report.
         problems: what of it could not be written.
         not_kept: why its run is not in the history; "" where it is, or there is none.
@@ -88,6 +90,7 @@ class PairNight:
     bisection: str = ""
     waivers: tuple[str, ...] = ()
     expired: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     not_kept: str = ""
@@ -103,6 +106,12 @@ class PairNight:
     def worst(self) -> NightlyMetric | None:
         """The metric that says most: of the gravest state, and of these the largest drift."""
         return max(self.metrics, key=gravity, default=None)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why that it passed may say little; () of one that did not pass."""
+        passed = self.state == "passed"
+        return tuple(one.text for one in self.findings if passed and one.kind in DOUBTS)
 
 
 def gravity(metric: NightlyMetric) -> tuple[int, float]:

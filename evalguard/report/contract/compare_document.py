@@ -8,14 +8,14 @@ of the document) says so to people.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from evalguard.core.checksum import with_checksum
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.limits import KINDS, LimitVerdict
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding, FindingKind
+from evalguard.core.reports.findings import Finding
 from evalguard.report.contract.forms import write_record
 from evalguard.report.contract.non_finite import (
     NON_FINITE,
@@ -24,7 +24,13 @@ from evalguard.report.contract.non_finite import (
     nulls_told,
     replace_non_finite,
 )
-from evalguard.report.contract.record_schema import CHECKSUM, LOST, TEXT, add_keys, contract_schema
+from evalguard.report.contract.record_schema import (
+    CHECKSUM,
+    FINDING_KIND,
+    LOST,
+    add_keys,
+    contract_schema,
+)
 
 COMPARE_SCHEMA = "evalguard.compare/1"
 
@@ -86,7 +92,7 @@ def compare_schema() -> dict[str, Any]:
         non_finite=LOST,
         checksum=CHECKSUM,
     )
-    add_keys(schema, Finding, kind={**TEXT, "examples": [*get_args(FindingKind)]})
+    add_keys(schema, Finding, kind=FINDING_KIND)
     add_keys(schema, LimitVerdict, metric={"enum": [*KINDS, BROKEN_DOCUMENTS]})
     schema["$defs"]["Comparison"]["allOf"] = [
         {

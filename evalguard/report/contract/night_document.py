@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
+from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.night_report import (
     SCHEMA,
     NightReport,
@@ -18,7 +19,7 @@ from evalguard.errors import (
 )
 from evalguard.report.contract.forms import write_record
 from evalguard.report.contract.non_finite import replace_non_finite
-from evalguard.report.contract.record_schema import TEXT, add_keys, contract_schema
+from evalguard.report.contract.record_schema import FINDING_KIND, TEXT, add_keys, contract_schema
 from evalguard.report.words.night_news import pair_problems, report_link
 
 _EXIT_CODES = (
@@ -45,5 +46,6 @@ def night_schema() -> dict[str, Any]:
     title = "A night of comparisons: every pair of the guard files"
     schema = contract_schema(SCHEMA, NightReport, title, exit_code={"enum": [*_EXIT_CODES]})
     text = 'Its run folder, from the night\'s own; "" where there is none.'
+    add_keys(schema, Finding, kind=FINDING_KIND)
     add_keys(schema, PairNight, report={**TEXT, "description": text})
     return schema

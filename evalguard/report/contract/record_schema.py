@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from evalguard.core.reports.findings import FindingKind
 from evalguard.report.contract.field_descriptions import COMMON_FIELDS, describe_fields, say_in_json
 from evalguard.report.contract.forms import (
     KEY_NAMES,
@@ -41,6 +42,8 @@ _FINITE = frozenset(
      "before", "after", "by_chance"}
 )  # fmt: skip
 TEXT: Mapping[str, Any] = {"type": "string"}
+# Of a finding: others may be added, so that it is no closed list.
+FINDING_KIND: Mapping[str, Any] = {**TEXT, "examples": [*get_args(FindingKind)]}
 TEXTS: Mapping[str, Any] = {"type": "array", "items": TEXT}
 LOST: Mapping[str, Any] = {
     "type": "object",

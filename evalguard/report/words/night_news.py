@@ -38,7 +38,7 @@ def night_subject(report: NightReport) -> str:
 
 
 def night_news(report: NightReport) -> list[str]:
-    """What is other than last night, the gravest first; one sentence each."""
+    """What is other than last night, the gravest first, and passes that may say little."""
     found = [] if report.previous else [_FIRST_NIGHT]
     start = len(found)
     for kind in (
@@ -56,6 +56,8 @@ def night_news(report: NightReport) -> list[str]:
     found += [printable(line) for line in _other_pairs(report)]
     if len(found) == start and report.previous:
         found.append("Nothing is other than last night.")
+    for pair in report.pairs:
+        found += [printable(f"Passed, but: {pair_name(pair)}: {doubt}.") for doubt in pair.doubts]
     return found
 
 

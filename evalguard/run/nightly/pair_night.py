@@ -54,6 +54,7 @@ def build_pair_night(
         bisection=bisection_summary(report),
         waivers=tuple(one.text for one in waivers),
         expired=tuple(one.text for one in waivers if one.values["state"] == "expired"),
+        findings=tuple(one for one in report.findings if one.kind != "waiver"),
         notes=report.notes,
         problems=problems,
         base_digest=report.base.digest,
