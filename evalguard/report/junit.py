@@ -121,6 +121,7 @@ def _suite(
 def _properties(view: ReportView) -> list[tuple[str, str]]:
     found = (
         ("verdict", view.verdict),
+        *(("note", text) for text in view.findings),
         ("base", f"{view.base.name}: {view.base.about}"),
         ("candidate", f"{view.candidate.name}: {view.candidate.about}"),
         ("guilty", ", ".join(() if view.bisection is None else view.bisection.guilty)),

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
+from evalguard.core.reports.findings import Finding
 from evalguard.report.junit import render_junit
 from evalguard.report.view.report_view import build_report_view
 
@@ -104,6 +105,13 @@ def test_metrics_that_are_not_gated_are_none() -> None:
 def test_what_passes_is_green() -> None:
     root = parsed(report(comparison(**UNCHANGED)))
     assert (root.attrib["failures"], root.attrib["errors"]) == ("0", "0")
+
+
+def test_what_every_reader_must_see_is_a_property_of_every_suite() -> None:
+    found = Finding(kind="same_model", text="base and candidate are one model")
+    for suite in parsed(report(comparison(**UNCHANGED), findings=(found,))):
+        told = {(one.get("name"), one.get("value")) for one in suite.iter("property")}
+        assert ("note", found.text) in told
 
 
 def test_where_nothing_was_compared_the_file_is_not_green() -> None:

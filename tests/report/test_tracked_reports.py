@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 
 from evalguard.core.influential_documents import Influence, InfluentialDocument
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.tracked_run import TrackedRun
 from evalguard.report.contract.compare_document import compare_document
 from evalguard.run.publishing.build_tracked_run import build_tracked_run
@@ -56,6 +57,13 @@ def test_what_has_no_number_has_no_scalar_and_what_is_infinite_is_said_in_words(
     assert run.summary["lambada_openai/perplexity/outcome"] == "failed"
     assert run.summary["lambada_openai/acc/sigma"] == "inf"
     assert "lambada_openai/acc/sigma" not in run.scalars
+
+
+def test_what_every_reader_must_see_is_in_the_summary() -> None:
+    found = Finding(kind="same_model", text="base and candidate are one model")
+    run = build_tracked_run(report(comparison(), findings=(found,)))
+    assert run.summary["notes"] == found.text
+    assert "notes" not in build_tracked_run(report(comparison())).summary
 
 
 def test_metrics_of_two_filters_have_two_names() -> None:

@@ -124,7 +124,7 @@ def _build_night(report: NightReport, found: Sequence[SentPair]) -> TrackedNight
             base=one.pair.base,
             candidate=one.pair.candidate,
             state=one.pair.state if one.pair.created else None,
-            sentence=one.pair.reason,
+            sentence="; but ".join((one.pair.reason, *one.pair.doubts)),
             url=one.address,
         )
         for one in found

@@ -41,10 +41,12 @@ def build_tracked_run(
     found = collect_numbers(report)
     files = _files_to_send(report) if documents else {}
     left_out = _files_too_large(report) if documents else []
+    notes = "\n".join(redacted_text(one.text) for one in report.findings)
     summary = {
         **found.words,
         "state": report.gate.state,
         "sentence": redacted_text(derive_meaning(report).sentence),
+        **({"notes": notes} if notes else {}),
         **({"bisect/status": report.bisect.status} if report.bisect else {}),
         **({"files left out": ", ".join(left_out)} if left_out else {}),
     }
