@@ -248,7 +248,8 @@ def cleared_text(search: MetricSearch) -> str:
         return f"{text}: {together}, {left} on all {rounding.format_count(search.n)} documents."
     if search.status == "diffuse":
         return ""
-    return f"{text}: each is worth the margin with a probability below 10%, by what was measured."
+    one = "each" if many else "it"
+    return f"{text}: {one} is worth the margin with a probability below 10%, by what was measured."
 
 
 def beside_text(search: MetricSearch) -> str:
