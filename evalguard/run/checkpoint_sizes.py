@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evalguard.conversion.building import find_build
-from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
 from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Value, Variant
@@ -16,7 +14,7 @@ from evalguard.errors import EvaluationError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import split_revision
 from evalguard.models.model_folders import hub_snapshot
-from evalguard.run.loading.own_environment import is_runtime
+from evalguard.run.loading.built_arguments import find_built_arguments
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 from evalguard.store.cache_folder import default_cache_dir
@@ -107,8 +105,7 @@ def _read_variant(variant: Variant, description: ModelDescription | None, cache_
         raise EvaluationError("its files are its server's")
     if variant.model not in _READ_TYPES:
         raise EvaluationError(f"files of model type '{variant.model}' are not read")
-    plan = plan_conversion(variant)
-    arguments = _built_arguments(variant, plan, cache_dir)
+    arguments = find_built_arguments(variant, cache_dir)
     for name in ("delta", "variant"):
         if arguments.get(name):
             raise EvaluationError(f"which files model_args.{name} loads is not known")
@@ -124,31 +121,6 @@ def _read_variant(variant: Variant, description: ModelDescription | None, cache_
         loaded_as=_loaded_as(variant, arguments, stored, description),
         loaded_bytes=in_memory if in_memory and quantised else None,
     )
-
-
-def _built_arguments(
-    variant: Variant, plan: ConversionPlan, cache_dir: Path
-) -> Mapping[str, Value]:
-    """model_args with what the recipe made in its place.
-
-    Raises:
-        EvaluationError: it is not there any more.
-    """
-    if variant.build is None:
-        return plan.model_args
-    if is_runtime(variant) and variant.environment is not None:
-        from evalguard.worker.environments import prepare_interpreter, worker_variables
-
-        own = prepare_interpreter(variant.environment, plan.packages, cache_dir, name=variant.name)
-        env = {**worker_variables(cache_dir), **plan.env}
-        made = find_build(variant, plan, cache_dir, python=own.python, variables=env)
-    elif is_runtime(variant):
-        made = find_build(variant, plan, cache_dir, variables=dict(plan.env))
-    else:
-        made = find_build(variant, plan, cache_dir)
-    if made is None:
-        raise EvaluationError("what its recipe built is not kept")
-    return with_build(plan.model_args, str(made))
 
 
 def _find_place(variant: Variant, arguments: Mapping[str, Value]) -> Path:

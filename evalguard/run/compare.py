@@ -16,6 +16,7 @@ from evalguard.models.logits_file import is_logits_file
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.checkpoint_sizes import with_sizes
 from evalguard.run.choices import Choices, resolve_choices, with_workers
+from evalguard.run.declared_values import with_declared
 from evalguard.run.ending import finish_run
 from evalguard.run.executing.actors import with_execution
 from evalguard.run.finished_comparison import FinishedComparison
@@ -113,6 +114,7 @@ def compare_sides(
         scored, stops = _score(sources, choices, options, meter=meter, recurring=recurring)
     with interruptible("comparing the scores"):
         scored = with_sizes(sources, scored, options.cache_dir)
+        scored = with_declared(sources, scored, options.cache_dir)
         with meter.phase("comparing"):
             report = build_report(scored, choices, options, stops)
         # what a screen proposes is typed from it, with the guard file and the tasks of a night

@@ -156,6 +156,13 @@ def test_gguf_metadata_are_read_without_the_name_of_the_architecture(tmp_path: P
     assert (told["puts_bos_first"], told["attention_softcap"]) == (True, 50.0)
 
 
+def test_a_window_that_is_not_used_is_none() -> None:
+    window = {"sliding_window": 4096, "use_sliding_window": False}
+    assert by_name(read_named_values(window))["attention_window"] == "none"
+    window["use_sliding_window"] = True
+    assert by_name(read_named_values(window))["attention_window"] == 4096
+
+
 def test_a_file_beside_activations_may_be_yaml_or_json(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "norm_eps: 1.0e-5\nrope: {rope_theta: 4000}\nactivation: gelu\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,8 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 _COMMON = {synonym: name for name, synonyms in _SYNONYMS.items() for synonym in synonyms}
 _CAPS = frozenset({"attention_softcap", "final_softcap", "attention_window"})
+# Architectures that llama.cpp gives no attention window, whatever was converted had (measured).
+_WITHOUT_WINDOW = frozenset({"llama", "qwen2"})
 
 _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "gelu (tanh)": (
@@ -180,6 +183,8 @@ def _add_derived(found: dict[str, HeldValue], flat: Mapping[str, Any], prefix: s
         if isinstance(width, int) and isinstance(count, int) and count:
             head = HeldValue(name="head_size", value=width // count, source=hidden.source)
             found["head_size"] = head
+    if flat.get("use_sliding_window") is False and "attention_window" in found:
+        found["attention_window"] = replace(found["attention_window"], value=ABSENT)
     scalar = flat.get("query_pre_attn_scalar")
     if scalar and "attention_scale" not in found:
         found["attention_scale"] = HeldValue(
@@ -242,6 +247,9 @@ def _read_gguf(path: Path) -> list[HeldValue]:
         ),
         HeldValue(name="norm_order", value=_norm_order(names), source="blk.*"),
     ]
+    if values.get("general.architecture") in _WITHOUT_WINDOW:
+        found = [one for one in found if one.name != "attention_window"]
+        found.append(HeldValue(name="attention_window", value=ABSENT, source="llama.cpp"))
     vocabulary = reader.fields.get("tokenizer.ggml.tokens")
     if vocabulary is not None and all(one.name != "vocabulary" for one in found):
         size = len(vocabulary.data)

@@ -14,12 +14,8 @@ from evalguard.core.settings import Value
 from evalguard.core.shown_tokens import ShownTokens
 from evalguard.core.task_group import TaskGroup
 from evalguard.core.tracing.hyperparameters import HeldValue
-from evalguard.errors import (
-    EvalguardError,
-)
 from evalguard.harness.finished_runs.origin import RunOrigin
 from evalguard.harness.score_tables import TaskScores
-from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.run_identities import identify_file, identify_model, identify_run
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation
@@ -82,21 +78,7 @@ def side_of_model(source: ModelSource | FileSource, evaluation: Evaluation) -> S
         environment=evaluation.description.environment,
         notes=(*evaluation.notes, *evaluation.description.caveats),
         findings=evaluation.findings,
-        declared=()
-        if isinstance(source, FileSource)
-        else _declared_by_files(source, evaluation.description),
     )
-
-
-def _declared_by_files(source: ModelSource, description: ModelDescription) -> tuple[HeldValue, ...]:
-    if description.configuration or not is_runtime(source.variant):
-        return ()
-    from evalguard.run.tracing.worker_sides import read_declared_hyperparameters
-
-    try:
-        return tuple(read_declared_hyperparameters(source.variant))
-    except EvalguardError:  # it was loaded and scored all the same
-        return ()
 
 
 def side_of_lmeval_run(source: RunSource) -> ScoredSide:

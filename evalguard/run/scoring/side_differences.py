@@ -67,6 +67,8 @@ def compare_sides(
     if base is None or candidate is None:
         return ()
     found = [*compare_models(base, candidate), *_declared(models, declared)]
+    parts = list(dict.fromkeys(one.part for one in found))  # what belongs together is said so
+    found.sort(key=lambda one: parts.index(one.part))
     return (*found, *_settings(sides, found))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
@@ -13,6 +12,7 @@ from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import UsageError
 from evalguard.models.tracing.passes import ReportStep
+from evalguard.run.loading.built_arguments import find_built_arguments
 from evalguard.run.loading.scorer_opening import worker_starter
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
@@ -50,7 +50,7 @@ def open_worker_side(
         identity=side.identity,
         record=record,
         trace=side.trace,
-        held=lambda: list(read_declared_hyperparameters(source.variant)),
+        held=lambda: list(read_declared_hyperparameters(source.variant, cache_dir)),
         encode=encode,
         max_length=side.max_length,
         vocabulary=side.vocabulary,
@@ -58,19 +58,26 @@ def open_worker_side(
     )
 
 
-def read_declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
-    """What a model's files and arguments say: a worker does not show what its library holds."""
+def read_declared_hyperparameters(variant: Variant, cache_dir: Path) -> Iterator[HeldValue]:
+    """What a model's files and arguments say: a worker does not show what its library holds.
+
+    Args:
+        cache_dir: where what a recipe makes is kept.
+
+    Raises:
+        EvaluationError: a file cannot be read, or what the recipe made is not there.
+    """
     from evalguard.models.tracing.read_hyperparameters import (
         read_hyperparameter_file,
         read_named_values,
     )
 
-    plan = plan_conversion(variant)
+    arguments = find_built_arguments(variant, cache_dir)
     lens = variant.model == "transformer_lens"
-    given = {name: value for name, value in plan.model_args.items() if value is not None}
+    given = {name: value for name, value in arguments.items() if value is not None}
     own = read_named_values(given, prefix="model_args", lens=lens)
     yield from own
-    pretrained = Path(str(plan.model_args.get("pretrained") or "")).expanduser()
+    pretrained = Path(str(arguments.get("pretrained") or "")).expanduser()
     file = pretrained / "config.json" if pretrained.is_dir() else pretrained
     if file.is_file() and file.suffix in (".json", ".gguf"):
         named = {one.name for one in own}
