@@ -134,6 +134,25 @@ def test_frequencies_that_differ_are_told_in_few_words(
 
 
 @pytest.mark.parametrize(
+    ("base", "candidate", "tokens", "reached"),
+    [
+        (256, "none", 256, False),
+        (256, "none", 257, True),
+        ([256, "none"], 128, 128, False),
+        ([256, "none"], 128, 129, True),
+    ],
+)
+def test_a_window_that_no_text_reaches_is_said_not_to_be(
+    base: Any, candidate: Any, tokens: int, reached: bool
+) -> None:
+    rows = (delta("attention_window", base, candidate), delta("norm_eps", 1e-5, 1e-6))
+    texts = (TracedDocument(name="a", tokens=tokens), TracedDocument(name="b", tokens=3))
+    said = shown(replace(CLEAR, hyperparameters=rows, documents=texts))
+    assert "attention_window" in said
+    assert ("no text reaches the window" in said) is not reached
+
+
+@pytest.mark.parametrize(
     ("module", "where", "told"),
     [
         ("model.rotary_emb", "model.rotary_emb", True),

@@ -16,6 +16,7 @@ from evalguard.core.settings import Value
 from evalguard.core.tracing.points import ROOT
 from evalguard.report.words.bisection_texts import list_names
 from evalguard.report.words.plain_text import printable
+from evalguard.report.words.rounding import format_count
 
 _MOST_TOLD, _MOST_NAMED = 2, 8
 _MOST_ENTRIES = 6  # of a list, before the rest is only counted
@@ -47,8 +48,12 @@ def hyperparameter_text(value: Value) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value))
 
 
-def configuration_text(found: Sequence[HyperparameterDelta]) -> str:
-    """Say how the hyper-parameters of both sides compare, those that differ by name."""
+def configuration_text(found: Sequence[HyperparameterDelta], *, longest: int = 0) -> str:
+    """Say how the hyper-parameters of both sides compare, those that differ by name.
+
+    Args:
+        longest: tokens of the longest text; 0 where there is none.
+    """
     if not found:
         return ""
     counts = {
@@ -60,6 +65,8 @@ def configuration_text(found: Sequence[HyperparameterDelta]) -> str:
     if len(differing) > _MOST_TOLD:
         names = list(dict.fromkeys(one.name for one in differing))
         shown = f"{len(names)} differ: {list_names(names, most=_MOST_NAMED)}"
+    if any(_is_unreached(one, longest) for one in differing):
+        shown += f"; no text reaches the window (the longest has {format_count(longest)} tokens)"
     head = f"Configuration: {shown}" if differing else "Configuration: nothing differs"
     tail = []
     for dtype in ("float32", "float16", "bfloat16"):
@@ -71,6 +78,19 @@ def configuration_text(found: Sequence[HyperparameterDelta]) -> str:
         tail.append(f"{alone} shown by one side only")
     tail.append(f"{len(counts['equal'])} equal")
     return f"{head} ({', '.join(tail)})"
+
+
+def _is_unreached(one: HyperparameterDelta, longest: int) -> bool:
+    """Whether it is a window that no text is longer than, so that it can have changed nothing."""
+    if one.name != "attention_window":
+        return False
+    windows = [
+        width
+        for side in (one.base, one.candidate)
+        for width in (side if isinstance(side, list) else [side])
+        if isinstance(width, int)
+    ]
+    return bool(windows) and 0 < longest <= min(windows)
 
 
 def difference_text(one: HyperparameterDelta) -> str:

@@ -166,7 +166,9 @@ def build_trace_view(report: TraceReport) -> TraceView:
         weights=weights_text(report),
         padded=_padded_beside(report),
         numbers=numbers_text(report),
-        configuration=configuration_text(report.hyperparameters),
+        configuration=configuration_text(
+            report.hyperparameters, longest=max((one.tokens for one in report.documents), default=0)
+        ),
         next_step=step,
         next_command=command,
         base=side_view(report.base),
