@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_models import save_gemma2
 from transformers import AutoModelForCausalLM, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
@@ -154,6 +156,23 @@ def test_gguf_metadata_are_read_without_the_name_of_the_architecture(tmp_path: P
     assert (told["layers"], told["head_size"], told["bos_token_id"]) == (2, 8, 2)
     assert (told["tied_embeddings"], told["norm_order"]) == (True, "before and after")
     assert (told["puts_bos_first"], told["attention_softcap"]) == (True, 50.0)
+
+
+NAMES = ("hidden_size", "num_attention_heads", "sliding_window", "layer_types", "eos_token_id",
+         "query_pre_attn_scalar", "use_sliding_window", "hidden_act", "normalization_type",
+         "rope_scaling", "text_config", "anything")  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner),
+    max_leaves=8,
+)
+
+
+@given(config=st.dictionaries(st.sampled_from(NAMES), JSON))
+def test_no_config_is_too_strange_to_be_read(config: dict[str, Any]) -> None:
+    found = read_named_values(config)
+    assert compare_hyperparameters(found, found) is not None
+    assert {one.verdict for one in compare_hyperparameters(found, found)} <= {"equal", "differs"}
 
 
 def test_a_window_that_is_not_used_is_none() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from evalguard.core.reports.trace_report import HyperparameterDelta
 from evalguard.core.settings import Value
 from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance
@@ -269,6 +270,7 @@ class TensorsReport:
             of its own side with the same values, which has one.
         ignored: names that the map leaves out.
         invariants: where any were asked for, they alone decide.
+        configuration: where config.json or a GGUF's metadata differ; decides nothing.
     """
 
     base: TensorSource
@@ -280,6 +282,7 @@ class TensorsReport:
     ignored: tuple[str, ...] = ()
     duplicates: tuple[DuplicateTensors, ...] = ()
     invariants: tuple[InvariantResult, ...] = ()
+    configuration: tuple[HyperparameterDelta, ...] = ()
     caveats: tuple[str, ...] = ()
     environment: Mapping[str, Value] = field(default_factory=dict)
     command: str = ""

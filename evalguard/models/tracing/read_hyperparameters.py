@@ -186,7 +186,8 @@ def _add_derived(found: dict[str, HeldValue], flat: Mapping[str, Any], prefix: s
     if flat.get("use_sliding_window") is False and "attention_window" in found:
         found["attention_window"] = replace(found["attention_window"], value=ABSENT)
     scalar = flat.get("query_pre_attn_scalar")
-    if scalar and "attention_scale" not in found:
+    # a file may hold anything
+    if isinstance(scalar, (int, float)) and scalar > 0 and "attention_scale" not in found:
         found["attention_scale"] = HeldValue(
             name="attention_scale",
             value=float(scalar) ** -0.5,
@@ -221,6 +222,15 @@ def read_hyperparameter_file(path: Path) -> list[HeldValue]:
     return read_named_values(values, prefix="cfg" if lens else path.stem, lens=lens)
 
 
+def read_gguf_metadata(values: Mapping[str, Any]) -> list[HeldValue]:
+    """Read the hyper-parameters that the metadata of a GGUF file name, as llama.cpp takes them."""
+    found = read_named_values(values, prefix="")
+    if values.get("general.architecture") in _WITHOUT_WINDOW:
+        found = [one for one in found if one.name != "attention_window"]
+        found.append(HeldValue(name="attention_window", value=ABSENT, source="llama.cpp"))
+    return found
+
+
 def _read_gguf(path: Path) -> list[HeldValue]:
     try:
         import gguf
@@ -240,16 +250,13 @@ def _read_gguf(path: Path) -> list[HeldValue]:
         names = {tensor.name for tensor in reader.tensors}
     except Exception as error:  # the reader raises whatever a damaged file leads it to
         raise EvaluationError(f"{path} cannot be read as GGUF: {error}") from error
-    found = read_named_values(values, prefix="")
+    found = read_gguf_metadata(values)
     found += [
         HeldValue(
             name="tied_embeddings", value="output.weight" not in names, source="output.weight"
         ),
         HeldValue(name="norm_order", value=_norm_order(names), source="blk.*"),
     ]
-    if values.get("general.architecture") in _WITHOUT_WINDOW:
-        found = [one for one in found if one.name != "attention_window"]
-        found.append(HeldValue(name="attention_window", value=ABSENT, source="llama.cpp"))
     vocabulary = reader.fields.get("tokenizer.ggml.tokens")
     if vocabulary is not None and all(one.name != "vocabulary" for one in found):
         size = len(vocabulary.data)

@@ -18,6 +18,7 @@ from evalguard.report.html.html_page import html_page
 from evalguard.report.tensors.words import (
     STATE_WORDS,
     answer_text,
+    configuration_lines,
     duplicate_lines,
     format_share,
     greatest_text,
@@ -76,6 +77,7 @@ def render_tensors_page(report: TensorsReport) -> str:
             for one in report.invariants
         ],
         lines=[
+            *configuration_lines(report),
             *missing_lines(report, 200),
             *duplicate_lines(report, 200),
             *(f"Caveat: {printable(one)}" for one in report.caveats),

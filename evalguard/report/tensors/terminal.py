@@ -10,6 +10,7 @@ from evalguard.core.reports.tensors_report import TensorsReport
 from evalguard.report.tensors.words import (
     DeltaGroup,
     answer_text,
+    configuration_lines,
     duplicate_lines,
     figures_text,
     format_share,
@@ -41,7 +42,10 @@ def render_tensors(report: TensorsReport, *, width: int, color: bool, verbose: b
     most = 10**9 if verbose else _MOST_GROUPS
     style = "bold green" if report.exit_code == 0 else "bold red"
     blocks = [
-        wrap_prose(answer_text(report), width, style=style),
+        [
+            *wrap_prose(answer_text(report), width, style=style),
+            *_wrapped(configuration_lines(report), width),
+        ],
         _wrapped(
             [
                 f"base {source_text(report.base)}",

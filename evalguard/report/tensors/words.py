@@ -16,9 +16,11 @@ from evalguard.core.reports.tensors_report import (
     TensorState,
 )
 from evalguard.core.tensors.rows import ROW_FAULTS
+from evalguard.report.trace.hyperparameter_words import difference_text
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.rounding import format_count
 
+_MOST_DIFFERENCES = 4
 STATE_WORDS: dict[TensorState, str] = {
     "unreadable": "unreadable",
     "shape": "of another shape",
@@ -107,6 +109,17 @@ def _counts_text(report: TensorsReport) -> str:
     if report.missing:
         parts.insert(1, f"{format_count(len(report.missing))} missing on one side")
     return ", ".join(parts)
+
+
+def configuration_lines(report: TensorsReport) -> list[str]:
+    """Say where the configurations differ, which no tensor shows; [] where they do not."""
+    found = report.configuration
+    if not found:
+        return []
+    shown = "; ".join(map(difference_text, found[:_MOST_DIFFERENCES]))
+    more = len(found) - _MOST_DIFFERENCES
+    rest = f"; and {format_count(more)} more" if more > 0 else ""
+    return [f"Note: the configurations differ, which no tensor shows: {shown}{rest}"]
 
 
 def group_deltas(report: TensorsReport) -> list[DeltaGroup]:

@@ -35,6 +35,7 @@ from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.run.tensors.aligned_names import align_names
+from evalguard.run.tensors.configurations import compare_configurations
 from evalguard.run.tensors.duplicates import find_duplicates, name_tied
 from evalguard.run.tensors.likeness import (
     Description,
@@ -144,6 +145,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             ),
             duplicates=duplicates,
             invariants=_check_invariants(options.invariants, deltas),
+            configuration=compare_configurations(sides[0], sides[1]),
             caveats=(
                 *notes,
                 *lone.notes,
