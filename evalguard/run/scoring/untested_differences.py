@@ -22,11 +22,8 @@ _WINDOWS = frozenset({"sliding_window", "attention_window", "attention_chunk_siz
 _OF_WINDOWS = frozenset({"use_sliding_window", "max_window_layers"})
 _POSITIONS = frozenset({"max_position_embeddings", "n_positions"})
 _ROPE = frozenset({"rope_type", "factor", "original_max_position_embeddings"})
-# Kinds of rotary positions that are the default's, or alike, up to the length trained with.
-_DEFAULT_ROPE = frozenset({None, "default"})
-_ROPE_BY_LENGTH = frozenset({"dynamic"})
-
-
+# Kinds of rotary positions that are alike up to the length trained with.
+_ALIKE_BEFORE = frozenset({"default", "dynamic"})
 # What would test a difference: texts that are longer, generated, rendered by a chat template, or of
 # other tokens.
 _Need = Literal["longer", "generated", "chat", "other_tokens"]
@@ -50,10 +47,18 @@ def find_untested_differences(
         found: as ``compare_sides`` lists them.
         scored: both sides with their answers.
     """
-    longest, configs = read_longest(scored), [_config(side) for side in scored]
+    if not found:
+        return ()
+    longest, configs = _longest_of(scored), [_config(side) for side in scored]
+    generates = any(map(_generates, scored))
     untested: dict[str, _Untested] = {}
     for one in found:
-        told = _judge(one, longest, configs, scored)
+        if one.part == "tokenizer":
+            told = _judge_tokenizer(one, generates, scored)
+        elif one.part == "configs":
+            told = _judge_config(one, longest, generates, configs)
+        else:
+            continue
         if told is not None:
             untested.setdefault(one.name, told)
     if not untested:
@@ -79,7 +84,7 @@ def note_untested_code(
     if not differ & {"class", "model type"}:
         return ()
     notes = []
-    longest = read_longest(scored)
+    longest = _longest_of(scored)
     windows = [] if differ & _WINDOWS else list(_windows(_config(scored[0])))
     if windows and 0 < longest <= min(windows):
         notes.append(
@@ -95,7 +100,7 @@ def note_untested_code(
     return tuple(notes)
 
 
-def read_longest(scored: tuple[ScoredSide, ScoredSide]) -> int:
+def _longest_of(scored: tuple[ScoredSide, ScoredSide]) -> int:
     """Tokens of the longest text that either side read at once; 0 where that is not known."""
     return 0 if 0 in (sides := [_longest(side) for side in scored]) else max(sides)
 
@@ -113,24 +118,21 @@ def _config(side: ScoredSide) -> Mapping[str, Value]:
     return told if isinstance(told, Mapping) else {}
 
 
-def _judge(
-    one: SideDifference,
-    longest: int,
-    configs: Sequence[Mapping[str, Value]],
-    scored: tuple[ScoredSide, ScoredSide],
+def _judge_tokenizer(
+    one: SideDifference, generates: bool, scored: tuple[ScoredSide, ScoredSide]
+) -> _Untested | None:
+    if one.path == "chat template":
+        applied = any(map(_renders_chat, scored))
+        return None if applied else _Untested(need="chat", why="none is applied")
+    if (one.path == "EOS" and generates) or not _same_tokens(scored):
+        return None
+    return _Untested(need="other_tokens", why="all texts have the same tokens")
+
+
+def _judge_config(
+    one: SideDifference, longest: int, generates: bool, configs: Sequence[Mapping[str, Value]]
 ) -> _Untested | None:
     name = one.path.rpartition(".")[2]
-    generates = any(map(_generates, scored))
-    if one.part == "tokenizer":
-        if name == "chat template":
-            applied = any(map(_renders_chat, scored))
-            return None if applied else _Untested(need="chat", why="none is applied")
-        tested = (name == "EOS" and generates) or not _same_tokens(scored)
-        return (
-            None if tested else _Untested(need="other_tokens", why="all texts have the same tokens")
-        )
-    if one.part != "configs":
-        return None
     if name == "eos_token_id" or one.path.startswith("generation."):
         return None if generates else _Untested(need="generated", why="no text is generated")
     limits = [tokens for tokens in _limits(one, name, configs) if tokens > 0]
@@ -148,11 +150,10 @@ def _limits(
         yield from _numbers(one.base, one.candidate)
     elif name in _OF_WINDOWS:
         yield from (tokens for config in configs for tokens in _windows(config))
-    elif name in _POSITIONS and _rope_kinds(configs) <= _DEFAULT_ROPE | _ROPE_BY_LENGTH:
+    elif name in _POSITIONS and _rope_kinds(configs) <= _ALIKE_BEFORE:
         yield from _numbers(one.base, one.candidate)
     elif name in _ROPE and "rope" in one.path:
-        kinds = _rope_kinds(configs)
-        if kinds <= _DEFAULT_ROPE | _ROPE_BY_LENGTH:
+        if _rope_kinds(configs) <= _ALIKE_BEFORE:
             yield from _trained_lengths(configs)
     elif name == "long_factor" and _rope_kinds(configs) == {"longrope"}:
         yield from _trained_lengths(configs, "original_max_position_embeddings")
@@ -164,12 +165,12 @@ def _windows(config: Mapping[str, Value]) -> Iterator[int]:
             yield from _numbers(value)
 
 
-def _rope_kinds(configs: Sequence[Mapping[str, Value]]) -> set[Value]:
+def _rope_kinds(configs: Sequence[Mapping[str, Value]]) -> set[str]:
     return {
-        value
+        str(value)
         for config in configs
         for path, value in config.items()
-        if "rope" in path and path.rpartition(".")[2] in ("rope_type", "type")
+        if "rope" in path and path.rpartition(".")[2] in ("rope_type", "type") and value
     }
 
 
