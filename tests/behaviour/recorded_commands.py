@@ -83,7 +83,8 @@ _MASKS = (
     (r"(-vs-[a-z]+)-\d+\b", r"\1"),  # of several runs in one second
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?", "TIME"),
     (r"\d{4}-\d\d-\d\d", "DATE"),
-    (r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,64}\b", "DIGEST"),
+    # Markdown holds what a forge would take for a commit in backticks, so not one of digits alone
+    (r"`?\b(?=[0-9a-f]*\d)[0-9a-f]{8,64}\b`?", "DIGEST"),
     (r"\b\d+(\.\d+)? ?(s|ms|min|h|seconds?|minutes?|hours?)\b", "DURATION"),
     (r"\b\d+(\.\d+)? (B|kB|MB|GB|KiB|MiB|GiB|bytes)\b", "SIZE"),
     (r"\d+\.\d+\.\d+[\w.+]*", "VERSION"),
