@@ -11,7 +11,6 @@ from evalguard.errors import EvalguardError
 from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
-from evalguard.run.tracing.worker_sides import read_declared_hyperparameters
 from evalguard.store.cache_folder import default_cache_dir
 
 _LOG = logging.getLogger(__name__)
@@ -37,6 +36,8 @@ def _read(source: Source, side: ScoredSide, cache_dir: Path) -> tuple[HeldValue,
         return ()
     if side.description.configuration or not is_runtime(source.variant):
         return ()
+    from evalguard.run.tracing.worker_sides import read_declared_hyperparameters
+
     try:
         return tuple(read_declared_hyperparameters(source.variant, cache_dir))
     except EvalguardError:
