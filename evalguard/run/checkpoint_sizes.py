@@ -14,7 +14,7 @@ from evalguard.errors import EvaluationError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import split_revision
 from evalguard.models.model_folders import hub_snapshot
-from evalguard.run.loading.built_arguments import find_built_arguments
+from evalguard.run.built_arguments import find_built_arguments
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 from evalguard.store.cache_folder import default_cache_dir

@@ -12,7 +12,7 @@ from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import UsageError
 from evalguard.models.tracing.passes import ReportStep
-from evalguard.run.loading.built_arguments import find_built_arguments
+from evalguard.run.built_arguments import find_built_arguments
 from evalguard.run.loading.scorer_opening import worker_starter
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
