@@ -49,8 +49,8 @@ from evalguard.run.scoring.same_model import find_same_model
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.scoring.side_differences import (
     SideDifference,
-    compare_sides,
     find_side_differences,
+    list_side_differences,
 )
 from evalguard.run.scoring.spread_losses import find_spread_losses
 from evalguard.run.scoring.task_distributions import (
@@ -89,7 +89,7 @@ def build_report(
     )
     sides = base.identity, candidate.identity
     models = base.description, candidate.description
-    differences = compare_sides(sides, models, (base.declared, candidate.declared))
+    differences = list_side_differences(sides, models, (base.declared, candidate.declared))
     more = (*judgement.notes, *held.notes, *note_untested_code(differences, scored))
     generations = judgement.generations
     return CompareReport(

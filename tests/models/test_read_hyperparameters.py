@@ -162,7 +162,7 @@ NAMES = ("hidden_size", "num_attention_heads", "sliding_window", "layer_types", 
          "query_pre_attn_scalar", "use_sliding_window", "hidden_act", "normalization_type",
          "rope_scaling", "text_config", "anything")  # fmt: skip
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner),
     max_leaves=8,
 )
@@ -171,8 +171,7 @@ JSON = st.recursive(
 @given(config=st.dictionaries(st.sampled_from(NAMES), JSON))
 def test_no_config_is_too_strange_to_be_read(config: dict[str, Any]) -> None:
     found = read_named_values(config)
-    assert compare_hyperparameters(found, found) is not None
-    assert {one.verdict for one in compare_hyperparameters(found, found)} <= {"equal", "differs"}
+    assert {one.verdict for one in compare_hyperparameters(found, found)} <= {"equal"}
 
 
 def test_a_window_that_is_not_used_is_none() -> None:

@@ -15,7 +15,7 @@ from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import BuildRecipe, Variant
 from evalguard.run.declared_values import with_declared
 from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.scoring.side_differences import compare_sides
+from evalguard.run.scoring.side_differences import list_side_differences
 from evalguard.run.sources import ModelSource
 
 HUGGINGFACE = {"model_type": "mistral", "sliding_window": 4096, "rms_norm_eps": 1e-5}
@@ -43,7 +43,7 @@ def differences(base: Variant, port: Variant, cache: Path) -> list[str]:
         ModelSource(name="port", variant=port),
     )
     first, second = with_declared(sources, sides, cache)
-    found = compare_sides(
+    found = list_side_differences(
         (first.identity, second.identity),
         (first.description, second.description),
         (first.declared, second.declared),

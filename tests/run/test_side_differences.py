@@ -20,7 +20,7 @@ from evalguard.models.assigned_model import AssignedModel
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.models.tracing.read_hyperparameters import read_named_values
-from evalguard.run.scoring.side_differences import compare_sides, find_side_differences
+from evalguard.run.scoring.side_differences import find_side_differences, list_side_differences
 from evalguard.worker.wire_types import DESCRIPTION
 
 POLICY = ScoringPolicy(device="cpu")
@@ -35,7 +35,7 @@ def describe(folder: Path, dtype: str = "float32") -> ModelDescription:
 
 
 def found(base: Any, port: Any, sides: Any = SIDES) -> Finding | None:
-    told = find_side_differences(compare_sides(sides, (base, port)))
+    told = find_side_differences(list_side_differences(sides, (base, port)))
     assert len(told) < 2
     return told[0] if told else None
 
@@ -246,7 +246,9 @@ OTHER_LIBRARY = ModelDescription(model_type="hf")
 def test_of_another_librarys_model_its_files_are_compared(
     changes: dict[str, Any], said: str
 ) -> None:
-    differences = compare_sides(SIDES, (described(CONFIG), OTHER_LIBRARY), ((), gguf(**changes)))
+    differences = list_side_differences(
+        SIDES, (described(CONFIG), OTHER_LIBRARY), ((), gguf(**changes))
+    )
     told = find_side_differences(differences)
     texts = [one.text for one in told]
     assert texts == ([f"configs differ: {said}"] if said else [])

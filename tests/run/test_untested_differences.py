@@ -18,7 +18,7 @@ from evalguard.core.scorer import ModelDescription
 from evalguard.core.scores import ScoreTable
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.scoring.side_differences import compare_sides
+from evalguard.run.scoring.side_differences import list_side_differences
 from evalguard.run.scoring.untested_differences import (
     find_untested_differences,
     note_untested_code,
@@ -52,7 +52,7 @@ def side(
 
 
 def differences(base: ScoredSide, port: ScoredSide) -> Any:
-    return compare_sides(
+    return list_side_differences(
         (base.identity, port.identity), (base.description, port.description), ((), ())
     )
 

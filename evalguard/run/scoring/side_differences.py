@@ -52,7 +52,7 @@ class SideDifference:
         return self.said or f"{self.name} {_shown(self.base)} -> {_shown(self.candidate)}"
 
 
-def compare_sides(
+def list_side_differences(
     sides: tuple[RunIdentity, RunIdentity],
     models: tuple[ModelDescription | None, ModelDescription | None],
     declared: tuple[Sequence[HeldValue], Sequence[HeldValue]] = ((), ()),

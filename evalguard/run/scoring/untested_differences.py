@@ -44,7 +44,7 @@ def find_untested_differences(
     Nothing is said of a difference by length where a model does not show how long its texts are.
 
     Args:
-        found: as ``compare_sides`` lists them.
+        found: as ``list_side_differences`` lists them.
         scored: both sides with their answers.
     """
     if not found:
