@@ -24,6 +24,9 @@ class EvalguardError(Exception):
 
     ``str(error)`` is the message; ``hint`` says what to do, or is empty.
 
+    ``quotes`` are words of documents that the message is about, or empty. They follow it on this
+    machine's screen alone: the message is also told elsewhere.
+
     Of an error that one setting causes, ``setting`` is its name, or ``target`` where it is applied,
     as a guard file writes it (``config.X``); "" where that is not known.
     """
@@ -31,10 +34,16 @@ class EvalguardError(Exception):
     exit_code = EXIT_FAILED
 
     def __init__(
-        self, message: str, *, hint: str = "", setting: str = "", target: str = ""
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        setting: str = "",
+        target: str = "",
+        quotes: str = "",
     ) -> None:
         super().__init__(message)
-        self.hint, self.setting, self.target = hint, setting, target
+        self.hint, self.setting, self.target, self.quotes = hint, setting, target, quotes
 
 
 class UsageError(EvalguardError):
@@ -122,8 +131,9 @@ class MisalignedRunsError(EvaluationError):
         of_tokens: bool = False,
         of_prompts: bool = False,
         hint: str = "",
+        quotes: str = "",
     ) -> None:
-        super().__init__(f"{of}: {message}" if of else message, hint=hint)
+        super().__init__(f"{of}: {message}" if of else message, hint=hint, quotes=quotes)
         self.what, self.of_tokens, self.of_prompts = message, of_tokens, of_prompts
 
 

@@ -66,7 +66,7 @@ def report_error(error: BaseException, style: FailureStyle, *, code: int | None 
         if style.debug:
             click.echo(_clean(redacted_traceback(error)), err=True, color=False)
         label = "stopped" if isinstance(known, Interrupted) else "error"
-        _print_labelled(label, "red", str(known))
+        _print_labelled(label, "red", f"{known}{known.quotes}")
         if known.hint:
             _print_labelled("hint", "cyan", known.hint)
     if style.as_json:

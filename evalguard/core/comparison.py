@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from evalguard.core.influential_documents import Influence
 from evalguard.core.noise_floor import Floor
+from evalguard.core.reports.findings import WORDS, Quote, quotes_text
 from evalguard.core.stopping import Stopping
 
 Outcome = Literal["regressed", "degraded", "improved", "unchanged", "undecided", "failed"]
@@ -99,7 +100,7 @@ class Comparison:
         clusters: number of clusters of documents that are not independent, and ``cluster_field``
             that says which belong together; None and "" where each document stands alone.
         bit_identical: every document's score is the same to the last bit.
-        reason: why the outcome is what it is, one sentence.
+        reason: why the outcome is what it is, one sentence, without words of documents.
         floor: the drift beside what the unchanged base shows; None where that is not known.
         companions: tests beside the one that gives p_value; they decide nothing.
         subtasks: for the aggregate of a group: its leaf tasks; ``subgroups`` the groups inside it.
@@ -133,6 +134,7 @@ class Comparison:
         subgroups: for the aggregate of a group: the groups inside it.
         margin_text: that margin as it was given: 1 sigma, 1pp, 2%.
         drift_interval: paired interval of drift.
+        quotes: words of documents that reason is about; see ``Finding.quotes``.
     """
 
     task: str
@@ -184,11 +186,17 @@ class Comparison:
     tolerated: float | None = None
     caveats: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
+    quotes: tuple[Quote, ...] = field(default=(), metadata=WORDS)
 
     @property
     def key(self) -> tuple[str, str, str]:
         """(task, filter, metric)."""
         return self.task, self.filter, self.metric
+
+    @property
+    def quoted_reason(self) -> str:
+        """The reason with its quotes."""
+        return f"{self.reason}{quotes_text(self.quotes)}"
 
     @property
     def recovery(self) -> float | None:

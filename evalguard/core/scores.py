@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.documents.rescoring import Rescoring
+from evalguard.core.reports.findings import Quote
 from evalguard.core.settings import Value
 
 # How documents combine into the metric:
@@ -45,13 +46,13 @@ class Uninformative:
 
     Attributes:
         documents: those of which it holds, of ``n``.
-        texts: up to three of their answers, as the model wrote them; () where there are none.
+        quotes: up to three of their answers, as the model wrote them; () where there are none.
     """
 
     kind: UninformativeKind
     documents: int
     n: int
-    texts: tuple[str, ...] = ()
+    quotes: tuple[Quote, ...] = ()
 
     @property
     def share(self) -> str:

@@ -14,6 +14,7 @@ from evalguard.core.figure_names import why_unknown
 from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
+from evalguard.core.reports.findings import Quote
 from evalguard.core.score_rows import finite_rows
 from evalguard.core.scores import UNDIRECTED, NotCompared, ScoreTable
 from evalguard.errors import (
@@ -119,7 +120,7 @@ def _compare_key(
         return _failed_comparison(table, f"only the {present} has this metric, not the {missing}")
     unknown = nothing_known(bases[key], candidates[key])
     if unknown is not None and not unknown.regression_stands:
-        return _failed_comparison(bases[key], unknown.reason)
+        return _failed_comparison(bases[key], unknown.reason, unknown.quotes)
     base, other = _with_direction(
         *_with_side_caveats(bases[key], candidates[key]), gate.direction_of(key[0], key[2])
     )
@@ -127,15 +128,14 @@ def _compare_key(
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
         how = prompts if error.of_prompts else None
-        return _failed_comparison(base, _error_reason(error, how))
+        return _failed_comparison(base, _error_reason(error, how), how.quotes if how else ())
     if base.figure and not paired.base.n:
         failed = _failed_comparison(base, _unknown_figure(base, other))
         decides = gate.covers(*key)
         return failed if decides else replace(failed, not_compared=failed.comparison.reason)
     early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
     if early is not None:
-        told = "" if unknown is None else unknown.reason
-        return MetricComparison(comparison=early, unless_regressed=told)
+        return MetricComparison(comparison=early, unless_regressed=unknown)
     try:
         compared = compare_documents(
             _without_broken(paired, broken),
@@ -148,7 +148,7 @@ def _compare_key(
     compared = _with_count(compared, paired)
     if stops is not None:
         compared = replace(compared, comparison=stops.late(compared.comparison))
-    return compared if unknown is None else replace(compared, unless_regressed=unknown.reason)
+    return replace(compared, unless_regressed=unknown)
 
 
 def _unknown_figure(base: ScoreTable, candidate: ScoreTable) -> str:
@@ -225,8 +225,10 @@ def _with_direction(
     return base, candidate
 
 
-def _failed_comparison(table: ScoreTable, reason: str) -> MetricComparison:
-    return MetricComparison(comparison=failed_comparison(table, reason))
+def _failed_comparison(
+    table: ScoreTable, reason: str, quotes: tuple[Quote, ...] = ()
+) -> MetricComparison:
+    return MetricComparison(comparison=replace(failed_comparison(table, reason), quotes=quotes))
 
 
 def _error_reason(error: EvalguardError, prompts: OtherPrompts | None = None) -> str:

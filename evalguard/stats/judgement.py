@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.verdict import MetricMargin, Verdict, decide, one_sided_level
+from evalguard.stats.answers.uninformative import NothingKnown
 from evalguard.stats.contributions import Contributions
 from evalguard.stats.drift import Drift
 from evalguard.stats.explanation import explain, explain_identical
@@ -24,7 +25,8 @@ class MetricComparison:
             then it is to be left out, and the comparison, which failed, says the same.
         drift, tolerance: what was judged, and by which margin; None where it failed, and where it
             was stopped early.
-        unless_regressed: why nothing is known of the candidate unless the gate calls it regressed.
+        unless_regressed: why nothing is known of the candidate unless the gate calls it regressed;
+            None where something is.
     """
 
     comparison: Comparison
@@ -32,7 +34,7 @@ class MetricComparison:
     not_compared: str = ""
     drift: Drift | None = None
     tolerance: MetricMargin | None = None
-    unless_regressed: str = ""
+    unless_regressed: NothingKnown | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

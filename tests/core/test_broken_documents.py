@@ -14,6 +14,7 @@ from evalguard.core.documents.broken_documents import AskedText, BrokenDocument,
 from evalguard.core.documents.broken_verdict import broken_findings, judge_broken
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.pairing import pair
+from evalguard.core.reports.findings import quotes_text
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
 from evalguard.stats.compare_scores import compare_scores, failed_comparison
@@ -114,11 +115,11 @@ def broken(doc_id: int, candidate: float = -90.0, base: float = -1.0) -> BrokenD
     return found
 
 
-def test_a_document_is_named_with_what_both_models_gave_its_text() -> None:
+def test_a_document_is_named_with_what_both_models_gave_and_its_words_stand_apart() -> None:
     assert broken(7).line == (
-        "document 7: the candidate gives ' yes' -90 nats (1 token), the base -1 nats (1 token) "
-        "after 'is it?'"
+        "document 7: the candidate gives it -90 nats (1 token), the base -1 nats (1 token)"
     )
+    assert quotes_text(broken(7).quotes) == ' (text: "yes"; prompt: "is it?")'
     assert "minus infinity, the base -1 nats" in broken(7, -math.inf).line
     assert broken(7, math.nan).candidate_is == "not a number"
     assert broken_document("lambada", 7, [asked(-1.0, -2.0)]) is None
@@ -130,7 +131,7 @@ def test_texts_of_any_length_stay_short() -> None:
     assert found is not None
     assert len(found.text) < 300
     assert found.prompt.startswith("…")
-    assert len(found.line) < 160
+    assert len(found.line) + len(quotes_text(found.quotes)) < 260
 
 
 def test_none_is_allowed_by_default_whatever_the_metrics_say() -> None:

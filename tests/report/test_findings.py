@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import html
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from example_reports import comparison, report
+from example_reports import comparison, failed, report
 
+from evalguard.core.documents.broken_documents import AskedText, broken_document
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.findings import Finding, Quote, without_quotes
 from evalguard.report.compare_terminal import render_terminal
 from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.contract.compare_reading import parse_report
@@ -41,6 +44,44 @@ def test_a_finding_stands_above_the_table(told: CompareReport, verbose: bool) ->
 @pytest.mark.parametrize("kind", ["markdown", "html"])
 def test_pages_say_it(told: CompareReport, kind: Any) -> None:
     assert FOUND.text in html.unescape(render_report(told, kind))
+
+
+QUOTING = Finding(
+    kind="says_nothing",
+    text="of the candidate, all 9 documents are given the same answer (documents 0, 1)",
+    task="storygen",
+    filter="strict",
+    values={"n": 9, "first": "the cat sat"},
+    quotes=(
+        Quote(what="answer", side="candidate", doc_id=0, text="the cat sat"),
+        Quote(what="answer", side="candidate", doc_id=1, text="the cat\nsat"),
+    ),
+)
+
+
+def test_what_is_quoted_stands_behind_the_sentence_on_this_machine() -> None:
+    screen = render_terminal(
+        report(comparison(), findings=(QUOTING,)), width=200, color=False, verbose=False
+    )
+    assert (
+        f"Note: storygen (strict): {QUOTING.text} "
+        '(answer of the candidate: "the cat sat", "the cat sat")' in " ".join(screen.split())
+    )
+
+
+def test_a_report_without_quotes_holds_no_words_of_documents() -> None:
+    whole = report(
+        failed(quotes=QUOTING.quotes, reason="all alike"),
+        findings=(QUOTING, FOUND),
+        broken_documents=(
+            broken_document("t", 3, [AskedText(base=-1.0, candidate=-math.inf, text="the cat")]),
+        ),
+    )
+    bare = without_quotes(whole)
+    assert "the cat" in json.dumps(compare_document(whole))
+    assert "the cat" not in json.dumps(compare_document(bare))
+    assert bare.findings == (replace(QUOTING, quotes=(), values={"n": 9}), FOUND)
+    assert without_quotes(bare) == bare
 
 
 def test_it_is_data_in_the_document_and_comes_back(told: CompareReport) -> None:

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from evalguard.core.documents.likelihoods import estimate_tokens
+from evalguard.core.reports.findings import WORDS, Quote, QuoteKind
 
 BROKEN_DOCUMENTS = "broken_documents"
 """The limit's name, in verdicts and in guard files."""
@@ -136,21 +137,22 @@ class BrokenDocument:
     base_tokens: int = 0
     candidate_tokens: int = 0
     request: int = 0
-    prompt: str = ""
-    text: str = ""
+    prompt: str = field(default="", metadata=WORDS)
+    text: str = field(default="", metadata=WORDS)
     metric: str = ""
 
     @property
     def line(self) -> str:
-        """What both gave to which text, in a sentence without a full stop."""
-        if self.metric:
-            what = f"{self.metric} of the candidate is"
-            return f"document {self.doc_id}: {what} {self._given('candidate')}, {self._of_base}"
-        text = f"{_excerpt(self.text)!r}" if self.text else "it"
-        where = f" after {_excerpt(self.prompt, keep_end=True)!r}" if self.prompt else ""
-        return (
-            f"document {self.doc_id}: the candidate gives {text} {self._given('candidate')}, "
-            f"{self._of_base}{where}"
+        """What both gave, in a sentence without a full stop and without words of the document."""
+        what = f"{self.metric} of the candidate is" if self.metric else "the candidate gives it"
+        return f"document {self.doc_id}: {what} {self._given('candidate')}, {self._of_base}"
+
+    @property
+    def quotes(self) -> tuple[Quote, ...]:
+        """The text that was scored and the prompt before it, where they are known."""
+        words: tuple[tuple[QuoteKind, str], ...] = (("text", self.text), ("prompt", self.prompt))
+        return tuple(
+            Quote(what=what, text=text, doc_id=self.doc_id) for what, text in words if text
         )
 
     @property
@@ -211,17 +213,6 @@ def broken_document(
 def _loss_order(asked: AskedText) -> float:
     lost = asked.base_mean - asked.candidate_mean
     return -math.inf if math.isnan(lost) else -lost
-
-
-_LONGEST_EXCERPT = 24
-
-
-def _excerpt(text: str, *, keep_end: bool = False) -> str:
-    """A text on one line, and short."""
-    flat = text if text.isprintable() else " ".join(text.split())
-    if len(flat) <= _LONGEST_EXCERPT:
-        return flat
-    return f"…{flat[-_LONGEST_EXCERPT:]}" if keep_end else f"{flat[:_LONGEST_EXCERPT]}…"
 
 
 def _finite(value: float) -> float | None:

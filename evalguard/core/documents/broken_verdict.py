@@ -88,6 +88,7 @@ def broken_findings(documents: Sequence[BrokenDocument]) -> tuple[Finding, ...]:
                 "text": one.text,
                 "prompt": one.prompt,
             },
+            quotes=one.quotes,
         )
         for one in documents[:_MOST_SHOWN]
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from itertools import groupby
+from typing import Any, Literal, TypeVar
 
 # same_model            base and candidate are one
 # broken_documents      the candidate gives documents far less than chance
@@ -69,12 +70,63 @@ DOUBTS: frozenset[FindingKind] = frozenset(
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]
 
 
+# Of a dataclass field: it holds words of documents, which ``without_quotes`` takes out.
+WORDS: Mapping[str, bool] = {"words": True}
+# text  what a model was to give a likelihood
+QuoteKind = Literal["prompt", "answer", "text", "message"]
+QuotedSide = Literal["", "base", "candidate"]
+_EXCERPT = 48
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """Words of a document, a prompt or an answer, apart from what is said of them.
+
+    Attributes:
+        what: these are words of; ``side``: whose, "" where both have the same.
+        doc_id: document that they are of; None where they are of many.
+        text: the words, shortened; an ellipsis stands where they were cut.
+        side: whose they are, of what each side has its own.
+    """
+
+    what: QuoteKind
+    text: str
+    doc_id: int | None = None
+    side: QuotedSide = ""
+
+
+def quotes_text(quotes: Sequence[Quote]) -> str:
+    """Return what stands behind a sentence: ' (prompt of the base: "a", "b"; answer: "c")'.
+
+    >>> quotes_text([Quote(what="answer", text="the"), Quote(what="answer", text="the\\n")])
+    ' (answer: "the", "the")'
+    """
+    told = []
+    for (what, side), group in groupby(quotes, key=lambda one: (one.what, one.side)):
+        whose = f" of the {side}" if side else ""
+        told.append(f"{what}{whose}: {', '.join(_excerpt(one) for one in group)}")
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def _excerpt(quote: Quote) -> str:
+    """A quote on one line, and short: of a prompt its end."""
+    line = " ".join(quote.text.split())
+    if len(line) > _EXCERPT:
+        line = f"…{line[-_EXCERPT:]}" if quote.what == "prompt" else f"{line[:_EXCERPT]}…"
+    return f'"{line}"'
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What stands on the first screen of every view, whatever the verdict; it decides nothing.
 
     Attributes:
-        text: one sentence without a full stop, made where the fact is known.
+        text: one sentence without a full stop, made where the fact is known. It holds no words of
+            documents, which it names by their numbers.
+        quotes: words of documents that the sentence is about. They stay on this machine, unless
+            documents are to travel.
         task, filter, metric: what it is about; "" where it is about the whole run.
         values: the fact as data, finite numbers only.
         kind: of fact; others may be added.
@@ -86,6 +138,51 @@ class Finding:
     filter: str = ""
     metric: str = ""
     values: Mapping[str, FindingValue] = field(default_factory=dict)
+    quotes: tuple[Quote, ...] = field(default=(), metadata=WORDS)
+
+    @property
+    def subject(self) -> str:
+        """Task, metric and filter; "" where it is about the whole run."""
+        about = " ".join(part for part in (self.task, self.metric) if part)
+        return about if self.filter in ("", "none") else f"{about} ({self.filter})".strip()
+
+    @property
+    def line(self) -> str:
+        """Subject, sentence and quotes, without a full stop."""
+        subject = self.subject
+        said = f"{self.text}{quotes_text(self.quotes)}"
+        return f"{subject}: {said}" if subject else said
+
+
+def without_quotes(record: T) -> T:
+    """Return a record, or any plain value, without words of documents, however deep they lie.
+
+    It is what may leave this machine: every field that is declared with ``WORDS`` has its default.
+    """
+    return _without_quotes(record)  # type: ignore[no-any-return]
+
+
+def _without_quotes(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_without_quotes, value))
+    if isinstance(value, Mapping):
+        return {key: _without_quotes(one) for key, one in value.items()}
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changed: dict[str, Any] = {}
+    for one in fields(value):
+        before = getattr(value, one.name)
+        after = _default(one) if "words" in one.metadata else _without_quotes(before)
+        if after is not before and after != before:
+            changed[one.name] = after
+    if isinstance(value, Finding) and value.quotes:  # a fact that is a quote, too
+        words = {quote.text for quote in value.quotes}
+        changed["values"] = {k: v for k, v in value.values.items() if v not in words}
+    return replace(value, **changed) if changed else value
+
+
+def _default(one: Any) -> Any:
+    return one.default if one.default is not MISSING else one.default_factory()
 
 
 def unstored(text: str) -> Finding:

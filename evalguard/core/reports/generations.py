@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from evalguard.core.distribution_comparison import Figure
+from evalguard.core.reports.findings import WORDS
 from evalguard.core.scorer import Ending
 
 
@@ -220,9 +221,9 @@ class FirstDifference:
     near_tie: bool | None = None
     doc_id: int = -1
     answer: int = 0
-    before: str = ""
-    base_text: str = ""
-    candidate_text: str = ""
+    before: str = field(default="", metadata=WORDS)
+    base_text: str = field(default="", metadata=WORDS)
+    candidate_text: str = field(default="", metadata=WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

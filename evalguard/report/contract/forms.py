@@ -48,6 +48,7 @@ FORMS: Mapping[str, Form] = {
         leave_out=("gated", "holm_p_values", "regressed", "undecided", "failed"),
         add={"gated": "judged"},
     ),
+    "Finding": Form(add=_added("subject")),
     "GatedMetric": Form(inline=("key",)),
     "AcceptedDrift": Form(inline=("waiver", "key")),
     "Resources": Form(names=PEAKS, add=_added("tokens", "tokens_per_second")),

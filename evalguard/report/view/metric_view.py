@@ -179,7 +179,7 @@ def _metric_view(
         gate_state=report.gate.state_of(key) if key in report.gate.gated else None,
         bit_identical=c.bit_identical,
         shown=shown,
-        reason=printable(c.reason),
+        reason=printable(c.quoted_reason),
         method=printable(c.method),
         caveats=tuple(numbers[text] for text in remarks if text in numbers),
         remarks=remarks,

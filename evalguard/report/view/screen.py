@@ -71,7 +71,7 @@ def _finding_text(report: CompareReport) -> str:
     if worst is None:
         return "nothing was compared"
     if worst.outcome == "failed":
-        why = printable(worst.reason).strip().rstrip(".") or "no number came out"
+        why = printable(worst.quoted_reason).strip().rstrip(".") or "no number came out"
         others = len(report.gate.failed) - 1
         more = f" (and {others} more failed)" if others > 0 else ""
         return f"{full_label(worst)} gives no number: {why}{more}"
@@ -87,7 +87,7 @@ def stated_reason(report: CompareReport) -> str:
     worst = worst_drift(report)
     if worst is None or worst.outcome != "failed" or decisive_limit(report) is not None:
         return ""
-    return printable(worst.reason)
+    return printable(worst.quoted_reason)
 
 
 def _passed_text(report: CompareReport, worst: Comparison) -> str:
@@ -180,13 +180,7 @@ def _still_text(found: BisectReport) -> str:
 
 def finding_lines(report: CompareReport) -> tuple[str, ...]:
     """Return what every reader must see beside the verdict, a sentence each."""
-    lines = []
-    for one in report.findings:
-        about = " ".join(part for part in (one.task, one.metric) if part)
-        if one.filter not in ("", "none"):
-            about += f" ({one.filter})"
-        lines.append(printable(f"{about}: {one.text}" if about else one.text))
-    return tuple(lines)
+    return tuple(printable(one.line) for one in report.findings)
 
 
 def distributions_line(report: CompareReport) -> str:

@@ -9,6 +9,7 @@ from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.documents.broken_verdict import broken_text
 from evalguard.core.limits import LimitVerdict
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.findings import quotes_text
 from evalguard.report.words import rounding
 from evalguard.report.words.metric_labels import format_percent
 from evalguard.report.words.plain_text import printable
@@ -82,7 +83,10 @@ def broken_lines(report: CompareReport, verdict: LimitVerdict) -> tuple[str, ...
     """Return what both models gave in each broken document; () of any other limit."""
     if verdict.metric != BROKEN_DOCUMENTS:
         return ()
-    return tuple(printable(f"{one.task} {one.line}") for one in report.broken_documents)
+    return tuple(
+        printable(f"{one.task} {one.line}{quotes_text(one.quotes)}")
+        for one in report.broken_documents
+    )
 
 
 def _allowed_text(verdict: LimitVerdict) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evalguard.core.prompt_difference import PromptDifference
+from evalguard.core.reports.findings import Quote, QuotedSide
 
 _MOST = 3  # kinds that one sentence says
 _OTHER = {"base": "candidate", "candidate": "base"}
@@ -32,7 +33,7 @@ _HINTS = {
 
 
 def prompt_differences_text(found: Sequence[PromptDifference], looked: int) -> str:
-    """Say how prompts differ; "" for nothing.
+    """Say how prompts differ, without words of theirs; "" for nothing.
 
     >>> one = PromptDifference(kind="missing_bos", only="base", base="<s>", documents=8)
     >>> prompt_differences_text([one], looked=8)
@@ -47,6 +48,25 @@ def prompt_differences_text(found: Sequence[PromptDifference], looked: int) -> s
     return "; ".join(told)
 
 
+# What stands on the sides there is a mark that templates write, or no text of the prompts.
+_UNQUOTED = frozenset(
+    {"role_marks", "double_bos", "missing_bos", "other_bos", "thinking", "tokens"}
+    | {"special_as_text", "conversation", "tools", "cut_left", "fewshot_turns", "turn_ends"}
+)
+
+
+def quote_prompts(found: Sequence[PromptDifference]) -> tuple[Quote, ...]:
+    """Return what stands on each side where prompts differ."""
+    sides: tuple[QuotedSide, ...] = ("base", "candidate")
+    return tuple(
+        Quote(what="prompt", side=side, text=getattr(one, side))
+        for one in found[:_MOST]
+        if one.kind not in _UNQUOTED
+        for side in sides
+        if getattr(one, side)
+    )
+
+
 def prompt_difference_hint(found: Sequence[PromptDifference]) -> str:
     """What to do about it, once for each thing to do."""
     hints = dict.fromkeys(_HINTS.get(one.kind, _TEMPLATE) for one in found[:_MOST])
@@ -57,7 +77,6 @@ def prompt_difference_text(one: PromptDifference) -> str:
     """Say one way in which prompts differ."""
     only, other = one.only, _OTHER.get(one.only, "")
     own = one.candidate if only == "candidate" else one.base
-    both = f"'{one.base}' and '{one.candidate}'"
     match one.kind:
         case "conversation":
             return f"the {only} is sent messages, which its server renders by a template of its own"
@@ -72,33 +91,33 @@ def prompt_difference_text(one: PromptDifference) -> str:
         case "other_bos":
             return f"another BOS: {one.base} and {one.candidate}"
         case "generation_prompt" if only:
-            return f"the {other}'s end without a generation prompt ('{own}')"
+            return f"the {other}'s end without a generation prompt"
         case "generation_prompt":
-            return f"another generation prompt: {both}"
+            return "another generation prompt"
         case "thinking":
             return f"thinking: {_THINKING[one.base]} and {_THINKING[one.candidate]}"
         case "tools":
             return f"the {other}'s tell of no tools"
         case "system_prompt" if only:
-            return f"only the {only}'s have a system prompt ('{own}')"
+            return f"only the {only}'s have a system prompt"
         case "system_prompt":
-            return f"another system prompt: {both}"
+            return "another system prompt"
         case "system_place":
             return f"the system prompt is a turn in the {only}'s, part of the question in the other"
         case "date":
-            return f"another date in the template: {one.base} and {one.candidate}"
+            return "another date in the template"
         case "fewshot_turns":
             return f"examples are turns in the {only}'s, and one text in the {other}'s"
         case "turn_ends":
             return f"only the {only}'s close each turn by an end mark"
         case "text_before":
-            return f"the {only}'s have more before the first question: {both}"
+            return f"the {only}'s have more before the first question"
         case "cut_left":
             return f"the {only}'s begin {one.at:,} characters later"
         case "white_space":
-            return f"white space alone, first at character {one.at:,}: {both}"
+            return f"white space alone, first at character {one.at:,}"
         case _:
-            return f"they first differ at character {one.at:,}: {both}"
+            return f"they first differ at character {one.at:,}"
 
 
 def token_difference_text(one: PromptDifference) -> str:

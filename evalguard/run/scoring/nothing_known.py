@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.findings import Finding, Quote
 from evalguard.core.scores import Tables
 from evalguard.harness.finished_runs.origin import share_one_model
 from evalguard.run.scoring.equal_answers import models_differ
 from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.stats.answers.uninformative import explain_silence
+from evalguard.stats.answers.uninformative import explain_silence, quote_side
 from evalguard.stats.compare_scores import failed_comparison
 from evalguard.stats.judgement import MetricComparison
 
@@ -89,6 +89,7 @@ def find_silent_candidates(
                 text=explain_silence(silent, table),
                 task=table.task,
                 values={"kind": silent.kind, "documents": silent.documents, "n": silent.n},
+                quotes=quote_side(silent, "candidate"),
             ),
         )
     return tuple(found.values())
@@ -145,12 +146,14 @@ def _fail_silent(compared: Compared, gate: Gate) -> Iterator[MetricComparison]:
     for one in compared:
         told = one.comparison
         if one.unless_regressed and told.key in unshown and told.outcome != "failed":
-            yield _without_numbers(told, one.unless_regressed)
+            yield _without_numbers(told, one.unless_regressed.reason, one.unless_regressed.quotes)
         else:
             yield one
 
 
-def _without_numbers(comparison: Comparison, reason: str) -> MetricComparison:
+def _without_numbers(
+    comparison: Comparison, reason: str, quotes: tuple[Quote, ...] = ()
+) -> MetricComparison:
     failed = failed_comparison(
         comparison.key,
         reason,
@@ -159,4 +162,4 @@ def _without_numbers(comparison: Comparison, reason: str) -> MetricComparison:
         confidence=comparison.confidence,
         caveats=comparison.caveats,
     )
-    return MetricComparison(comparison=failed)
+    return MetricComparison(comparison=replace(failed, quotes=quotes))

@@ -10,11 +10,15 @@ import numpy as np
 
 from evalguard.core.documents.columns import Rows, column_of, pair_columns
 from evalguard.core.prompt_difference import PromptDifference, compare_prompts
-from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.findings import Finding, Quote, quotes_text
 from evalguard.core.scorer import Request
 from evalguard.errors import MisalignedRunsError
 from evalguard.harness.score_tables import TaskScores
-from evalguard.report.words.prompt_texts import prompt_difference_hint, prompt_differences_text
+from evalguard.report.words.prompt_texts import (
+    prompt_difference_hint,
+    prompt_differences_text,
+    quote_prompts,
+)
 
 # Documents whose prompts are looked at: a template does the same to all of them.
 _LOOKED = 64
@@ -55,6 +59,11 @@ class OtherPrompts:
         return prompt_differences_text(self.differences, self.looked)
 
     @property
+    def quotes(self) -> tuple[Quote, ...]:
+        """What stands in the prompts there."""
+        return quote_prompts(self.differences)
+
+    @property
     def hint(self) -> str:
         """What to do about it."""
         return prompt_difference_hint(self.differences)
@@ -92,6 +101,7 @@ def find_declared_differences(found: Mapping[str, OtherPrompts]) -> Iterator[Fin
                 "kinds": tuple(one.kind for one in first.differences),
                 "only": tuple(one.only for one in first.differences),
             },
+            quotes=first.quotes,
         )
 
 
@@ -121,6 +131,7 @@ def refuse_other_prompts(
         f"prompts of base and candidate differ in {len(other):,} of {len(pairs):,} requests (first:"
         f" {first.task}, doc_id {first.doc_id}): {prompt_differences_text(found, len(other))}",
         of_prompts=True,
+        quotes=quotes_text(quote_prompts(found)),
         hint=f"{prompt_difference_hint(found)}; {DECLARE_PROMPTS}",
     )
 

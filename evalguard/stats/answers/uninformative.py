@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.reports.findings import Quote, QuotedSide
 from evalguard.core.scores import ScoreTable, Uninformative, UninformativeKind
 
 # From this share of the documents on, what is left measures how often an answer has the right
@@ -18,7 +19,7 @@ WITHOUT_ANSWER = 0.9
 _ONE_ANSWER, _FEW_DOCUMENTS = 0.95, 8
 # An answer that is right in so many of the documents that get it is what the task asks for.
 _MOSTLY_RIGHT = 0.9
-_SHOWN_TEXTS, _SHOWN_CHARACTERS = 3, 40
+_SHOWN_TEXTS, _SHOWN_CHARACTERS = 3, 240
 
 _HINTS = {
     "empty": "look at stop strings, chat template and end-of-text token",
@@ -47,14 +48,14 @@ def uninformative_answers(
         return Uninformative(kind="empty", documents=int(blank.sum()), n=len(texts))
     unfound = np.array(missing, dtype=np.bool_)
     if missing and unfound.mean() >= WITHOUT_ANSWER and not _is_an_answer(unfound, right):
-        return _of_documents("not_found", unfound, texts)
+        return _of_documents("not_found", unfound, texts, table)
     answers = [answer.strip() for answer in table.answers or texts]
     answer, most = Counter(answers).most_common(1)[0]
     given = np.array([one == answer for one in answers], dtype=np.bool_)
     few = len(answers) < _FEW_DOCUMENTS or most < _ONE_ANSWER * len(answers)
     if few or (right is not None and right[given].mean() >= _MOSTLY_RIGHT):
         return None
-    return _of_documents("one_answer", given, texts)
+    return _of_documents("one_answer", given, texts, table)
 
 
 def gives_nothing(answer: object) -> bool:
@@ -65,10 +66,18 @@ def gives_nothing(answer: object) -> bool:
 
 
 def _of_documents(
-    kind: UninformativeKind, chosen: NDArray[np.bool_], texts: Sequence[str]
+    kind: UninformativeKind, chosen: NDArray[np.bool_], texts: Sequence[str], table: ScoreTable
 ) -> Uninformative:
-    shown = tuple(texts[row] for row in np.flatnonzero(chosen)[:_SHOWN_TEXTS])
-    return Uninformative(kind=kind, documents=int(chosen.sum()), n=len(texts), texts=shown)
+    whole = len(texts) == table.n  # else nobody knows whose they are
+    shown = tuple(
+        Quote(
+            what="answer",
+            doc_id=int(table.doc_ids[row]) if whole else None,
+            text=_clip(texts[row]),
+        )
+        for row in np.flatnonzero(chosen)[:_SHOWN_TEXTS]
+    )
+    return Uninformative(kind=kind, documents=int(chosen.sum()), n=len(texts), quotes=shown)
 
 
 def _right(table: ScoreTable) -> NDArray[np.bool_] | None:
@@ -105,9 +114,9 @@ def describe_uninformative(found: Uninformative, filter_name: str) -> str:
 
 
 def explain_silence(found: Uninformative, table: ScoreTable) -> str:
-    """Say what is wrong with a candidate's answers alone, with some of them and what to do."""
+    """Say what is wrong with a candidate's answers alone, and what to do."""
     said = describe_uninformative(found, table.filter)
-    return f"of the candidate, {said}{_texts(found)}; {_advice(found, table)}"
+    return f"of the candidate, {said}{_documents(found.quotes)}; {_advice(found, table)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +124,11 @@ class NothingKnown:
     """Why a metric says nothing about a pair of models.
 
     ``regression_stands``: only the candidate's answers say nothing, which is a loss where the
-    statistics show one, and no pass where they do not.
+    statistics show one, and no pass where they do not. ``quotes``: some of the answers.
     """
 
     reason: str
+    quotes: tuple[Quote, ...] = ()
     regression_stands: bool = False
 
 
@@ -130,22 +140,26 @@ def nothing_known(base: ScoreTable, candidate: ScoreTable) -> NothingKnown | Non
         said = describe_uninformative(ours, base.filter)
         other = describe_uninformative(theirs, base.filter)
         found = f"of both models, {said}" if same else f"of the base, {said}; of the other, {other}"
+        quotes = quote_side(theirs, "candidate") or quote_side(ours, "base")
         return NothingKnown(
-            reason=f"{found}: there is nothing to compare{_texts(theirs, ours)}; "
-            f"{_advice(theirs, base)}"
+            reason=f"{found}: there is nothing to compare{_documents(quotes)}; "
+            f"{_advice(theirs, base)}",
+            quotes=quotes,
         )
     if ours is not None:
         said = describe_uninformative(ours, base.filter)
         return NothingKnown(
             reason=f"of the base, {said}: there is nothing that a candidate could lose"
-            f"{_texts(ours)}; {_advice(ours, base)}"
+            f"{_documents(ours.quotes)}; {_advice(ours, base)}",
+            quotes=quote_side(ours, "base"),
         )
     if theirs is not None:
         said = describe_uninformative(theirs, base.filter)
         return NothingKnown(
             reason=f"of the candidate, {said}: its score says nothing about it, and no loss is "
-            f"shown{_texts(theirs)}; {_advice(theirs, base)}",
+            f"shown{_documents(theirs.quotes)}; {_advice(theirs, base)}",
             regression_stands=True,
+            quotes=quote_side(theirs, "candidate"),
         )
     return None
 
@@ -157,13 +171,16 @@ def _advice(found: Uninformative, table: ScoreTable) -> str:
     return f"{_HINTS[found.kind]}, or take it off the gate (advisory: [{name}])"
 
 
-def _texts(*sides: Uninformative) -> str:
-    """Up to three texts, of the first side that has any."""
-    texts = next((one.texts for one in sides if one.texts), ())
-    shown = ", ".join(f'"{_clip(text)}"' for text in texts)
-    return f" (texts: {shown})" if shown else ""
+def quote_side(found: Uninformative, side: QuotedSide) -> tuple[Quote, ...]:
+    """Up to three of the answers, as a side's."""
+    return tuple(replace(one, side=side) for one in found.quotes)
+
+
+def _documents(quotes: Sequence[Quote]) -> str:
+    """Name the documents that are quoted."""
+    ids = [str(one.doc_id) for one in quotes if one.doc_id is not None]
+    return f" (documents {', '.join(ids)})" if len(ids) > 1 else ""
 
 
 def _clip(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

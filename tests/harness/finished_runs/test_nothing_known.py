@@ -12,7 +12,7 @@ from handmade_runs import HandmadeRun
 
 import evalguard
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.findings import Finding, Quote
 from evalguard.errors import EvaluationError
 
 N = 120
@@ -94,7 +94,12 @@ def test_a_filter_that_finds_nothing_on_either_side_is_no_pass(
     assert report.exit_code == 3
     assert "the filter number finds no answer in" in reason(report)
     assert f"{'all' if missing == N else f'{missing} of'} {N} documents" in reason(report)
-    assert all(f'"org/port thinks {i}"' in reason(report) for i in range(3))
+    assert "(documents 0, 1, 2)" in reason(report)
+    assert "thinks" not in reason(report)
+    (failed,) = (c for c in report.comparisons if c.outcome == "failed")
+    assert [(one.doc_id, one.side, one.text) for one in failed.quotes] == [
+        (i, "candidate", f"org/port thinks {i}") for i in range(3)
+    ]
     assert bool(found(report)) == (steps is not OF_THE_TASK)
     for finding in found(report):
         assert finding.values["candidate"] == pytest.approx(missing / N)
@@ -463,8 +468,8 @@ def test_what_makes_answers_say_nothing_is_read_back_with_a_stored_run(tmp_path:
 
     tables = read_run(generated(missing=N).write(tmp_path / "run")).tables
     told = json.loads(json.dumps(describe_metrics(tables)))
-    texts = tuple(f"org/base thinks {i}" for i in range(3))
-    found = Uninformative(kind="not_found", documents=N, n=N, texts=texts)
+    quotes = tuple(Quote(what="answer", doc_id=i, text=f"org/base thinks {i}") for i in range(3))
+    found = Uninformative(kind="not_found", documents=N, n=N, quotes=quotes)
     assert MetricFacts.read(told[0]).uninformative == found
     del told[0]["uninformative"]  # of an earlier version
     assert MetricFacts.read(told[0]).uninformative is None
