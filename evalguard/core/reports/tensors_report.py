@@ -21,6 +21,7 @@ TensorState = Literal[
 FileKind = Literal["safetensors", "torch", "gguf", "npz", "npy"]
 LikenessKind = Literal["precision", "structure", "noise"]
 Role = Literal["tensor", "scale", "zero point"]
+ScaleFaultKind = Literal["missing", "not finite", "negative", "zero", "never calibrated"]
 
 # The gravest first.
 STATES: tuple[TensorState, ...] = (
@@ -213,6 +214,26 @@ class DuplicateTensors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleFault:
+    """What is wrong with the candidate's scales of activations or caches, by themselves.
+
+    Attributes:
+        fault: missing: its config asks for them; never calibrated: all of a kind are exactly 1.0.
+        names: of the scales.
+        asked: whether its config says that the model computes with them.
+    """
+
+    fault: ScaleFaultKind
+    names: tuple[str, ...]
+    asked: bool
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether a model may be as good with it: 1.0 is what some libraries recommend."""
+        return self.fault == "never calibrated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantTensor:
     """What an invariant found in one tensor: ``violations`` of ``elements``.
 
@@ -269,6 +290,7 @@ class TensorsReport:
         base_only, candidate_only: names without a partner; ``tied``: of these, name -> the tensor
             of its own side with the same values, which has one.
         ignored: names that the map leaves out.
+        scale_faults: of scales of activations and caches that the base has not.
         invariants: where any were asked for, they alone decide.
         configuration: where config.json or a GGUF's metadata differ; decides nothing.
     """
@@ -281,6 +303,7 @@ class TensorsReport:
     tied: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     duplicates: tuple[DuplicateTensors, ...] = ()
+    scale_faults: tuple[ScaleFault, ...] = ()
     invariants: tuple[InvariantResult, ...] = ()
     configuration: tuple[HyperparameterDelta, ...] = ()
     caveats: tuple[str, ...] = ()
@@ -308,16 +331,22 @@ class TensorsReport:
         """Whether all invariants hold; without any, whether all tensors are within tolerance."""
         if self.invariants:
             return all(one.holds for one in self.invariants)
-        return not self.missing and all(delta.passed for delta in self.deltas)
+        broken = any(one.asked or not one.is_unknown for one in self.scale_faults)
+        return not self.missing and not broken and all(delta.passed for delta in self.deltas)
+
+    @property
+    def differs(self) -> bool:
+        """Whether a tensor is known to be another, or is missing."""
+        broken = any(not one.is_unknown for one in self.scale_faults)
+        return bool(self.missing or broken or self.count("beyond") or self.count("shape"))
 
     @property
     def exit_code(self) -> int:
         """0 equal within tolerance, 1 not, 3 where a tensor could not be read, or all that differs
-        was rescaled or rotated: whether that cancels out is not known from weights."""
+        was rescaled or rotated, or a scale of 1.0: what that does is not known from weights."""
         if self.count("unreadable"):
             return EXIT_FAILED
         if self.passed:
             return EXIT_PASSED
-        differs = self.missing or self.count("beyond") or self.count("shape")
-        known = differs or self.invariants
+        known = self.differs or self.invariants
         return EXIT_REGRESSED if known else EXIT_FAILED

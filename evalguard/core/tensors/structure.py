@@ -28,6 +28,8 @@ Fault = Literal[
     "rows damaged", "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
     # of packed weights
     "zero points off", "rescaled", "rotated",
+    # of scales of activations and caches
+    "never calibrated",
 ]  # fmt: skip
 
 # These say where, and not what was done.

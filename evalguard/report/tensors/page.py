@@ -27,6 +27,7 @@ from evalguard.report.tensors.words import (
     list_names,
     list_repairs,
     missing_lines,
+    scale_lines,
     source_text,
 )
 from evalguard.report.words.plain_text import printable
@@ -77,6 +78,7 @@ def render_tensors_page(report: TensorsReport) -> str:
             for one in report.invariants
         ],
         lines=[
+            *scale_lines(report),
             *configuration_lines(report),
             *missing_lines(report, 200),
             *duplicate_lines(report, 200),

@@ -17,6 +17,7 @@ from evalguard.report.tensors.words import (
     group_deltas,
     list_repairs,
     missing_lines,
+    scale_lines,
     source_text,
 )
 from evalguard.report.terminal_page import (
@@ -44,6 +45,7 @@ def render_tensors(report: TensorsReport, *, width: int, color: bool, verbose: b
     blocks = [
         [
             *wrap_prose(answer_text(report), width, style=style),
+            *_wrapped(scale_lines(report), width),
             *_wrapped(configuration_lines(report), width),
         ],
         _wrapped(

@@ -10,6 +10,7 @@ from evalguard.core.reports.tensors_report import (
     STATES,
     GreatestDifference,
     Likeness,
+    ScaleFaultKind,
     TensorDelta,
     TensorSource,
     TensorsReport,
@@ -89,7 +90,7 @@ def answer_text(report: TensorsReport) -> str:
     elif report.passed and not report.count("unreadable"):
         same = report.count("identical") == len(report.deltas)
         text = f"{'IDENTICAL' if same else 'EQUAL within tolerance'}: {_counts_text(report)}"
-    elif report.passed or not any((report.count("beyond"), report.count("shape"), report.missing)):
+    elif report.passed or not report.differs:
         text = f"NOT KNOWN: {_counts_text(report)}"
     else:
         text = f"DIFFERENT: {_counts_text(report)}"
@@ -122,14 +123,34 @@ def configuration_lines(report: TensorsReport) -> list[str]:
     return [f"Note: the configurations differ, which no tensor shows: {shown}{rest}"]
 
 
+_SCALE_FAULTS: dict[ScaleFaultKind, str] = {
+    "missing": "missing, and its config asks for them",
+    "not finite": "NaN or infinite",
+    "negative": "negative",
+    "zero": "zero",
+    "never calibrated": "all exactly 1.0: never calibrated",
+}
+
+
+def scale_lines(report: TensorsReport) -> Iterator[str]:
+    """Yield what is wrong with the candidate's scales that the base has not."""
+    for one in report.scale_faults:
+        count = len(one.names)
+        scales = f"{format_count(count)} scale{'s' if count > 1 else ''}"
+        yield (
+            f"In the candidate, {scales} of activations or caches: {_SCALE_FAULTS[one.fault]} "
+            f"({list_names(one.names, 2)})"
+        )
+
+
 def group_deltas(report: TensorsReport) -> list[DeltaGroup]:
     """Return all pairs in groups, the gravest first; identical ones are one group."""
     groups: dict[tuple[object, ...], list[TensorDelta]] = {}
     for delta in report.deltas:
         like = delta.likeness
-        # a factor is 1.02 here and 1.01 there; rows are others in every tensor
+        # a factor is 1.02 here and 1.01 there; rows and names are others in every tensor
         words = "" if like is None else f"{like.kind} {like.name}"
-        if like is not None and like.fault not in ROW_FAULTS:
+        if like is not None and like.fault not in (*ROW_FAULTS, "swapped"):
             words += f" {like.detail}"
         groups.setdefault((delta.state, words), []).append(delta)
     made = [

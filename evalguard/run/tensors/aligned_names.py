@@ -8,6 +8,7 @@ from pathlib import Path
 from evalguard.core.tensors.name_map import NameAlignment, NameMap, NameRule
 from evalguard.core.tensors.name_prefixes import find_name_prefixes
 from evalguard.errors import EvaluationError
+from evalguard.run.tensors.activation_scales import align_scales
 from evalguard.store.name_map_file import read_name_map
 from evalguard.store.tensor_files import TensorFiles
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
@@ -16,8 +17,9 @@ from evalguard.store.tensor_files.mlx_names import map_mlx_experts
 
 def align_names(
     base: TensorFiles, candidate: TensorFiles, name_map: Path | None
-) -> tuple[NameAlignment, tuple[str, ...]]:
-    """Pair the names of both sides, and say what had to be taken off for that.
+) -> tuple[NameAlignment, NameAlignment, tuple[str, ...]]:
+    """Pair the names of both sides, those of their scales of activations and caches apart, and say
+    what had to be taken off for that.
 
     Raises:
         UsageError: the name map cannot be used.
@@ -25,15 +27,16 @@ def align_names(
     """
     names = _build_name_map(name_map, base, candidate)
     alignment = names.align(base.tensors, candidate.tensors)
+    scales = align_scales(base, candidate, names)
     if name_map is None:
         common = len(alignment.pairs)
         prefixes = find_name_prefixes(base.tensors, candidate.tensors, common)
         if prefixes is not None:
             alignment = prefixes.name_map.align(base.tensors, candidate.tensors)
-            return alignment, (prefixes.note,)
+            return alignment, scales, (prefixes.note,)
     if not alignment.pairs:
         raise _nothing_common(base, candidate)
-    return alignment, ()
+    return alignment, scales, ()
 
 
 def _build_name_map(path: Path | None, base: TensorFiles, candidate: TensorFiles) -> NameMap:

@@ -34,6 +34,11 @@ from evalguard.core.tensors.noise import NoiseTable
 from evalguard.core.tensors.structure import Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.run.tensors.activation_scales import (
+    find_scale_faults,
+    list_missing,
+    name_scale_differences,
+)
 from evalguard.run.tensors.aligned_names import align_names
 from evalguard.run.tensors.configurations import compare_configurations
 from evalguard.run.tensors.duplicates import find_duplicates, name_tied
@@ -114,7 +119,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
     # what damaged scales make of numbers is counted and told
     with ExitStack() as stack, np.errstate(over="ignore", invalid="ignore"):
         sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
-        alignment, notes = align_names(sides[0], sides[1], options.name_map)
+        alignment, scales, notes = align_names(sides[0], sides[1], options.name_map)
         for side in sides:
             _check_elements(side)
         duplicates = (
@@ -123,33 +128,36 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         )
         head = find_tied_head(sides[0], sides[1], alignment, duplicates)
         added = {head.pair.cand} if head is not None and head.added else set()
-        deltas = _compare_pairs(sides[0], sides[1], alignment, head, options)
+        deltas = _compare_pairs(sides[0], sides[1], alignment, scales, head, options)
         otherwise = find_stored_otherwise(sides[0], sides[1], alignment)
         deltas += [_unreadable(sides[0], sides[1], one, options) for one in otherwise]
         unread = [delta for delta in deltas if delta.state == "unreadable"]
         known = {*added, *(one.name for one in otherwise)}
         lone = sort_lone(sides[0], sides[1], alignment, unread, known)
+        missed = list_missing(sides[0], sides[1], scales)
+        alone = [n for n in (*scales.base_only, *scales.cand_only) if n not in missed]
         return TensorsReport(
             base=_source(sides[0]),
             candidate=_source(sides[1]),
             deltas=tuple(deltas),
-            base_only=lone.base,
-            candidate_only=lone.candidate,
+            base_only=(*lone.base, *(n for n in scales.base_only if n in missed)),
+            candidate_only=(*lone.candidate, *(n for n in scales.cand_only if n in missed)),
             tied=name_tied(alignment, duplicates),
             ignored=(
                 *alignment.ignored,
+                *scales.ignored,
                 *lone.parts,
                 *lone.buffers,
-                *sides[0].activation_scales,
-                *(n for n in sides[1].activation_scales if n not in sides[0].activation_scales),
+                *alone,
             ),
             duplicates=duplicates,
+            scale_faults=find_scale_faults(sides[0], sides[1], scales),
             invariants=_check_invariants(options.invariants, deltas),
             configuration=compare_configurations(sides[0], sides[1]),
             caveats=(
                 *notes,
                 *lone.notes,
-                *_caveats(sides[0], sides[1], deltas),
+                *_caveats(sides[0], sides[1], deltas, alone),
             ),
             environment=_environment(),
             command=options.command,
@@ -188,18 +196,26 @@ def _compare_pairs(
     base: TensorFiles,
     candidate: TensorFiles,
     alignment: NameAlignment,
+    scales: NameAlignment,
     head: TiedHead | None,
     options: TensorOptions,
 ) -> list[TensorDelta]:
+    held = [{**side.tensors, **side.activation_scales} for side in (base, candidate)]
     deltas: dict[str, TensorDelta] = {}
     pairs: list[StoredPair] = []
     resized: dict[str, ResizedPair] = {}
-    names = {pair: pair.base for pair in alignment.pairs}
+    names = {pair: pair.base for pair in (*alignment.pairs, *scales.pairs)}
+    of_scales = {pair.base for pair in scales.pairs}
     if head is not None and head.added:
         names[head.pair] = head.pair.cand  # its base has a delta of its own
     for named, name in names.items():
-        one, other = base.tensors[named.base], candidate.tensors[named.cand]
+        one, other = held[0][named.base], held[1][named.cand]
         tolerance = _choose_tolerance(one, other, options)
+        if name in of_scales:
+            if one.elements == other.elements == 1:  # stored as () by some and as (1,) by others
+                other = replace(other, shape=one.shape)
+            if options.atol is None:
+                tolerance = replace(tolerance, atol=0.0)  # a scale is as small as what is allowed
         pair = StoredPair(
             name=name,
             base=one,
@@ -220,6 +236,9 @@ def _compare_pairs(
     for name, delta in _sum_all(pairs, options).items():
         known = resized.get(name)
         deltas[name] = delta if known is None else known.describe(delta, deltas[name])
+    known_scales = [pair for pair in pairs if pair.name in of_scales]
+    for name, likeness in name_scale_differences(known_scales, deltas).items():
+        deltas[name] = replace(deltas[name], likeness=likeness)
     if head is not None:
         name = names[head.pair]
         deltas[name] = _judge_head(deltas[name], head)
@@ -561,14 +580,18 @@ def _check_invariants(
     return tuple(check_invariant(name, readable) for name in names)
 
 
-def _caveats(base: TensorFiles, candidate: TensorFiles, deltas: Sequence[TensorDelta]) -> list[str]:
+def _caveats(
+    base: TensorFiles,
+    candidate: TensorFiles,
+    deltas: Sequence[TensorDelta],
+    scales: Sequence[str],
+) -> list[str]:
     found = [*base.notes, *candidate.notes]
-    scales = {**base.activation_scales, **candidate.activation_scales}
     if scales:
         count = len(scales)
         found.append(
             f"{count:,} scale{'s' if count > 1 else ''} of activations or caches, which no weight "
-            f"has, not compared: first {next(iter(scales))}"
+            f"has, of one side alone: first {scales[0]}"
         )
     models = (base.architecture, candidate.architecture)
     if base.kind == candidate.kind and all(models) and models[0] != models[1]:

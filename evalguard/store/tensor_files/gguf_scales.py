@@ -29,8 +29,7 @@ def fold_scales(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         if stem == name or scale is None or scale.fault or scale.dtype != "float32":
             continue
         folded[name] = _scaled(weight, scale)
-        for one in (f"{stem}.scale", f"{stem}.input_scale"):
-            folded.pop(one, None)
+        folded.pop(f"{stem}.scale", None)
     return folded
 
 

@@ -24,6 +24,7 @@ from evalguard.store.tensor_files.lora_adapters import (
     read_adapter_config,
 )
 from evalguard.store.tensor_files.numpy_files import read_npy, read_npz
+from evalguard.store.tensor_files.packed.activation_scales import is_activation_scale
 from evalguard.store.tensor_files.packed.packed_formats import FoldedTensors, fold_packed
 from evalguard.store.tensor_files.packed.quantisation import Quantisation, read_quantisation
 from evalguard.store.tensor_files.plain_codecs import unknown_codec
@@ -52,7 +53,8 @@ class TensorFiles:
         metadata: of a GGUF or safetensors file.
         config: the folder's config.json, {} without one.
         quantisation: how the folder says it was quantised.
-        activation_scales: of a quantised checkpoint, what belongs to no weight.
+        activation_scales: of a quantised checkpoint, scales of what its modules compute, and of
+            caches; no weight is made with them.
         notes: what is worth a line: files that were left out.
     """
 
@@ -183,6 +185,11 @@ def _collection(
     if kind in ("safetensors", "torch"):
         told = read_quantisation(config, folder)
         folded = fold_packed(tensors, metadata or {}, told)
+    elif kind == "gguf":
+        folded = FoldedTensors(
+            tensors={n: one for n, one in tensors.items() if not is_activation_scale(n)},
+            activation_scales={n: one for n, one in tensors.items() if is_activation_scale(n)},
+        )
     return TensorFiles(
         name=str(place),
         kind=kind,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from evalguard.store.tensor_files.packed.activation_scales import is_activation_scale
 from evalguard.store.tensor_files.packed.bitsandbytes_blocks import read_bitsandbytes_4bit
 from evalguard.store.tensor_files.packed.four_bit_floats import (
     read_compressed_tensors_e2m1,
@@ -36,13 +37,6 @@ from evalguard.store.tensor_files.stored import NoBytes, StoredTensor
 
 Reader = Callable[[Parts], StoredTensor]
 
-# Scales of activations and caches: no weight has them, and nothing is compared with them.
-_ACTIVATIONS = (
-    ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".q_scale", ".kv_scale",
-    ".prob_scale", ".prob_output_scale", ".qkv_output_scale", ".input_global_scale",
-    ".input_zero_point", ".output_zero_point", ".k_zero_point", ".v_zero_point",
-    ".activation_scale", ".input_scale_ub", ".weight_format",
-)  # fmt: skip
 # A part that is left over, and the part without which it says nothing.
 _ORPHANS = {
     ".qzeros": ".qweight", ".scales": ".qweight", ".g_idx": ".qweight",
@@ -110,7 +104,7 @@ def fold_packed(
             folded[found[name].name] = found[name]
         elif name in taken:
             continue
-        elif quantised and name.endswith(_ACTIVATIONS):
+        elif quantised and is_activation_scale(name):
             scales[name] = tensor
         else:
             folded[name] = tensor
@@ -245,7 +239,7 @@ def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Itera
     modules: dict[str, list[StoredTensor]] = {}
     why: dict[str, str] = {}
     for name, tensor in left.items():
-        if name.endswith(_ACTIVATIONS):
+        if is_activation_scale(name):
             continue
         suffix = next((one for one in _UNKNOWN if name.endswith(one)), None)
         if suffix is not None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evalguard.regular_file import read_regular_text
 
@@ -25,6 +25,13 @@ KNOWN_METHODS = frozenset(
         "mxfp4", "fp8", "fbgemm_fp8", "auto-round", "quark", "mlx",
     }
 )  # fmt: skip
+
+
+# Whose scale: of what a cache of keys and values holds, of what goes into a module or out of it.
+ScaleUse = Literal["cache", "input", "output"]
+_CACHE_KEYS = ("kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_quant_config")
+# Methods whose config says of every kind of scale whether the checkpoint has it.
+_SAY_ALL = frozenset({"compressed-tensors", "modelopt", "quark", "quanto", "gptq", "awq", "mlx"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +79,55 @@ class Quantisation:
         bits = told[0] if told and all(one == told[0] for one in told) else 0
         return bits if isinstance(bits, int) and 1 <= bits <= 8 else 0
 
+    def asks_for(self, use: ScaleUse) -> bool | None:
+        """Whether a checkpoint has stored scales of that use; None where nothing says it."""
+        settings, told = self.settings, list[Any]()
+        if use == "cache":
+            told = [settings[key] for key in _CACHE_KEYS if key in settings]
+        elif use == "input":
+            groups = settings.get("config_groups")
+            if isinstance(groups, dict) and groups:
+                # where some modules have one only, which of them is for their names to say
+                found = [
+                    isinstance(g, dict) and _is_static(g.get("input_activations"))
+                    for g in groups.values()
+                ]
+                return found[0] if len({*found}) == 1 else None
+            if "activation_scheme" in settings:
+                told = [settings["activation_scheme"]]
+            elif self.method == "modelopt" and "quant_algo" in settings:
+                return {"FP8": True, "NVFP4": True, "MIXED_PRECISION": None}.get(
+                    str(settings["quant_algo"]), False
+                )
+            elif self.method == "quark":
+                own = settings.get("global_quant_config")
+                told = [own.get("input_tensors")] if isinstance(own, dict) else []
+        if self.method == "quanto":  # which stores scales of 1 where it quantises weights alone
+            told = [one.get("activations") for one in settings.values() if isinstance(one, dict)]
+        if told:
+            return any(map(_is_static, told))
+        return False if self.method in _SAY_ALL else None
+
     def _weights(self) -> Iterator[Mapping[str, Any]]:
         groups = self.settings.get("config_groups")
         for group in groups.values() if isinstance(groups, dict) else ():
             weights = group.get("weights") if isinstance(group, dict) else None
             if isinstance(weights, dict):
                 yield weights
+
+
+def _is_static(scheme: object) -> bool:
+    """Whether a scheme of activations has a scale that is stored."""
+    if isinstance(scheme, Mapping):
+        inner = [
+            one["output_tensors"]
+            for one in scheme.values()
+            if isinstance(one, Mapping) and "output_tensors" in one
+        ]
+        if inner:  # Quark's, by pattern
+            return any(map(_is_static, inner))
+        return bool(scheme) and True not in (scheme.get("dynamic"), scheme.get("is_dynamic"))
+    return isinstance(scheme, str) and scheme.lower() not in ("", "none", "auto", "dynamic")
 
 
 def read_quantisation(config: Mapping[str, Any], folder: Path) -> Quantisation:
