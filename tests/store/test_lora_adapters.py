@@ -237,3 +237,134 @@ def test_peft_merges_the_same(tmp_path: Path, tiny_llama: Path) -> None:
     report = compare(tmp_path / "merged", f"{tmp_path / 'base'}+{tmp_path / 'adapter'}")
     assert report.exit_code == 0
     assert compare(tmp_path / "merged", tmp_path / "base").exit_code == 1
+
+
+# How many times its update a merge holds
+
+TWO = {**lora(Q, seed=60), **lora(K, seed=70)}
+SMALL = 0.03  # of what `lora` draws: the update is 0.6% of the weights
+
+
+def small_update(share: float = SMALL) -> dict[str, torch.Tensor]:
+    return {name: share * one if "lora_B" in name else one for name, one in TWO.items()}
+
+
+def merge(base: Path, folder: Path, factors: dict[str, float], dtype: torch.dtype) -> Path:
+    """Write the base, and beside it what holds some times B A."""
+    folder.mkdir()
+    weights = {n: w.to(dtype) for n, w in load_file(base / "model.safetensors").items()}
+    save_file(weights, base / "model.safetensors")
+    for module, factor in factors.items():
+        change = factor * delta(small_update(), module)
+        weights[f"{module}.weight"] = (weights[f"{module}.weight"].double() + change).to(dtype)
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+RSLORA: dict[str, Any] = {"use_rslora": True}
+PATTERN: dict[str, Any] = {"alpha_pattern": {"q_proj": 32}}
+WRONG: dict[str, tuple[dict[str, Any], dict[str, float], str]] = {
+    "not merged": ({}, {}, "by 0: nothing was merged, the weights are the base's"),
+    "subtracted": ({}, {Q: -2.0, K: -2.0}, "by -1: merged with the opposite sign"),
+    "as rsLoRA, or twice": (
+        {}, {Q: 4.0, K: 4.0},
+        "by 2: alpha / sqrt(r) (rsLoRA), where its config says alpha / r or merged twice or scaled "
+        "twice",
+    ),
+    "rsLoRA by alpha / r": (
+        RSLORA, {Q: 2.0, K: 2.0},
+        "by 0.5: alpha / r, where its config says alpha / sqrt(r) (rsLoRA)",
+    ),
+    "without alpha and rank": (
+        {"lora_alpha": 12}, {Q: 1.0, K: 1.0}, "by 0.3333: alpha and the rank were left out"
+    ),
+    "not divided": ({"lora_alpha": 64}, {Q: 64.0, K: 64.0}, "by 4: alpha was not divided"),
+    "by no factor with a reason": ({}, {Q: 2.6, K: 2.6}, "by 1.3"),
+    "without the pattern": (PATTERN, {Q: 2.0, K: 2.0}, "by 0.25: the patterns of ranks and alphas"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("what", WRONG)
+def test_a_merge_of_another_multiple_is_named_with_the_likely_reason(
+    tmp_path: Path, base: Path, what: str, dtype: torch.dtype
+) -> None:
+    """Though bfloat16 allows each element more than the update changes it by."""
+    told, factors, why = WRONG[what]
+    whole = merge(base, tmp_path / "merged", factors, dtype)
+    adapter = write_adapter(tmp_path / "adapter", small_update(), base, **told)
+    for report in (compare(whole, adapter), compare(adapter, whole)):
+        seen = {one.name: one.likeness for one in report.deltas if one.state == "beyond"}
+        assert report.exit_code == 1
+        assert {*seen} == {f"{Q}.weight"} | ({f"{K}.weight"} if told is not PATTERN else set())
+        for likeness in seen.values():
+            assert likeness is not None
+            assert likeness.name == "adapter scaled"
+            assert likeness.detail.startswith(why)
+
+
+RIGHT: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    "alpha / r": ({}, {Q: 2.0, K: 2.0}),
+    "rsLoRA": (RSLORA, {Q: 4.0, K: 4.0}),
+    "a pattern": (PATTERN, {Q: 8.0, K: 2.0}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("what", RIGHT)
+def test_a_merge_as_the_config_says_is_equal(
+    tmp_path: Path, base: Path, what: str, dtype: torch.dtype
+) -> None:
+    told, factors = RIGHT[what]
+    whole = merge(base, tmp_path / "merged", factors, dtype)
+    adapter = write_adapter(tmp_path / "adapter", small_update(), base, **told)
+    report = compare(whole, adapter)
+    assert (report.exit_code, report.caveats) == (0, ())
+
+
+def test_an_update_that_is_rounded_before_it_is_added_is_merged_all_the_same(
+    tmp_path: Path, base: Path
+) -> None:
+    whole = merge(base, tmp_path / "merged", {}, torch.bfloat16)
+    weights = load_file(whole / "model.safetensors")
+    for module in (Q, K):
+        change = (2.0 * delta(small_update(), module)).bfloat16()
+        weights[f"{module}.weight"] = weights[f"{module}.weight"] + change
+    save_file(weights, whole / "model.safetensors")
+    adapter = write_adapter(tmp_path / "adapter", small_update(), base)
+    assert compare(whole, adapter).exit_code == 0
+
+
+def test_other_weights_keep_what_they_look_like(tmp_path: Path, base: Path) -> None:
+    whole = merge(base, tmp_path / "merged", {K: 2.0}, torch.float32)
+    weights = load_file(whole / "model.safetensors")
+    weights[f"{Q}.weight"] = 1.5 * weights[f"{Q}.weight"]
+    save_file(weights, whole / "model.safetensors")
+    adapter = write_adapter(tmp_path / "adapter", small_update(), base)
+    (beyond,) = [one for one in compare(adapter, whole).deltas if one.state == "beyond"]
+    assert beyond.likeness is not None
+    assert beyond.likeness.fault != "adapter scaled"
+
+
+IDLE: dict[str, tuple[dict[str, torch.Tensor], torch.dtype, str]] = {
+    "lora_B is zero, as it begins": (small_update(0.0), torch.float32, "its update is zero"),
+    "bfloat16 rounds it away": (small_update(1e-6), torch.bfloat16, "below half a step"),
+}
+
+
+@pytest.mark.parametrize("what", IDLE)
+def test_an_adapter_that_changes_nothing_is_said_to(tmp_path: Path, base: Path, what: str) -> None:
+    parts, dtype, why = IDLE[what]
+    whole = merge(base, tmp_path / "merged", {}, dtype)
+    report = compare(whole, write_adapter(tmp_path / "adapter", parts, base))
+    assert report.exit_code == 0
+    (note,) = report.caveats
+    assert note.startswith("the adapter changes nothing")
+    assert why in note
+
+
+def test_an_adapter_of_other_modules_is_said_to_change_nothing(tmp_path: Path, base: Path) -> None:
+    parts = {name.replace("layers.0", "h.0"): one for name, one in small_update().items()}
+    report = compare(base, write_adapter(tmp_path / "adapter", parts, base))
+    assert report.exit_code == 1  # what it has is no tensor of the base
+    assert any("the base has none of its 2 modules" in text for text in report.caveats)

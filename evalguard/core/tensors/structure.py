@@ -30,6 +30,8 @@ Fault = Literal[
     "zero points off", "rescaled", "rotated",
     # of scales of activations and caches
     "never calibrated",
+    # of merges of an adapter
+    "adapter scaled",
 ]  # fmt: skip
 
 # These say where, and not what was done.

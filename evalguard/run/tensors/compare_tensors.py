@@ -49,6 +49,7 @@ from evalguard.run.tensors.likeness import (
     find_exchanged,
 )
 from evalguard.run.tensors.lone_tensors import StoredOtherwise, find_stored_otherwise, sort_lone
+from evalguard.run.tensors.merged_adapters import check_merges
 from evalguard.run.tensors.rescaling import explain_plain
 from evalguard.run.tensors.resized_pairs import ResizedPair, find_resized
 from evalguard.run.tensors.rotated_pairs import find_rotated
@@ -128,7 +129,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         )
         head = find_tied_head(sides[0], sides[1], alignment, duplicates)
         added = {head.pair.cand} if head is not None and head.added else set()
-        deltas = _compare_pairs(sides[0], sides[1], alignment, scales, head, options)
+        deltas, merges = _compare_pairs(sides[0], sides[1], alignment, scales, head, options)
         otherwise = find_stored_otherwise(sides[0], sides[1], alignment)
         deltas += [_unreadable(sides[0], sides[1], one, options) for one in otherwise]
         unread = [delta for delta in deltas if delta.state == "unreadable"]
@@ -156,6 +157,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             configuration=compare_configurations(sides[0], sides[1]),
             caveats=(
                 *notes,
+                *merges,
                 *lone.notes,
                 *_caveats(sides[0], sides[1], deltas, alone),
             ),
@@ -199,7 +201,8 @@ def _compare_pairs(
     scales: NameAlignment,
     head: TiedHead | None,
     options: TensorOptions,
-) -> list[TensorDelta]:
+) -> tuple[list[TensorDelta], tuple[str, ...]]:
+    """Return all deltas, and what is to be said of an adapter."""
     held = [{**side.tensors, **side.activation_scales} for side in (base, candidate)]
     deltas: dict[str, TensorDelta] = {}
     pairs: list[StoredPair] = []
@@ -236,13 +239,15 @@ def _compare_pairs(
     for name, delta in _sum_all(pairs, options).items():
         known = resized.get(name)
         deltas[name] = delta if known is None else known.describe(delta, deltas[name])
+    merges = check_merges(pairs, deltas)
+    deltas |= merges.deltas
     known_scales = [pair for pair in pairs if pair.name in of_scales]
     for name, likeness in name_scale_differences(known_scales, deltas).items():
         deltas[name] = replace(deltas[name], likeness=likeness)
     if head is not None:
         name = names[head.pair]
         deltas[name] = _judge_head(deltas[name], head)
-    return [deltas[name] for name in names.values()]
+    return [deltas[name] for name in names.values()], merges.notes
 
 
 def _fit_shapes(

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,28 @@ def is_adapter(folder: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What a module's B A is multiplied with; ``usual_rank`` and ``usual_alpha`` are those that no
+    pattern changed."""
+
+    rank: int
+    alpha: float
+    rslora: bool
+    usual_rank: int
+    usual_alpha: float
+
+    @property
+    def factor(self) -> float:
+        """It, as a number."""
+        return scale_update(self.rank, self.alpha, rslora=self.rslora)
+
+
+def scale_update(rank: int, alpha: float, *, rslora: bool) -> float:
+    """Return alpha / r, of rsLoRA alpha / sqrt(r)."""
+    return alpha / (math.sqrt(rank) if rslora else rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterConfig:
     """What an adapter says of itself.
 
@@ -70,11 +92,15 @@ class AdapterConfig:
     ranks: Mapping[str, float] = field(default_factory=dict)
     alphas: Mapping[str, float] = field(default_factory=dict)
 
-    def scaling(self, module: str) -> tuple[int, float]:
-        """Return the rank that a module has, and s."""
-        rank = int(_match(self.ranks, module, self.rank))
-        alpha = _match(self.alphas, module, self.alpha)
-        return rank, alpha / (math.sqrt(rank) if self.rslora else rank)
+    def scaling(self, module: str) -> Scaling:
+        """Return the rank and the alpha that a module has."""
+        return Scaling(
+            rank=int(_match(self.ranks, module, self.rank)),
+            alpha=_match(self.alphas, module, self.alpha),
+            rslora=self.rslora,
+            usual_rank=self.rank,
+            usual_alpha=self.alpha,
+        )
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
@@ -174,6 +200,16 @@ def fold_adapter(
     return folded
 
 
+def name_useless(
+    base: Mapping[str, StoredTensor], adapter: Mapping[str, StoredTensor]
+) -> tuple[str, ...]:
+    """Return the modules of an adapter where its base has none of them; else ()."""
+    found = dict.fromkeys(
+        part["module"] for name in adapter if (part := _PART.fullmatch(name.removeprefix(_PREFIX)))
+    )
+    return () if any(f"{module}.weight" in base for module in found) else tuple(found)
+
+
 def _owner(target: str, base: Mapping[str, StoredTensor]) -> str:
     """Return the weight that a part of unknown kind belongs to."""
     module = target
@@ -209,12 +245,12 @@ def _fold(
         lost = f"its {missing[0]} is missing" if missing else "it has parts of two kinds"
         return _faulty(weight, name, first, fault or lost)
     a, b = (parts[one] for one in names)
-    rank, scaling = config.scaling(name.removesuffix(".weight"))
+    scaling = config.scaling(name.removesuffix(".weight"))
     transposed = embedding or config.transposed
-    fault = a.fault or b.fault or _shape_fault(weight, a, b, rank, transposed)
+    fault = a.fault or b.fault or _shape_fault(weight, a, b, scaling.rank, transposed)
     if fault:
         return _faulty(weight, name, first, fault)
-    columns, delta = weight.shape[1], _Delta(a, b, scaling, transposed)
+    columns, update = weight.shape[1], Update(a, b, scaling, transposed)
     bits = _SHORT.get(weight.dtype)
     return replace(
         weight,
@@ -224,11 +260,11 @@ def _fold(
             size=4 * columns,
             decode=_as_float32,
         ),
-        source=FoldedRows(weight, delta.rows, columns),
+        source=FoldedRows(weight, update, columns),
         first=0,
         packing="LoRA folded in",
         parts=(weight, a, b),
-        rounding=0.0 if bits is None else delta.most() * 2.0**-bits,
+        rounding=0.0 if bits is None else update.most() * 2.0**-bits,
     )
 
 
@@ -251,12 +287,12 @@ def _shape_fault(
 
 
 @dataclass(slots=True)
-class _Delta:
+class Update:
     """s B A, a few rows at a time; its two factors are small, and kept."""
 
     a: StoredTensor
     b: StoredTensor
-    scaling: float
+    scaling: Scaling
     transposed: bool
     _kept: tuple[Array, Array] | None = None
 
@@ -264,7 +300,7 @@ class _Delta:
         """No element is greater, by Cauchy's inequality."""
         left, right = self._factors()
         sides = np.linalg.norm(left, axis=1).max(), np.linalg.norm(right, axis=0).max()
-        return float(abs(self.scaling) * sides[0] * sides[1])
+        return float(abs(self.scaling.factor) * sides[0] * sides[1])
 
     def _factors(self) -> tuple[Array, Array]:
         if self._kept is None:
@@ -275,7 +311,7 @@ class _Delta:
     def rows(self, first: int, last: int) -> Array:
         """Rows ``first`` to ``last``, float64."""
         left, right = self._factors()
-        found: Array = self.scaling * (left[first:last] @ right)
+        found: Array = self.scaling.factor * (left[first:last] @ right)
         return found
 
 
@@ -284,7 +320,7 @@ class FoldedRows:
     """Rows of a weight with an adapter's added, as float32."""
 
     weight: StoredTensor
-    delta: Callable[[int, int], Array]
+    update: Update
     columns: int
 
     def read(self, start: int, stop: int) -> Bytes:
@@ -293,7 +329,7 @@ class FoldedRows:
         begin, end, block = first * self.columns, last * self.columns, self.weight.codec.block
         low, high = begin // block * block, -(-end // block) * block
         values = self.weight.read(low, high)[begin - low : end - low].astype(np.float64)
-        made = values.reshape(-1, self.columns) + self.delta(first, last)
+        made = values.reshape(-1, self.columns) + self.update.rows(first, last)
         return np.ascontiguousarray(made, dtype=np.float32).reshape(-1).view(np.uint8)
 
 

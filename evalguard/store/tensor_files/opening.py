@@ -21,6 +21,7 @@ from evalguard.store.tensor_files.lora_adapters import (
     find_base,
     fold_adapter,
     is_adapter,
+    name_useless,
     read_adapter_config,
 )
 from evalguard.store.tensor_files.numpy_files import read_npy, read_npz
@@ -148,12 +149,19 @@ def _open_adapter(base: Path | None, folder: Path) -> TensorFiles:
     with ExitStack() as stack:
         found = stack.enter_context(open_tensors(base or find_base(folder, config)))
         adapter = stack.enter_context(_open_files(folder))
+        useless = name_useless(found.tensors, adapter.tensors)
+        notes = [*found.notes, *adapter.notes]
+        if useless:
+            notes.append(
+                f"the adapter changes nothing: the base has none of its {len(useless):,} modules, "
+                f"first {useless[0]}"
+            )
         both = replace(
             found,
             name=f"{found.name}+{folder}",
             files=(*found.files, *adapter.files),
             tensors=fold_adapter(found.tensors, adapter.tensors, config),
-            notes=(*found.notes, *adapter.notes),
+            notes=tuple(notes),
         )
         both._stack = stack.pop_all()
     return both
