@@ -154,7 +154,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             duplicates=duplicates,
             scale_faults=find_scale_faults(sides[0], sides[1], scales),
             invariants=_check_invariants(options.invariants, deltas),
-            configuration=compare_configurations(sides[0], sides[1]),
+            configuration=compare_configurations(sides[0], sides[1], duplicates),
             caveats=(
                 *notes,
                 *merges,

@@ -33,7 +33,7 @@ _GGUF_HINT = "pip install 'lm-evalguard[gguf]', or pip install gguf"
 
 
 def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
-    """Return the tensors of a GGUF file, and its metadata without long lists (its vocabulary).
+    """Return the tensors of a GGUF file, and its metadata.
 
     Raises:
         EvaluationError: the package gguf is not there, or the file is damaged.
@@ -64,7 +64,7 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
     metadata = {
         name: value
         for name, part in reader.fields.items()
-        if len(part.data) <= 1000 and isinstance(value := part.contents(), str | int | float | list)
+        if isinstance(value := part.contents(), str | int | float | list)
     }
     tensors = {str(one.name): _gguf_tensor(one, file) for one in reader.tensors}
     return fold_scales(tensors), metadata
