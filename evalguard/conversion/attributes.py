@@ -53,6 +53,12 @@ def read_attribute(model: torch.nn.Module, edit: AttributeEdit) -> Value:
     return effective
 
 
+def list_edited(model: torch.nn.Module, edit: AttributeEdit) -> list[tuple[str, str]]:
+    """Return (module, attribute) of all that an edit sets."""
+    names = [name for name, _ in model.named_modules()]
+    return [(one, edit.attribute) for one in matching(edit.glob, names, setting=edit.setting)]
+
+
 def _set(module: torch.nn.Module, name: str, edit: AttributeEdit) -> None:
     held, where = edit.attribute, f"setting '{edit.setting}': {name}.{edit.attribute}"
     if held in module._modules:

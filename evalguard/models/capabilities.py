@@ -50,7 +50,13 @@ def probe_capabilities(
 
                 decide_sharing(lm)
             described = describe_model(
-                lm, policy, model_type, model_args, assigned.effective, assigned.provenance
+                lm,
+                policy,
+                model_type,
+                model_args,
+                assigned.effective,
+                assigned.provenance,
+                assigned.edited,
             )
             _share_texts(lm)
     except BatchTooLargeError as error:

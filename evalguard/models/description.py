@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
     from evalguard.core.settings import Value
+    from evalguard.models.assigned_model import EditedAttributes
     from evalguard.models.hf.piece_scoring import PieceScoring
 
 
@@ -35,12 +36,14 @@ def describe_model(
     model_args: Mapping[str, Value],
     effective: Mapping[str, Value] | None,
     provenance: Mapping[str, Value] | None,
+    edited: EditedAttributes,
 ) -> ModelDescription:
     """Read off a loaded model what it is.
 
     Args:
         effective: setting name -> value read back.
         provenance: digests of weights and code; None where the weights cannot be proven.
+        edited: attributes that settings have changed after the model was built.
     """
     if hasattr(lm, "settle") and lm.own_path:
         lm.settle()
@@ -67,7 +70,7 @@ def describe_model(
         padding=lm.padding if hasattr(lm, "forget_padding") else None,
         configuration=read_configuration(lm),
         caveats=list_model_caveats(lm, model_args),
-        findings=tuple(list_model_findings(lm)),
+        findings=tuple(list_model_findings(lm, edited)),
     )
 
 

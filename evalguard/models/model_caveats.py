@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.reports.findings import Finding
@@ -13,7 +14,10 @@ from evalguard.models.identity import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from evalguard.core.settings import Value
+    from evalguard.models.assigned_model import EditedAttributes
 
 
 _CONTEXT_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
@@ -47,8 +51,12 @@ def list_model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, .
     return tuple(found)
 
 
-def list_model_findings(lm: Any) -> Iterator[Finding]:
-    """List what of a loaded model every reader of its scores must see."""
+def list_model_findings(lm: Any, edited: EditedAttributes) -> Iterator[Finding]:
+    """List what of a loaded model every reader of its scores must see.
+
+    Args:
+        edited: attributes that settings have changed after it was built.
+    """
     unused = sorted(
         str(key) for report in getattr(lm, "loading", ()) for key in report["unexpected_keys"]
     )
@@ -62,7 +70,18 @@ def list_model_findings(lm: Any) -> Iterator[Finding]:
         return
     from evalguard.models.hf.later_tokens import exceeds_rounding, measure_effect_of_later_tokens
 
-    change = measure_effect_of_later_tokens(lm)
+    with watch_reads(lm.model, edited) as unread:
+        change = measure_effect_of_later_tokens(lm)
+    for setting in unread:
+        places = edited[setting]
+        module, attribute = places[0]
+        others = f" (and of {len(places) - 1} more modules)" if len(places) > 1 else ""
+        yield Finding(
+            kind="setting_unread",
+            text=f"setting '{setting}' is inert: it sets {module}.{attribute}{others}, which a "
+            "forward pass of a few tokens does not read",
+            values={"setting": setting, "attribute": attribute, "modules": len(places)},
+        )
     if exceeds_rounding(lm, change):
         yield Finding(
             kind="scores_depend",
@@ -76,6 +95,65 @@ def list_model_findings(lm: Any) -> Iterator[Finding]:
             text="dynamic rotary scaling: beyond the trained length, scores depend on what was "
             "read before; set model_args.max_length to max_position_embeddings",
         )
+
+
+@contextmanager
+def watch_reads(model: torch.nn.Module, edited: EditedAttributes) -> Iterator[list[str]]:
+    """Yield a list that holds, once the block ends, the settings of which nothing read what they
+    set.
+
+    While it runs, the classes of the modules have a property in place of each attribute: Python
+    asks it before a module's own values, its parameters and its buffers.
+    """
+    modules = dict(model.named_modules())
+    wanted: dict[tuple[int, str], set[str]] = {}
+    classes: dict[tuple[type, str], None] = {}
+    unknown: set[str] = set()
+    for setting, places in edited.items():
+        for name, attribute in places:
+            kind = type(modules[name])
+            if any(attribute in vars(one) for one in kind.__mro__):  # of the class, or computed
+                unknown.add(setting)
+                continue
+            wanted.setdefault((id(modules[name]), attribute), set()).add(setting)
+            classes[kind, attribute] = None
+    read: set[str] = set()
+    unread: list[str] = []
+    watched: list[tuple[type, str]] = []
+    try:
+        for kind, attribute in classes:
+            try:
+                setattr(kind, attribute, _watched(attribute, wanted, read))
+            except (TypeError, AttributeError):  # a class of C's, or one that refuses
+                unknown |= set(edited)
+            else:
+                watched.append((kind, attribute))
+        yield unread
+    finally:
+        for kind, attribute in watched:
+            delattr(kind, attribute)
+    unread += [setting for setting in edited if setting not in read | unknown]
+
+
+def _watched(
+    attribute: str, wanted: Mapping[tuple[int, str], set[str]], read: set[str]
+) -> property:
+    """Return a property that gives what a module holds, and notes whose setting was read."""
+
+    def get(module: Any) -> Any:
+        read.update(wanted.get((id(module), attribute), ()))
+        own = vars(module)
+        for held in (own, own["_parameters"], own["_buffers"], own["_modules"]):
+            if attribute in held:
+                return held[attribute]
+        raise AttributeError(f"'{type(module).__name__}' object has no attribute '{attribute}'")
+
+    def put(module: Any, value: Any) -> None:
+        own = vars(module)
+        held = next((one for one in (own["_parameters"], own["_buffers"]) if attribute in one), own)
+        held[attribute] = value
+
+    return property(get, put)
 
 
 def _is_causal(lm: Any) -> bool:

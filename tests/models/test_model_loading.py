@@ -166,7 +166,7 @@ def test_unused_weights_are_seen_by_every_reader(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     weights["model.layers.7.extra.weight"] = torch.zeros(2)
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    (found,) = list_model_findings(load(copy, dtype="float32"))
+    (found,) = list_model_findings(load(copy, dtype="float32"), {})
     assert found.kind == "weights_unused"
     assert found.values == {"weights": 1, "first": "model.layers.7.extra.weight"}
 

@@ -78,6 +78,47 @@ def test_a_setting_is_applied_read_back_and_moves_the_score(
     assert score(scorer) != score(plain)
 
 
+@pytest.mark.parametrize(
+    ("targets", "unread"),
+    [
+        ({"attr:model.layers.*.mlp.intermediate_size": 7}, True),
+        ({"attr:model.layers.*.self_attn.attention_dropout": 0.5}, True),  # read in training
+        ({"attr:model.layers.*.mlp.down_proj.in_features": 3}, True),
+        ({"attr:model.rotary_emb.original_inv_freq": 3.0}, True),
+        ({"attr:model.layers.*.self_attn.scaling": 0.7}, False),
+        ({"attr:model.layers.0.input_layernorm.variance_epsilon": 0.2}, False),
+        ({"attr:model.layers.*.input_layernorm.weight": 0.5}, False),
+        ({"attr:model.rotary_emb.inv_freq": 0.5}, False),
+        ({"config.rms_norm_eps": 0.1}, False),
+    ],
+)
+def test_a_setting_that_no_module_reads_is_said_to_be_inert(
+    tiny_llama: Path, targets: dict[str, Value], unread: bool
+) -> None:
+    plain, _ = opened(tiny_llama)
+    scorer, told = opened(tiny_llama, targets)
+    assert (score(scorer) == score(plain)) is unread
+    found = [one for one in told.findings if one.kind == "setting_unread"]
+    assert [one.values["setting"] for one in found] == [*targets][: int(unread)]
+
+
+def test_of_several_settings_those_that_are_read_are_not_inert(tiny_llama: Path) -> None:
+    targets: dict[str, Value] = {
+        "attr:model.layers.*.self_attn.scaling": 0.7,
+        "attr:model.layers.*.mlp.hidden_size": 7,
+    }
+    _, told = opened(tiny_llama, targets)
+    (found,) = [one for one in told.findings if one.kind == "setting_unread"]
+    assert found.text.startswith(
+        "setting 'attr:model.layers.*.mlp.hidden_size' is inert: it sets "
+        "model.layers.0.mlp.hidden_size (and of "
+    )
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
+
+    assert "scaling" not in vars(LlamaAttention)
+    assert "hidden_size" not in vars(LlamaMLP)
+
+
 def test_gemma2_attention_settings_are_applied(tiny_gemma2: Path) -> None:
     plain, _ = opened(tiny_gemma2)
     targets: dict[str, Value] = {

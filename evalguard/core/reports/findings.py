@@ -31,6 +31,7 @@ from typing import Any, Literal, TypeVar
 # made_differently      versions, devices or batches of the two sides, which rounding follows from
 # scores_depend         a model's scores depend on tokens that should not matter
 # weights_unused        a model leaves weights of its checkpoint out
+# setting_unread        a setting changes an attribute that no forward pass reads
 # batch_size_effect     what other batches change, where that was asked for
 # rounded_base          the base's log-probabilities are a llama.cpp logits file's, of 16 bits
 # not_stored            what could not be written or kept, and why
@@ -59,14 +60,18 @@ FindingKind = Literal[
     "made_differently",
     "scores_depend",
     "weights_unused",
+    "setting_unread",
     "batch_size_effect",
     "rounded_base",
     "not_stored",
 ]
 # Those by which a pass may say little.
 DOUBTS: frozenset[FindingKind] = frozenset(
-    {"same_model", "not_judged", "says_nothing", "task_shows_little", "distributions_moved"}
-)
+    {
+        "same_model", "not_judged", "says_nothing", "task_shows_little", "distributions_moved",
+        "setting_unread",
+    }
+)  # fmt: skip
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]
 
 

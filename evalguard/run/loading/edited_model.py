@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.conversion.apply_plan import apply
 from evalguard.conversion.as_loaded import AsLoaded
+from evalguard.conversion.attributes import list_edited
 from evalguard.conversion.building import describe_build
 from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.planning import plan_conversion
@@ -22,7 +23,7 @@ from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.assigned_model import AssignedModel
+from evalguard.models.assigned_model import AssignedModel, EditedAttributes
 from evalguard.models.loading import load_lm
 from evalguard.models.served.calls import is_served
 from evalguard.run.loading.foreign_code import brings_code
@@ -112,6 +113,7 @@ class EditedModel:
             # a client's texts are encoded here, whatever the server is
             revision="" if self._open() else variant.revision,
             threads=threads,
+            edited={} if model is None else _list_edited(model, wanted),
             caveats=(
                 *_not_kept_note(self._open()),
                 *(describe_build(variant, plan, self.cache_dir) if variant.serve is None else ()),
@@ -215,6 +217,16 @@ class EditedModel:
             )
         settings = wanted.plan.settings_for_identity(effective)
         return {**before, "code": _with_patches(before, found), "settings": settings}
+
+
+def _list_edited(model: torch.nn.Module, wanted: LoadPlan) -> EditedAttributes:
+    """Return what ``attr:`` settings have set that are not at their reference."""
+    references = {setting.name: setting.reference for setting in wanted.variant.settings}
+    return {
+        edit.setting: list_edited(model, edit)
+        for edit in wanted.plan.attributes
+        if references[edit.setting] != edit.value
+    }
 
 
 def _without_patches(proofs: Mapping[str, Value]) -> dict[str, Value]:
