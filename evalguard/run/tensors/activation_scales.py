@@ -51,27 +51,24 @@ def list_missing(base: TensorFiles, candidate: TensorFiles, scales: NameAlignmen
     """Return the scales of one side alone that the other needs: it has them in other layers, or its
     config asks for them."""
     sides = ((scales.base_only, candidate), (scales.cand_only, base))
-    return {name for names, other in sides for name in names if _needs(other, name)}
+    return {name for names, other in sides if names for name in _list_needed(other, names)}
 
 
-def _needs(side: TensorFiles, name: str) -> bool:
-    use, key = scale_use(name), scale_key(name)
-    layer, end = _split(key)
-    if use != "cache" and _is_plain(side, key):
-        return False
+def _list_needed(side: TensorFiles, names: Sequence[str]) -> Iterator[str]:
+    """Yield those of some scales that a checkpoint lacks and has to have."""
     held = [(scale_use(one), *_split(scale_key(one))) for one in side.activation_scales]
-    if any(other == end for _, _, other in held):
-        return True
-    # the library of the other side may have one scale of keys and values, or of what it fuses
-    alike = any((kind, place) == (use, layer) for kind, place, _ in held)
-    return side.quantisation.asks_for(use) is True and not alike
-
-
-def _is_plain(side: TensorFiles, key: str) -> bool:
-    """Whether a side holds the weight beside a scale in plain numbers, or has no such weight."""
-    weight = f"{key.rpartition('.')[0]}.weight"
-    own = (one for name, one in side.tensors.items() if scale_key(name) == weight)
-    return not any(one.parts for one in own)
+    ends = {end for _, _, end in held}
+    places = {(use, layer) for use, layer, _ in held}
+    packed = {scale_key(name) for name, one in side.tensors.items() if one.parts}
+    for name in names:
+        use, key = scale_use(name), scale_key(name)
+        layer, end = _split(key)
+        if use != "cache" and f"{key.rpartition('.')[0]}.weight" not in packed:
+            continue  # the module's weight is in plain numbers there
+        # the library of the other side may have one scale of keys and values, or of what it fuses
+        alike = (use, layer) in places
+        if end in ends or (side.quantisation.asks_for(use) is True and not alike):
+            yield name
 
 
 def _split(key: str) -> tuple[str, str]:
