@@ -130,6 +130,21 @@ def test_embeddings_and_transposed_layers_take_the_transpose(tmp_path: Path, bas
     assert compare(whole, adapter).exit_code == 0
 
 
+def test_an_embedding_that_is_saved_beside_its_adapter_stands_in_its_place(
+    tmp_path: Path, base: Path
+) -> None:
+    own, parts = draw(8, 64, 32), {
+        f"{EMBED}.lora_embedding_A": draw(1, 4, 64), f"{EMBED}.lora_embedding_B": draw(2, 32, 4)
+    }  # fmt: skip
+    saved = {**parts, f"{EMBED}.base_layer.weight": own}
+    adapter = write_adapter(tmp_path / "adapter", saved, base)
+    update = parts[f"{EMBED}.lora_embedding_B"] @ parts[f"{EMBED}.lora_embedding_A"]
+    before = load_file(base / "model.safetensors")[f"{EMBED}.weight"]
+    change = own.double() + 2.0 * update.T.double() - before.double()
+    assert compare(merged(base, tmp_path / "merged", {EMBED: change}), adapter).exit_code == 0
+    assert compare(base, adapter).exit_code == 1
+
+
 def test_modules_that_were_trained_whole_stand_in_their_place(tmp_path: Path, base: Path) -> None:
     head, parts = draw(9, 64, 32), lora(K)
     adapter = write_adapter(

@@ -186,8 +186,12 @@ def fold_adapter(
         if part is not None:
             parts[part["module"]][part["part"]] = tensor
             continue
-        target = own if whole is None else f"{whole['module']}.{whole['leaf']}"
-        known = (target in base and whole is not None) or target.endswith(".bias")
+        # beside the LoRA of an embedding PEFT saves the embedding that it was trained on
+        target = own.replace(".base_layer.", ".")
+        if whole is not None:
+            target = f"{whole['module']}.{whole['leaf']}"
+        stands_in = whole is not None or target != own
+        known = (target in base and stands_in) or target.endswith(".bias")
         if config.otherwise or not known:
             weight = _owner(target, base)
             why = config.otherwise or f"evalguard does not know what {name} does to it"
