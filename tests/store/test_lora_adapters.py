@@ -304,7 +304,6 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, float], str]] = {
 def test_a_merge_of_another_multiple_is_named_with_the_likely_reason(
     tmp_path: Path, base: Path, what: str, dtype: torch.dtype
 ) -> None:
-    """Though bfloat16 allows each element more than the update changes it by."""
     told, factors, why = WRONG[what]
     whole = merge(base, tmp_path / "merged", factors, dtype)
     adapter = write_adapter(tmp_path / "adapter", small_update(), base, **told)
@@ -316,6 +315,18 @@ def test_a_merge_of_another_multiple_is_named_with_the_likely_reason(
             assert likeness is not None
             assert likeness.name == "adapter scaled"
             assert likeness.detail.startswith(why)
+
+
+def test_a_merge_that_did_nothing_is_different_within_the_tolerance(
+    tmp_path: Path, base: Path
+) -> None:
+    """No element is further off than the 1e-5 that assert_close allows beside 0."""
+    parts = small_update(2e-5)
+    adapter = write_adapter(tmp_path / "adapter", parts, base)
+    report = compare(merge(base, tmp_path / "merged", {}, torch.float32), adapter)
+    beyond = [one for one in report.deltas if one.state == "beyond"]
+    assert (report.exit_code, sum(one.mismatched for one in beyond)) == (1, 0)
+    assert [one.likeness.name for one in beyond if one.likeness] == ["adapter scaled"] * 2
 
 
 RIGHT: dict[str, tuple[dict[str, Any], dict[str, float]]] = {

@@ -1,7 +1,7 @@
 """Merges of an adapter: how many times its update the merged weights hold, and why.
 
-The tolerance of bfloat16 is wider than most updates, so that a merge that did nothing is within it.
-What tells is how far the weights moved along the update: sum(change * update) / sum(update^2).
+A tolerance may be wider than an update, so that a merge that did nothing is within it. What tells
+is how far the weights moved along the update: sum(change * update) / sum(update^2).
 """
 
 from __future__ import annotations
