@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,12 +57,17 @@ class AnswerEntry(GuardEntry):
 
 
 def expected_answers(
-    entries: Mapping[str, AnswerEntry], document: Document
+    entries: Mapping[str, AnswerEntry], document: Document, *, may_read: Callable[[str], bool]
 ) -> tuple[dict[str, ExpectedAnswer], list[Problem]]:
-    """What answers are expected, by task, with their files read, and everything wrong with it."""
+    """What answers are expected, by task, with their files read, and everything wrong with it.
+
+    Args:
+        may_read: whether a file may be read; one that may not is left out, and nothing is measured
+            by this guard file until somebody trusts it.
+    """
     found, problems = {}, []
     for task, entry in entries.items():
-        reading = _Reading(loc=("answers", task), document=document)
+        reading = _Reading(loc=("answers", task), document=document, may_read=may_read)
         found[task] = ExpectedAnswer(
             json=entry.is_json,
             schema=reading.read("schema", entry.json_schema, check_schema),
@@ -97,9 +102,9 @@ def _dotted(loc: Loc) -> str:
 class _Reading:
     """Values of one entry, read from files where they are named, and what is wrong with them."""
 
-    def __init__(self, *, loc: Loc, document: Document) -> None:
+    def __init__(self, *, loc: Loc, document: Document, may_read: Callable[[str], bool]) -> None:
         self.loc, self.problems = loc, list[Problem]()
-        self._document = document
+        self._document, self._may_read = document, may_read
 
     def read(self, key: str, given: Any, check: Any, *, is_file: bool = True) -> Any:
         """The value of a key that passes its check; None where it does not, or there is none."""
@@ -107,6 +112,8 @@ class _Reading:
             return None
         named = ""
         if isinstance(given, str) and is_file:
+            if not self._may_read(given):
+                return None
             named = f" of {given}"
             try:
                 given = _read_json_file(resolve_path(given, self._document.folder))

@@ -111,7 +111,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeUse:
-    """Something of a guard file that runs code: what it is, and ``FILE:LINE``."""
+    """Something of a guard file that needs trust: what it is, and ``FILE:LINE``."""
 
     what: str
     where: str
@@ -125,8 +125,9 @@ class Guard:
     absolute folders, ``include_where`` the ``FILE:LINE`` that names them; ``requests`` is a file of
     chat requests. ``clusters`` maps tasks to the field of their documents that says which belong
     together, ``answers`` tasks to what structure their answers must have. ``code_allowed`` says
-    whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
-    ``places`` holds the ``FILE:LINE`` of every model, (name,), and setting, (name, setting).
+    whether the user trusts this file; ``code_uses`` lists by model what needs it, ``file_uses``
+    what needs it beside the models. ``places`` holds the ``FILE:LINE`` of every model, (name,), and
+    setting, (name, setting).
     ``parents`` says which model each one extends; None where it extends none. ``absent`` are the
     local paths that it names and that lead nowhere on this machine.
     """
@@ -148,6 +149,7 @@ class Guard:
     parents: Mapping[str, str | None] = field(default_factory=dict)
     code_allowed: bool = False
     code_uses: Mapping[str, tuple[CodeUse, ...]] = field(default_factory=dict)
+    file_uses: tuple[CodeUse, ...] = ()
     places: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     absent: tuple[Problem, ...] = ()
 

@@ -21,7 +21,7 @@ from evalguard.config.local_paths import (
     resolve_path,
 )
 from evalguard.config.problems import Problem, raise_problems
-from evalguard.config.trust import code_uses
+from evalguard.config.trust import file_uses, model_uses, surroundings_of
 from evalguard.config.validation import validate
 from evalguard.core.figure_names import figure_named
 from evalguard.core.limits import Limit
@@ -41,7 +41,12 @@ def load_guard(
     parsed, problems = validate(document)
     raise_problems([*document.problems, *problems])
     assert parsed is not None
-    answers, problems = expected_answers(parsed.answers, document)
+    around = surroundings_of(file, in_configs=origin == "configs/")
+    answers, problems = expected_answers(
+        parsed.answers,
+        document,
+        may_read=lambda named: code_allowed or not around.path_danger(named),
+    )
     models = _checked(parsed, document, problems)
     folder = document.folder
     guard = Guard(
@@ -68,7 +73,8 @@ def load_guard(
         descriptions={name: model.entry.description for name, model in models.items()},
         parents={name: model.entry.extends for name, model in models.items()},
         code_allowed=code_allowed,
-        code_uses={name: code_uses(model, document) for name, model in models.items()},
+        code_uses={name: model_uses(model, document, around) for name, model in models.items()},
+        file_uses=file_uses(parsed, document, around),
         places=_places(models.values(), document),
         absent=tuple(absent_paths(parsed, models.values(), document)),
     )

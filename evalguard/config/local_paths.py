@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 from evalguard.core.settings import Value
 
 # The model_args that lm-eval's Hugging Face types read as a local path or a hub id.
 PATH_ARGS = frozenset({"pretrained", "tokenizer", "peft", "delta", "gguf_file"})
+
+_MOST_ENTRIES = 10_000
 
 
 def is_written_as_path(text: str) -> bool:
@@ -22,6 +25,40 @@ def resolve_path(text: str, folder: Path) -> Path:
     # os.path answers for names that pathlib refuses (too long, an unknown user's home).
     joined = folder / os.path.expanduser(text)
     return joined.resolve() if os.path.exists(joined) else Path(os.path.abspath(joined))
+
+
+def leads_outside(text: str, folder: Path, root: Path) -> bool:
+    """Whether a path from ``folder`` on leads out of ``root``, through a link for one.
+
+    What lies directly in a folder counts too: its files are read with it. A text with a scheme is
+    no path inside. What is not there leads nowhere, unless it is written as a path.
+    """
+    if "://" in text:
+        return True
+    joined, home = os.path.join(folder, os.path.expanduser(text)), os.path.realpath(root)
+    inside = _is_inside(joined, home)
+    try:
+        if not os.path.lexists(joined):
+            # A hub id stays what it is; what can only be a path may come into being.
+            return not inside and (is_written_as_path(text) or ".." in Path(text).parts)
+        entries = _entries(joined) if os.path.isdir(joined) else []
+    except (OSError, ValueError):
+        return True
+    all_inside = inside and all(_is_inside(path, home) for path in entries)
+    return not all_inside or len(entries) > _MOST_ENTRIES
+
+
+def _entries(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.path for entry in islice(entries, _MOST_ENTRIES + 1)]
+
+
+def _is_inside(path: str, home: str) -> bool:
+    try:
+        real = os.path.realpath(path)
+    except (OSError, ValueError):
+        return False
+    return real == home or real.startswith(home.rstrip(os.sep) + os.sep)
 
 
 def resolve_model(text: str, folder: Path) -> str:

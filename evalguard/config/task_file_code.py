@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from evalguard.config.local_paths import leads_outside
 from evalguard.config.task_file_data import data_danger
 
 _CORE_TAG = "tag:yaml.org,2002:"
@@ -94,6 +95,8 @@ def _scan(path: Path, root: Path) -> tuple[str, list[Path]]:
         if why:
             return f":{node.start_mark.line + 1}: {why}", []
         if key == "include" and isinstance(node, yaml.ScalarNode):
+            if leads_outside(node.value, path.parent, root):
+                return f":{node.start_mark.line + 1}: includes {node.value}, outside {root}", []
             included.append(path.parent / node.value)
     return "", included
 

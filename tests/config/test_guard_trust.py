@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evalguard.config.embedded import embedded_folder
+from evalguard.config.guard_schema import build_guard_schema
 from evalguard.config.guard_search import load_guards
-from evalguard.config.harmless_parts import env_danger
+from evalguard.config.harmless_parts import (
+    CHECKED_KEYS,
+    HARMLESS_KEYS,
+    NEEDS_TRUST,
+    Surroundings,
+    config_danger,
+    env_danger,
+    generation_danger,
+)
 from evalguard.config.task_file_code import find_task_code
 from evalguard.config.trust import require_code_allowed
 from evalguard.errors import EXIT_USAGE, GuardFileError, UsageError
@@ -177,6 +188,15 @@ def test_code_in_an_included_file_is_found_whatever_it_is_called(tmp_path: Path)
     assert "!function run.py" in find_task_code(tmp_path / "tasks", root=tmp_path)
 
 
+def test_a_task_file_that_includes_one_from_outside_needs_trust(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "private.yaml").write_text("doc_to_text: secret")
+    (tmp_path / "tasks" / "a.yaml").write_text("task: a\ninclude: ../private.yaml")
+    found = find_task_code(tmp_path / "tasks", root=tmp_path / "tasks")
+    assert "a.yaml:2: includes ../private.yaml, outside" in found
+    assert find_task_code(tmp_path / "tasks", root=tmp_path) == ""
+
+
 def test_a_task_that_is_a_file_is_looked_through_too(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.yaml").write_text("task: x\ndoc_to_text: !function run.py")
@@ -236,3 +256,191 @@ def test_a_pipe_that_was_only_found_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tasks" / "t.yaml")
     with pytest.raises(UsageError, match="is not a file"):
         require_code_allowed(*load_guards(None, cwd=tmp_path, allow_code=False).find("m"))
+
+
+def _schema_keys(node: Any, path: tuple[str, ...], schema: dict[str, Any]) -> Iterator[str]:
+    """Every key that a guard file may have, as the tables of trust write it."""
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    parts = [*node.get("anyOf", ()), *node.get("allOf", ())]
+    named = dict(node.get("properties", {}))
+    for items in (node.get("items"), node.get("additionalProperties")):
+        if isinstance(items, dict) and items:
+            named["*"] = items
+    for pattern in node.get("patternProperties", {}).values():
+        named.setdefault("*", pattern)
+    for part in parts:
+        yield from _schema_keys(part, path, schema)
+    for name, part in named.items():
+        yield from _schema_keys(part, (*path, name), schema)
+    yield ".".join(path[2:] if path[:3] == ("pairs", "*", "gate") else path)
+
+
+def test_every_key_of_a_guard_file_is_allowed_with_a_reason_or_needs_trust() -> None:
+    tables = (HARMLESS_KEYS, CHECKED_KEYS, NEEDS_TRUST)
+    argued = {key: why for table in tables for key, why in table.items()}
+    assert all(argued.values())
+    assert sum(map(len, tables)) == len(argued), "a key stands in one table"
+    schema = build_guard_schema()
+    parts = set(_schema_keys(schema, (), schema)) - {""}
+    keys = {key for key in parts if not any(other.startswith(f"{key}.") for other in parts)}
+    covered = {
+        key: {known for known in argued if key == known or key.startswith(f"{known}.")}
+        for key in keys
+    }
+    missing = sorted(key for key, known in covered.items() if not known)
+    assert not missing, "argue them into HARMLESS_KEYS, or say in NEEDS_TRUST what they do"
+    assert set(argued) == set().union(*covered.values()), "the schema has no such key any more"
+    assert len(keys) > 90
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run: {execution: 'ray://10.0.0.1:10001'}", "run.execution connects to a Ray cluster"),
+        ("run: {execution: 'ray://auto'}", "run.execution connects to a Ray cluster"),
+        ("run: {execution: 'ray://h:1?actors=2'}", "run.execution connects to a Ray cluster"),
+        ("run: {cache_max_size: 1KB}", "run.cache_max_size removes what other runs"),
+        ("run: {cache_max_size: 0}", "run.cache_max_size removes what other runs"),
+        ("run: {track_documents: true}", "run.track_documents sends prompts and answers"),
+        ("requests: ../private.jsonl", "requests names ../private.jsonl, which lies outside"),
+        ("requests: /etc/passwd", "requests names /etc/passwd, which lies outside"),
+        ("requests: ~/chats.jsonl", "requests names ~/chats.jsonl"),
+        ("requests: 'file:///etc/passwd'", "requests names file:///etc/passwd"),
+        ("requests: link.jsonl", "requests names link.jsonl"),
+        ("pairs: [{base: m, cand: n, requests: ../p}]", "pairs[0].requests names ../p"),
+        ("include_path: /usr/share", "include_path names /usr/share"),
+        ("include_path: [here, away]", "include_path names away"),
+        ("tasks: [../t.yaml]", "tasks names ../t.yaml"),
+        ("pairs: [{base: m, cand: n, tasks: [/t.yml]}]", "pairs[0].tasks names /t.yml"),
+        ("answers: {t: {schema: ../s.json}}", "answers.t.schema names ../s.json"),
+        ("answers: {t: {tools: link.jsonl}}", "answers.t.tools names link.jsonl"),
+    ],
+)
+@pytest.mark.parametrize("place", ["evalguard.yaml", "configs/guard.yaml"])
+def test_what_a_found_file_says_beside_its_models_needs_trust_too(
+    tmp_path: Path, line: str, said: str, place: str
+) -> None:
+    inside = tmp_path / "repository"
+    folder = (inside / place).parent
+    (folder / "here").mkdir(parents=True)
+    (tmp_path / "private.jsonl").write_text("{}")
+    (folder / "link.jsonl").symlink_to(tmp_path / "private.jsonl")
+    (folder / "away").symlink_to(tmp_path)
+    line = line.replace("../", "../../") if "configs" in place and "../t" not in line else line
+    said = said.replace("../", "../../") if "configs" in place and "../t" not in line else said
+    (inside / place).write_text(f"models: {{m: {{}}, n: {{}}}}\n{line}\n")
+    guards = load_guards(None, cwd=inside, allow_code=False)
+    with pytest.raises(UsageError) as raised:
+        require_code_allowed(*guards.find("m"))
+    assert f"{place}:2: {said}" in str(raised.value)
+    assert f"--config {place}, or --allow-code" in raised.value.hint
+
+
+HARMLESS_LINES = [
+    "run: {execution: here}",
+    "run: {execution: 'ray?actors=2', num_gpus: 0, memory_each: 2GB, actors: 2}",
+    "run: {cache_max_size: null, track_documents: false, limit: 100, seed: 1, device: cpu}",
+    "run: {track: none, history: nights.sqlite, bisect: never, pair_hours: 2}",
+    "requests: chats.jsonl",
+    "requests: ./deep/../chats.jsonl",
+    "include_path: [here]",
+    "tasks: [wikitext, here/t.yaml]",
+    "clusters: {t: passage}",
+    "answers: {t: {schema: {type: object}, call: null}, u: {json: true}, v: {pattern: a+}}",
+    "gate: {margin: 2%, metrics: {kl_mean: 0.1, acc: {margin: 1pp}, loops: 0}, only: [acc]}",
+    "pairs: [{base: m, cand: [n], differs: [prompt], gate: {margin: 3, metrics: {loops: 1pp}}, "
+    "accept: [{task: t, metric: acc, up_to: 3, until: '2030-01-01', reason: known}]}]",
+]
+
+
+@pytest.mark.parametrize("line", HARMLESS_LINES)
+def test_what_chooses_documents_numbers_and_verdicts_needs_no_trust(
+    tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "here" / "t.yaml").write_text("task: t\n")
+    (tmp_path / "chats.jsonl").write_text("{}")
+    (tmp_path / "evalguard.yaml").write_text(f"models: {{m: {{}}, n: {{}}}}\n{line}\n")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path)
+        guards = load_guards(None, cwd=tmp_path, allow_code=False)
+        require_code_allowed(*guards.find("m"))
+
+
+def test_a_file_outside_is_not_read_before_it_is_trusted(tmp_path: Path) -> None:
+    inside = tmp_path / "repository"
+    inside.mkdir()
+    (tmp_path / "s.json").write_text("no JSON, which reading would complain of")
+    (inside / "evalguard.yaml").write_text("models: {m: {}}\nanswers: {t: {schema: ../s.json}}\n")
+    load_guards(None, cwd=inside, allow_code=False)
+    with pytest.raises(GuardFileError, match="is no JSON"):
+        load_guards(Path("evalguard.yaml"), cwd=inside, allow_code=False)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "model_args: {pretrained: ../model}",
+        "model_args: {pretrained: /model}",
+        "model_args: {pretrained: ~/model}",
+        "model_args: {pretrained: link}",
+        "model_args: {pretrained: linked_files}",
+        "model_args: {pretrained: here, tokenizer: here/../../model}",
+        "model_args: {pretrained: 'file:///model'}",
+        "model_args: {peft: ../model}",
+        "model_args: {pretrained: here, subfolder: a/../../../model}",
+        "model_args: {pretrained: o/n, revision: ../../../../model}",
+        "settings: {s: {target: 'model_args.pretrained', reference: here, candidate: ../model}}",
+        "settings: {s: {target: 'weights:**', reference: null, candidate: ../model}}",
+        "settings: {s: {target: 'weights:**', reference: null, "
+        "candidate: 'here/../../model@main'}}",
+        "settings: {s: {target: 'module:**', reference: null, candidate: link}}",
+        "settings: {s: {target: 'module:**', reference: null, "
+        "candidate: {model_args: {pretrained: link}}}}",
+        "settings: {s: {target: 'module:**', reference: null, "
+        "candidate: {model_args: {pretrained: here}, settings: {'weights:**': link}}}}",
+    ],
+)
+def test_models_outside_the_working_folder_need_trust(tmp_path: Path, entry: str) -> None:
+    inside = tmp_path / "repository"
+    (inside / "here").mkdir(parents=True)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (inside / "link").symlink_to(tmp_path / "model")
+    (inside / "linked_files").mkdir()
+    (inside / "linked_files" / "config.json").symlink_to(tmp_path / "model" / "config.json")
+    (inside / "evalguard.yaml").write_text(f"models:\n  a:\n    {entry}\n  b: {{extends: a}}\n")
+    guards = load_guards(None, cwd=inside, allow_code=False)
+    for name in "ab" if "revision" not in entry else "a":
+        with pytest.raises(UsageError, match=r"evalguard\.yaml:3: .*(outside|leads out)"):
+            require_code_allowed(*guards.find(name))
+
+
+def test_models_in_the_working_folder_and_of_the_hub_need_none(tmp_path: Path) -> None:
+    (tmp_path / "models" / "a").mkdir(parents=True)
+    (tmp_path / "models" / "b").symlink_to("a")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "guard.yaml").write_text(
+        "models:\n"
+        "  a: {model_args: {pretrained: ../models/a, dtype: float32}}\n"
+        "  b: {model_args: {pretrained: ../models/b, revision: main}}\n"
+        "  c: {model_args: {pretrained: owner/name, tokenizer: null, subfolder: x/y}}\n"
+        "  d: {extends: a, settings: {s: {target: 'weights:**', reference: null, "
+        "candidate: o/n@main}}}\n"
+    )
+    guards = load_guards(None, cwd=tmp_path, allow_code=False)
+    for name in "abcd":
+        require_code_allowed(*guards.find(name))
+
+
+def test_a_value_that_holds_names_is_looked_through(tmp_path: Path) -> None:
+    around = Surroundings(folder=tmp_path, root=tmp_path)
+    assert around.model_danger(["a", "b"])
+    assert config_danger("text_config", {"auto_map": {"AutoConfig": "x.Y"}})
+    assert config_danger("text_config", {"_attn_implementation": "owner/kernel"})
+    assert config_danger("parts", [{"quantization_config": {}}])
+    assert not config_danger("rope_scaling", {"type": "yarn", "factor": 2.0})
+    assert generation_danger("custom_generate")
+    assert not generation_danger("temperature")
