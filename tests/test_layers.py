@@ -24,14 +24,15 @@ CORE = {"core", "stats", "bisect", "errors"}
 ADAPTERS = {"config", "conversion", "harness", "models", "worker", "store", "integrations"}
 BELOW: dict[str, set[str]] = {
     **dict.fromkeys(CORE, CORE),
-    **dict.fromkeys(ADAPTERS, CORE | {"plugins", "regular_file"}),
+    **dict.fromkeys(ADAPTERS, CORE | {"gguf_table", "plugins", "regular_file"}),
     "recipes": {"errors"},
     "report": CORE,
-    "run": CORE | ADAPTERS | {"report", "garbage", "plugins", "regular_file"},
+    "run": CORE | ADAPTERS | {"report", "garbage", "gguf_table", "plugins", "regular_file"},
     "cli": CORE | {"run"},
     "pytest_plugin": CORE | {"run"},
     "garbage": set(),
     "plugins": CORE,
+    "gguf_table": {"core", "errors", "regular_file"},
     "regular_file": set(),
     "__main__": {"cli", "garbage", "errors"},
 }

@@ -10,10 +10,10 @@ from evalguard.core.amounts import size_text
 from evalguard.core.reports.history_report import (
     FlipReport,
     Found,
+    HistoryAddition,
     HistoryCheck,
     HistoryExport,
     HistoryListing,
-    HistoryPruning,
     TrendReport,
 )
 from evalguard.report.history_changes import change_blocks
@@ -33,10 +33,7 @@ def history_text(found: Found, *, width: int, color: bool, verbose: bool = False
 
 
 def _answer_blocks(found: Found, width: int, verbose: bool) -> Iterator[list[Text]]:
-    if (
-        isinstance(found, (HistoryListing, TrendReport, FlipReport, HistoryPruning))
-        and found.problems
-    ):
+    if not isinstance(found, (HistoryCheck, HistoryAddition)) and found.problems:
         yield wrap_prose(_damaged_rows_text(found.problems), width, style="bold magenta")
     if isinstance(found, HistoryListing):
         yield from listing_blocks(found, width)

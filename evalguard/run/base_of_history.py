@@ -53,6 +53,8 @@ def read_base_of_history(path: Path, name: str, candidate: str) -> BaselineScore
             else:
                 found.append(_history_table(path, run, metric.key, documents))
         environment = history.environment(run.environment).get("base")
+        history.note_damage()
+        damaged = tuple(p for p in history.problems if p.startswith(f"run {run.number}, "))
     environment = cast("dict[str, Value]", environment or {})
     identity = RunIdentity(name=run.base, digest=run.base_digest)
     return BaselineScores(
@@ -61,7 +63,10 @@ def read_base_of_history(path: Path, name: str, candidate: str) -> BaselineScore
         identity=mark_as_stored(identity, run.created),
         tables=tuple(replace(table, reading=describe_reading(environment)) for table in found),
         not_compared=tuple(left_out),
-        notes=("a history keeps no answers: in how many documents they are the same is not known",),
+        notes=(
+            "a history keeps no answers: in how many documents they are the same is not known",
+            *(f"the history is damaged, and left out: {problem}" for problem in damaged),
+        ),
         environment=environment,
     )
 

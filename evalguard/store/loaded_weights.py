@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.store.gguf_table import read_gguf_table
+from evalguard.gguf_table import read_gguf_table
 from evalguard.store.tensor_files.packed.quantisation import read_json_object, read_quantisation
 from evalguard.store.tensor_files.safetensors_files import read_safetensors, read_weight_map
-from evalguard.store.tensor_files.stored import FileBytes, StoredTensor
+from evalguard.store.tensor_files.stored import StoredTensor
 from evalguard.store.tensor_files.stored_weights import list_stored_weights
 from evalguard.store.tensor_files.torch_files import read_torch
 
@@ -189,10 +188,6 @@ def _checked_tensors(file: Path) -> list[StoredTensor]:
     for one in found:
         if one.fault:
             raise EvaluationError(f"{one.name[:80]} of {one.file}: {one.fault}")
-    placed = [(one.source.offset, one) for one in found if isinstance(one.source, FileBytes)]
-    for (begin, one), (after, other) in pairwise(sorted(placed, key=lambda place: place[0])):
-        if begin + one.nbytes > after:
-            raise EvaluationError(f"{one.name[:80]} and {other.name[:80]} of {one.file} overlap")
     return found
 
 

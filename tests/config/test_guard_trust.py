@@ -197,7 +197,9 @@ def test_a_task_file_that_includes_one_from_outside_needs_trust(tmp_path: Path) 
     assert find_task_code(tmp_path / "tasks", root=tmp_path) == ""
 
 
-def test_a_task_that_is_a_file_is_looked_through_too(tmp_path: Path, monkeypatch) -> None:
+def test_a_task_that_is_a_file_is_looked_through_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.yaml").write_text("task: x\ndoc_to_text: !function run.py")
     (tmp_path / "evalguard.yaml").write_text(

@@ -20,10 +20,10 @@ from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Setting, Target, Variant
+from evalguard.gguf_table import GGML_TYPES
 from evalguard.run.checkpoint_sizes import with_sizes
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource
-from evalguard.store.gguf_table import GGML_TYPES
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "vocab_size": 32}
 WEIGHTS = {"embed": (32, 64), "up": (48, 64), "down": (64, 96), "norm": (64,)}
@@ -250,7 +250,7 @@ def _empty(folder: Path) -> Path:
         (_lying_index, "hf", "no tensor lm_head, which the index names"),
         (_index_that_leaves_the_folder, "hf", "not in its folder"),
         (_cut_shard, "hf", "the file ends at byte"),
-        (_overlapping, "hf", "a and b of model.safetensors overlap"),
+        (_overlapping, "hf", "model.safetensors: its bytes are those of"),
         (_cut_gguf(0.9), "llama_cpp", "ends at byte"),
         (_cut_gguf(0.1), "llama_cpp", "middle of its header"),
         (_cut_gguf(0.0), "llama_cpp", "is no GGUF file"),

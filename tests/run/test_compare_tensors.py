@@ -292,6 +292,25 @@ def test_two_files_of_one_tensor_are_about_that_tensor(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("suffix", ["safetensors", "npz", "pt"])
+def test_two_files_of_one_tensor_each_whose_names_differ_are_not_compared(
+    tmp_path: Path, suffix: str
+) -> None:
+    paths = [tmp_path / f"{name}.{suffix}" for name in ("ours", "theirs")]
+    for path, name in zip(paths, ("lm_head.weight", "embed.weight"), strict=True):
+        tensor = torch.arange(4.0)
+        if suffix == "npz":
+            np.savez(path, **{name: tensor.numpy()})
+        elif suffix == "pt":
+            torch.save({name: tensor}, path)
+        else:
+            save_file({name: tensor}, path)
+    with pytest.raises(EvaluationError, match="so nothing was compared") as caught:
+        compare(*paths)
+    assert "lm_head.weight" in str(caught.value)
+    assert "embed.weight" in str(caught.value)
+
+
 def test_a_cut_file_loses_none_of_what_it_still_holds(tmp_path: Path, state: State) -> None:
     changed = {**state, UP: state[UP] * 2}
     save_file(state, tmp_path / "base.safetensors")

@@ -11,9 +11,15 @@ import pytest
 from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
 
 from evalguard.core.history_night import Night
-from evalguard.errors import EvalguardError
+from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.run.history.history_result import HistoryResult
-from evalguard.run.history.queries import HistorySelection, find_trends
+from evalguard.run.history.queries import (
+    HistorySelection,
+    export_runs,
+    find_flips,
+    find_trends,
+    list_runs,
+)
 from evalguard.store.history.check import check_history
 from evalguard.store.history.history_file import HistoryFile, StoredMetric
 from evalguard.store.history.night_rows import METRIC_COLUMNS, RUN_COLUMNS
@@ -96,6 +102,70 @@ def test_a_changed_number_is_left_out_and_named(file: Path) -> None:
         "run 3: it is not what was written",
         "run 2, lastword none acc: it is not what was written",
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("metrics SET sigma = 0.0 WHERE run = 2", "run 2, lastword none acc: it is not what"),
+        ("metrics SET metric = 'acd' WHERE run = 2", "run 2, lastword none acd: it is not what"),
+        ("metrics SET task = '' WHERE run = 2", "run 2,  none acc: it is not what"),
+        ("metrics SET run = 9 WHERE run = 2", "run 9, lastword none acc: it is not what"),
+        ("metrics SET doc_ids = NULL WHERE run = 2", "run 2, lastword none acc: it is not what"),
+        ("runs SET base = 'other' WHERE number = 2", "run 2: it is not what was written"),
+    ],
+)
+def test_a_row_that_no_question_meets_any_more_is_named_by_all_of_them(
+    file: Path, tmp_path: Path, change: str, said: str
+) -> None:
+    keep_nights(file, [0.1, 0.2, 0.3])
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute(f"UPDATE {change}")
+    connection.close()
+    nothing = HistorySelection()
+    answers = [
+        list_runs(file, nothing, last=1),
+        find_trends(file, nothing),
+        export_runs(file, tmp_path / "parquet"),
+    ]
+    asked = "sigma" in change or "NULL" in change  # of these the documents are asked for
+    if not asked:
+        answers.append(find_flips(file, nothing, first="1", second="3"))
+    for found in map(HistoryResult, answers):
+        assert said in " ".join(found.render().split()) or "  " in said
+        assert any(said in problem for problem in found.found.problems)
+        assert found.exit_code == 0, "what is left is known"
+    if asked:
+        with pytest.raises(EvalguardError, match="damaged"):
+            find_flips(file, nothing, first="1", second="3")
+
+
+def test_where_all_that_is_asked_for_is_damaged_the_exit_code_is_3(
+    file: Path, tmp_path: Path
+) -> None:
+    keep_nights(file, [0.1, 0.2])
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE metrics SET sigma = 0.0")
+    connection.close()
+    for found in (
+        list_runs(file, HistorySelection()),
+        find_trends(file, HistorySelection()),
+        export_runs(file, tmp_path / "parquet"),
+    ):
+        assert HistoryResult(found).exit_code == 3
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE runs SET base = 'x'")
+    connection.close()
+    with pytest.raises(EvaluationError, match=r"nothing can be read in .* run 1: it is not what"):
+        find_trends(file, HistorySelection())
+
+
+def test_a_history_that_is_whole_names_no_damage(file: Path, tmp_path: Path) -> None:
+    keep_nights(file, [0.1, 0.2, 0.3])
+    assert HistoryResult(export_runs(file, tmp_path / "parquet")).exit_code == 0
+    assert find_trends(file, HistorySelection()).problems == ()
+    assert find_flips(file, HistorySelection(), first="1", second="3").problems == ()
 
 
 def test_the_columns_of_rows_are_those_of_the_tables(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
+from evalguard.models.tracing.read_hyperparameters import read_hyperparameter_file
 from evalguard.store.tensor_files import open_tensors
 
 STATE = {
@@ -271,3 +273,121 @@ def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> Non
     (tmp_path / "m.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(EvaluationError, match="not in its folder"):
         open_tensors(tmp_path)
+
+
+def safetensors_file(path: Path, header: str, data: bytes) -> Path:
+    path.write_bytes(len(header.encode()).to_bytes(8, "little") + header.encode() + data)
+    return path
+
+
+def entries(*spans: tuple[int, int]) -> str:
+    """A header with tensors a, b, c ... at these bytes."""
+    return json.dumps(
+        {
+            name: {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
+            for name, (begin, end) in zip("abcdef", spans, strict=False)
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("spans", "size", "faults"),
+    [
+        pytest.param([(0, 8), (4, 12)], 12, "ab", id="two share bytes"),
+        pytest.param([(0, 8), (0, 8)], 8, "ab", id="two are in one place"),
+        pytest.param([(0, 12), (2, 4), (4, 12)], 12, "abc", id="one holds two others"),
+        pytest.param([(0, 4), (8, 12)], 12, "b", id="a gap"),
+        pytest.param([(4, 8)], 8, "a", id="a gap before the first"),
+        pytest.param([(0, 4)], 12, "a", id="bytes behind the last"),
+        pytest.param([(0, 4), (4, 4), (4, 8)], 8, "", id="healthy, with an empty one"),
+        pytest.param([(4, 8), (0, 4)], 8, "", id="healthy, in another order"),
+    ],
+)
+def test_tensors_lie_one_behind_the_other(
+    tmp_path: Path, spans: list[tuple[int, int]], size: int, faults: str
+) -> None:
+    file = safetensors_file(tmp_path / "m.safetensors", entries(*spans), bytes(size))
+    with open_tensors(file) as found:
+        named = {name for name, one in found.tensors.items() if "its bytes are" in one.fault}
+        named |= {name for name, one in found.tensors.items() if "are of no tensor" in one.fault}
+    assert named == set(faults)
+
+
+def test_a_name_twice_in_a_header_and_a_shape_of_a_thousand_axes_are_refused(
+    tmp_path: Path,
+) -> None:
+    one = '"a": {"dtype": "U8", "shape": [4], "data_offsets": [%d, %d]}'
+    header = "{" + one % (0, 4) + ", " + one % (4, 8) + "}"
+    with pytest.raises(EvaluationError, match="names 'a' twice"):
+        open_tensors(safetensors_file(tmp_path / "m.safetensors", header, bytes(8)))
+    deep = json.dumps({"a": {"dtype": "U8", "shape": [1] * 1000, "data_offsets": [0, 1]}})
+    with open_tensors(safetensors_file(tmp_path / "n.safetensors", deep, bytes(1))) as found:
+        assert "1,000 dimensions" in found.tensors["a"].fault
+
+
+def gguf_text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf_header(tensors: int = 0, pairs: int = 0) -> bytes:
+    return struct.pack("<4sIQQ", b"GGUF", 3, tensors, pairs)
+
+
+def gguf_tensor(name: str, shape: tuple[int, ...], offset: int, kind: int = 0) -> bytes:
+    return (
+        gguf_text(name)
+        + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        + struct.pack("<IQ", kind, offset)
+    )
+
+
+HUGE_GGUFS = {
+    "an array of 2^40 bytes": gguf_header(pairs=1)
+    + gguf_text("a")
+    + struct.pack("<IIQ", 9, 0, 2**40),
+    "an array of 2^40 texts": gguf_header(pairs=1)
+    + gguf_text("a")
+    + struct.pack("<IIQ", 9, 8, 2**40),
+    "an array of arrays": gguf_header(pairs=1)
+    + gguf_text("a")
+    + struct.pack("<IIQ", 9, 9, 1)
+    + struct.pack("<IQ", 4, 2**62),
+    "a text of 2^60 bytes": gguf_header(pairs=1) + gguf_text("a") + struct.pack("<IQ", 8, 2**60),
+    "a key of 2^63 bytes": gguf_header(pairs=1) + struct.pack("<Q", 2**63),
+    "2^50 tensors": gguf_header(tensors=2**50),
+    "2^64-1 pairs": gguf_header(pairs=2**64 - 1),
+    "2^31 dimensions": gguf_header(tensors=1) + gguf_text("t") + struct.pack("<I", 2**31),
+    "overlapping tensors": gguf_header(tensors=2)
+    + gguf_tensor("a", (16,), 0)
+    + gguf_tensor("b", (16,), 32)
+    + bytes(256),
+}
+
+
+@pytest.mark.parametrize("case", HUGE_GGUFS)
+def test_a_gguf_header_that_says_more_than_the_file_holds_is_refused_before_it_is_read(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = pytest.importorskip("gguf")
+    file = tmp_path / "m.gguf"
+    file.write_bytes(HUGE_GGUFS[case])
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the package gguf allocates what a header says")
+
+    monkeypatch.setattr(gguf, "GGUFReader", refuse)
+    for read in (open_tensors, read_hyperparameter_file):
+        with pytest.raises(EvaluationError, match=r"header|overlap|dimensions|elements"):
+            read(file)
+
+
+def test_dimensions_whose_product_overflows_lie_behind_the_end(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    file = tmp_path / "m.gguf"
+    shape = (2**32, 2**32, 2)
+    file.write_bytes(gguf_header(tensors=1) + gguf_tensor("t", shape, 0) + bytes(256))
+    try:
+        with open_tensors(file) as found:
+            assert "ends at byte" in found.tensors["t"].fault
+    except EvaluationError as error:
+        assert "cannot be read" in str(error)  # noqa: PT017 - gguf's versions differ

@@ -140,10 +140,11 @@ class HistoryCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryExport:
-    """Parquet files that were written, with their rows."""
+    """Parquet files that were written, with their rows; ``problems``: those that are left out."""
 
     file: str
     written: Mapping[str, int]
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,7 +188,7 @@ class PairChanges:
         failed: it, or a gated metric, gave no number tonight and gave one last night.
         steps: change points that were found within the last week.
         broken: documents, where some broke that were sound last night.
-        problem: why the history could not be asked; "" where it was, or there is none.
+        problem: why the history could not be asked, or what of it is damaged; "" for neither.
     """
 
     base: str

@@ -23,7 +23,7 @@ from evalguard.core.reports.history_report import (
     MetricFlips,
     TrendReport,
 )
-from evalguard.errors import UsageError, nearest
+from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.run.history.build_trend import build_trend
 from evalguard.run.history.location import shared_history_file
 from evalguard.run.history.run_names import find_named_run
@@ -87,6 +87,7 @@ def list_runs(file: Path, wanted: HistorySelection, *, last: int | None = None) 
         runs = [run for run in history.runs() if wanted.has(run)]
         shown = runs[-last:] if last else runs
         kept = tuple(HistoryRun(run=run, metrics=history.metrics(run.number)) for run in shown)
+        history.note_damage()
         problems = tuple(history.problems)
     return HistoryListing(file=str(file), runs=kept, total=len(runs), problems=problems)
 
@@ -115,8 +116,8 @@ def find_trends(
         UsageError: the history has no such pair or metric, or several pairs.
     """
     with HistoryFile(file) as history:
-        pair = _selected_pair(file, history.runs(), wanted)
-        keys = _selected_keys(history, pair, wanted, everything=everything)
+        pair = _selected_pair(file, history, wanted)
+        keys = _selected_keys(file, history, pair, wanted, everything=everything)
         series = {key: history.nights(pair, key)[-(last or 0) :] for key in keys}
         found = tuple(
             build_trend(
@@ -125,6 +126,7 @@ def find_trends(
             for key, nights in series.items()
             if nights
         )
+        history.note_damage()
         problems = tuple(history.problems)
     return TrendReport(
         file=str(file),
@@ -149,7 +151,7 @@ def find_flips(
         UsageError: there are no such runs, or they are of different pairs.
     """
     with HistoryFile(file) as history:
-        pair = _selected_pair(file, history.runs(), wanted)
+        pair = _selected_pair(file, history, wanted)
         runs = history.runs(pair)
         one, other = find_named_run(first, runs), find_named_run(second, runs)
         if one.number == other.number:
@@ -157,9 +159,10 @@ def find_flips(
                 f"'{first}' and '{second}' are the same run, {one.number}",
                 hint="evalguard history list shows the runs",
             )
-        keys = _selected_keys(history, pair, wanted, everything=everything)
+        keys = _selected_keys(file, history, pair, wanted, everything=everything)
         earlier = [run for run in runs if (run.created, run.number) < (other.created, other.number)]
         metrics = tuple(_metric_flips(history, key, one, other, earlier) for key in keys)
+        history.note_damage()
         problems = tuple(history.problems)
     return FlipReport(
         file=str(file),
@@ -202,15 +205,16 @@ def _metric_flips(
     )
 
 
-def _selected_pair(
-    file: Path, runs: Sequence[NightRun], wanted: HistorySelection
-) -> tuple[str, str]:
+def _selected_pair(file: Path, history: HistoryFile, wanted: HistorySelection) -> tuple[str, str]:
     """The one pair that is meant."""
+    runs = history.runs()
     pairs = dict.fromkeys(run.pair for run in runs)
     meant = dict.fromkeys(run.pair for run in runs if wanted.has(run))
     if len(meant) == 1:
         return next(iter(meant))
     names = ", ".join(f"{base} vs {candidate}" for base, candidate in pairs)
+    if not meant:
+        _refuse_damaged(file, history)
     if not pairs:
         raise UsageError(f"the history {file} has no runs yet")
     if not meant:
@@ -226,14 +230,32 @@ def _selected_pair(
     )
 
 
+def _refuse_damaged(file: Path, history: HistoryFile) -> None:
+    """Say that what was asked for may be among what is damaged, where something is."""
+    history.note_damage()
+    if history.problems:
+        first, *others = history.problems
+        more = f" and {len(others)} more" if others else ""
+        raise EvaluationError(
+            f"of what is asked, nothing can be read in {file}: {first}{more}",
+            hint=f"evalguard history check --history {file} shows all that is damaged",
+        )
+
+
 def _selected_keys(
-    history: HistoryFile, pair: tuple[str, str], wanted: HistorySelection, *, everything: bool
+    file: Path,
+    history: HistoryFile,
+    pair: tuple[str, str],
+    wanted: HistorySelection,
+    *,
+    everything: bool,
 ) -> tuple[MetricKey, ...]:
     """The metrics that are meant: those named, else those that the gate judged last."""
     keys = history.keys(pair)
     if wanted.named:
         found = tuple(key for key in keys if wanted.has_metric(key))
         if not found:
+            _refuse_damaged(file, history)
             known = [name for key in keys for name in key]
             asked = " ".join(filter(None, (wanted.task, wanted.filter, wanted.metric)))
             raise UsageError(

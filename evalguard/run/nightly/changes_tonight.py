@@ -50,7 +50,10 @@ def _add_history_changes(
         broken = _broken_documents(history, wanted, found)
     except EvalguardError as error:
         return replace(changes, problem=str(error))
-    return replace(changes, steps=steps, broken=broken)
+    first, *more = found.problems or ("",)
+    damage = f"rows of the history are damaged and left out: {first}" if first else ""
+    damage += f" and {len(more)} more (evalguard history check)" if more else ""
+    return replace(changes, steps=steps, broken=broken, problem=damage)
 
 
 def _new_steps(trend: Trend) -> list[NightStep]:

@@ -13,6 +13,7 @@ from evalguard.store.name_map_file import read_name_map
 from evalguard.store.tensor_files import TensorFiles
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
 from evalguard.store.tensor_files.mlx_names import map_mlx_experts
+from evalguard.store.tensor_files.torch_files import BARE_TENSOR
 
 
 def align_names(
@@ -49,24 +50,32 @@ def _build_name_map(path: Path | None, base: TensorFiles, candidate: TensorFiles
         )
     if base.kind == "gguf" and candidate.kind != "gguf":
         return map_gguf_names(candidate.tensors, base.tensors, base.metadata, gguf_is_base=True)
-    if len(base.tensors) == len(candidate.tensors) == 1:
+    if len(base.tensors) == len(candidate.tensors) == 1 and _has_nameless(base, candidate):
         return _pair_single(next(iter(base.tensors)), next(iter(candidate.tensors)))
     return map_mlx_experts(candidate.tensors)
 
 
+def _has_nameless(*sides: TensorFiles) -> bool:
+    """Whether a side's only tensor has no name in its file: npy, or torch's tensor without one."""
+    return any(
+        side.kind == "npy" or (side.kind == "torch" and [*side.tensors] == [BARE_TENSOR])
+        for side in sides
+    )
+
+
 def _pair_single(base: str, candidate: str) -> NameMap:
-    """Two files of one tensor each are about that tensor, whatever they call it."""
+    """Two files of one tensor each are about that tensor, where one of them does not name it."""
     wild = {"*", "?"} & {*base, *candidate}
     return NameMap() if wild else NameMap(rules=(NameRule(base=base, cand=candidate),))
 
 
 def _nothing_common(base: TensorFiles, candidate: TensorFiles) -> EvaluationError:
-    examples = [sorted(side.tensors)[len(side.tensors) // 2] for side in (base, candidate)]
+    examples = [", ".join(list(side.tensors)[:3]) for side in (base, candidate)]
     models = [side.architecture for side in (base, candidate)]
     other = f" ({models[0]} and {models[1]})" if all(models) and models[0] != models[1] else ""
     return EvaluationError(
-        f"{base.name} and {candidate.name} have no tensor name in common{other}: the base has "
-        f"{len(base.tensors):,} such as {examples[0]}, the candidate {len(candidate.tensors):,} "
-        f"such as {examples[1]}",
+        f"{base.name} and {candidate.name} have no tensor name in common{other}, so nothing was "
+        f"compared: the base has {len(base.tensors):,} ({examples[0]} ...), the candidate "
+        f"{len(candidate.tensors):,} ({examples[1]} ...)",
         hint="say with --map FILE which names belong together; docs/tensors.md has the format",
     )

@@ -45,9 +45,15 @@ def export_history(path: Path, folder: Path, *, documents: bool = True) -> Histo
                 written["documents.parquet"] = _write_tables(
                     folder / "documents.parquet", _document_tables(history)
                 )
+            history.note_damage()
+            problems = tuple(history.problems)
         except OSError as error:
             raise disk_error("write the history to", folder, error, hint=_HINT) from error
-    return HistoryExport(file=str(path), written={str(folder / n): r for n, r in written.items()})
+    return HistoryExport(
+        file=str(path),
+        written={str(folder / name): rows for name, rows in written.items()},
+        problems=problems,
+    )
 
 
 def _write_tables(path: Path, tables: Iterator[pa.Table]) -> int:

@@ -121,6 +121,19 @@ class HistoryFile:
         )
         return tuple(self._sound(self._rows(query, (*key, *pair)), _night))
 
+    def note_damage(self) -> None:
+        """Put every row that is not what was written into ``problems``, whatever it is about.
+
+        A damaged name or number takes its row out of what is asked for; no query would meet it.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        runs = {number for (number,) in self._rows("SELECT number FROM runs", ())}
+        for row in self._rows(f"SELECT {_METRICS} FROM metrics", ()):
+            if next(self._sound([row], metric_of, f"run {row[0]}, "), None) and row[0] not in runs:
+                self.problems.setdefault(f"run {row[0]} is gone, and its metrics are not")
+
     def keys(self, pair: tuple[str, str]) -> tuple[MetricKey, ...]:
         """The metrics that runs of a pair have, those of the latest run first, in its order."""
         query = (
@@ -155,13 +168,14 @@ class HistoryFile:
         found: dict[int, DocumentScores] = {}
         for run in runs:
             for row in self._rows(query, (*key, run)):
-                if row[_VECTORS[0]] is None:
-                    continue
                 with self._whole(run, key):
+                    metric = metric_of(row)
+                    if row[_VECTORS[0]] is None:
+                        continue
                     scores = reader.documents(
                         tuple(row[place] for place in _VECTORS),
                         row[_AGGREGATION],
-                        higher_is_better=metric_of(row).higher_is_better,
+                        higher_is_better=metric.higher_is_better,
                     )
                     if hashes:
                         ids = {name: row[place] for name, place in _HASHES.items()}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from evalguard.errors import EvaluationError
+from evalguard.gguf_table import check_gguf_header
 from evalguard.store.tensor_files.gguf_blocks import block_decoder
 from evalguard.store.tensor_files.gguf_bounds import bound_blocks
 from evalguard.store.tensor_files.gguf_scales import fold_scales
@@ -45,6 +46,7 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
             f"{path} is a GGUF file, and the package gguf is not installed", hint=_GGUF_HINT
         ) from error
     file = OpenedFile(path, stack)
+    check_gguf_header(path)
     try:
         reader = GGUFReader(path)
     except Exception as error:

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ _NAMES = {
     "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
+_MOST_DIMENSIONS = 64  # as numpy and torch have them
 _LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
 
@@ -54,7 +56,11 @@ def read_safetensors(
             hint=CUT_HINT,
         )
     try:
-        header = json.loads(file.read(8, 8 + length).tobytes())
+        header = json.loads(file.read(8, 8 + length).tobytes(), object_pairs_hook=_unique)
+    except _TwiceError as error:
+        raise EvaluationError(
+            f"{path} names {str(error)[:200]!r} twice in its header", hint=CUT_HINT
+        ) from error
     except (ValueError, RecursionError) as error:
         raise EvaluationError(
             f"{path} has a safetensors header that is not JSON", hint=CUT_HINT
@@ -63,9 +69,57 @@ def read_safetensors(
         raise EvaluationError(f"{path} has a safetensors header of no tensors", hint=CUT_HINT)
     metadata = header.pop("__metadata__", None)
     tensors = {name: _read_entry(name, entry, file, 8 + length) for name, entry in header.items()}
+    tensors |= _misplaced(tensors, header, file.size - 8 - length)
     ordered = sorted(tensors.values(), key=_place)
     kept = metadata if isinstance(metadata, dict) else {}
     return {one.name: one for one in ordered}, {str(k): str(v) for k, v in kept.items()}
+
+
+class _TwiceError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _TwiceError(name)
+        found[name] = value
+    return found
+
+
+def _misplaced(
+    tensors: Mapping[str, StoredTensor], header: Mapping[str, Any], size: int
+) -> dict[str, StoredTensor]:
+    """Tensors that do not lie one behind the other, as the format has it, with that as their fault.
+
+    Bytes that two tensors share, or that none has, are no library's file: equal to another one or
+    not, it says nothing of a model.
+    """
+    places = ((*entry["data_offsets"], name) for name, entry in header.items())
+    spans: list[tuple[int, int, str]] = sorted(places)
+    found: dict[str, StoredTensor] = {}
+    end, before = 0, ""
+    for begin, stop, name in spans:
+        if begin < end and stop > begin:
+            for one, other in ((name, before), (before, name)):
+                found[one] = _with_fault(tensors[one], f"its bytes are those of {other[:200]}, too")
+        elif begin > end:
+            found[name] = _with_fault(
+                tensors[name], f"bytes {end:,} to {begin:,} before it are of no tensor"
+            )
+        if stop > end:
+            end, before = stop, name
+    if before and end < size:
+        found[before] = _with_fault(
+            tensors[before], f"bytes {end:,} to {size:,} behind it are of no tensor"
+        )
+    return found
+
+
+def _with_fault(tensor: StoredTensor, fault: str) -> StoredTensor:
+    """A tensor that cannot be believed; an earlier fault stays."""
+    return tensor if tensor.fault else replace(tensor, source=NoBytes(), fault=fault)
 
 
 def _place(tensor: StoredTensor) -> int:
@@ -86,6 +140,8 @@ def _read_entry(name: str, entry: Any, file: OpenedFile, start: int) -> StoredTe
         fault = f"evalguard does not read the dtype {dtype}"
     elif begin < 0 or any(size < 0 for size in shape):
         fault = "its place or shape is below zero"
+    elif len(shape) > _MOST_DIMENSIONS:
+        fault = f"its shape has {len(shape):,} dimensions"
     elif end - begin != math.prod(shape) * codec.size:
         fault = f"{dtype} {list(shape)} is not {end - begin:,} bytes"
     elif start + end > file.size:

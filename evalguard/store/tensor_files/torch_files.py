@@ -24,6 +24,7 @@ _PICKLE_HINT = (
     "evalguard never runs what a pickle holds; save the state dict alone, or as safetensors "
     "(safetensors.torch.save_file)"
 )
+BARE_TENSOR = "tensor"  # the name of one that has none in its file
 # Wrappers of training programs around the tensors.
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
 
@@ -73,7 +74,7 @@ def _unwrap(content: Any) -> Any:
 
 def _flatten(content: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     if hasattr(content, "is_floating_point"):
-        yield name or "tensor", content
+        yield name or BARE_TENSOR, content
         return
     entries: Any = ()
     if isinstance(content, Mapping):

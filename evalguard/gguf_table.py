@@ -1,7 +1,7 @@
 """The table of tensors of a GGUF file, read by its specification (docs/gguf.md of ggml).
 
 Without the package gguf, which not every environment has, and without its reading of the whole
-vocabulary.
+vocabulary. That package allocates what a header says; :func:`check_gguf_header` goes before it.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from evalguard.core.gguf_parts import gguf_parts
 from evalguard.errors import EvaluationError
 from evalguard.regular_file import open_regular
-from evalguard.store.tensor_files.stored import CUT_HINT
 
+CUT_HINT = "it was cut off or damaged: copy or download it again"
 # ggml's number of a type: name, weights of a block, bytes of a block (ggml.h, ggml-common.h).
 GGML_TYPES = {
     0: ("f32", 1, 4), 1: ("f16", 1, 2), 2: ("q4_0", 32, 18), 3: ("q4_1", 32, 20),
@@ -36,6 +37,9 @@ _VALUE_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
 _ALIGNMENT = 32
 _DEEPEST, _MOST_DIMENSIONS = 4, 4
+# Of all arrays of the metadata: the largest vocabularies, with merges and scores, have two million.
+_MOST_ELEMENTS = 20_000_000
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +65,26 @@ def read_gguf_table(path: Path) -> list[GgufTensor]:
     return [one for part in parts for one in _read_part(part)]
 
 
+def check_gguf_header(path: Path) -> None:
+    """Refuse a file whose header says more than the file has room for, before anything is read.
+
+    What the package gguf reads would have that many objects. Types that are not known here, and
+    tensors behind the end of a file that was cut, are left to who reads the tensors.
+
+    Raises:
+        EvaluationError: the header is damaged, or its tensors overlap.
+    """
+    _read_header(path, lambda table: table.read_entries(every_type=True))
+
+
 def _read_part(path: Path) -> list[GgufTensor]:
+    return _read_header(path, lambda table: table.read())
+
+
+def _read_header(path: Path, read: Callable[[_Table], _Read]) -> _Read:
     try:
         with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            return _Table(file, path, size).read()
+            return read(_Table(file, path, os.fstat(file.fileno()).st_size))
     except OSError as error:
         raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
     except (struct.error, OverflowError, MemoryError) as error:
@@ -75,9 +94,26 @@ def _read_part(path: Path) -> list[GgufTensor]:
 class _Table:
     def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
         self._file, self._path, self._size = file, path, size
-        self._alignment = _ALIGNMENT
+        self._alignment, self._elements = _ALIGNMENT, 0
 
     def read(self) -> list[GgufTensor]:
+        """Return the tensors, all of which the file holds."""
+        entries = self.read_entries()
+        start = -(-self._file.tell() // max(self._alignment, 1)) * max(self._alignment, 1)
+        for one, offset in entries:
+            if start + offset + one.bytes > self._size:
+                raise EvaluationError(
+                    f"{self._path.name} ends at byte {self._size:,}, in the middle of {one.name}",
+                    hint=CUT_HINT,
+                )
+        return [one for one, _ in entries]
+
+    def read_entries(self, *, every_type: bool = False) -> list[tuple[GgufTensor, int]]:
+        """Return the tensors and where each begins, which the file may be too short for.
+
+        Args:
+            every_type: whether a type that is not known here may be, as one of no bytes.
+        """
         if self._file.read(4) != b"GGUF":
             raise EvaluationError(f"{self._path} is no GGUF file", hint=CUT_HINT)
         (version,) = self._take("<I")
@@ -91,28 +127,23 @@ class _Table:
                 (self._alignment,) = self._take("<I")
             else:
                 self._skip_value(kind)
-        entries = [self._entry() for _ in range(self._checked(tensors))]
-        start = -(-self._file.tell() // max(self._alignment, 1)) * max(self._alignment, 1)
-        for one, offset in entries:
-            if start + offset + one.bytes > self._size:
-                raise EvaluationError(
-                    f"{self._path.name} ends at byte {self._size:,}, in the middle of {one.name}",
-                    hint=CUT_HINT,
-                )
+        entries = [self._entry(every_type) for _ in range(self._checked(tensors))]
         for (one, begin), (other, after) in pairwise(sorted(entries, key=lambda entry: entry[1])):
             if begin + one.bytes > after:
                 raise EvaluationError(
                     f"{one.name[:80]} and {other.name[:80]} of {self._path.name} overlap"
                 )
-        return [one for one, _ in entries]
+        return entries
 
-    def _entry(self) -> tuple[GgufTensor, int]:
+    def _entry(self, every_type: bool) -> tuple[GgufTensor, int]:
         name = self._text()
         (dimensions,) = self._take("<I")
         if dimensions > _MOST_DIMENSIONS:
             raise EvaluationError(f"{self._path}: {name[:80]} has {dimensions} dimensions")
         shape = self._take(f"<{dimensions}Q")
         kind, offset = self._take("<IQ")
+        if every_type and kind not in GGML_TYPES:
+            return GgufTensor(name=name, kind=str(kind), weights=math.prod(shape), bytes=0), offset
         if kind not in GGML_TYPES:
             raise EvaluationError(f"{self._path.name}: {name[:80]} has type {kind}, not known here")
         label, block, size = GGML_TYPES[kind]
@@ -131,6 +162,13 @@ class _Table:
             self._skip(*self._take("<Q"))
         elif kind == _ARRAY and depth < _DEEPEST:
             inner, count = self._take("<IQ")
+            self._elements += count
+            if self._elements > _MOST_ELEMENTS:
+                raise EvaluationError(
+                    f"{self._path} has metadata of {self._elements:,} elements, more than any "
+                    "vocabulary",
+                    hint=CUT_HINT,
+                )
             if inner in _VALUE_SIZES:
                 self._skip(_VALUE_SIZES[inner] * count)
             else:
