@@ -26,6 +26,7 @@ class CompletionServer:
         hook: sees every question first; what it returns is the answer.
         facts: of the entry in the list of models; None: there is no such page.
         fingerprint: of every answer.
+        weights: what its answers follow from, beside the prompt; another text is another model.
         name: of the model that signs; "": the one that was asked for.
         asked: the payloads of all questions, in order; ``answered``: of those with an answer.
         others: payloads of probes, and of lm-eval's client where it asks one thing at a time; the
@@ -36,6 +37,7 @@ class CompletionServer:
     hook: Hook | None = None
     facts: dict[str, Any] | None = None
     fingerprint: str | None = None
+    weights: str = ""
     name: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
     answered: list[dict[str, Any]] = field(default_factory=list)
@@ -139,20 +141,27 @@ class CompletionServer:
         """The answer to a question."""
         head = {"model": self.name or asked["model"], "system_fingerprint": self.fingerprint}
         if "messages" in asked:
-            text = f"said {_number(str(asked['messages']))} by {asked['seed']}"
+            number = _number(f"{asked['messages']}{self.weights}")
+            text = f"said {number} by {asked['seed']}"
             message = {"role": "assistant", "content": text}
             return {**head, "choices": [{"index": 0, "message": message}]}
         prompts = asked["prompt"]
         if isinstance(prompts, str) or isinstance(prompts[0], int):
             prompts = [prompts]
-        return {**head, "choices": [_choice(n, one, asked) for n, one in enumerate(prompts)]}
+        return {
+            **head,
+            "choices": [_choice(n, one, asked, self.weights) for n, one in enumerate(prompts)],
+        }
 
 
-def _choice(index: int, prompt: Any, asked: dict[str, Any]) -> dict[str, Any]:
+def _choice(index: int, prompt: Any, asked: dict[str, Any], weights: str) -> dict[str, Any]:
     if not asked.get("echo"):
-        return {"index": index, "text": f"text {_number(str(prompt))} by {asked['seed']}."}
+        return {"index": index, "text": f"text {_number(f'{prompt}{weights}')} by {asked['seed']}."}
     tokens = list(prompt)
-    logprobs = [None, *(-0.1 - _number(str(tokens[: n + 1])) / 50 for n in range(1, len(tokens)))]
+    logprobs = [
+        None,
+        *(-0.1 - _number(f"{tokens[: n + 1]}{weights}") / 50 for n in range(1, len(tokens))),
+    ]
     logprobs.append(-0.5)
     tops = [None if one is None else {"x": max(one, -1.0)} for one in logprobs]
     return {

@@ -287,6 +287,9 @@ class AnswerJournal(Protocol):
             EvaluationError: they were, and are not only in the journal.
         """
 
+    def forget(self, why: str) -> None:
+        """Keep no answer of those so far: they are not what the server answers now."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
@@ -319,11 +322,21 @@ class AheadScorer(Scorer, Protocol):
     def keep_answers(self, journal: AnswerJournal) -> None:
         """Keep every answer from now on, and use those that are kept."""
 
+    def keep_for_itself(self, finding: Finding) -> None:
+        """Let nobody vouch for the server: its scores are not kept, for the reason given."""
+
     def probe(self, requests: Sequence[Request]) -> None:
         """See whether the server gives what requests of these kinds need; once for each kind.
 
         Raises:
             UsageError, EvaluationError: it does not.
+        """
+
+    def check_unchanged(self) -> None:
+        """Ask the first prompts once more, and compare the answers.
+
+        Raises:
+            EvaluationError: it is not the server any more that answered them.
         """
 
     def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:

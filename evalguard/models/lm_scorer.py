@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +12,7 @@ from evalguard.core.chat_requests import read_chat_request
 from evalguard.core.early_end import EarlyEnd
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reference import Reference
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import (
     AnswerJournal,
     ComparedAnswer,
@@ -42,6 +44,7 @@ from evalguard.models.random_seeds import seed_generators
 from evalguard.models.served.answer_checks import is_chat
 from evalguard.models.served.cached_tokens import read_hit_counter
 from evalguard.models.served.calls import is_served, seed_repeats
+from evalguard.models.served.changed_server import find_change
 from evalguard.models.served.chat_payload import send_chat_fields
 from evalguard.models.served.context_length import (
     check_room,
@@ -68,6 +71,8 @@ T = TypeVar("T")
 _WORTH_COLLECTING = 50_000_000
 # Answers of a server that are waited for at a time, to be looked at: all are asked for before.
 _WAITED = 8
+# Prompts of a server that are asked once more at the end: one for so many answers, of each kind.
+_FEWEST_REPEATED, _MOST_REPEATED, _ANSWERED_FOR_REPEAT = 4, 24, 10
 
 
 class LMScorer:
@@ -104,6 +109,8 @@ class LMScorer:
         self._assigned = assigned or AssignedModel()
         self._journal: AnswerJournal | None = None
         self._queue: RequestQueue | None = None
+        self._firsts: dict[RequestKind, list[tuple[Request, Response]]] = {}
+        self._answered: Counter[RequestKind] = Counter()
         self._interrupted = False
         self._served_notes: tuple[str, ...] = ()
         self._served = self._read_server() if is_served(lm) else None
@@ -181,13 +188,63 @@ class LMScorer:
             raise EvaluationError("what was asked of the server was given up")
         if self._queue is None:
             assert self._served is not None
-            self._queue = RequestQueue(lm, facts=self._served.facts, journal=self._journal)
+            self.probe(requests)
+            self._queue = RequestQueue(
+                lm, facts=self._served.facts, journal=self._journal, spread=self._spread()
+            )
         self.probe(requests)
         plain = self._arguments(requests)
         with explain_failures(kind, requests), silence_libraries():
             arguments = seed_repeats(lm, requests, plain)
             self._queue.submit(requests, arguments)
         return self._queue, arguments
+
+    def keep_for_itself(self, finding: Finding) -> None:
+        """Let nobody vouch for the server: its scores are not kept, for the reason given."""
+        assert self._served is not None
+        self._served = replace(self._served, revision="")
+        findings = (*self._description.findings, finding)
+        self._description = replace(self._description, identity=None, findings=findings)
+
+    def check_unchanged(self) -> None:
+        """Ask the server's first prompts once more, and compare the answers.
+
+        A server that becomes another one under its name and fingerprint leaves a mixture.
+
+        Raises:
+            EvaluationError: it is not the server any more that answered them.
+        """
+        for kind, firsts in self._firsts.items():
+            number = max(_FEWEST_REPEATED, self._answered[kind] // _ANSWERED_FOR_REPEAT)
+            asked, before = zip(*firsts[:number], strict=True)
+            change = find_change(
+                before,
+                self._ask_again(asked),
+                lambda asked=asked: self._ask_again(asked),  # type: ignore[misc]
+                spread=self._spread(),
+            )
+            if change is not None:
+                if self._journal is not None:
+                    self._journal.forget(f"asked again, {change.words}")
+                raise EvaluationError(
+                    f"the server changed while it was asked: asked once more at the end, the first "
+                    f"{change.words}; the scores are a mixture of two models'",
+                    hint="keep one model behind the address until the end, without a load balancer "
+                    "to others, and run the same command again: nothing of this run is used",
+                )
+        self._firsts.clear()
+        self._answered.clear()
+
+    def _ask_again(self, requests: Sequence[Request]) -> list[Response]:
+        queue, lm = self._queue, self._open_lm()
+        assert queue is not None
+        with explain_failures(requests[0].kind, requests), silence_libraries():
+            return queue.ask_again(requests, seed_repeats(lm, requests, self._arguments(requests)))
+
+    def _spread(self) -> float:
+        """Nats a token by which a probe has seen the server vary."""
+        told = (one.values.get("nats_per_token") for one in self._description.findings)
+        return max((one for one in told if isinstance(one, float)), default=0.0)
 
     def count_cached_tokens(self) -> int | None:
         """Tokens of prompts that a server says it took from its cache; None: it does not say.
@@ -347,7 +404,11 @@ class LMScorer:
             return []
         if self._served is not None:
             queue, asked = self._submit(requests)
-            return queue.wait(requests, asked)
+            told = queue.wait(requests, asked)
+            firsts = self._firsts.setdefault(requests[0].kind, [])
+            firsts += [*zip(requests, told, strict=True)][: _MOST_REPEATED - len(firsts)]
+            self._answered[requests[0].kind] += len(requests)
+            return told
         lm, kind = self._open_lm(), get_request_kind(requests)
         if hasattr(lm, "probe_caches"):
             self.probe(requests)

@@ -97,6 +97,12 @@ class AnswerFile:
         self._append({"fingerprint": fingerprint})
         return before is None
 
+    def forget(self, why: str) -> None:
+        """Keep no answer of those so far, and say why."""
+        self._start_over(why)
+        if self._fingerprint is not None:
+            self._append({"fingerprint": self._fingerprint})
+
     def close(self) -> None:
         """Let others write it. May be called twice."""
         if self._file >= 0:

@@ -75,9 +75,14 @@ def run(few_tasks: None, capfd: pytest.CaptureFixture[str]) -> Callable[[Sequenc
     return lambda words: run_here(words, capfd)
 
 
+# Of kept answers' prompts, and of the first ones in the end: asked again to see that they hold.
+AGAIN = 24 + 24
+
+
 def counts(servers: Sequence[CompletionServer]) -> list[int]:
-    """Answers that each server gave since this was asked last."""
-    found = [len(server.answered) for server in servers]
+    """Questions that each server answered since this was asked last, each counted once."""
+    found = [len({json.dumps(one) for one in server.answered}) for server in servers]
+    assert all(len(server.answered) <= 2 * ALL + AGAIN for server in servers)
     for server in servers:
         server.answered.clear()
         server.asked.clear()
@@ -102,8 +107,9 @@ def fail_after(number: int, act: Callable[[], None] | None = None) -> Any:
 
 def check_asked_once(servers: Sequence[CompletionServer]) -> None:
     """Only what a server had answered and nobody had read when the run ended was asked again."""
-    for number in counts(servers):
-        assert ALL <= number <= ALL + 8
+    totals = [len(server.answered) for server in servers]
+    assert all(ALL <= total <= ALL + 8 + AGAIN for total in totals)
+    assert counts(servers) == [ALL, ALL]
 
 
 def answers_on_disk() -> list[Path]:
@@ -128,7 +134,7 @@ def test_base_and_candidate_are_asked_at_the_same_time(servers, words, run) -> N
 
 def test_a_run_keeps_its_number_in_flight_across_blocks_and_tasks(servers, words, run) -> None:
     async def hold(server: CompletionServer, *_: Any) -> None:
-        await server.until(lambda: server.in_flight >= 8 or len(server.asked) == ALL)
+        await server.until(lambda: server.in_flight >= 8 or len(server.asked) >= ALL)
 
     for server in servers:
         server.hook = hold
@@ -143,7 +149,8 @@ def test_one_server_of_both_models_is_not_asked_more_at_a_time_than_it_may_be(
 ) -> None:
     done = run(words([servers[0], servers[0]], tasks=["sw_word"]))
     assert done.code == 0, done.err
-    assert counts(servers) == [2 * N, 0]
+    assert len(servers[0].answered) >= 2 * N
+    assert counts(servers) == [N, 0]
     assert servers[0].peak <= 8
 
 
@@ -234,6 +241,61 @@ def test_the_verdict_after_a_resumption_is_that_of_one_run(servers, words, run) 
     servers[1].hook = None
     resumed, whole = (run(words(servers)).document["comparisons"] for _ in range(2))
     assert resumed == whole
+
+
+def become_after(number: int, weights: Sequence[str]) -> Any:
+    """Another model behind the same name and fingerprint; of several, by turns."""
+
+    async def hook(server: CompletionServer, *_: Any) -> None:
+        if len(server.answered) >= number:
+            server.weights = weights[len(server.answered) % len(weights)]
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    "chosen", [("other",), ("other", "third!")], ids=["another model", "two by turns"]
+)
+def test_a_server_that_changes_midway_gives_no_verdict_and_leaves_nothing(
+    chosen: Sequence[str], servers, words, run
+) -> None:
+    vouched: dict[str, Any] = {"of_base": {"revision": "a"}, "of_cand": {"revision": "b"}}
+    servers[1].hook = become_after(150, chosen)
+    done = run(words(servers, **vouched))
+    assert done.code == 3
+    assert "the server changed while it was asked" in done.document["error"]["message"]
+    assert "mixture of two models" in done.document["error"]["message"]
+    servers[1].hook = None
+    counts(servers)
+    assert run(words(servers, **vouched)).code in (0, 1)
+    assert counts(servers)[1] == ALL, "nothing of the mixture was kept"
+
+
+def test_kept_answers_of_a_model_that_is_another_since_are_asked_anew(servers, words, run) -> None:
+    servers[1].hook = fail_after(100)
+    assert run(words(servers)).code == 3
+    servers[1].hook, servers[1].weights = None, "other"
+    counts(servers)
+    resumed = run(words(servers))
+    assert "100 answers of an interrupted run are not used: asked again" in resumed.err
+    assert counts(servers)[1] == ALL
+    whole = run(words(servers))
+    assert resumed.document["comparisons"] == whole.document["comparisons"]
+
+
+def test_two_addresses_under_one_revision_share_nothing_and_are_named(servers, words, run) -> None:
+    vouched: dict[str, Any] = {
+        "tasks": ["sw_word"], "of_base": {"revision": "a"}, "of_cand": {"revision": "a"}
+    }  # fmt: skip
+    servers[1].weights = "other"
+    for asked in ([N, N], [0, N]):
+        done = run(words(servers, **vouched))
+        assert counts(servers) == asked
+        (found,) = [one for one in done.document["findings"] if one["kind"] == "one_revision"]
+        assert servers[0].url in found["values"]["addresses"]
+        assert not any(c["bit_identical"] for c in done.document["comparisons"])
+    same = run(words([servers[0], servers[0]], **vouched))
+    assert not [one for one in same.document["findings"] if one["kind"] == "one_revision"]
 
 
 @pytest.mark.parametrize("change", ["facts", "fingerprint"])

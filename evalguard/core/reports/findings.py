@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 # distributions_unknown they were not compared, though both models show them
 # distributions_moved   far more than rounding makes, whatever the scores say
 # server_varies         a server answers the same prompt in more than one way
+# one_revision          two servers' addresses stand under one revision
 # dependent_documents   differences of documents that are not independent
 # rests_on_documents    the verdict rests on a few documents
 # scores_unrelated      two sides' scores of the same documents have nothing in common
@@ -52,6 +53,7 @@ FindingKind = Literal[
     "distributions_unknown",
     "distributions_moved",
     "server_varies",
+    "one_revision",
     "dependent_documents",
     "rests_on_documents",
     "scores_unrelated",

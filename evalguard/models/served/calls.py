@@ -38,12 +38,14 @@ class PendingAnswer:
         key: digest of the request and of what it asks, under which its answer is kept.
         build: makes the response from lm-eval's answers to all parts.
         left: parts that have no answer yet.
+        repeated: whether it was answered before, and is asked to see whether that still holds.
     """
 
     request: Request
     key: str
     build: Callable[[Sequence[Any]], Response]
     left: int
+    repeated: bool = False
     parts: dict[int, Any] = field(default_factory=dict)
     response: Response | None = None
     error: EvaluationError | None = None

@@ -28,6 +28,7 @@ from evalguard.models.served.calls import (
     request_keys,
     without_answered,
 )
+from evalguard.models.served.changed_server import find_change
 from evalguard.models.served.exchange import explain_exchange, headers_of, read_text, tls_of
 from evalguard.models.served.server_identity import read_server_facts
 from evalguard.models.served.streamed_answers import read_answer
@@ -43,6 +44,19 @@ _CHANGED_HINT = (
 )
 
 
+# Kept answers whose prompts are asked again before they are used: of a run, and of a block.
+_REPEATED_OF_KEPT, _REPEATED_AT_ONCE = 24, 8
+# Chance that kept texts of a server which is the same are dropped: all is asked anew then.
+_DOUBTFUL = 0.01
+
+
+def _spread_over(n: int, number: int) -> list[int]:
+    """So many places out of n, the first and the last among them."""
+    if number == 1:
+        return [n - 1]
+    return [place * (n - 1) // (number - 1) for place in range(number)]
+
+
 class RequestQueue:
     """Asks a server through lm-eval's client, with ``num_concurrent`` calls in flight.
 
@@ -52,12 +66,19 @@ class RequestQueue:
         lm: a model for which ``is_served`` holds.
         facts: what the server told of itself when it was opened.
         journal: keeps answers from the moment that they are there; None: nothing does.
+        spread: nats a token by which a probe has seen the server vary.
     """
 
     def __init__(
-        self, lm: Any, *, facts: Mapping[str, Value], journal: AnswerJournal | None = None
+        self,
+        lm: Any,
+        *,
+        facts: Mapping[str, Value],
+        journal: AnswerJournal | None = None,
+        spread: float = 0.0,
     ) -> None:
         self._lm = lm
+        self._spread = spread
         self._facts = facts
         self._journal = journal
         self._asked: dict[str, PendingAnswer] = {}
@@ -70,6 +91,8 @@ class RequestQueue:
         # Tokens of prompts that the server says it took from its cache; None: it has not said.
         self.cached_tokens: int | None = None
         self._fingerprint: str | None = None
+        self._repeats: list[PendingAnswer] = []
+        self._repeated = 0
         # Kept answers, with the calls that would ask for them, until the server has shown itself.
         self._kept: list[tuple[dict[str, PendingAnswer], list[ServerCall]]] = []
 
@@ -91,6 +114,7 @@ class RequestQueue:
         with self._changed:
             self._asked |= new
         calls = without_answered(calls, known)
+        self._check_kept(requests, arguments, keys, new)
         kept = {key: one for key, one in new.items() if self._find(key) is not None}
         if kept:
             with self._changed:
@@ -123,6 +147,73 @@ class RequestQueue:
                     raise EvaluationError(str(error), hint=error.hint) from error
                 found.append(one.response)
         return found
+
+    def ask_again(
+        self, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
+    ) -> list[Response]:
+        """Ask once more for what was answered before, and wait; the answers are not kept.
+
+        Raises:
+            EvaluationError: there is no answer.
+        """
+        pending, calls = plan_calls(
+            self._lm, requests, arguments, request_keys(requests, arguments)
+        )
+        for one in pending:
+            one.repeated = True
+        with self._changed:
+            self._repeats += pending
+        self._send(calls)
+        with self._changed:
+            for one in pending:
+                while one.response is None and one.error is None:
+                    self._changed.wait(_LONGEST_WAIT)
+            self._repeats.clear()
+        error = next((one.error for one in pending if one.error is not None), None)
+        if error is not None:
+            raise EvaluationError(str(error), hint=error.hint) from error
+        return [one.response for one in pending if one.response is not None]
+
+    def _check_kept(
+        self,
+        requests: Sequence[Request],
+        arguments: Sequence[tuple[Any, ...]],
+        keys: Sequence[str],
+        new: Mapping[str, PendingAnswer],
+    ) -> None:
+        """Ask some of the kept answers' prompts again; answers that are others are dropped.
+
+        Raises:
+            EvaluationError: some of the kept answers were used already.
+        """
+        kept = [(place, self._find(key)) for place, key in enumerate(keys) if key in new]
+        there = [(place, told) for place, told in kept if told is not None]
+        number = min(len(there), _REPEATED_OF_KEPT - self._repeated, _REPEATED_AT_ONCE)
+        if number <= 0:
+            return
+        chosen = [there[place] for place in _spread_over(len(there), number)]
+        asked = [requests[place] for place, _ in chosen], [arguments[place] for place, _ in chosen]
+        again = self.ask_again(*asked)
+        assert self._journal is not None
+        if not all(self._find(keys[place]) is not None for place, _ in chosen):
+            return  # another fingerprint: they are gone
+        used, self._repeated = self._repeated, self._repeated + number
+        change = find_change(
+            [told for _, told in chosen],
+            again,
+            lambda: self.ask_again(*asked),
+            spread=self._spread,
+            chance=_DOUBTFUL,
+        )
+        if change is None:
+            return
+        self._journal.forget(f"asked again, {change.words}")
+        if used:
+            raise EvaluationError(
+                f"the server is not the one that answered before this run was interrupted: asked "
+                f"again, {change.words}",
+                hint="run the same command again: nothing is kept any more, and all is asked anew",
+            )
 
     def close(self) -> None:
         """Send nothing any more, and give up what is in flight. May be called twice.
@@ -199,7 +290,7 @@ class RequestQueue:
                     hint=_CHANGED_HINT,
                 )
             for (one, number), answer in zip(call.parts, answers, strict=True):
-                if one.take(number, answer) and self._journal is not None:
+                if one.take(number, answer) and not one.repeated and self._journal is not None:
                     assert one.response is not None
                     self._journal.add(one.key, one.response)
             if cached_tokens is not None:
@@ -219,7 +310,7 @@ class RequestQueue:
     def refuse_all(self, error: EvaluationError) -> None:
         """Tell all who wait that there will be no answers."""
         with self._changed:
-            for one in self._asked.values():
+            for one in (*self._asked.values(), *self._repeats):
                 if one.response is None:
                     one.error = one.error or error
             self._open = 0

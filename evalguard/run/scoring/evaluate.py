@@ -18,7 +18,7 @@ from evalguard.core.scorer import (
 )
 from evalguard.core.shown_tokens import ShownTokens
 from evalguard.core.task_group import TaskGroup
-from evalguard.errors import Interrupted
+from evalguard.errors import EvaluationError, Interrupted
 from evalguard.harness.document_subset import documents_of
 from evalguard.harness.request_blocks import BlockCut, RequestBlock
 from evalguard.harness.requests import TaskRequests
@@ -156,6 +156,8 @@ class Evaluator:
             else:
                 scores[task] = self._scored(task_progress, models)
         self._wait(put_off, block_scorer)
+        for model in models:
+            self._check_unchanged(model)
         scores |= {
             task_progress.task: self._scored(task_progress, models) for task_progress in put_off
         }
@@ -172,6 +174,25 @@ class Evaluator:
             )
             for number, (name, scorer) in enumerate(models)
         ]
+
+    def _check_unchanged(self, model: LoadedModel) -> None:
+        """Have a server asked its first prompts once more; a mixture is kept nowhere.
+
+        Raises:
+            EvaluationError: it is not the server any more that it was in the beginning.
+        """
+        served = served_scorer(model.scorer)
+        if served is None:
+            return
+        with interruptible(f"asking {model.name} its first prompts once more"):
+            try:
+                served.check_unchanged()
+            except EvaluationError:
+                key = self.store.key(model.scorer)
+                for task in self.tasks.names:
+                    for block in self._all_blocks(task, model):
+                        self.store.scores.drop(key, block.digest)
+                raise
 
     def score_requests(
         self, requests: Sequence[TaskRequests], block_scorer: BlockScorer

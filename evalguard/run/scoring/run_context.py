@@ -9,7 +9,8 @@ from pathlib import Path
 
 from evalguard.conversion.builds_in_use import this_run
 from evalguard.core.documents.columns import Rows
-from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
+from evalguard.core.reports.findings import Finding
+from evalguard.core.scorer import AheadScorer, ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.errors import FallbackError, WorkerError
 from evalguard.harness.tasks import load_tasks
@@ -80,6 +81,8 @@ class RunContext:
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _asked: dict[RequestPlace, AskedPrompt] = field(default_factory=dict)
     _answers: dict[Path, AnswerFile] = field(default_factory=dict)
+    # By what a vouched server is: whose it was first, and where.
+    _addresses: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def expect_prompts_of(self, rows: Mapping[str, Rows]) -> None:
         """Refuse a model, once it is loaded, whose chat template asks other than a stored base."""
@@ -252,14 +255,17 @@ class RunContext:
         Where nobody vouches for the server, they are for the same model of the same command.
         """
         asked = served_scorer(scorer)
-        if asked is None or asked.served is None or self.evaluator.kept is None:
+        if asked is None or asked.served is None:
+            return
+        serve = source.variant.serve
+        # Of a server that is started for the run, the port is another one each time.
+        where = asked.served.url if serve is None else serve.declared
+        self._check_address(source, asked, str(where))
+        served = asked.served
+        if self.evaluator.kept is None:
             return  # a model that is to be asked once more is asked
         if runs_other_code() and not has_own_process(source.variant):
             return  # what encodes its texts may be another's doing
-        served = asked.served
-        serve = source.variant.serve
-        # Of a server that is started for the run, the port is another one each time.
-        where = served.url if serve is None else serve.declared
         own = [] if served.revision else [source.name, where]
         key = digest_of([dict(served.identity), *own])
         path = self.cache_dir / ANSWERS_FOLDER / f"{key}{ANSWERS_SUFFIX}"
@@ -273,6 +279,26 @@ class RunContext:
                     f"{source.name}: {journal.found:,} answers of an interrupted run are used"
                 )
         asked.keep_answers(journal)
+
+    def _check_address(self, source: ModelSource, asked: AheadScorer, where: str) -> None:
+        """Share nothing of two addresses under one revision: one of them may be another model."""
+        served = asked.served
+        if served is None or not served.revision:
+            return
+        key = digest_of(dict(served.identity))
+        where = where.replace("//localhost", "//127.0.0.1")
+        first = self._addresses.setdefault(key, (source.name, where))
+        if first[1] == where:
+            return
+        asked.keep_for_itself(
+            Finding(
+                kind="one_revision",
+                text=f"{first[0]} ({first[1]}) and {source.name} ({where}) stand under one "
+                f"revision, '{served.revision}', at two addresses: nothing of them is shared, and "
+                f"no score of {source.name} is kept",
+                values={"revision": served.revision, "addresses": (first[1], where)},
+            )
+        )
 
     def _say_problems(self, name: str, journal: AnswerFile) -> None:
         while journal.problems:
