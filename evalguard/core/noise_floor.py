@@ -72,6 +72,8 @@ class Shift:
         largest_difference: of a single document, without sign, at ``largest_document``.
         flips: (lost, won) documents of a 0/1 metric.
         bit_identical: every document's score is the same to the last bit.
+        other_answers: of documents, whatever they score: their texts or log-likelihoods differ from
+            those of the default run; None where that is not known.
         method: of the interval.
         paired_stderr: standard error of the paired drift, in units of the metric.
         largest_document: doc_id of that document.
@@ -94,6 +96,7 @@ class Shift:
     method: str
     confidence: float
     caveats: tuple[str, ...] = ()
+    other_answers: int | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -116,7 +119,8 @@ class MetricFloor:
             the one that shows it.
         sigma_upper: largest size of a drift that any variation's interval holds.
         document_sd: largest standard deviation of single documents' differences.
-        bit_identical: no variation moves any document by a bit.
+        bit_identical: no variation moves any document's score by a bit; ``other_answers``: in how
+            many documents a variation moved the answer all the same, at most.
         margin: what a gate would tolerate of it, in sigma; None where it would not judge it.
             ``margin_text`` as it was given.
         variation: the variation that shows sigma.
@@ -134,6 +138,7 @@ class MetricFloor:
     bit_identical: bool
     margin: float | None = None
     margin_text: str = ""
+    other_answers: int | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -184,6 +189,9 @@ def _floor(shifts: Sequence[Shift]) -> MetricFloor:
         document_sd=max(spreads, default=None),
         variation=largest.variation,
         bit_identical=all(shift.bit_identical for shift in shifts),
+        other_answers=max(
+            (one.other_answers for one in shifts if one.other_answers is not None), default=None
+        ),
     )
 
 

@@ -95,9 +95,15 @@ def _wrapped(text: str, width: int) -> list[Text]:
 def _largest_row(report: FloorReport, floor: MetricFloor) -> list[str]:
     """A metric, its largest drift, and the variation that shows it."""
     if floor.bit_identical:
-        return [floor_metric_name(floor), "0 bit-identical", "every variation"]
+        return [floor_metric_name(floor), f"0 {_identical_text(floor)}", "every variation"]
     shift = next(s for s in report.shifts if s.key == floor.key and s.variation == floor.variation)
     return [floor_metric_name(floor), _metric_cells(shift)[1], printable(floor.variation)]
+
+
+def _identical_text(of: MetricFloor | Shift) -> str:
+    if of.other_answers:
+        return f"same scores, {rounding.format_count(of.other_answers)} answers differ"
+    return "bit-identical"
 
 
 def _model_lines(model: RunIdentity, width: int) -> list[Text]:
@@ -135,7 +141,7 @@ def _metric_lines(report: FloorReport, width: int) -> list[Text]:
         shifts = [shift for shift in report.shifts if shift.key == floor.key]
         if floor.bit_identical:
             names = ", ".join(printable(shift.variation) for shift in shifts)
-            text = f"bit-identical: {names}"
+            text = f"{_identical_text(floor)}: {names}"
             found += [Text(line) for line in wrap_text(text, width, first="  ", rest="    ")]
         else:
             found += [rows[shift] for shift in shifts]
@@ -156,7 +162,7 @@ def _metric_heading(floor: MetricFloor, width: int) -> Text:
 def _metric_cells(shift: Shift) -> list[str]:
     name = f"  {printable(shift.variation)}"
     if shift.bit_identical:
-        return [name, "0 bit-identical", "", "", ""]
+        return [name, f"0 {_identical_text(shift)}", "", "", ""]
     value, low, high = rounding.format_sigma_interval(
         shift.sigma, shift.sigma_interval, margin=math.inf
     )

@@ -155,6 +155,19 @@ def test_each_floor_is_held_against_the_margin_of_its_metric_in_its_own_unit() -
     assert "a gate would fail" not in sentence(replace(shown, floors=not_gated, margin=1e-3))
 
 
+def test_of_answers_that_differ_nothing_is_said_to_the_last_bit() -> None:
+    scores_alike = moved("the same again", "acc", 0.0, 0.0, other_answers=40)
+    text = render_floor(floor_report(scores_alike), width=100, color=False)
+    assert "last bit" not in text
+    assert "bit-identical" not in text
+    assert "other answers in up to 40 of 5153 (lambada_openai acc)" in " ".join(text.split())
+    assert "40 answers differ" in text
+    repeated = render_floor(
+        floor_report(replace(scores_alike, other_answers=0)), width=100, color=False
+    )
+    assert "to the last bit" in " ".join(repeated.split())
+
+
 def test_the_sentence_says_when_nothing_moves_and_when_the_gate_would_fail() -> None:
     assert sentence(EXAMPLES["identical"]) == (
         "orig gives every document the same score, to the last bit, under all 3 variations: an "

@@ -154,3 +154,17 @@ def test_what_cannot_move_a_task_is_not_measured_on_it(measure: Any) -> None:
     assert left.reason == "with 8 requests at a time, batches are the same"
     names = [variation.name for variation in result.report.variations]
     assert names == ["the same again", "batch size 1"]
+
+
+def test_answers_are_counted_that_another_asking_gave_otherwise() -> None:
+    rows = [
+        {"doc_id": 0, "text": ["a"], "loglikelihood": [None]},
+        {"doc_id": 1, "text": [None], "loglikelihood": [-1.5]},
+        {"doc_id": 2, "text": [None], "loglikelihood": [-2.5]},
+    ]
+    other = [{**rows[0], "text": ["b"]}, rows[1], {**rows[2], "loglikelihood": [-2.5000001]}]
+    from evalguard.run.floor.floor_runs import count_other_answers
+
+    assert count_other_answers(rows, rows) == 0
+    assert count_other_answers(rows, other) == 2
+    assert count_other_answers(rows, rows[:2]) is None

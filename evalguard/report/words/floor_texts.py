@@ -29,6 +29,13 @@ def floor_sentence(report: FloorReport) -> str:
     model = printable(report.model.name)
     number = len(report.variations)
     under = f"under all {number} variations" if number > 1 else "under the one variation"
+    others = max(report.floors, key=lambda floor: floor.other_answers or 0)
+    if all(floor.bit_identical for floor in report.floors) and others.other_answers:
+        return (
+            f"{model} gives every document the same score {under}, and other answers in up to "
+            f"{others.other_answers} of {others.n} ({floor_metric_name(others)}): an unchanged "
+            "model shows no drift here, and does not repeat its answers."
+        )
     if all(floor.bit_identical for floor in report.floors):
         return (
             f"{model} gives every document the same score, to the last bit, {under}: an unchanged "

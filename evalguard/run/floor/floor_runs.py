@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_floor import DistributionShift
+from evalguard.core.documents.columns import Rows, column_of
 from evalguard.core.noise_floor import Factor, Shift, Unmeasured, Variation
 from evalguard.core.pairing import pair
 from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
@@ -162,7 +163,12 @@ class _FloorMeasurement:
         ]
         unchanged = [table for table in default if table.task not in inert]
         usual, varied = with_both_answers((unchanged, varied), (answered, evaluation.scores))
-        self.shifts += self._shifts(variation, usual, varied)
+        others = {
+            task: count_other_answers(answered[task].samples, scores.samples)
+            for task, scores in evaluation.scores.items()
+            if task in answered
+        }
+        self.shifts += self._shifts(variation, usual, varied, others)
         measured = {t: found for t, found in evaluation.divergences.items() if t not in inert}
         confidence = self.choices.gate.confidence
         for found in measure_distribution_shifts(variation, measured, usual, confidence=confidence):
@@ -223,6 +229,7 @@ class _FloorMeasurement:
         variation: Variation,
         default: Sequence[ScoreTable],
         varied: Sequence[ScoreTable],
+        others: Mapping[str, int | None],
     ) -> Iterator[Shift]:
         usual, other = ({table.key: table for table in side} for side in (default, varied))
         for found in self._compared(default, varied):
@@ -250,6 +257,7 @@ class _FloorMeasurement:
                 method=found.method,
                 confidence=found.confidence,
                 caveats=found.caveats,
+                other_answers=others.get(found.task),
             )
 
     def _compared(
@@ -297,3 +305,14 @@ class _FloorMeasurement:
                 metric=metric,
             )
         )
+
+
+def count_other_answers(first: Rows, second: Rows) -> int | None:
+    """In how many documents two askings gave other texts or log-likelihoods; None: not known."""
+    if [*column_of(first, "doc_id")] != [*column_of(second, "doc_id")]:
+        return None
+    columns = [
+        zip(column_of(first, name), column_of(second, name), strict=True)
+        for name in ("text", "loglikelihood")
+    ]
+    return sum(any(a != b for a, b in document) for document in zip(*columns, strict=True))
