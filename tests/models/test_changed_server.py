@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evalguard.core.scorer import Response
-from evalguard.models.served.changed_server import Change, find_change
+from evalguard.models.served.changed_server import AnswerChange, find_change
 
 PROMPTS, TOKENS = 24, 12
 
@@ -40,7 +40,7 @@ def changed(
     again: Sequence[Response],
     third: Sequence[Response],
     spread: float = 0.0,
-) -> Change | None:
+) -> AnswerChange | None:
     return find_change(before, again, lambda: third, spread=spread)
 
 

@@ -28,7 +28,7 @@ SURE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class AnswerChange:
     """How a server's answers differ from those that it gave to the same prompts before.
 
     Attributes:
@@ -58,7 +58,7 @@ def find_change(
     *,
     spread: float,
     chance: float = SURE,
-) -> Change | None:
+) -> AnswerChange | None:
     """Compare a server's answers with those before; None where it may be the same server.
 
     Args:
@@ -78,7 +78,7 @@ def _find_other_numbers(
     again: Sequence[Response],
     ask: Callable[[], Sequence[Response]],
     spread: float,
-) -> Change | None:
+) -> AnswerChange | None:
     differences = _differences(before, again)
     mean = float(differences.mean()) if len(differences) else 0.0
     # A mean of few tokens is less sure; of a window, half precision leaves no more than this.
@@ -91,7 +91,7 @@ def _find_other_numbers(
     nearest = min(mean, float(_differences(before, third).mean()))
     if nearest <= min(LARGEST, max(allowed, 3.0 * noise)):
         return None
-    return Change(prompts=len(before), nats_per_token=nearest)
+    return AnswerChange(prompts=len(before), nats_per_token=nearest)
 
 
 def _differences(one: Sequence[Response], other: Sequence[Response]) -> NDArray[np.float64]:
@@ -119,7 +119,7 @@ def _find_other_texts(
     again: Sequence[Response],
     ask: Callable[[], Sequence[Response]],
     chance: float,
-) -> Change | None:
+) -> AnswerChange | None:
     first, second = ([_answer(one) for one in answers] for answers in (before, again))
     other = [one != two for one, two in zip(first, second, strict=True)]
     turned = [1.0 - (1.0 - _TURNED) ** max(_length(one), 1.0) for one in before]
@@ -133,7 +133,7 @@ def _find_other_texts(
     )
     if _tail(changed, len(other), max(rate, noise)) >= chance:
         return None
-    return Change(prompts=len(before), texts=changed)
+    return AnswerChange(prompts=len(before), texts=changed)
 
 
 def _answer(response: Response) -> tuple[str, str]:
