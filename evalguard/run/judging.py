@@ -28,6 +28,7 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.run_environment import read_environments
 from evalguard.run.sample_size.stops import Stops
 from evalguard.run.scoring.broken import find_broken_documents
+from evalguard.run.scoring.broken_answers import find_broken_answers, name_broken_answers
 from evalguard.run.scoring.compared_generations import (
     compare_task_generations,
     find_missing_answers,
@@ -115,7 +116,6 @@ def build_report(
             *(_find_unjudged(scored, choices.gate) if held.comparisons else ()),
             *_findings(scored, differences, held.comparisons, held.distributions, gate),
             *judgement.findings,
-            *find_missing_answers(generations, (base.tables, candidate.tables)),
             *find_stops(generations),
         ),
         notes=tuple(
@@ -191,7 +191,10 @@ def judge_scores(
         broken=broken,
         prompts=prompts,
     )
-    of_tasks, undefined = split_comparable(fail_unknown(compared_tasks, scored, gate=choices.gate))
+    broken_answers = find_broken_answers((base.samples, candidate.samples), (tables[0], tables[1]))
+    of_tasks, undefined = split_comparable(
+        fail_unknown(compared_tasks, scored, gate=choices.gate, broken=broken_answers)
+    )
     of_tasks = doubt_equal_answers(of_tasks, scored)
     of_tasks = fail_at_zero(of_tasks, scored, gate=choices.gate)
     of_tasks = (*of_tasks, *_unjudged_tasks(scored, of_tasks, undefined))
@@ -228,6 +231,7 @@ def judge_scores(
         allow=choices.allow,
         expected=choices.answers,
     )
+    missing = find_missing_answers(generations, (base.tables, candidate.tables))
     found = replace(
         judgement,
         not_compared=(*undefined, *absent),
@@ -237,6 +241,8 @@ def judge_scores(
             *(find_declared_differences(prompts) if "prompt" in choices.allow else ()),
             *find_spread_losses(of_groups, judgement.gate, tables[0]),
             *find_dependent_documents(of_tasks, {**base.fields, **candidate.fields}),
+            *missing,
+            *name_broken_answers(broken_answers, frozenset(one.task for one in missing)),
         ),
     )
     return found, unused

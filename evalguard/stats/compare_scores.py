@@ -11,6 +11,7 @@ import numpy as np
 from evalguard.core.answer_figures import FIGURES
 from evalguard.core.comparison import Comparison
 from evalguard.core.paired_scores import PairedScores
+from evalguard.core.reports.findings import Quote
 from evalguard.core.scores import ScoreTable
 from evalguard.core.verdict import Margin, MetricMargin, one_sided_level
 from evalguard.stats.answers.same import same_answers
@@ -337,3 +338,18 @@ def provenance_of(paired: PairedScores) -> tuple[str, ...]:
 
 def _distinct(*caveats: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(caveats))
+
+
+def fail_without_numbers(
+    comparison: Comparison, reason: str, quotes: tuple[Quote, ...] = ()
+) -> MetricComparison:
+    """A comparison in place of one whose numbers say nothing."""
+    failed = failed_comparison(
+        comparison.key,
+        reason,
+        higher_is_better=comparison.higher_is_better,
+        n=comparison.n,
+        confidence=comparison.confidence,
+        caveats=comparison.caveats,
+    )
+    return MetricComparison(comparison=replace(failed, quotes=quotes))

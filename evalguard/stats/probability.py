@@ -48,6 +48,11 @@ def fair_coin_upper_tail(heads: int, tosses: int) -> float:
     return float(special.betainc(heads, tosses - heads + 1, 0.5))
 
 
+def binomial_lower_tail(hits: int, n: int, share: float) -> float:
+    """P[Bin(n, share) <= hits]."""
+    return float(special.bdtr(hits, n, share))
+
+
 def skellam_upper_tail(lead: int, flips: int) -> float:
     """P[B - C >= lead], B and C independent Poisson counts of mean flips / 2; lead >= 0."""
     if flips == 0:

@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeVar
 # not_judged            metrics that the gate asks for and one side could not give
 # says_nothing          a candidate's answers alone are one for all documents, or flat
 # no_answer_found       a filter finds no answer in many generated texts of a side
+# broken_answers        many answers are thoughts alone, loops, refusals, in another script ...
+# answers_go_on         the candidate's answers begin with the base's and do not end there
 # stops_left_in         texts of one side alone end in the task's stop sequences
 # prompts_differ        how prompts differ that are declared to
 # sides_differ          configs, tokenizers or code of the two models
@@ -44,6 +46,8 @@ FindingKind = Literal[
     "not_judged",
     "says_nothing",
     "no_answer_found",
+    "broken_answers",
+    "answers_go_on",
     "stops_left_in",
     "prompts_differ",
     "sides_differ",
@@ -70,8 +74,8 @@ FindingKind = Literal[
 # Those by which a pass may say little.
 DOUBTS: frozenset[FindingKind] = frozenset(
     {
-        "same_model", "not_judged", "says_nothing", "task_shows_little", "distributions_moved",
-        "setting_unread",
+        "same_model", "not_judged", "says_nothing", "broken_answers", "task_shows_little",
+        "distributions_moved", "setting_unread",
     }
 )  # fmt: skip
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]

@@ -93,7 +93,12 @@ class Answered:
 def read_answers(
     responses: Any, requests: Sequence[Sequence[Any]], prompt: str | None, choosing: Choosing
 ) -> Answered:
-    """Read a line's ``resps``; lm-eval writes numbers as text or as they are."""
+    """Read a line's ``resps``; lm-eval writes numbers as text or as they are.
+
+    A request for a text that was answered nothing (null: a server's content, or that of an empty
+    list of repeats) has an empty text.
+    """
+    generates = choosing.output_type == "generate_until"
     told = responses if isinstance(responses, list) else []
     if told and len(requests) <= len(told):  # as lm-eval writes nearly all of them
         none = [None] * len(told)
@@ -109,8 +114,15 @@ def read_answers(
             told[n] if n < len(told) else None,
             prompt=prompt,
         )
-        for n in range(max(len(requests), len(told)))
+        for n in range(max(len(requests), len(told), int(generates)))
     ]
+    if generates and holds_nothing(responses):
+        answers = [(*_NOTHING[:2], "")] * len(answers)
+    elif generates:
+        answers = [
+            (*one[:2], "") if one[2] is None and n < len(told) and holds_nothing(told[n]) else one
+            for n, one in enumerate(answers)
+        ]
     return Answered(
         [one[0] for one in answers],
         [one[1] for one in answers],
@@ -153,6 +165,13 @@ def _is_texts(responses: Sequence[Any], requests: Sequence[Sequence[Any]]) -> bo
         if type(response) is not list or len(response) != 1 or type(response[0]) is not str:
             return False
     return 1 not in map(len, requests)
+
+
+def holds_nothing(value: Any) -> bool:
+    """Whether JSON holds nothing: null, NaN, an empty list, or lists of these alone."""
+    if isinstance(value, list):
+        return all(map(holds_nothing, value))
+    return value is None or (isinstance(value, float) and value != value)
 
 
 Answer = tuple[float | None, bool | None, str | None]

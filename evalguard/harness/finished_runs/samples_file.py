@@ -138,6 +138,9 @@ def _nth(filters: Sequence[str], n: int, doc_id: int, where: str) -> str:
     )
 
 
+_NOT_SHOWN = object()
+
+
 class _FilterReader:
     """Samples of one filter while their lines come in.
 
@@ -177,7 +180,12 @@ class _FilterReader:
         """Take in a line; ``documents`` where it is what is to be shown of the document."""
         requests = read_requests(row.get("arguments"))
         prompt = find_prompt(requests)
-        answered = read_answers(row.get("resps"), requests, prompt, self._choosing)
+        filtered = row.get("filtered_resps")
+        filtered = filtered if isinstance(filtered, list) else []
+        # A run may leave out what its filters were given: then the texts are not known.
+        unshown = "resps" not in row and not all(map(gives_nothing, filtered))
+        responses = _NOT_SHOWN if unshown else row.get("resps")
+        answered = read_answers(responses, requests, prompt, self._choosing)
         of_document, of_prompt, of_target, of_requests = self._hashes
         of_document.append(row["doc_hash"])
         of_prompt.append(row["prompt_hash"])
@@ -185,8 +193,6 @@ class _FilterReader:
         of_requests.append(hash_requests(requests) if requests else "")
         self._sound.append(answered.sound)
         self._several.append(answered.several)
-        filtered = row.get("filtered_resps")
-        filtered = filtered if isinstance(filtered, list) else []
         self._take_items(doc_id, row, requests, prompt, filtered)
         if self._generates:
             self._take_text(answered.texts[0] if answered.texts else None, filtered)

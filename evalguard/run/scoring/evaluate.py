@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -100,6 +100,7 @@ class Evaluator:
     store: BlockStore = field(init=False)
     _watches: list[FirstAnswersWatch] = field(init=False, default_factory=list)
     _first_answers: list[FirstAnswers] = field(init=False, default_factory=list)
+    _ending: dict[str, str] = field(init=False, default_factory=dict)  # task -> model
 
     def __post_init__(self) -> None:
         """Open what is kept."""
@@ -359,6 +360,7 @@ class Evaluator:
         """Say at once where the first texts are cut, empty or without an answer."""
         for watch in self._watches:
             found = watch.take(asked, told) if watch.scorer is scorer else None
+            found = self._beside_others(found)
             if found is not None and found.fail:
                 self.progress.note(f"{found.task}: {found.text}; {GO_ON}")
 
@@ -381,8 +383,18 @@ class Evaluator:
                         if one.doc_id in documents
                     },
                 )
+                found = self._beside_others(found)
                 if found is not None and found.fail:
                     self._first_answers.append(found)
+
+    def _beside_others(self, found: FirstAnswers | None) -> FirstAnswers | None:
+        """First answers with the model whose end by themselves, if any before them did."""
+        if found is None:
+            return None
+        if found.ends:
+            self._ending.setdefault(found.task, found.model)
+            return found
+        return replace(found, ends_in=self._ending.get(found.task, ""))
 
     def _wait(self, put_off: Sequence[TaskProgress], block_scorer: BlockScorer) -> None:
         """Finish tasks of which another process has been scoring blocks."""

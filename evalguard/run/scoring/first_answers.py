@@ -22,6 +22,11 @@ from evalguard.harness.requests import TaskRequests
 _FEWEST = 8  # answers; fewer say little
 # A limit below this is meant to cut: a letter, a number, a word.
 _MEANT = 16
+_HARDLY_ANY = 0.1
+LOST_END = (
+    "compare what ends a text: eos_token_id (generation_config.json, config.json), the tokenizer's "
+    "eos_token, stop strings (until)"
+)
 GO_ON = "the run goes on, and Ctrl-C loses nothing"
 
 
@@ -37,6 +42,7 @@ class FirstAnswers:
         loops: that repeat themselves until their end.
         unfound: in which no filter finds an answer; None where no filter looks for one.
         cut_unfound: of the cut ones, those.
+        ends_in: a model whose first answers to the task end by themselves; "" where none is known.
     """
 
     model: str
@@ -49,6 +55,12 @@ class FirstAnswers:
     loops: int
     unfound: int | None
     cut_unfound: int
+    ends_in: str = ""
+
+    @property
+    def ends(self) -> bool:
+        """Whether hardly any is cut, so that what ends a text and the limit fit the task."""
+        return self.cut <= self.n * _HARDLY_ANY
 
     @property
     def fail(self) -> bool:
@@ -80,6 +92,8 @@ class FirstAnswers:
     def _remedy(self) -> str:
         if self.loops > self.n / 2:
             return "more tokens will not help; look at chat template, stop strings and weights"
+        if self.cut > self.n / 2 and self.ends_in and self.unclosed <= self.n / 2:
+            return f"those of {self.ends_in} end by themselves; {LOST_END}"
         if self.cut > self.n / 2:
             tokens = "N" if self.limit is None else str(4 * self.limit)
             return f"--gen_kwargs max_gen_toks={tokens} lets it finish"
@@ -105,6 +119,7 @@ class FirstAnswers:
                 "unclosed_thinking": self.unclosed,
                 "loops": self.loops,
                 "no_answer": self.unfound,
+                "ends_in": self.ends_in,
             },
         )
 
@@ -176,6 +191,7 @@ def _of_models(finding: Finding, names: Sequence[str]) -> Finding:
         loops=told["loops"],
         unfound=told["no_answer"],
         cut_unfound=0,
+        ends_in=told.get("ends_in", ""),
     ).finding
     found = _of_tasks(found, told.get("more_tasks", ()))
     return replace(found, values={**found.values, "model": names[0], "models": tuple(names)})

@@ -7,29 +7,34 @@ from dataclasses import replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.reports.findings import Finding, Quote
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scores import Tables
 from evalguard.harness.finished_runs.origin import share_one_model
+from evalguard.run.scoring.broken_answers import BrokenAnswers, fail_broken
 from evalguard.run.scoring.equal_answers import models_differ
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.stats.answers.uninformative import explain_silence, quote_side
-from evalguard.stats.compare_scores import failed_comparison
+from evalguard.stats.compare_scores import fail_without_numbers, failed_comparison
 from evalguard.stats.judgement import MetricComparison
 
 Compared = Sequence[MetricComparison]
 
 
 def fail_unknown(
-    compared: Compared, sides: tuple[ScoredSide, ScoredSide], *, gate: Gate
+    compared: Compared,
+    sides: tuple[ScoredSide, ScoredSide],
+    *,
+    gate: Gate,
+    broken: Sequence[BrokenAnswers] = (),
 ) -> tuple[MetricComparison, ...]:
     """Fail what is no comparison of two models.
 
-    Those are tasks whose answers in two finished runs are one model's, metrics that such a run
-    scored and has no documents of, and candidates whose answers say nothing where the gate does
-    not call them regressed.
+    Those are tasks whose answers in two finished runs are one model's, or nearly all broken;
+    metrics that such a run scored and has no documents of; and candidates whose answers say nothing
+    where the gate does not call them regressed.
     """
     base, candidate = sides
-    found = _fail_one_model(compared, base, candidate)
+    found = _fail_one_model(fail_broken(compared, broken, base.tables), base, candidate)
     return tuple(_fail_silent(tuple(_with_lost(tuple(found), base, candidate)), gate))
 
 
@@ -49,7 +54,7 @@ def fail_at_zero(
     asked = {one.task for one in told}
     differing = {task for task in asked if models_differ(task, sides, compared)}
     return tuple(
-        _without_numbers(
+        fail_without_numbers(
             one.comparison,
             f"both models score 0 in all {one.comparison.n:,} documents and answer otherwise: "
             "nothing could be lost, so that nothing was measured (take a task at which the base "
@@ -114,7 +119,7 @@ def _fail_one_model(
     for one in compared:
         reason = reasons.get(one.comparison.task, "")
         failed = one.comparison.outcome == "failed"
-        yield _without_numbers(one.comparison, reason) if reason and not failed else one
+        yield fail_without_numbers(one.comparison, reason) if reason and not failed else one
 
 
 def _with_lost(
@@ -146,20 +151,7 @@ def _fail_silent(compared: Compared, gate: Gate) -> Iterator[MetricComparison]:
     for one in compared:
         told = one.comparison
         if one.unless_regressed and told.key in unshown and told.outcome != "failed":
-            yield _without_numbers(told, one.unless_regressed.reason, one.unless_regressed.quotes)
+            reason, quotes = one.unless_regressed.reason, one.unless_regressed.quotes
+            yield fail_without_numbers(told, reason, quotes)
         else:
             yield one
-
-
-def _without_numbers(
-    comparison: Comparison, reason: str, quotes: tuple[Quote, ...] = ()
-) -> MetricComparison:
-    failed = failed_comparison(
-        comparison.key,
-        reason,
-        higher_is_better=comparison.higher_is_better,
-        n=comparison.n,
-        confidence=comparison.confidence,
-        caveats=comparison.caveats,
-    )
-    return MetricComparison(comparison=replace(failed, quotes=quotes))

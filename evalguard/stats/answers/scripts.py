@@ -9,9 +9,11 @@ however many Han characters are among them.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from functools import lru_cache
+from typing import Literal
 
 # Fewer letters than this tell nothing: a name, a unit, a symbol of a formula.
 _FEWEST = 10
@@ -93,6 +95,84 @@ def is_other_script(base: str, candidate: str) -> bool | None:
     ours = main_script(base)
     theirs = ours if base == candidate else main_script(candidate)
     return None if ours is None or theirs is None else ours != theirs
+
+
+# Names by which a prompt asks for a script, where they are not the script's own.
+_ASKED_BY = {
+    "CYRILLIC": "russia|ukrain|bulgar|serb|macedon|belarus|kazakh|kyrgyz|tajik|mongol|cyrillic",
+    "HAN": "chin|mandarin|cantonese|taiwan|hong kong|kanji|hanzi|japan|korea",
+    "HIRAGANA": "japan|kanji|kana",
+    "KATAKANA": "japan|kanji|kana",
+    "HANGUL": "korea|hangul",
+    "ARABIC": "arab|persia|farsi|iran|urdu|pashto|dari|uyghur|kurd|sindhi|islam|quran",
+    "DEVANAGARI": "hindi|marathi|nepal|sanskrit|devanagari|bhojpuri|india",
+    "BENGALI": "bengal|bangla|assam",
+    "GURMUKHI": "punjab|gurmukhi|sikh",
+    "HEBREW": "hebr|yiddish|israel|jew",
+    "MYANMAR": "burm|myanmar",
+    "ETHIOPIC": "ethiop|amhar|tigr",
+    "ORIYA": "oriya|odia",
+}
+_ASKS_ANY = "translat|alphabet|etymolog|multilingual"
+# A few ideographs or syllables are a word; of other scripts a word is so many letters in a row.
+_EASTERN = frozenset({"HAN", "HIRAGANA", "KATAKANA", "HANGUL"})
+_FEWEST_EASTERN, _FEWEST_IN_ROW = 2, 4
+
+
+def find_other_scripts(text: str, prompt: str, target: str) -> Literal["all", "some"] | None:
+    """How much of a text is of scripts that prompt and target neither have nor ask for.
+
+    "all": most of its letters; "some": at least a word. A text in Latin letters is another one only
+    beside a target of another script: numbers, code and names are asked for in any language.
+    """
+    if text.isascii():
+        return "all" if _is_latin_alone(text, prompt, target) else None
+    shown = count_scripts(prompt) + count_scripts(target)
+    if shown["HIRAGANA"] or shown["KATAKANA"] or shown[_KOREAN]:
+        shown[_HAN] += 1
+    asked = prompt.lower()
+    scripts = count_scripts(text)
+    others = {
+        script: times
+        for script, times in scripts.items()
+        if script != "LATIN" and not _is_asked(script, shown, asked)
+    }
+    if not others:
+        return "all" if _is_latin_alone(text, prompt, target) else None
+    weight = sum(times * (2 if script in _EASTERN else 1) for script, times in others.items())
+    if weight >= _FEWEST and sum(others.values()) >= _MAIN * scripts.total():
+        return "all"
+    has_word = any(
+        times >= _FEWEST_EASTERN and (script in _EASTERN or _has_word(text, script))
+        for script, times in others.items()
+    )
+    return "some" if has_word else None
+
+
+def _is_asked(script: str, shown: Counter[str], asked: str) -> bool:
+    if shown[script]:
+        return True
+    names = _ASKED_BY.get(script, script.lower())
+    return re.search(f"{names}|{_ASKS_ANY}", asked) is not None
+
+
+def _is_latin_alone(text: str, prompt: str, target: str) -> bool:
+    """Whether a Latin text stands beside a prompt and a target that hardly have Latin letters."""
+    if target.isascii() or main_script(target) in (None, "LATIN"):
+        return False
+    shown = count_scripts(prompt) + count_scripts(target)
+    return shown["LATIN"] < _FEWEST and main_script(text) == "LATIN"
+
+
+def _has_word(text: str, script: str) -> bool:
+    length = 0
+    for character in text:
+        # A vowel's sign belongs to the letter before it.
+        is_mark = length > 0 and unicodedata.category(character)[0] == "M"
+        length = length + 1 if is_mark or _script(character) == script else 0
+        if length >= _FEWEST_IN_ROW:
+            return True
+    return False
 
 
 @lru_cache(maxsize=2**16)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.reports.findings import Quote, QuotedSide
 from evalguard.core.scores import ScoreTable, Uninformative, UninformativeKind
+from evalguard.stats.answers.text_faults import WRITTEN_NULLS, is_blank
 
 # From this share of the documents on, what is left measures how often an answer has the right
 # form, and no longer how often it is right.
@@ -43,7 +44,10 @@ def uninformative_answers(
     if not texts:
         return None
     right = _right(table)
-    blank = np.array([not text.strip() for text in texts], dtype=np.bool_)
+    blank = np.array([is_blank(text) for text in texts], dtype=np.bool_)
+    nulls = np.array([text.strip() in WRITTEN_NULLS for text in texts], dtype=np.bool_)
+    if right is None or not nulls.any() or right[nulls].mean() < _MOSTLY_RIGHT:
+        blank |= nulls
     if blank.mean() >= WITHOUT_ANSWER and not _is_an_answer(blank, right):
         return Uninformative(kind="empty", documents=int(blank.sum()), n=len(texts))
     unfound = np.array(missing, dtype=np.bool_)
