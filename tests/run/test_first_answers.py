@@ -222,3 +222,24 @@ def test_scores_are_those_of_a_run_that_nobody_looks_at(tasks: Callable[..., Tas
     writer = Writer(lambda n: right(n) if n % 3 else cut(n), parts=8)
     ours, theirs = (one.evaluate("port", writer).scores["sums"] for one in (looked, plain))
     assert [t.values.tolist() for t in ours.tables] == [t.values.tolist() for t in theirs.tables]
+
+
+def test_a_model_that_is_cut_where_the_other_one_ends_has_lost_what_ends_a_text(
+    tasks: Callable[..., TaskSet],
+) -> None:
+    said = io.StringIO()
+    both = evaluator(tasks(STRICT), None, said)
+    both.evaluate("orig", Writer(right))
+    found = both.evaluate("port", Writer(cut_after_the_answer_goes_on))
+    (finding,) = found.findings
+    assert "those of orig end by themselves" in finding.text
+    assert "eos_token_id" in finding.text
+    assert finding.values["ends_in"] == "orig"
+    assert "max_gen_toks=256" not in said.getvalue() + finding.text
+    # One that thinks for longer does not lack its end: it lacks tokens.
+    (finding,) = both.evaluate("port", Writer(cut_in_thinking)).findings
+    assert "--gen_kwargs max_gen_toks=256 lets it finish" in finding.text
+
+
+def cut_after_the_answer_goes_on(number: int) -> tuple[str, Ending]:
+    return f"So it is. {number}\n\nAnd so on, as it was before", "length"
