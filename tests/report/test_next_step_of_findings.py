@@ -65,6 +65,12 @@ def test_what_lies_inside_of_a_model_is_traced(kind: FindingKind) -> None:
     assert said.command == "evalguard trace --base orig --cand port"
 
 
+@pytest.mark.parametrize("kind", ["broken_answers", "answers_go_on"])
+def test_broken_answers_are_something_to_do(kind: FindingKind) -> None:
+    said = derive_meaning(passed(of(kind)))
+    assert said.next_step.endswith("and run again")
+
+
 @pytest.mark.parametrize(
     ("kind", "step"),
     [("padding_changes", "--batch-size 8"), ("distributions_moved", "--gate-metric kl_mean=0.01")],

@@ -311,6 +311,10 @@ def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
         if inside:
             return f"to see where the distributions move (a limit on them: {limit})", inside
         return f"see which tokens moved (report.html), or hold them to a limit: {limit}", ""
+    if "answers_go_on" in kinds:
+        return "let the candidate's texts end where the base's do, and run again", ""
+    if "broken_answers" in kinds:
+        return "mend what breaks these answers (read some: -v, report.html), and run again", ""
     dull = _insensitive_metrics(report)
     if dull:
         other = (
