@@ -8,7 +8,7 @@ import pytest
 
 from evalguard.core.answer_figures import WrittenAnswer, measure_figure
 from evalguard.core.rendered_prompt import thinking_of
-from evalguard.core.thinking import MARKS, find_thinking
+from evalguard.core.thinking import MARKS, find_answer_after_thoughts, find_thinking
 
 
 @pytest.mark.parametrize(("opening", "closing"), MARKS)
@@ -50,3 +50,30 @@ def test_a_server_that_sends_thoughts_apart_has_closed_them_unless_nothing_came_
 
     assert unclosed("Four.", "stop") == unclosed("Four, or", "length") == 0.0
     assert unclosed("", "length") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("42", None),
+        ("Write <think> first, then the answer.", None),
+        ("<think>It is 42", ""),
+        ("<think>It is 42</think>\n", ""),
+        ("<think>It is</think>42", "42"),
+        ("<think>It</think><think>is</think>42", "42"),
+        ("<think>It</think><think>is", ""),
+        ("<my_think>It is", ""),
+        ("<my_think>It is</my_think> 42", "42"),
+        ("Sure.\n<thinking>\nIt is", ""),
+        ("<|channel|>analysis<|message|>It is", ""),
+        (
+            "<|channel|>analysis<|message|>It<|end|><|start|>assistant<|channel|>final<|message|>42",
+            "42",
+        ),
+        ("analysisWe see it.assistantfinal42", "42"),
+        ("analysisWe see it.", ""),
+        ("analysis of variance", None),
+    ],
+)
+def test_what_follows_all_thoughts_is_the_answer(text: str, answer: str | None) -> None:
+    assert find_answer_after_thoughts(text) == answer
