@@ -20,6 +20,7 @@ from evalguard.core.score_items import (
 )
 from evalguard.core.scorer import Response
 from evalguard.core.scores import NotCompared, ScoreTable, Uninformative
+from evalguard.core.settings import Value
 from evalguard.harness.answers import (
     AnsweredDocument,
     TaskAnswers,
@@ -31,6 +32,7 @@ from evalguard.harness.figure_tables import answers_by_document, figure_tables
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.sample_rows import generated_answers, sample
 from evalguard.harness.single_answers import each_answer
+from evalguard.harness.task_data import describe_scoring
 from evalguard.harness.task_rescoring import task_rescoring
 from evalguard.stats.answers.uninformative import (
     gives_nothing,
@@ -56,6 +58,7 @@ class TaskScores:
         not_compared: every other metric of the task, with the reason.
         fields: texts and whole numbers of the documents, which may say what they share.
         samples: one row per document, ready to be stored as columns (see ``sample_rows.sample``).
+        scoring: how answers are scored (``task_data.describe_scoring``); {} where it is not known.
         longest: most tokens of a text, with what was written to it; 0 where any is not known.
     """
 
@@ -64,6 +67,7 @@ class TaskScores:
     not_compared: tuple[NotCompared, ...]
     samples: Rows
     fields: DocumentFields = field(default_factory=DocumentFields)
+    scoring: Mapping[str, Value] = field(default_factory=dict)
     longest: int = 0
 
 
@@ -123,6 +127,7 @@ def score_tables(
         not_compared=tuple(left_out),
         samples=samples,
         fields=task_requests.fields,
+        scoring=describe_scoring(task_requests.lm_eval_task.dump_config()),
         longest=_longest(responses),
     )
 

@@ -1,4 +1,4 @@
-"""Where a task's documents come from: dataset, part, split and commit, as far as they are known."""
+"""What a task's configuration says of its documents, of scoring and of sampling."""
 
 from __future__ import annotations
 
@@ -35,6 +35,49 @@ def describe_data(config: Mapping[str, Any]) -> dict[str, Value]:
     split = config.get("test_split") or config.get("validation_split")
     told = {"dataset": path, "config": config.get("dataset_name"), "split": split}
     return {name: str(value) for name, value in told.items() if value}
+
+
+# What of a task's configuration decides how a given answer is scored.
+SCORING_OPTIONS = (
+    "filter_list", "metric_list", "process_results", "doc_to_target", "doc_to_choice",
+    "target_delimiter", "output_type", "repeats",
+)  # fmt: skip
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def describe_scoring(config: Mapping[str, Any]) -> dict[str, Value]:
+    """Return how a task scores answers, in one form: filters and metrics by name, no defaults.
+
+    Of a function there is what lm-eval records, its source text or its name.
+    """
+    told = {name: _comparable(config.get(name)) for name in SCORING_OPTIONS}
+    filters, metrics = (told.pop(name) for name in ("filter_list", "metric_list"))
+    if isinstance(filters, list):
+        told["filter_list"] = {
+            str(one.get("name")): one.get("filter") for one in filters if isinstance(one, dict)
+        }
+    else:
+        told["filter_list"] = {"none": [{"function": "take_first"}]}
+    if isinstance(metrics, list):
+        told["metric_list"] = {
+            str(one.get("metric")): {name: of for name, of in one.items() if name != "metric"}
+            for one in metrics
+            if isinstance(one, dict)
+        }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _comparable(value: Any) -> Value:
+    """A value that two runs can be compared by: what is off or empty is as good as not there."""
+    if isinstance(value, Mapping):
+        inner = {str(name): _comparable(of) for name, of in value.items()}
+        return {name: of for name, of in inner.items() if of not in (None, False, "", [], {})}
+    if isinstance(value, (list, tuple)):
+        return [_comparable(of) for of in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    name = getattr(value, "__name__", None)
+    return f"<function {name}>" if name and callable(value) else _ADDRESS.sub("", str(value))
 
 
 def read_task_data(task: Task) -> dict[str, Value]:

@@ -46,6 +46,7 @@ from evalguard.run.scoring.prompt_differences import (
     find_declared_differences,
     find_other_prompts,
 )
+from evalguard.run.scoring.rescored_answers import find_scoring_differences
 from evalguard.run.scoring.same_model import find_same_model
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.scoring.side_differences import (
@@ -151,6 +152,7 @@ def _findings(
         *_model_findings(base),
         *_model_findings(candidate),
         *_making_findings(base, candidate),
+        *find_scoring_differences(comparisons, scored),
     )
 
 
@@ -193,7 +195,13 @@ def judge_scores(
     )
     broken_answers = find_broken_answers((base.samples, candidate.samples), (tables[0], tables[1]))
     of_tasks, undefined = split_comparable(
-        fail_unknown(compared_tasks, scored, gate=choices.gate, broken=broken_answers)
+        fail_unknown(
+            compared_tasks,
+            scored,
+            gate=choices.gate,
+            tables=(tables[0], tables[1]),
+            broken=broken_answers,
+        )
     )
     of_tasks = doubt_equal_answers(of_tasks, scored)
     of_tasks = fail_at_zero(of_tasks, scored, gate=choices.gate)

@@ -35,6 +35,7 @@ class LmEvalRun:
         groups: groups that were asked for, and what is aggregated over their tasks.
         fields: task -> texts and whole numbers of its documents, which may say what they share.
         documents: task -> what was asked and answered (``samples.TaskSamples``).
+        scoring: task -> how its answers are scored, as far as the run records it.
         notes: what was chosen among several, what lies there and was not read.
         reported: (task, filter, metric) -> lm-eval's own value and standard error (None: none).
         environment: how the run was made, as far as it was recorded.
@@ -52,6 +53,7 @@ class LmEvalRun:
     groups: tuple[TaskGroup, ...] = ()
     fields: Mapping[str, DocumentFields] = field(default_factory=dict)
     documents: Mapping[str, Rows] = field(default_factory=dict)
+    scoring: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reported: Reported = field(default_factory=dict)
     environment: Mapping[str, Value] = field(default_factory=dict)
@@ -96,6 +98,7 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> LmEvalRun:
         groups=groups,
         fields={task: of.fields for task, of in zip(chosen, read, strict=True)},
         documents={task: of.documents for task, of in zip(chosen, read, strict=True)},
+        scoring={task: results.scoring(task) for task in chosen},
         notes=files.notes,
         reported={of.key: results.reported(of.task, of.metric, of.filter) for of in tables},
         environment=environment,

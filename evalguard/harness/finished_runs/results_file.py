@@ -15,7 +15,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.harness.finished_runs.answer_choosing import Choosing
 from evalguard.harness.finished_runs.foreign_json import read_file
-from evalguard.harness.task_data import describe_data
+from evalguard.harness.task_data import describe_data, describe_scoring
 
 # Aggregations and directions of lm-eval's registry, for results files that do not name them.
 _USUAL_AGGREGATION = {
@@ -231,6 +231,11 @@ class Results:
     def dataset(self, task: str) -> dict[str, Value]:
         """Where a task's documents come from, as its config says."""
         return describe_data(self._task_config(task))
+
+    def scoring(self, task: str) -> dict[str, Value]:
+        """How a task's answers are scored, as its config says; {} where the run has none."""
+        config = self._task_config(task)
+        return describe_scoring(config) if config else {}
 
     def fallbacks(self, task: str) -> dict[str, str | None]:
         """What each filter of a task gives where it finds nothing; None: it takes what there is.

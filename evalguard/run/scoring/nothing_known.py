@@ -12,6 +12,7 @@ from evalguard.core.scores import Tables
 from evalguard.harness.finished_runs.origin import share_one_model
 from evalguard.run.scoring.broken_answers import BrokenAnswers, fail_broken
 from evalguard.run.scoring.equal_answers import models_differ
+from evalguard.run.scoring.rescored_answers import explain_other_scores
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.stats.answers.uninformative import explain_silence, quote_side
 from evalguard.stats.compare_scores import fail_without_numbers, failed_comparison
@@ -25,16 +26,21 @@ def fail_unknown(
     sides: tuple[ScoredSide, ScoredSide],
     *,
     gate: Gate,
+    tables: tuple[Tables, Tables] = ((), ()),
     broken: Sequence[BrokenAnswers] = (),
 ) -> tuple[MetricComparison, ...]:
     """Fail what is no comparison of two models.
 
     Those are tasks whose answers in two finished runs are one model's, or nearly all broken;
-    metrics that such a run scored and has no documents of; and candidates whose answers say nothing
-    where the gate does not call them regressed.
+    metrics that such a run scored and has no documents of; metrics that give the same answers other
+    scores; and candidates whose answers say nothing where the gate does not call them regressed.
+
+    Args:
+        tables: of the base, and of the candidate.
     """
     base, candidate = sides
     found = _fail_one_model(fail_broken(compared, broken, base.tables), base, candidate)
+    found = _fail_rescored(tuple(found), sides, tables)
     return tuple(_fail_silent(tuple(_with_lost(tuple(found), base, candidate)), gate))
 
 
@@ -138,6 +144,18 @@ def _with_lost(
     for key, reason in lost.items():
         if key[0] not in known:
             yield MetricComparison(comparison=failed_comparison(key, reason))
+
+
+def _fail_rescored(
+    compared: Compared, sides: tuple[ScoredSide, ScoredSide], tables: tuple[Tables, Tables]
+) -> Iterator[MetricComparison]:
+    """Fail metrics by which the same answer to the same document has two scores."""
+    ours, theirs = ({table.key: table for table in of_side} for of_side in tables)
+    for one in compared:
+        key, reason = one.comparison.key, ""
+        if one.comparison.outcome != "failed" and key in ours and key in theirs:
+            reason = explain_other_scores((ours[key], theirs[key]), sides)
+        yield fail_without_numbers(one.comparison, reason) if reason else one
 
 
 def _fail_silent(compared: Compared, gate: Gate) -> Iterator[MetricComparison]:

@@ -89,7 +89,13 @@ def side_of_lmeval_run(source: RunSource) -> ScoredSide:
         tables=run.tables,
         fields=run.fields,
         samples={
-            task: TaskScores(task=task, tables=(), not_compared=(), samples=documents)
+            task: TaskScores(
+                task=task,
+                tables=(),
+                not_compared=(),
+                samples=documents,
+                scoring=run.scoring.get(task, {}),
+            )
             for task, documents in run.documents.items()
         },
         not_compared=run.not_compared,

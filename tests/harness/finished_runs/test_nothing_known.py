@@ -122,7 +122,10 @@ def test_a_candidate_without_answers_regresses_and_it_is_said_to_be_a_loss_of_fo
         (generated(missing=80, right=[0.0] * N), generated("org/port", missing=N)),
         # a few right answers are lost, by chance for all that is known
         (generated(missing=100, right=[0.0] * 118 + [1.0] * 2), generated("org/port", missing=N)),
-        (generated(missing=100), generated("org/port", missing=112, right=[1.0] * N)),
+        (
+            generated(missing=107, right=[1.0] * N),
+            generated("org/port", missing=110, right=[1.0] * N),
+        ),
     ],
     ids=["none right", "few right", "the rest right"],
 )
