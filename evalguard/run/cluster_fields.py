@@ -1,7 +1,8 @@
-"""Clusters: which documents share a passage, as the user declares it."""
+"""Clusters: which documents share a passage, as the user declares it, or a prompt, as is seen."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ class ClusterChoice:
     """Fields of documents that say which of them belong together.
 
     ``of_all`` (``--cluster``) counts for every task whose documents have that field and wins over
-    ``by_task`` (``clusters`` of a guard file) there. Nothing is clustered without being told to.
+    ``by_task`` (``clusters`` of a guard file) there.
     """
 
     of_all: str = ""
@@ -68,6 +69,66 @@ def cluster_documents(
     check_clusters(choice, fields)
     none = DocumentFields()
     return tuple(_cluster_table(table, fields.get(table.task, none), choice) for table in tables)
+
+
+# Documents that share prompts could make the variance so much larger, at most, as is worth a word.
+_WORTH_CLUSTERING = 1.2
+
+
+def cluster_equal_prompts(
+    base: Sequence[ScoreTable], candidate: Sequence[ScoreTable]
+) -> tuple[tuple[ScoreTable, ...], tuple[ScoreTable, ...]]:
+    """Return both sides' tables, where no clusters are declared with those of one question.
+
+    One question that is asked six times is answered alike six times, and counts as one. A few
+    questions that stand twice change nothing.
+    """
+    theirs = {table.key: table for table in candidate}
+    labels: dict[tuple[str, str, str], Mapping[int, str]] = {}
+    for table in base:
+        other = theirs.get(table.key)
+        if other is not None and not table.clusters and not other.clusters:
+            shared = _equal_prompts(table, other)
+            if shared:
+                labels[table.key] = shared
+    ours, found = (
+        tuple(
+            with_clusters(table, labels[table.key], _equal_prompts_text(labels[table.key]))
+            if table.key in labels
+            else table
+            for table in side
+        )
+        for side in (base, candidate)
+    )
+    return ours, found
+
+
+def with_clusters(table: ScoreTable, labels: Mapping[int, str], said: str) -> ScoreTable:
+    """A table whose documents belong together by these labels, and that says so."""
+    clusters = tuple(labels.get(doc, f"document {doc}") for doc in table.doc_ids.tolist())
+    return replace(table, clusters=clusters, provenance=(*table.provenance, said))
+
+
+def _equal_prompts(base: ScoreTable, candidate: ScoreTable) -> Mapping[int, str]:
+    """The first document that asks what each one asks; {} where too few ask the same."""
+    asked = base.asked_hashes or candidate.asked_hashes
+    side = base if base.asked_hashes or not asked else candidate
+    keys = list(zip(asked, side.target_hashes, strict=True)) if asked else list(side.doc_hashes)
+    sizes = Counter(keys)
+    if sum(size * size for size in sizes.values()) < _WORTH_CLUSTERING * len(keys):
+        return {}
+    first: dict[object, int] = {}
+    return {
+        doc: f"as document {first.setdefault(key, doc)}"
+        for doc, key in zip(side.doc_ids.tolist(), keys, strict=True)
+    }
+
+
+def _equal_prompts_text(labels: Mapping[int, str]) -> str:
+    return (
+        f"{len(labels):,} documents ask {len(set(labels.values())):,} different questions: those "
+        "that ask the same count as one cluster"
+    )
 
 
 def note_uncompared(choice: ClusterChoice, tasks: Collection[str]) -> tuple[str, ...]:

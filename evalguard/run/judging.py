@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 
 import evalguard
 from evalguard.core.comparison import Comparison
@@ -16,11 +17,16 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.asked_task import list_asked_tasks
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
-from evalguard.core.scores import NotCompared
+from evalguard.core.scores import NotCompared, Tables
 from evalguard.core.settings import Value
 from evalguard.harness.finished_runs.run_facts import environment_differences
 from evalguard.run.choices import Choices
-from evalguard.run.cluster_fields import cluster_documents, note_uncompared
+from evalguard.run.cluster_fields import (
+    cluster_documents,
+    cluster_equal_prompts,
+    note_uncompared,
+    with_clusters,
+)
 from evalguard.run.floor.held_floors import compare_with_floors
 from evalguard.run.gate_judgement import GateJudgement, judge_comparisons
 from evalguard.run.groups import add_aggregates, list_missing_aggregates
@@ -35,7 +41,10 @@ from evalguard.run.scoring.compared_generations import (
     find_stops,
     with_part_caveats,
 )
-from evalguard.run.scoring.dependent_documents import find_dependent_documents
+from evalguard.run.scoring.dependent_documents import (
+    account_for_dependence,
+    find_dependent_documents,
+)
 from evalguard.run.scoring.equal_answers import doubt_equal_answers
 from evalguard.run.scoring.fairness import note_batch_differences
 from evalguard.run.scoring.first_answers import join_failing_answers
@@ -178,6 +187,8 @@ def judge_scores(
         )
         for side, other in ((base, candidate), (candidate, base))
     ]
+    if stops is None:  # documents of one cluster do not come one by one
+        tables = [*cluster_equal_prompts(*tables)]
     compared = {table.task for side in tables for table in side}
     unused = () if options.tasks else note_uncompared(choices.clusters, compared)
     scores = [[table for table in side if not table.figure] for side in tables]
@@ -185,8 +196,8 @@ def judge_scores(
         (base.samples, candidate.samples), (scores[0], scores[1]), vocabulary=_vocabulary(scored)
     )
     prompts = find_other_prompts(base.samples, candidate.samples)
-    compared_tasks = compare_by_document(
-        *tables,
+    compare_metrics = partial(
+        compare_by_document,
         gate=choices.gate,
         allow=choices.allow,
         stops=stops,
@@ -194,6 +205,11 @@ def judge_scores(
         prompts=prompts,
     )
     broken_answers = find_broken_answers((base.samples, candidate.samples), (tables[0], tables[1]))
+    compared_tasks, dependent = account_for_dependence(
+        compare_metrics(*tables),
+        {**base.fields, **candidate.fields},
+        partial(_compare_clusters, tables=tables, compare=compare_metrics),
+    )
     of_tasks, undefined = split_comparable(
         fail_unknown(
             compared_tasks,
@@ -231,6 +247,7 @@ def judge_scores(
         ),
         left_out=undefined,
     )
+    judged = {one.comparison.key for one in of_tasks if one.comparison.outcome != "failed"}
     absent = list_missing_aggregates(of_tasks, groups)
     generations = compare_task_generations(
         (base.samples, candidate.samples),
@@ -248,12 +265,34 @@ def judge_scores(
             *judgement.findings,
             *(find_declared_differences(prompts) if "prompt" in choices.allow else ()),
             *find_spread_losses(of_groups, judgement.gate, tables[0]),
-            *find_dependent_documents(of_tasks, {**base.fields, **candidate.fields}),
+            *find_dependent_documents([one for one in dependent if one.comparison.key in judged]),
             *missing,
             *name_broken_answers(broken_answers, frozenset(one.task for one in missing)),
         ),
     )
     return found, unused
+
+
+def _compare_clusters(
+    key: tuple[str, str, str],
+    labels: Mapping[int, str],
+    cluster_field: str,
+    said: str,
+    *,
+    tables: Sequence[Tables],
+    compare: Callable[..., tuple[MetricComparison, ...]],
+) -> MetricComparison:
+    """One metric compared by documents that are taken together."""
+    clustered = (
+        [
+            replace(with_clusters(table, labels, said), cluster_field=cluster_field)
+            for table in side
+            if table.key == key
+        ]
+        for side in tables
+    )
+    (found,) = compare(*clustered)
+    return found
 
 
 def _vocabulary(scored: tuple[ScoredSide, ScoredSide]) -> int:

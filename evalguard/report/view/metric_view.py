@@ -198,10 +198,8 @@ def _test_texts(test: Companion) -> tuple[str, str, str]:
 def _clusters_text(comparison: Comparison) -> str:
     if comparison.clusters is None:
         return ""
-    return (
-        f"{rounding.format_count(comparison.clusters)} clusters by "
-        f"{printable(comparison.cluster_field)}"
-    )
+    by = f" by {printable(comparison.cluster_field)}" if comparison.cluster_field else ""
+    return f"{rounding.format_count(comparison.clusters)} clusters{by}"
 
 
 def _plot_numbers(comparison: Comparison, margin: float) -> PlotNumbers:

@@ -1,11 +1,12 @@
-"""Dependent documents: found in the differences of a finished comparison, and said."""
+"""Dependent documents: found in the differences, said, and taken together in interval and p."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_fields import DocumentFields
@@ -28,27 +29,44 @@ LEVEL = 0.01
 _WORTH_SAYING = 1.2
 # A field accounts for dependence in document order where it explains so much of it.
 _MOST_OF_IT = 0.6
+# Of what documents lose together, so much is gained by others where a drift is one of noise.
+_FEW_GAINS = 0.1
 # A field with nearly as many values as documents groups hardly any of them.
 _FEWEST_PAIRED = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Dependence of one metric's documents, and the field that they share, "" for none."""
+Key = tuple[str, str, str]
+# Compares a metric once more, of documents with these labels; the text says why.
+CompareAgain = Callable[[Key, Mapping[int, str], str, str], MetricComparison]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DependentDocuments:
+    """Dependence of one metric's documents.
+
+    Attributes:
+        field: that they share; "" for none.
+        labels: doc_id -> what it is taken together with.
+        is_one_loss: what drifts alike lost, and next to nothing gained: no noise of a model that is
+            unchanged, so that the verdict on these documents stands.
+    """
 
     comparison: Comparison
     dependence: Dependence
     field: str
+    labels: Mapping[int, str]
+    is_one_loss: bool = False
 
 
-def find_dependent_documents(
-    compared: Sequence[MetricComparison], fields: Mapping[str, DocumentFields]
-) -> tuple[Finding, ...]:
-    """Look for documents that drift alike, by their order and by their fields.
+def account_for_dependence(
+    compared: Sequence[MetricComparison],
+    fields: Mapping[str, DocumentFields],
+    compare_again: CompareAgain,
+) -> tuple[tuple[MetricComparison, ...], tuple[DependentDocuments, ...]]:
+    """Take documents together that drift alike, so that interval and p hold; say which.
 
-    Documents that belong to declared clusters are looked at as whole clusters, in their order.
-    One finding for each field, and one for all that no field accounts for: each names the metric
-    with the strongest dependence and counts the others.
+    They are looked for by their order and by their fields. Documents that belong to declared
+    clusters are looked at as whole clusters, in their order.
 
     Args:
         compared: metrics of tasks; those that are no sum over documents are not looked at.
@@ -57,12 +75,52 @@ def find_dependent_documents(
     parts = list(_parts(compared))
     candidates = {task: _candidate_fields(fields.get(task)) for task in {c.task for c, _ in parts}}
     tests = sum(1 + (0 if part.clusters else len(candidates[c.task])) for c, part in parts)
-    found: dict[str, list[_Found]] = {}
+    again: dict[Key, MetricComparison] = {}
+    found = []
     for comparison, part in parts:
         one = _look(comparison, part, candidates[comparison.task], LEVEL / tests)
-        if one is not None:
-            found.setdefault(one.field, []).append(one)
-    return tuple(_finding(of_field) for of_field in found.values())
+        if one is None:
+            continue
+        wider = compare_again(comparison.key, one.labels, one.field, _said(one))
+        stands = _is_really_worse(comparison) and not _is_really_worse(wider.comparison)
+        if stands and _is_one_loss(one, part):
+            one = replace(one, is_one_loss=True)
+        else:
+            again[comparison.key] = wider
+        found.append(one)
+    return tuple(again.get(one.comparison.key, one) for one in compared), tuple(found)
+
+
+def find_dependent_documents(found: Sequence[DependentDocuments]) -> tuple[Finding, ...]:
+    """Say which documents drift alike.
+
+    One finding for each field, and one for all that no field accounts for: each names the metric
+    with the strongest dependence and counts the others.
+    """
+    alike: dict[tuple[str, bool], list[DependentDocuments]] = {}
+    for one in found:
+        alike.setdefault((one.field, one.is_one_loss), []).append(one)
+    return tuple(_finding(of_field) for of_field in alike.values())
+
+
+def _is_really_worse(comparison: Comparison) -> bool:
+    return comparison.outcome == "regressed" and comparison.significant
+
+
+def _is_one_loss(one: DependentDocuments, part: TaskContributions) -> bool:
+    sums: dict[str, float] = {}
+    for doc, value in zip(part.doc_ids.tolist(), part.values.tolist(), strict=True):
+        sums[one.labels[doc]] = sums.get(one.labels[doc], 0.0) + value
+    lost = sum(value for value in sums.values() if value > 0.0)
+    gained = -sum(value for value in sums.values() if value < 0.0)
+    return gained <= _FEW_GAINS * lost
+
+
+def _said(one: DependentDocuments) -> str:
+    unit = "clusters" if one.comparison.clusters else "documents"
+    if one.field:
+        return f"documents with the same {one.field} drift alike, and count as one cluster"
+    return f"neighbouring {unit} drift alike: {one.dependence.window} in a row count as one cluster"
 
 
 def _parts(compared: Sequence[MetricComparison]) -> Iterator[tuple[Comparison, TaskContributions]]:
@@ -99,12 +157,12 @@ def _look(
     part: TaskContributions,
     fields: Mapping[str, Mapping[int, str]],
     level: float,
-) -> _Found | None:
+) -> DependentDocuments | None:
     """The dependence of one metric that the reader is told of."""
     in_order = order_dependence(_in_order(part), level=level)
     if in_order is not None and in_order.design_effect < _WORTH_SAYING:
         in_order = None
-    best: _Found | None = None
+    best: DependentDocuments | None = None
     for name, labels in () if part.clusters else fields.items():
         doc_ids = part.doc_ids.tolist()
         if any(doc_id not in labels for doc_id in doc_ids):
@@ -115,24 +173,38 @@ def _look(
         if found is None or found.design_effect < _WORTH_SAYING:
             continue
         if best is None or found.design_effect > best.dependence.design_effect:
-            best = _Found(comparison, found, name)
+            best = DependentDocuments(
+                comparison=comparison,
+                dependence=found,
+                field=name,
+                labels={doc_id: labels[doc_id] for doc_id in doc_ids},
+            )
     if in_order is None:
         return best
     if best is not None and best.dependence.design_effect >= _MOST_OF_IT * in_order.design_effect:
         return best
-    return _Found(comparison, in_order, "")
+    members, window = _units_in_order(part), in_order.window or 1
+    blocks = {
+        doc_id: f"block {member // window}"
+        for doc_id, member in zip(part.doc_ids.tolist(), members.tolist(), strict=True)
+    }
+    return DependentDocuments(comparison=comparison, dependence=in_order, field="", labels=blocks)
 
 
 def _in_order(part: TaskContributions) -> Array:
     """Residuals of documents, or of whole clusters in the order of their first documents."""
+    return np.bincount(_units_in_order(part), weights=part.residuals).astype(np.float64)
+
+
+def _units_in_order(part: TaskContributions) -> NDArray[np.int64]:
+    """Of each document its place in the order, or that of its cluster."""
     if not part.clusters:
-        return part.residuals
+        return np.arange(part.doc_ids.shape[0])
     first: dict[str, int] = {}
-    members = np.array([first.setdefault(label, len(first)) for label in part.clusters])
-    return np.bincount(members, weights=part.residuals).astype(np.float64)
+    return np.array([first.setdefault(label, len(first)) for label in part.clusters])
 
 
-def _finding(found: Sequence[_Found]) -> Finding:
+def _finding(found: Sequence[DependentDocuments]) -> Finding:
     """One finding of all metrics whose documents share one field, or none that is known."""
     worst = max(found, key=lambda one: one.dependence.design_effect)
     dependence, comparison = worst.dependence, worst.comparison
@@ -140,14 +212,17 @@ def _finding(found: Sequence[_Found]) -> Finding:
     more = len(found) - 1
     others = f" ({more} more {'metric' if more == 1 else 'metrics'} alike)" if more else ""
     counts = (
-        f"{dependence.n:,} count like about {max(round(dependence.effective_n), 1):,}{others}; p "
-        "and interval do not hold"
+        f"drift alike: {dependence.n:,} count like about "
+        f"{max(round(dependence.effective_n), 1):,}{others}"
     )
-    if worst.field:
-        text = f"documents with the same {worst.field} drift alike: {counts}; "
-        text += f"--cluster {worst.field} takes it into account"
+    who = f"documents with the same {worst.field}" if worst.field else f"neighbouring {unit}"
+    if worst.is_one_loss:
+        text = f"{who} {counts}; some lost, and next to none gained: a loss of these {unit}"
+    elif worst.field:
+        text = f"{who} {counts}; p and interval take them together, as --cluster {worst.field} does"
     else:
-        text = f"neighbouring {unit} drift alike: {counts}, and no field accounts for it"
+        text = f"{who} {counts}, no field accounts for it; p and interval "
+        text += f"take {dependence.window} in a row as one"
     return Finding(
         kind="dependent_documents",
         text=text,
@@ -163,6 +238,7 @@ def _finding(found: Sequence[_Found]) -> Finding:
             "p_value": dependence.p_value,
             "groups": dependence.groups,
             "window": dependence.window,
+            "taken_together": not worst.is_one_loss,
             "metrics": tuple(
                 f"{one.comparison.task} {one.comparison.filter} {one.comparison.metric}"
                 for one in found
