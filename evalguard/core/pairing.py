@@ -6,9 +6,10 @@ import numpy as np
 
 from evalguard.core.mismatch import Mismatch, Names, names_of, refuse_if_any
 from evalguard.core.paired_scores import PairedScores
-from evalguard.core.run_agreement import compare_hashes
+from evalguard.core.run_agreement import canonical_generation, compare_hashes
 from evalguard.core.score_rows import finite_rows, order_rows, pick_rows
 from evalguard.core.scores import ScoreTable
+from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
 
 ALLOWED = frozenset({"prompt", "tokens", "length", "reading"})
@@ -98,8 +99,12 @@ def _run_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> li
             hint=_RUN_HINTS.get(key, f"run both with the same {key}"),
         )
         for key in sorted(base.run.keys() & candidate.run.keys())
-        if base.run[key] != candidate.run[key]
+        if _comparable(key, base.run[key]) != _comparable(key, candidate.run[key])
     ]
+
+
+def _comparable(key: str, value: Value) -> Value:
+    return canonical_generation(value) if key == "generation_kwargs" else value
 
 
 def _document_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from evalguard.core.documents.columns import Texts
 from evalguard.core.mismatch import Mismatch, names_of
 from evalguard.core.scores import ScoreTable
+from evalguard.core.settings import Value
 
 _SHOWN_DIGITS = 12
 _UNKNOWN_HINT = (
@@ -32,6 +33,63 @@ _READING_HINTS = {
     "max_length": "give both the same max_length",
     "rolling_bos": "leave out rolling_bos: once",
 }
+
+
+# lm-eval's names of one option, the first wins; what an option is where it changes nothing.
+_LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_WITHOUT_EFFECT: Mapping[str, tuple[Value, ...]] = {
+    "top_p": (1.0,),
+    "min_p": (0.0,),
+    "num_beams": (1,),
+    "repetition_penalty": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "use_cache": (True,),
+    "top_k": (-1, 0),
+}
+_OF_SAMPLING = frozenset({"temperature", "top_p", "top_k", "min_p", "typical_p", "seed"})
+
+
+def canonical_generation(options: Value) -> dict[str, Value]:
+    """Options of generation in one form: two that let a model write alike are equal.
+
+    ``{do_sample: false}`` and ``{temperature: 0.0}`` are one, as lm-eval 0.4.13 reads them
+    (``normalize_gen_kwargs``), and so are stop sequences in any order. What is not an option is {}.
+    """
+    if not isinstance(options, Mapping):
+        return {}
+    found: dict[str, Value] = {
+        name: _number(value) for name, value in options.items() if value is not None
+    }
+    lengths = [found.pop(name) for name in _LENGTHS if name in found]
+    until = found.pop("until", [])
+    stops = until if isinstance(until, list) else [until]
+    drawn, temperature = found.pop("do_sample", None), found.get("temperature", 0.0)
+    greedy = drawn is False or (drawn is None and temperature == 0.0)
+    found = {
+        name: value
+        for name, value in found.items()
+        if value not in _WITHOUT_EFFECT.get(name, ()) and not (greedy and name in _OF_SAMPLING)
+    }
+    if not greedy:
+        found["do_sample"] = True
+    if lengths:
+        found["max_gen_toks"] = lengths[0]
+    if stops:
+        found["until"] = [*sorted({str(stop) for stop in stops})]
+    return found
+
+
+def _number(value: Value) -> Value:
+    """A number or a truth value that was given as text, as a command line gives it."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,11 @@ from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scores import NotCompared, Tables
 from evalguard.core.settings import Value
-from evalguard.harness.finished_runs.run_facts import environment_differences
+from evalguard.harness.finished_runs.run_facts import (
+    engine_of,
+    environment_differences,
+    find_other_engines,
+)
 from evalguard.run.choices import Choices
 from evalguard.run.cluster_fields import (
     cluster_documents,
@@ -361,6 +365,7 @@ def _side_making(side: ScoredSide) -> Mapping[str, Value]:
     described = side.description
     return {
         **{f"{name}_version": versions.get(name) for name in ("lm_eval", "transformers")},
+        "model": engine_of(side.identity.model_type or None),
         "dtype": described.dtype or None if described else None,
         "max_length": described.max_length or None if described else None,
     }
@@ -369,12 +374,16 @@ def _side_making(side: ScoredSide) -> Mapping[str, Value]:
 def _making_findings(base: ScoredSide, candidate: ScoredSide) -> tuple[Finding, ...]:
     """Where two sides were made differently in ways that pairing cannot see."""
     differences: tuple[str, ...] = ()
+    engines: tuple[Finding, ...] = ()
     if "lm-eval run" in (base.identity.kind, candidate.identity.kind):
-        differences = environment_differences(_side_making(base), _side_making(candidate))
+        made = _side_making(base), _side_making(candidate)
+        differences = environment_differences(*made)
+        generated = any("generation_kwargs" in table.run for table in candidate.tables)
+        engines = tuple(find_other_engines(*made, generated=generated))
     if base.identity.kind == "stored run" and base.environment:  # a logits file tells of none
         differences = describe_differences(base.environment, candidate.environment)
     differences += note_batch_differences(base.description, candidate.description)
-    return tuple(Finding(kind="made_differently", text=text) for text in differences)
+    return (*engines, *(Finding(kind="made_differently", text=text) for text in differences))
 
 
 def _report_notes(base: ScoredSide, candidate: ScoredSide) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from evalguard.errors import (
     nearest,
 )
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, read_run
+from evalguard.harness.finished_runs.other_harnesses import refuse_other_harness
 from evalguard.harness.finished_runs.run_files import is_lmeval_run
 from evalguard.models.arguments import HF_TYPES
 from evalguard.regular_file import is_special
@@ -129,6 +130,7 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
     if os.path.exists(path) and is_lmeval_run(path):
         _check_has_model(side)
         return RunSource(name=_short_path(path), run=read_run(path, tasks=options.tasks or None))
+    refuse_other_harness(Path(path))
     _check_spelling(side, guards, path)
     variant = inline_variant(
         side.spec,

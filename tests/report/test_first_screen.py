@@ -339,7 +339,11 @@ def test_a_trend_says_first_whether_anything_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "caveat", [*caveats_of({"use_cache": "cache.db"}), *caveats_of({"dtype": "bfloat16"})]
+    "caveat",
+    [
+        *caveats_of({"use_cache": "cache.db"}, generated=True),
+        *caveats_of({"dtype": "bfloat16"}, generated=False),
+    ],
 )
 def test_what_puts_the_scores_in_doubt_stands_on_the_first_screen(caveat: str) -> None:
     shown = report(comparison(caveats=(caveat,)))

@@ -32,6 +32,9 @@ from typing import Any, Literal, TypeVar
 # far_better            the candidate is better by more than its margin, for sure
 # waiver                a waiver expired, ends soon, is exceeded, or lets nothing through
 # made_differently      versions, devices or batches of the two sides, which rounding follows from
+# prompts_cut           prompts of a finished run that were longer than its model read
+# bos_twice             prompts that say BOS, which the run's client wrote once more
+# run_chosen            of several finished runs in a folder, which is read
 # scores_depend         a model's scores depend on tokens that should not matter
 # weights_unused        a model leaves weights of its checkpoint out
 # setting_unread        a setting changes an attribute that no forward pass reads
@@ -64,6 +67,9 @@ FindingKind = Literal[
     "far_better",
     "waiver",
     "made_differently",
+    "prompts_cut",
+    "bos_twice",
+    "run_chosen",
     "scores_depend",
     "weights_unused",
     "setting_unread",

@@ -8,13 +8,19 @@ from pathlib import Path
 
 from evalguard.core.document_fields import DocumentFields
 from evalguard.core.documents.columns import DocumentColumns, Rows, Texts
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import UsageError, nearest
 from evalguard.harness.finished_runs.origin import RunOrigin
 from evalguard.harness.finished_runs.results_file import Results
-from evalguard.harness.finished_runs.run_facts import caveats_of, run_environment_of, run_reading
+from evalguard.harness.finished_runs.run_facts import (
+    caveats_of,
+    find_cut_prompts,
+    run_environment_of,
+    run_reading,
+)
 from evalguard.harness.finished_runs.run_files import RunFiles, dates_with_task, find_run
 from evalguard.harness.finished_runs.stored_groups import stored_groups
 from evalguard.harness.finished_runs.task_tables import read_task
@@ -36,7 +42,8 @@ class LmEvalRun:
         fields: task -> texts and whole numbers of its documents, which may say what they share.
         documents: task -> what was asked and answered (``samples.TaskSamples``).
         scoring: task -> how its answers are scored, as far as the run records it.
-        notes: what was chosen among several, what lies there and was not read.
+        notes: what lies there and was not read.
+        findings: which run was chosen among several, and what became of its prompts.
         reported: (task, filter, metric) -> lm-eval's own value and standard error (None: none).
         environment: how the run was made, as far as it was recorded.
         origin: which model answered; None: nobody looked.
@@ -55,6 +62,7 @@ class LmEvalRun:
     documents: Mapping[str, Rows] = field(default_factory=dict)
     scoring: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     reported: Reported = field(default_factory=dict)
     environment: Mapping[str, Value] = field(default_factory=dict)
     origin: RunOrigin | None = None
@@ -77,9 +85,16 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> LmEvalRun:
     results = Results.read(files.results)
     environment = run_environment_of(results)
     chosen = _chosen(files, results, tasks or ())
-    caveats = caveats_of(environment)
     read = [
-        read_task(results, task, files.samples[task], source=str(path), caveats=caveats)
+        read_task(
+            results,
+            task,
+            files.samples[task],
+            source=str(path),
+            caveats=caveats_of(
+                environment, generated=results.output_type(task) == "generate_until"
+            ),
+        )
         for task in chosen
     ]
     reading = run_reading(results)
@@ -100,11 +115,33 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> LmEvalRun:
         documents={task: of.documents for task, of in zip(chosen, read, strict=True)},
         scoring={task: results.scoring(task) for task in chosen},
         notes=files.notes,
+        findings=(
+            *_find_older(files),
+            *find_cut_prompts(
+                results, {task: of.documents for task, of in zip(chosen, read, strict=True)}
+            ),
+        ),
         reported={of.key: results.reported(of.task, of.metric, of.filter) for of in tables},
         environment=environment,
         origin=RunOrigin.of(results),
         lost=dict(_lost(files, results, tasks or ())),
     )
+
+
+def _find_older(files: RunFiles) -> Iterator[Finding]:
+    """Say which of several runs in a folder is read."""
+    if files.older:
+        dates = ", ".join(path.stem.rpartition("_")[2] or path.name for path in files.older[:3])
+        more = f" and {len(files.older) - 3} more" if len(files.older) > 3 else ""
+        yield Finding(
+            kind="run_chosen",
+            text=f"of {len(files.older) + 1} runs in {files.results.parent} the newest is read, "
+            f"{files.results.name} (older: {dates}{more})",
+            values={
+                "read": files.results.name,
+                "older": tuple(path.name for path in files.older),
+            },
+        )
 
 
 def share_documents(base: LmEvalRun, candidate: LmEvalRun) -> None:

@@ -225,8 +225,13 @@ class Results:
         if config.get("output_type"):
             run["output_type"] = config["output_type"]
         if config.get("output_type") == "generate_until" and config.get("generation_kwargs"):
-            run["generation_kwargs"] = config["generation_kwargs"]
+            run["generation_kwargs"] = self.generation(task)
         return run
+
+    def generation(self, task: str) -> Value:
+        """Options by which a task's texts are generated; None where its config has none."""
+        options = self._task_config(task).get("generation_kwargs")
+        return cast("dict[str, Value] | None", options)
 
     def dataset(self, task: str) -> dict[str, Value]:
         """Where a task's documents come from, as its config says."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
+from evalguard.core.documents.columns import Rows, column_of
+from evalguard.core.reports.findings import Finding
+from evalguard.core.run_agreement import canonical_generation
 from evalguard.core.settings import Value
 from evalguard.harness.finished_runs.results_file import Results
 
@@ -21,7 +25,27 @@ _EFFECTS = {
     "system_instruction_sha": "",
     "lm_eval_version": "its tasks and scoring change between versions",
     "transformers_version": "",
+    "tokenizer": "",
+    "tokenizer_bos_token": "",
+    "tokenizer_eos_token": "texts end at other tokens",
+    "max_gen_toks": "texts are cut at other lengths where the task names none",
 }
+# One engine under several of lm-eval's names.
+_ENGINES = {"hf-auto": "hf", "huggingface": "hf"}
+# What an engine samples with where a task names neither, as lm-eval 0.4.13 calls it: whether the
+# model's generation_config.json acts, and top_k.
+_SAMPLING = {
+    "hf": "hf takes what generation_config.json says, else top_k 50",
+    "vllm": "vllm takes neither generation_config.json nor a top_k",
+}
+_BY_THE_SERVER = "{} leaves them to its server, which may take generation_config.json's"
+# Clients of lm-eval whose prompts no tokenizer of its own cuts.
+_UNCUT = ("chat", "gguf", "ggml")
+# Engines that leave BOS out where a prompt says it, since this version.
+_BOS_ONCE = ("hf", "vllm")
+_BOS_ONCE_SINCE = (0, 4, 12)
+_DEFAULT_GENERATES = 256
+_MOST_BYTES_PER_TOKEN = 6  # of texts; those of code with long indents and of digits have other ones
 
 
 _VERSIONS = ("lm_eval_version", "transformers_version")
@@ -35,12 +59,16 @@ def run_environment_of(results: Results) -> dict[str, Value]:
     """Return what is known about how a run was made, for reports."""
     config, content, arguments = results.config, results.content, results.model_args
     found: dict[str, Value] = {
-        "model": config.get("model"),
+        "model": engine_of(config.get("model")),
         "dtype": config.get("model_dtype") or arguments.get("dtype"),
         "softmax_dtype": arguments.get("softmax_dtype"),
         "batch_size": config.get("batch_size"),
         "max_length": content.get("max_length") or arguments.get("max_length"),
         "device": config.get("device"),
+        "tokenizer": arguments.get("tokenizer"),
+        "tokenizer_bos_token": _token(content.get("tokenizer_bos_token")),
+        "tokenizer_eos_token": _token(content.get("tokenizer_eos_token")),
+        "max_gen_toks": _default_length(results),
         "use_cache": config.get("use_cache"),
         "limit": config.get("limit"),
         "chat_template_sha": content.get("chat_template_sha"),
@@ -75,15 +103,128 @@ def run_reading(results: Results) -> dict[str, Value]:
 
 def _prefix_token(results: Results) -> Value:
     """The token that lm-eval puts before a text: BOS, or EOS where there is none."""
-    for name in ("tokenizer_bos_token", "tokenizer_eos_token"):
-        token = results.content.get(name)  # [text, id as text]
-        if isinstance(token, list) and len(token) == 2 and str(token[1]) != "None":
-            return f"{token[0]} ({token[1]})"
-    return None
+    names = ("tokenizer_bos_token", "tokenizer_eos_token")
+    return next(filter(None, (_token(results.content.get(name)) for name in names)), None)
 
 
-def caveats_of(environment: Mapping[str, Value]) -> tuple[str, ...]:
-    """Say what in a run's making puts its scores in doubt, whatever it is compared with."""
+def _default_length(results: Results) -> Value:
+    """Tokens that a text may have where its task names no number; None where each one does."""
+    configs = results.content.get("configs") or {}
+    written = [task for task in configs if results.output_type(task) == "generate_until"]
+    named = (canonical_generation(results.generation(task)) for task in written)
+    if all("max_gen_toks" in options for options in named):
+        return None
+    return cast("Value", results.model_args.get("max_gen_toks") or _DEFAULT_GENERATES)
+
+
+def _token(written: Any) -> str | None:
+    """A token of a results file, [text, id as text]; None where there is none."""
+    if not isinstance(written, list) or len(written) != 2 or str(written[1]) == "None":
+        return None
+    return f"{written[0]} ({written[1]})"
+
+
+def engine_of(model: Any) -> Value:
+    """lm-eval's name of what ran a model, the first where it has several."""
+    return None if model is None else _ENGINES.get(str(model), str(model))
+
+
+def find_cut_prompts(results: Results, documents: Mapping[str, Rows]) -> Iterator[Finding]:
+    """Say how many prompts a run's model read without their beginning, or with BOS twice.
+
+    lm-eval logs no token counts. A text has at least as many tokens as words, and one for six
+    bytes: what is longer even so was cut.
+
+    Args:
+        documents: of each task.
+    """
+    cut = total = twice = 0
+    told: Any = results.content.get("tokenizer_bos_token")
+    bos = "" if _token(told) is None or not _writes_bos_always(results) else str(told[0])
+    for task, rows in documents.items():
+        longest = _longest_prompt(results, task)
+        for prompt in column_of(rows, "prompt"):
+            text = prompt if isinstance(prompt, str) else ""
+            total += 1
+            cut += longest is not None and len(text) > longest < _fewest_tokens(text)
+            twice += bool(bos) and text.startswith(bos)
+    if cut:
+        yield Finding(
+            kind="prompts_cut",
+            text=f"{results.model_name} read at least {cut:,} of {total:,} prompts without their "
+            f"beginning: they are longer than max_length leaves room for",
+            values={"side": results.model_name, "cut": cut, "documents": total},
+        )
+    if twice:
+        yield Finding(
+            kind="bos_twice",
+            text=f"{results.model_name} read {bos} twice in {twice:,} of {total:,} prompts: they "
+            "say it (a chat template does), and add_bos_token writes it once more",
+            values={"side": results.model_name, "doubled": twice, "documents": total},
+        )
+
+
+def _fewest_tokens(text: str) -> int:
+    size = len(text.encode("utf-8", "surrogatepass"))
+    return max(len(text.split()), size // _MOST_BYTES_PER_TOKEN)
+
+
+def _longest_prompt(results: Results, task: str) -> int | None:
+    """Tokens of a prompt that a run's model reads; None where it reads all, or nobody knows."""
+    length = results.content.get("max_length") or results.model_args.get("max_length")
+    engine, kind = str(results.config.get("model") or ""), results.output_type(task)
+    if any(name in engine for name in _UNCUT) or kind == "loglikelihood_rolling":
+        return None
+    try:
+        tokens = int(str(length))
+        if kind != "generate_until":
+            return tokens
+        options = canonical_generation(results.generation(task))
+        given = options.get("max_gen_toks", results.model_args.get("max_gen_toks"))
+        return tokens - int(float(str(given or _DEFAULT_GENERATES)))
+    except ValueError:
+        return None
+
+
+def _writes_bos_always(results: Results) -> bool:
+    """Whether a run's client writes BOS before a prompt that says it already."""
+    if str(results.model_args.get("add_bos_token", False)).lower() != "true":
+        return False
+    if engine_of(results.config.get("model")) not in _BOS_ONCE:
+        return "chat" not in str(results.config.get("model"))
+    version = re.findall(r"\d+", str(results.content.get("lm_eval_version") or ""))[:3]
+    return bool(version) and tuple(map(int, version)) < _BOS_ONCE_SINCE
+
+
+def find_other_engines(
+    base: Mapping[str, Value], candidate: Mapping[str, Value], *, generated: bool
+) -> Iterator[Finding]:
+    """Say that two sides were run by different engines, and what these sample with by themselves.
+
+    Args:
+        base, candidate: as of ``environment_differences``.
+        generated: whether any text was.
+    """
+    ours, theirs = (str(side.get("model") or "") for side in (base, candidate))
+    if not ours or not theirs or ours == theirs:
+        return
+    text = f"the base was run by {ours}, the other by {theirs}: other kernels"
+    if generated:
+        told = [_SAMPLING.get(one, _BY_THE_SERVER.format(one)) for one in (ours, theirs)]
+        text += f" and other sampling where the task names none ({'; '.join(told)})"
+    yield Finding(
+        kind="made_differently",
+        text=text,
+        values={"option": "model", "base": ours, "candidate": theirs},
+    )
+
+
+def caveats_of(environment: Mapping[str, Value], *, generated: bool) -> tuple[str, ...]:
+    """Say what in a run's making puts its scores in doubt, whatever it is compared with.
+
+    Args:
+        generated: whether they are scores of generated answers, which no log-probability enters.
+    """
     caveats = []
     if environment.get("use_cache"):
         caveats.append(
@@ -92,7 +233,7 @@ def caveats_of(environment: Mapping[str, Value]) -> tuple[str, ...]:
         )
     dtype = str(environment.get("dtype") or "")
     exact = str(environment.get("softmax_dtype") or "").endswith("float32")
-    if any(name in dtype for name in _HALF) and not exact:
+    if any(name in dtype for name in _HALF) and not exact and not generated:
         caveats.append(
             f"log-probabilities were rounded to {dtype.removeprefix('torch.')} (softmax_dtype is "
             "not float32): noise of about 0.1 nats per document"

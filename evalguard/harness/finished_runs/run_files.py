@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalguard.errors import EvaluationError, UsageError
@@ -37,12 +37,14 @@ class RunFiles:
         date: from its name, as lm-eval writes it; "" for an undated file.
         samples: samples file of each task.
         notes: what else lies there and was not read.
+        older: results files of other dates in the folder, the newest first.
     """
 
     results: Path
     date: str
     samples: Mapping[str, Path]
     notes: tuple[str, ...] = ()
+    older: tuple[Path, ...] = ()
 
 
 def is_lmeval_run(path: Path) -> bool:
@@ -78,11 +80,8 @@ def find_run(path: Path) -> RunFiles:
             hint="give the results file of one of them",
         )
     newest = max(found, key=lambda results: (_date(results), results.name))
-    if len(found) > 1:
-        others = ", ".join(sorted(_date(r) or r.name for r in found if r != newest))
-        notes = (*notes, f"{len(found)} runs in {folder}: the newest is read, {newest.name}; "
-                 f"older: {others}")  # fmt: skip
-    return _with_samples(newest, notes)
+    older = sorted(set(found) - {newest}, key=_date, reverse=True)
+    return replace(_with_samples(newest, notes), older=tuple(older))
 
 
 def dates_with_task(results: Path, task: str) -> tuple[str, ...]:
@@ -134,13 +133,14 @@ def _is_results(path: Path) -> bool:
     if path.suffix != ".json":
         return False
     named = bool(re.fullmatch(rf"results_{_DATE}\.json", path.name))
-    if named:
-        return True
     try:
         content = read_file(path)
     except EvaluationError:
-        return False
-    return isinstance(content, dict) and {"results", "config"} <= content.keys()
+        return named
+    if not isinstance(content, dict):
+        return named
+    # lighteval names its files alike
+    return {"results", "config"} <= content.keys() or (named and "config_general" not in content)
 
 
 def _with_samples(results: Path, notes: tuple[str, ...]) -> RunFiles:

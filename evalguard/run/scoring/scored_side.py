@@ -102,6 +102,7 @@ def side_of_lmeval_run(source: RunSource) -> ScoredSide:
         groups=run.groups,
         environment=run.environment,
         notes=run.notes,
+        findings=run.findings,
         origin=run.origin,
         lost=run.lost,
     )
