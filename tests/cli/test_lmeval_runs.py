@@ -230,7 +230,8 @@ def test_the_newest_of_several_dates_is_read_and_said(
     assert ran.code == 0
     assert all(c["bit_identical"] for c in ran.document["comparisons"])
     assert any(
-        "2 runs in" in note and "the newest is read" in note for note in (ran.document["notes"])
+        one["kind"] == "run_chosen" and "the newest is read" in one["text"]
+        for one in ran.document["findings"]
     )
     assert json.loads(ran.out)["candidate"]["name"] == "dated"
 

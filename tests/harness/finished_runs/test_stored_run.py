@@ -123,10 +123,10 @@ def test_newest_of_several_dates_is_read_and_said(evaluate: Any, tmp_path: Path)
     both = read_run(tmp_path / "out")
     assert both.tables[0].n == N
     assert both.date > first.date
-    (note,) = both.notes
-    assert note.startswith("2 runs in ")
-    assert both.path.name in note
-    assert first.date in note
+    (found,) = both.findings
+    assert found.text.startswith("of 2 runs in ")
+    assert both.path.name in found.text
+    assert first.date in found.text
     assert_same_tables(read_run(first.path), first)
 
 
