@@ -223,7 +223,7 @@ def judge_scores(
             broken=broken_answers,
         )
     )
-    of_tasks = doubt_equal_answers(of_tasks, scored)
+    of_tasks = doubt_equal_answers(of_tasks, scored, tables[0])
     of_tasks = fail_at_zero(of_tasks, scored, gate=choices.gate)
     of_tasks = (*of_tasks, *_unjudged_tasks(scored, of_tasks, undefined))
     groups = (base.groups, candidate.groups)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.verdict import MetricMargin, Verdict, decide, one_sided_level
 from evalguard.stats.answers.uninformative import NothingKnown
+from evalguard.stats.binary import tango_interval
 from evalguard.stats.contributions import Contributions
 from evalguard.stats.drift import Drift
 from evalguard.stats.explanation import explain, explain_identical
@@ -83,16 +84,29 @@ def judge_metric(drift: Drift, tolerance: MetricMargin, *, n: int, n_total: int)
     return MetricJudgement(verdict=verdict, interval=sigma_interval, reason=reason, undecided=lacks)
 
 
-def judge_equal_answers(one: MetricComparison) -> MetricComparison:
-    """Judge a 0/1 metric of which no answer flipped by its interval, not as a lossless conversion.
+def judge_equal_answers(one: MetricComparison, spread: float = 1.0) -> MetricComparison:
+    """Judge a metric of which no score changed by its interval, not as a lossless conversion.
 
-    Without a flip among n documents Tango's interval ends at z^2 / (n + z^2). Unchanged where that
-    is below the margin; undecided where it is not, and where the margin has no size: of a base
-    that is right in all documents, or in none, one in sigma has none.
+    Without a change among n documents Tango's interval ends at z^2 / (n + z^2): of 0 and 1, that is
+    the drift; of other scores on a coarse grid it is the share of documents that may change, each
+    by at most their spread. Unchanged where that is below the margin; undecided where it is not,
+    and where the margin has no size: of a base that is right in all documents, or in none, one in
+    sigma has none.
+
+    Args:
+        spread: between the lowest and the highest score; of 0 and 1 it is not looked at.
     """
     told, drift, margin = one.comparison, one.drift, one.tolerance
-    if drift is None or margin is None or not drift.documents:
+    if drift is None or margin is None:
         return one
+    if not drift.documents:
+        units = told.n_used if told.clusters is None else told.clusters
+        low, high = tango_interval(0, 0, units, confidence=drift.estimate.confidence)
+        estimate = replace(
+            drift.estimate, low=low * spread, high=high * spread, interval_method="tango-score"
+        )
+        drift = replace(drift, estimate=estimate)
+        one = replace(one, drift=drift)
     judged = judge_metric(drift, margin, n=told.n_used, n_total=told.n_total)
     if judged.verdict.outcome != "undecided":
         return one

@@ -227,3 +227,37 @@ def test_functions_of_one_name_are_one_wherever_they_lay(compare: Any) -> None:
             another_address(run.tasks["choices"])
 
     assert not [one for one in compare(both).findings if "scored by other" in one.text]
+
+
+GRIDS = {"points of five": 4.0, "of a rubric of ten": 10.0}
+
+
+@pytest.mark.parametrize(("documents", "outcome"), [(20, "undecided"), (240, "unchanged")])
+@pytest.mark.parametrize("steps", GRIDS.values(), ids=GRIDS)
+def test_equal_scores_on_a_coarse_grid_of_few_other_texts_show_little(
+    compare: Any, steps: float, documents: int, outcome: str
+) -> None:
+    def both(base: WrittenRun, candidate: WrittenRun) -> None:
+        of_task("numbers", other_texts)(base, candidate)
+        for run in (base, candidate):
+            task = run.tasks["numbers"]
+            task.config["metric_list"][0]["metric"] = "judged"
+            task.rows = [row for row in task.rows if row["doc_id"] < documents]
+            task.scores = lambda row: {"judged": (row["doc_id"] % (steps + 1)) / steps}
+
+    report = compare(both)
+    assert {one.outcome for one in report.comparisons} == {outcome}
+    assert all(one.bit_identical == (outcome == "unchanged") for one in report.comparisons)
+
+
+def test_equal_scores_on_a_coarse_grid_of_equal_texts_are_a_lossless_conversions(
+    compare: Any,
+) -> None:
+    def both(base: WrittenRun, candidate: WrittenRun) -> None:
+        of_task("numbers", unchanged)(base, candidate)
+        for run in (base, candidate):
+            task = run.tasks["numbers"]
+            task.rows = [row for row in task.rows if row["doc_id"] < 20]
+            task.scores = lambda row: {"exact_match": (row["doc_id"] % 5) / 4}
+
+    assert all(one.bit_identical for one in compare(both).comparisons)

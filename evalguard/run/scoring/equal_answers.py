@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from evalguard.core.documents.columns import pair_columns
+from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
 from evalguard.harness.read_answers import read_request
 from evalguard.run.scoring.scored_side import ScoredSide
@@ -16,22 +19,33 @@ _ROUNDING = 1e-3
 
 
 def doubt_equal_answers(
-    compared: Sequence[MetricComparison], sides: tuple[ScoredSide, ScoredSide]
+    compared: Sequence[MetricComparison],
+    sides: tuple[ScoredSide, ScoredSide],
+    tables: Sequence[ScoreTable],
 ) -> tuple[MetricComparison, ...]:
-    """Judge 0/1 metrics of which no answer flipped by their interval, where the models differ.
+    """Judge metrics of which no score changed by their interval, where the models differ.
 
     A lossless conversion gives every document the same texts and log-likelihoods, and is unchanged
-    whatever their number. Where these differ, no flip among few documents leaves room for a drift.
+    whatever their number. Where these differ, equal scores of 0 and 1, or of another coarse grid
+    (points of a rubric, F1 of short answers), leave room for a drift if documents are few.
+
+    Args:
+        tables: of the base.
     """
     differ: dict[str, bool] = {}
+    spreads = {
+        table.key: float(np.ptp(table.values))
+        for table in tables
+        if table.aggregation == "mean" and table.n and np.isfinite(table.values).all()
+    }
     found = []
     for one in compared:
         told = one.comparison
-        if told.bit_identical and told.flips == (0, 0):
+        if told.bit_identical and (told.flips == (0, 0) or spreads.get(told.key)):
             task = told.task
             if task not in differ:
                 differ[task] = models_differ(task, sides, compared)
-            one = judge_equal_answers(one) if differ[task] else one
+            one = judge_equal_answers(one, spreads.get(told.key, 1.0)) if differ[task] else one
         found.append(one)
     return tuple(found)
 
