@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 WANDB_PROJECT = "evalguard"
 
 
+# The client puts the machine's name into every run, unless it is told one.
+_NO_HOST = "-"
+
+
 class NotOnlineError(Exception):
     """W&B is not to be reached from here, because somebody wants that."""
 
@@ -69,6 +73,7 @@ def _settings(job: TrackingJob) -> wandb.Settings:
         init_timeout=job.bounds.init,
         finish_timeout=job.bounds.finish,
         finish_timeout_raises=True,
+        host=_NO_HOST,
         silent=True,
         console="off",
         disable_code=True,

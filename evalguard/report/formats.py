@@ -1,4 +1,8 @@
-"""The formats that a finished comparison can be written in, and which one a file asks for."""
+"""The formats that a finished comparison can be written in, and which one a file asks for.
+
+Markdown, JUnit and annotations are made for other people's eyes (an issue, a job's page): they hold
+no words of documents.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.findings import without_quotes
 from evalguard.core.reports.report_formats import Format
 from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.errors import UsageError, nearest
@@ -110,21 +115,21 @@ def _markdown(report: CompareReport, _documents: DocumentSource) -> str:
     from evalguard.report.compare_markdown import render_markdown
     from evalguard.report.view.report_view import build_report_view
 
-    return render_markdown(build_report_view(report))
+    return render_markdown(build_report_view(without_quotes(report)))
 
 
 def _junit(report: CompareReport, _documents: DocumentSource) -> str:
     from evalguard.report.junit import render_junit
     from evalguard.report.view.report_view import build_report_view
 
-    return render_junit(build_report_view(report))
+    return render_junit(build_report_view(without_quotes(report)))
 
 
 def _annotations(report: CompareReport, _documents: DocumentSource) -> str:
     from evalguard.report.github_annotations import render_annotations
     from evalguard.report.view.report_view import build_report_view
 
-    return render_annotations(build_report_view(report))
+    return render_annotations(build_report_view(without_quotes(report)))
 
 
 def _html(

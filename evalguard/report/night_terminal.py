@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from evalguard.core.gate_state import GateState
+from evalguard.core.reports.findings import without_quotes
 from evalguard.core.reports.night_report import (
     NightReport,
     PairNight,
@@ -36,6 +37,7 @@ _STYLES: dict[GateState, str] = {
 
 def night_mail(report: NightReport) -> str:
     """The summary as a mail: a line "Subject: ...", an empty one, and text of 72 columns."""
+    report = without_quotes(report)
     body = render_page(_blocks(report, _MAIL_WIDTH, links=True), _MAIL_WIDTH, color=False)
     return f"Subject: {night_subject(report)}\n\n{body}\n"
 
@@ -107,7 +109,7 @@ def _pair_lines(
         yield from _item_lines(
             f"and {len(told) - most} more metrics", width, first="  ", rest="    "
         )
-    found = [f"Note: {one.text}" for one in pair.findings] if most is None else []
+    found = [f"Note: {one.line}" for one in pair.findings] if most is None else []
     for text in (*_cause_texts(pair), *found):
         yield from _item_lines(printable(text), width, first="  ", rest="  ")
     link = report_link(report, pair.run_folder)

@@ -13,6 +13,7 @@ from rich.text import Text
 from evalguard.core.gate_state import GateState
 from evalguard.core.markdown_text import inline
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.findings import without_quotes
 from evalguard.core.reports.report_formats import Format
 from evalguard.core.reports.several_report import (
     SCHEMA,
@@ -378,6 +379,7 @@ def _json(report: SeveralReport) -> str:
 
 def _markdown(report: SeveralReport) -> str:
     """The table, the steps and the verdicts; every candidate's whole page is in its run folder."""
+    report = without_quotes(report)
     table = ladder_table(report, joined=True)
     table = replace(table, headings=[inline(one, 200) for one in table.headings])
     parts = [f"### {inline(several_headline(report), 600)}", table.markdown()]
@@ -401,6 +403,7 @@ def _markdown(report: SeveralReport) -> str:
 
 def _junit(report: SeveralReport) -> str:
     """All candidates' suites in one file, each named after its candidate."""
+    report = without_quotes(report)
     root = ElementTree.Element("testsuites", name=printable(f"candidates of {report.base}"))
     for one in report.candidates:
         if isinstance(one, NoVerdict):
@@ -429,6 +432,7 @@ def _junit(report: SeveralReport) -> str:
 
 
 def _annotations(report: SeveralReport) -> str:
+    report = without_quotes(report)
     return "".join(
         annotated(build_report_view(one))
         if isinstance(one, CompareReport)

@@ -9,6 +9,7 @@ from typing import Any
 
 from evalguard.core.checksum import checksum_fault
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.findings import without_quotes
 from evalguard.core.reports.runs_alike import find_run_differences
 from evalguard.core.reports.several_report import SCHEMA as SEVERAL_SCHEMA
 from evalguard.core.reports.several_report import NoVerdict, SeveralReport
@@ -126,7 +127,7 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
                 hint="compare all candidates with one base, and one command line",
             )
     _check_candidates(found)
-    candidates = tuple(one for _, one in found)
+    candidates = tuple(without_quotes(one) for _, one in found)  # a card is published
     return ModelCard(report=SeveralReport(base=of_first.base.name, candidates=candidates))
 
 

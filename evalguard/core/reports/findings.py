@@ -164,11 +164,14 @@ class Finding:
         return about if self.filter in ("", "none") else f"{about} ({self.filter})".strip()
 
     @property
+    def sentence(self) -> str:
+        """What it is about and what there is to say, for wherever no quotes may stand."""
+        return f"{self.subject}: {self.text}" if self.subject else self.text
+
+    @property
     def line(self) -> str:
-        """Subject, sentence and quotes, without a full stop."""
-        subject = self.subject
-        said = f"{self.text}{quotes_text(self.quotes)}"
-        return f"{subject}: {said}" if subject else said
+        """The sentence with its quotes."""
+        return f"{self.sentence}{quotes_text(self.quotes)}"
 
 
 def without_quotes(record: T) -> T:

@@ -111,7 +111,7 @@ class PairNight:
     def doubts(self) -> tuple[str, ...]:
         """Why that it passed may say little; () of one that did not pass."""
         passed = self.state == "passed"
-        return tuple(one.text for one in self.findings if passed and one.kind in DOUBTS)
+        return tuple(one.sentence for one in self.findings if passed and one.kind in DOUBTS)
 
 
 def gravity(metric: NightlyMetric) -> tuple[int, float]:

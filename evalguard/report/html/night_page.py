@@ -94,7 +94,7 @@ def _pair_lines(pair: PairNight) -> Iterator[str]:
         yield printable(pair.hint)
     for metric in pair.metrics:
         yield night_metric_line(metric, pair.margin)
-    found = (one.text for one in pair.findings)
+    found = (one.line for one in pair.findings)
     for note in (*pair_problems(pair), *pair.waivers, *found, *pair.notes):
         yield printable(note)
 

@@ -155,7 +155,7 @@ class _FloorMeasurement:
             self._leave_out(variation, "; ".join(filter(None, (str(error), error.hint))))
             return
         self.variations.append(variation)
-        self.notes += [*(one.text for one in evaluation.findings), *evaluation.notes]
+        self.notes += [*(one.sentence for one in evaluation.findings), *evaluation.notes]
         for task, reason in inert.items():
             self._leave_out(variation, reason, task=task)
         varied: Sequence[ScoreTable] = [

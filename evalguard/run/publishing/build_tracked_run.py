@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from evalguard.core.redaction import redact_value, redacted_text
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.findings import without_quotes
 from evalguard.core.reports.tracked_run import Alert, JobType, TrackedRun
 from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.html.forest_page import render_forest_page
@@ -38,10 +39,11 @@ def build_tracked_run(
         job_type: None: "bisect" where it holds a bisection, else "compare".
         group: None: the pull request or pipeline that CI's variables name.
     """
+    report = report if documents else without_quotes(report)
     found = collect_numbers(report)
     files = _files_to_send(report) if documents else {}
     left_out = _files_too_large(report) if documents else []
-    notes = "\n".join(redacted_text(one.text) for one in report.findings)
+    notes = "\n".join(redacted_text(one.line) for one in report.findings)
     summary = {
         **found.words,
         "state": report.gate.state,

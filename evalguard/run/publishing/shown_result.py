@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.findings import without_quotes
 from evalguard.errors import EvalguardError
 from evalguard.report.compare_markdown import COMMENT_BYTES, failure_markdown
 from evalguard.report.compare_markdown import render_markdown as markdown
@@ -50,7 +51,8 @@ def show_result(result: Path, *, marker: str) -> ShownResult:
     if content["schema"] == _ERROR_SCHEMA:
         return _show_error(content, marker)
     # What --json printed lies anywhere; a run folder may have been moved.
-    report = read_stored_run(result).report if result.is_dir() else rebuild_report(result, content)
+    whole = read_stored_run(result).report if result.is_dir() else rebuild_report(result, content)
+    report = without_quotes(whole)  # other people read it: a job's log too
     view = build_report_view(report)
     return ShownResult(
         passed=view.passed and view.exit_code == 0,

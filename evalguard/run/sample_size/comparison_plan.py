@@ -182,7 +182,7 @@ def _plan_notes(own: tuple[str, ...], scored: tuple[ScoredSide, ScoredSide]) -> 
 def _told_of(side: ScoredSide) -> tuple[str, ...]:
     """What is to be said of a side; a plan has no findings of its own."""
     of_model = () if side.description is None else side.description.findings
-    return (*(one.text for one in (*side.findings, *of_model)), *side.notes)
+    return (*(one.sentence for one in (*side.findings, *of_model)), *side.notes)
 
 
 def _scored_roles(sources: Sequence[Source]) -> dict[Role, str]:
