@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from evalguard.core.reports.findings import Quote
 
 WorkerEnd = Literal["killed", "late", "lost", "unplaced", ""]
 
@@ -24,8 +27,8 @@ class EvalguardError(Exception):
 
     ``str(error)`` is the message; ``hint`` says what to do, or is empty.
 
-    ``quotes`` are words of documents that the message is about, or empty. They follow it on this
-    machine's screen alone: the message is also told elsewhere.
+    ``quotes`` are words that the message is about and that may be of documents. They follow it on
+    this machine's screen alone: the message is also told elsewhere.
 
     Of an error that one setting causes, ``setting`` is its name, or ``target`` where it is applied,
     as a guard file writes it (``config.X``); "" where that is not known.
@@ -40,7 +43,7 @@ class EvalguardError(Exception):
         hint: str = "",
         setting: str = "",
         target: str = "",
-        quotes: str = "",
+        quotes: tuple[Quote, ...] = (),
     ) -> None:
         super().__init__(message)
         self.hint, self.setting, self.target, self.quotes = hint, setting, target, quotes
@@ -131,7 +134,7 @@ class MisalignedRunsError(EvaluationError):
         of_tokens: bool = False,
         of_prompts: bool = False,
         hint: str = "",
-        quotes: str = "",
+        quotes: tuple[Quote, ...] = (),
     ) -> None:
         super().__init__(f"{of}: {message}" if of else message, hint=hint, quotes=quotes)
         self.what, self.of_tokens, self.of_prompts = message, of_tokens, of_prompts

@@ -53,7 +53,7 @@ def _github(result: Path, comment: CommentMode, name: str) -> CommandResult:
     from evalguard.run.publishing.forges import show_on_github
 
     text = show_on_github(result, name=name, comment=comment, environment=os.environ)
-    return CommandResult(lambda: text)
+    return CommandResult(lambda: text, workflow_commands=True)
 
 
 @click.command("gitlab", short_help="Show a result in a job of GitLab CI.")

@@ -13,6 +13,7 @@ import click
 from evalguard.cli.output import wants_color, write_result
 from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
 from evalguard.core.redaction import redacted_text, redacted_traceback
+from evalguard.core.reports.findings import quotes_text
 from evalguard.errors import (
     EXIT_PASSED,
     EXIT_REGRESSED,
@@ -66,7 +67,7 @@ def report_error(error: BaseException, style: FailureStyle, *, code: int | None 
         if style.debug:
             click.echo(_clean(redacted_traceback(error)), err=True, color=False)
         label = "stopped" if isinstance(known, Interrupted) else "error"
-        _print_labelled(label, "red", f"{known}{known.quotes}")
+        _print_labelled(label, "red", f"{known}{quotes_text(known.quotes)}")
         if known.hint:
             _print_labelled("hint", "cyan", known.hint)
     if style.as_json:

@@ -31,6 +31,7 @@ from evalguard.cli.nightly import nightly_command
 from evalguard.cli.output import (
     NOT_ARRIVED,
     flush_streams,
+    neutral_streams,
     prepare_streams,
     reserve_stdout,
     write_result,
@@ -122,11 +123,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if argv is None else argv)
     style = FailureStyle.of(words)
     prepare_streams()
-    if style.debug:
-        show_log()
-    elif logging.lastResort is not None:
-        logging.lastResort.addFilter(SAID_ONCE)
-    with Interrupts() as interrupts:
+    with neutral_streams(os.environ), Interrupts() as interrupts:
+        if style.debug:
+            show_log()
+        elif logging.lastResort is not None:
+            logging.lastResort.addFilter(SAID_ONCE)
         try:
             code = _run_command(words)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -162,7 +163,7 @@ def _run_command(words: Sequence[str]) -> int:
     try:
         text = answer.text()
         if text:
-            write_result(text)
+            write_result(text, workflow_commands=answer.workflow_commands)
     except KeyboardInterrupt:
         raise Interrupted("interrupted while the result was shown", hint=NOT_ARRIVED) from None
     finally:

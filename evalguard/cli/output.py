@@ -1,15 +1,22 @@
-"""What a command prints: its result on stdout, and nothing else there."""
+"""What a command prints: its result on stdout, and nothing else there.
+
+In a job of GitHub Actions every line of both streams is read for workflow commands: ``::NAME ::``
+at its start, ``##[NAME]`` anywhere. Text of models, tasks and files is none: all that is written
+passes through ``JobStream``, but for the commands that are evalguard's own.
+"""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -30,11 +37,14 @@ class CommandResult:
     """The result of a command: text for stdout, made when it is written, and the exit code.
 
     ``problems`` are told on stderr: what could not be done beside it, and changes no exit code.
+    ``workflow_commands``: it holds commands of evalguard's own for a job of GitHub Actions, and no
+    text that could be one.
     """
 
     text: Callable[[], str]
     code: int = EXIT_PASSED
     problems: tuple[str, ...] = ()
+    workflow_commands: bool = False
 
 
 Job = Callable[[], CommandResult]
@@ -57,6 +67,104 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+# What GitHub's runner leaves out before a command; more than that does no harm.
+_BEFORE_COMMAND = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LINES = re.compile(r"[^\r\n]+|[\r\n]+")
+
+
+class JobStream(io.TextIOBase):
+    """A stream of a job of GitHub Actions in which no text is a workflow command.
+
+    A backslash stands before a colon that begins a line, ``##[`` is written with the escape that
+    leaves it the same in a JSON document, and control characters are "?".
+    """
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner = inner
+        self._begun = False  # the line has a character that is not left out before a command
+        self._last = ""  # up to two characters, which ``##[`` may have begun with
+        self.buffer = _JobBytes(self)
+
+    def write(self, text: str) -> int:
+        """Write a text, or a part of one, that may be anybody's."""
+        self.inner.write("".join(map(self._neutral, _LINES.findall(text))))
+        return len(text)
+
+    def _neutral(self, part: str) -> str:
+        if part[0] in "\r\n":
+            self._begun, self._last = False, ""
+            return part
+        part = _CONTROL.sub("?", part)
+        first = _BEFORE_COMMAND.match(part)
+        if not self._begun and first is not None and first.end() < len(part):
+            self._begun = True
+            if part[first.end()] == ":":
+                part = f"{first[0]}\\{part[first.end() :]}"
+        known = len(self._last)
+        whole = f"{self._last}{part}".replace("##[", "##\\u005b")
+        self._last = whole[-2:]
+        return whole[known:]
+
+    def flush(self) -> None:
+        """Flush the stream behind it."""
+        if not self.inner.closed:
+            self.inner.flush()
+
+    def isatty(self) -> bool:
+        """Whether the stream behind it is a terminal."""
+        return self.inner.isatty()
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream behind it."""
+        return self.inner.fileno()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of the stream behind it."""
+        return self.inner.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """Of the stream behind it."""
+        return self.inner.errors
+
+
+class _JobBytes(io.BufferedIOBase):
+    """The same for who writes bytes."""
+
+    def __init__(self, text: JobStream) -> None:
+        self._text = text
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def write(self, data: Any) -> int:
+        """Write the beginning, or a part, of a text."""
+        self._text.write(self._decoder.decode(bytes(data)))
+        return len(data)
+
+    def flush(self) -> None:
+        """Flush the stream behind it."""
+        self._text.flush()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+
+@contextlib.contextmanager
+def neutral_streams(environment: Mapping[str, str]) -> Iterator[None]:
+    """In a job of GitHub Actions, let nothing that is written be a workflow command."""
+    with contextlib.ExitStack() as stack:
+        if environment.get("GITHUB_ACTIONS"):
+            stack.enter_context(contextlib.redirect_stdout(JobStream(sys.stdout)))
+            stack.enter_context(contextlib.redirect_stderr(JobStream(sys.stderr)))
+        yield
+
+
 @contextlib.contextmanager
 def reserve_stdout() -> Iterator[None]:
     """Send to stderr what anything else writes to stdout: a library, a user's hook, a child.
@@ -76,18 +184,24 @@ def reserve_stdout() -> Iterator[None]:
         yield
 
 
-def write_result(text: str) -> None:
+def write_result(text: str, *, workflow_commands: bool = False) -> None:
     """Write a result to stdout.
 
     A reader that went away (``| head``) has read enough: that is not an error.
+
+    Args:
+        workflow_commands: as of ``CommandResult``.
 
     Raises:
         StoreError: if stdout cannot be written (a full disk behind ``>``) or was closed.
     """
     if sys.stdout is None:
         raise StoreError("standard output is closed", hint=NOT_ARRIVED)
+    own = sys.stdout.inner if workflow_commands and isinstance(sys.stdout, JobStream) else None
     try:
-        click.echo(text, color=True)  # keep the styles as they are: colour was decided before
+        click.echo(
+            text, file=own, color=True
+        )  # keep the styles as they are: colour was decided before
         _flush(sys.stdout)
     except BrokenPipeError:
         _discard(sys.stdout)

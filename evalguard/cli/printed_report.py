@@ -65,4 +65,5 @@ def comparison_result(
         partial(render_for_stdout, result, of_stdout, as_json=as_json, verbose=given["verbose"]),
         result.exit_code,
         result.problems,
+        workflow_commands=of_stdout == "annotations" and not as_json,
     )

@@ -78,7 +78,8 @@ def _report(
     if output and not as_json:
         return CommandResult(str)
     return CommandResult(
-        partial(render_for_stdout, result, output_format, as_json=as_json, width=width)
+        partial(render_for_stdout, result, output_format, as_json=as_json, width=width),
+        workflow_commands=output_format == "annotations" and not as_json,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.documents.rescoring import Rescoring
+from evalguard.core.reports.findings import Quote
 from evalguard.core.scores import Aggregation
 from evalguard.core.settings import digest_of_json
 from evalguard.errors import EvaluationError
@@ -26,7 +27,14 @@ def has_closed_form(aggregation: str) -> bool:
 
 
 class NotComparableError(ValueError):
-    """A metric's documents do not combine in a way that evalguard has a statistic for."""
+    """A metric's documents do not combine in a way that evalguard has a statistic for.
+
+    ``quotes``: words of documents that the message is about.
+    """
+
+    def __init__(self, message: str, *, quotes: tuple[Quote, ...] = ()) -> None:
+        super().__init__(message)
+        self.quotes = quotes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.documents.rescoring import Rescoring
-from evalguard.core.reports.findings import Quote
+from evalguard.core.reports.findings import WORDS, Quote
 from evalguard.core.settings import Value
 
 # How documents combine into the metric:
@@ -162,9 +162,11 @@ class NotCompared:
 
     Attributes:
         metric: lm-eval metric, "" for the whole task.
+        quotes: words of documents that reason is about; see ``Finding.quotes``.
     """
 
     task: str
     metric: str
     reason: str
     filter: str = "none"
+    quotes: tuple[Quote, ...] = field(default=(), metadata=WORDS)

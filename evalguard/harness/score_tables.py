@@ -103,7 +103,11 @@ def score_tables(
         except NotComparableError as error:
             left_out.append(
                 NotCompared(
-                    task=task_requests.task, filter=filter_name, metric=metric, reason=str(error)
+                    task=task_requests.task,
+                    filter=filter_name,
+                    metric=metric,
+                    reason=str(error),
+                    quotes=error.quotes,
                 )
             )
     given = {

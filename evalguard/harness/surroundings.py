@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from evalguard.core.reports.findings import quote_message
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import EvalguardError, EvaluationError
 
@@ -56,7 +57,8 @@ def task_code(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # a task's code may raise anything
         raise EvaluationError(
-            f"{what}: {type(error).__name__}: {error}",
+            f"{what}: {type(error).__name__}",
+            quotes=quote_message(error),
             hint="the task's YAML or its Python file is at fault; --debug shows where",
         ) from error
 

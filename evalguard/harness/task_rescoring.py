@@ -42,7 +42,7 @@ def task_rescoring(task: Task, metric: str, items: Sequence[object], name: str) 
         if seconds > LONGEST:  # the first call may have imported a library
             made, seconds = _timed(items, name, aggregate)
     except EvaluationError as error:
-        raise NotComparableError(str(error)) from error
+        raise NotComparableError(str(error), quotes=error.quotes) from error
     if seconds > LONGEST:
         raise NotComparableError(
             f"its aggregation '{name}' takes {seconds:.0f} seconds, too long for the hundreds of "

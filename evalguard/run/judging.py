@@ -325,7 +325,7 @@ def _unjudged_tasks(
         metric = first.metric or "every metric"
         reason = f"no metric of {task} can be compared, so nothing is known of it: {first.reason}"
         failed = failed_comparison((task, first.filter, metric), reason)
-        yield MetricComparison(comparison=failed)
+        yield MetricComparison(comparison=replace(failed, quotes=first.quotes))
 
 
 def _uncompared(

@@ -144,7 +144,7 @@ def _compare_key(
             gated=gate.covers(*key),
         )
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
-        return _failed_comparison(base, _error_reason(error))
+        return _failed_comparison(base, _error_reason(error), error.quotes)
     compared = _with_count(compared, paired)
     if stops is not None:
         compared = replace(compared, comparison=stops.late(compared.comparison))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evalguard import errors
+from evalguard.core.reports.findings import Quote
 from evalguard.errors import EvalguardError, EvaluationError
 
 # By name, and fixed: what a worker says is never looked up among arbitrary classes.
@@ -31,7 +32,8 @@ class Failure:
 
     ``kind`` is the name of the nearest evalguard error class; ``expected`` is False for any other
     exception, whose traceback is in the worker's log. ``where`` belongs to GuardFileError,
-    ``giving_up`` to FallbackError; ``setting`` and ``target`` are as in EvalguardError.
+    ``giving_up`` to FallbackError; ``setting``, ``target`` and ``quotes`` are as in
+    EvalguardError.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class Failure:
     expected: bool
     setting: str = ""
     target: str = ""
+    quotes: tuple[Quote, ...] = ()
 
 
 def to_failure(error: Exception) -> Failure:
@@ -66,6 +69,7 @@ def to_failure(error: Exception) -> Failure:
         expected=True,
         setting=error.setting,
         target=error.target,
+        quotes=error.quotes,
     )
 
 
@@ -87,6 +91,7 @@ def to_exception(failure: Failure, *, model: str, log: str) -> EvalguardError:
         hint=failure.hint,
         setting=failure.setting,
         target=failure.target,
+        quotes=failure.quotes,
     )
     if isinstance(error, errors.GuardFileError):
         error.where = failure.where

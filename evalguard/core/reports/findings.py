@@ -89,10 +89,11 @@ FindingValue = str | int | float | bool | None | tuple[str | int | float | None,
 
 # Of a dataclass field: it holds words of documents, which ``without_quotes`` takes out.
 WORDS: Mapping[str, bool] = {"words": True}
-# text  what a model was to give a likelihood
+# text     what a model was to give a likelihood
+# message  of code or a server that was given documents, which may repeat their words
 QuoteKind = Literal["prompt", "answer", "text", "message"]
 QuotedSide = Literal["", "base", "candidate"]
-_EXCERPT = 48
+_EXCERPT, _LONGEST_MESSAGE = 48, 300
 
 T = TypeVar("T")
 
@@ -127,11 +128,18 @@ def quotes_text(quotes: Sequence[Quote]) -> str:
     return f" ({'; '.join(told)})" if told else ""
 
 
+def quote_message(message: object) -> tuple[Quote, ...]:
+    """Return what an exception, or a server, says of documents; () where that is nothing."""
+    text = str(message)
+    return (Quote(what="message", text=text),) if text.strip() else ()
+
+
 def _excerpt(quote: Quote) -> str:
     """A quote on one line, and short: of a prompt its end."""
     line = " ".join(quote.text.split())
-    if len(line) > _EXCERPT:
-        line = f"…{line[-_EXCERPT:]}" if quote.what == "prompt" else f"{line[:_EXCERPT]}…"
+    most = _LONGEST_MESSAGE if quote.what == "message" else _EXCERPT
+    if len(line) > most:
+        line = f"…{line[-most:]}" if quote.what == "prompt" else f"{line[:most]}…"
     return f'"{line}"'
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evalguard.core.documents.rescoring import Rescoring, rescoring
+from evalguard.core.reports.findings import quote_message
 from evalguard.core.score_items import (
     NotComparableError,
 )
@@ -43,10 +44,11 @@ def read_rescoring(items: Sequence[object], name: str) -> Rescoring:
     try:
         return rescoring(items, name, aggregate)
     except EvaluationError as error:
-        raise NotComparableError(str(error)) from error
+        raise NotComparableError(str(error), quotes=error.quotes) from error
 
 
 def _failed(name: str, error: Exception) -> EvaluationError:
     return EvaluationError(
-        f"lm-eval's aggregation '{name}' fails on the stored items: {type(error).__name__}: {error}"
+        f"lm-eval's aggregation '{name}' fails on the stored items: {type(error).__name__}",
+        quotes=quote_message(error),
     )

@@ -71,7 +71,13 @@ def read_task(
                 tables.append(_table(of, samples, source=source, caveats=caveats))
             except NotComparableError as error:
                 left_out.append(
-                    NotCompared(task=task, filter=filter_name, metric=metric, reason=str(error))
+                    NotCompared(
+                        task=task,
+                        filter=filter_name,
+                        metric=metric,
+                        reason=str(error),
+                        quotes=error.quotes,
+                    )
                 )
     return TaskTables(
         tables=tuple(tables),

@@ -12,6 +12,7 @@ from evalguard.core.gate import WhenUndecided
 from evalguard.core.gate_state import GateState
 from evalguard.core.limits import LimitState
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.findings import quotes_text
 from evalguard.report.view.answers_change import generations_line
 from evalguard.report.view.bisection_view import BisectionView, bisection_view
 from evalguard.report.view.changed_answers import changed_answer_lines
@@ -322,5 +323,6 @@ def _left_out_lines(report: CompareReport) -> list[str]:
         name = printable(f"{left_out.task} {left_out.metric}".strip())
         if left_out.filter not in ("", "none"):
             name += printable(f" ({left_out.filter})")
-        lines.append(f"Not compared: {name}: {printable(left_out.reason)}")
+        reason = printable(f"{left_out.reason}{quotes_text(left_out.quotes)}")
+        lines.append(f"Not compared: {name}: {reason}")
     return lines

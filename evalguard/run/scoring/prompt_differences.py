@@ -10,7 +10,7 @@ import numpy as np
 
 from evalguard.core.documents.columns import Rows, column_of, pair_columns
 from evalguard.core.prompt_difference import PromptDifference, compare_prompts
-from evalguard.core.reports.findings import Finding, Quote, quotes_text
+from evalguard.core.reports.findings import Finding, Quote
 from evalguard.core.scorer import Request
 from evalguard.errors import MisalignedRunsError
 from evalguard.harness.score_tables import TaskScores
@@ -131,7 +131,7 @@ def refuse_other_prompts(
         f"prompts of base and candidate differ in {len(other):,} of {len(pairs):,} requests (first:"
         f" {first.task}, doc_id {first.doc_id}): {prompt_differences_text(found, len(other))}",
         of_prompts=True,
-        quotes=quotes_text(quote_prompts(found)),
+        quotes=quote_prompts(found),
         hint=f"{prompt_difference_hint(found)}; {DECLARE_PROMPTS}",
     )
 
