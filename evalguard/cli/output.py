@@ -160,7 +160,8 @@ def neutral_streams(environment: Mapping[str, str]) -> Iterator[None]:
     """In a job of GitHub Actions, let nothing that is written be a workflow command."""
     with contextlib.ExitStack() as stack:
         if environment.get("GITHUB_ACTIONS"):
-            stack.enter_context(contextlib.redirect_stdout(JobStream(sys.stdout)))
+            if sys.stdout is not None:  # it was closed
+                stack.enter_context(contextlib.redirect_stdout(JobStream(sys.stdout)))
             stack.enter_context(contextlib.redirect_stderr(JobStream(sys.stderr)))
         yield
 
