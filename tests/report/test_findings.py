@@ -14,6 +14,7 @@ from example_reports import comparison, failed, report
 from evalguard.core.documents.broken_documents import AskedText, broken_document
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.findings import Finding, Quote, without_quotes
+from evalguard.errors import StoreError
 from evalguard.report.compare_terminal import render_terminal
 from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.contract.compare_reading import parse_report
@@ -100,3 +101,34 @@ def test_a_finding_cannot_act_on_a_terminal() -> None:
     evil = Finding(kind="sides_differ", text="a\x1b[31mb\nc", task="t")
     screen = render_terminal(report(comparison(), findings=(evil,)), width=80, color=False)
     assert "\x1b" not in screen
+
+
+def without_key(document: dict[str, Any]) -> dict[str, Any]:
+    """A document as an earlier version wrote it: words stood in sentences."""
+    for part in ("findings", "comparisons"):
+        for one in document[part]:
+            del one["quotes"]
+    return document
+
+
+def test_what_an_earlier_version_said_with_words_of_documents_is_a_quote() -> None:
+    said = "prompts differ: only the candidate's have a system prompt ('You are zyzzyva')"
+    old = report(
+        failed(metric="exact_match", reason='all alike (texts: "zyzzyva")'),
+        failed(metric="perplexity", reason="3 scores are NaN"),
+        findings=(Finding(kind="prompts_differ", text=said), FOUND),
+    )
+    found = parse_report(without_key(compare_document(old)))
+    assert "zyzzyva" in found.findings[0].line
+    assert "zyzzyva" in found.comparisons[0].quoted_reason
+    assert (found.findings[1], found.comparisons[1].reason) == (FOUND, "3 scores are NaN")
+    bare = without_quotes(found)
+    assert "zyzzyva" not in json.dumps(compare_document(bare))
+    assert bare.findings[0].text == "prompts differ, as declared"
+
+
+@pytest.mark.parametrize("damaged", [None, 3, [3], [{"kind": ["x"]}], {"a": 1}])
+def test_a_damaged_list_of_findings_is_refused(told: CompareReport, damaged: Any) -> None:
+    document = {**compare_document(told), "findings": damaged}
+    with pytest.raises(StoreError, match="damaged"):
+        parse_report(document)

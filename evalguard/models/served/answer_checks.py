@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from evalguard.core.reports.findings import Quote
 from evalguard.core.scorer import Request
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.served.prompt_logprobs import (
@@ -198,7 +199,8 @@ def check_prompts(
         if ids is not None and getattr(lm, "echoes_prompts", False) and not echoes(lm, answer, ids):
             raise EvaluationError(
                 "the server answered another prompt than it was sent: what it echoes is not its "
-                f"text ({' '.join(answer.text.split())[:60]!r})",
+                "text",
+                quotes=(Quote(what="prompt", text=" ".join(answer.text.split())[:60]),),
                 hint="answers may be exchanged between requests: try --batch_size 1 and "
                 "num_concurrent 1, or another version of the server",
             )

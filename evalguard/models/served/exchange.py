@@ -176,4 +176,4 @@ def explain_exchange(error: BaseException, *, seconds: float) -> EvaluationError
     else:
         text = format_error(error)
         hint = UNREACHABLE_HINT if is_unreachable(error) else ""
-    return EvaluationError(text, hint=hint)
+    return EvaluationError(text, hint=hint, quotes=getattr(error, "quotes", ()))

@@ -22,6 +22,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.findings import quote_message
 from evalguard.core.scorer import LENGTH_NAMES, Ending
 from evalguard.core.shown_tokens import ID_LABEL
 from evalguard.errors import EvaluationError
@@ -407,7 +408,9 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         if not answer.ok:
             said = redacted_text(" ".join(answer.text.split())[:300])
             raise EvaluationError(
-                f"{self._shown_url}{path} answered {answer.status}: {said}", hint=_URL_HINT
+                f"{self._shown_url}{path} answered {answer.status}",
+                hint=_URL_HINT,
+                quotes=quote_message(said),
             )
         try:
             found = json.loads(answer.text)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.chat_requests import read_chat_request
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.findings import Finding, Quote, quote_message
 from evalguard.core.scorer import LENGTH_NAMES, Request
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.models.served.answer_checks import (
@@ -78,8 +78,10 @@ _NOT_KNOWN = (400, 404, 422, 500, 501)
 class RefusedRequestError(EvaluationError):
     """A server refuses a request, with ``status``."""
 
-    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(
+        self, message: str, *, status: int, hint: str = "", quotes: tuple[Quote, ...] = ()
+    ) -> None:
+        super().__init__(message, hint=hint, quotes=quotes)
         self.status = status
 
 
@@ -364,6 +366,7 @@ def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
         raise EvaluationError(
             f"{_shown(lm.base_url)}: the server refuses to show log-probabilities of what it "
             f"writes, and answers without: {error}",
+            quotes=error.quotes,
             hint=f"leave model_args.{TOP_ARGUMENT} out, and limits on where answers first differ, "
             "or compare another server",
         ) from error
@@ -382,6 +385,7 @@ def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
             raise EvaluationError(
                 f"{_shown(lm.base_url)}: the server refuses requests with {what}, and answers "
                 f"without: {error}",
+                quotes=error.quotes,
                 hint=hint or f"leave {what} out of the requests, or compare another server",
             ) from error
 
@@ -593,14 +597,16 @@ def _read_json(lm: Any, response: HttpAnswer) -> Any:
     text = _shown(response.text)
     if status in (401, 403):
         raise EvaluationError(
-            f"the server refuses the request (HTTP {status}): {text}",
+            f"the server refuses the request (HTTP {status})",
+            quotes=quote_message(text),
             hint="set OPENAI_API_KEY in the environment, or header: in model_args",
         )
     if status != 200:
         busy = f", asked {lm.max_retries} times" if status in _BUSY else ""
         raise RefusedRequestError(
-            f"the server answers with HTTP {status}{busy}: {text}",
+            f"the server answers with HTTP {status}{busy}",
             status=status,
+            quotes=quote_message(text),
             hint="try fewer requests at a time (num_concurrent), or max_retries"
             if status == 429
             else f"look at the server's log; {_URL_HINT}",
@@ -610,11 +616,13 @@ def _read_json(lm: Any, response: HttpAnswer) -> Any:
     except RecursionError as error:
         raise explain_exchange(error, seconds=lm.timeout) from None
     except BrokenStreamError as error:
-        raise EvaluationError(str(error), hint="look at the server's log") from None
+        raise EvaluationError(
+            str(error), hint="look at the server's log", quotes=error.quotes
+        ) from None
     except ValueError:
         kind = response.headers.get("Content-Type", "no content type")
         raise EvaluationError(
-            f"the server's answer is not JSON ({kind}): {text}", hint=_URL_HINT
+            f"the server's answer is not JSON ({kind})", hint=_URL_HINT, quotes=quote_message(text)
         ) from None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.findings import Quote, quote_message
 from evalguard.core.shown_tokens import ID_LABEL, TopLogprobs
 from evalguard.errors import EvaluationError
 
@@ -137,9 +138,9 @@ def read_choices(answer: Any) -> list[dict[str, Any]]:
     """
     found: Any = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(found, list) or not found or not all(isinstance(c, dict) for c in found):
-        said = _error_text(answer)
         raise EvaluationError(
-            f"the server's answer has no choices{said}",
+            "the server's answer has no choices",
+            quotes=_error_quotes(answer),
             hint="base_url must lead to the server's completions, e.g. "
             "http://127.0.0.1:8000/v1/completions",
         )
@@ -153,11 +154,10 @@ def read_choices(answer: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _error_text(answer: Any) -> str:
+def _error_quotes(answer: Any) -> tuple[Quote, ...]:
     error = answer.get("error") if isinstance(answer, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
-    text = redacted_text(" ".join(str(message).split())[:200]) if message else ""
-    return f": {text}" if text else ""
+    return quote_message(redacted_text(" ".join(str(message).split())[:200]) if message else "")
 
 
 def choice_index(choice: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.redaction import REDACTED, redacted_text
+from evalguard.core.reports.findings import quote_message
 from evalguard.core.scorer import AnswerJournal, Request, Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError
@@ -144,7 +145,9 @@ class RequestQueue:
                 if one.response is None:
                     error = one.error
                     assert error is not None
-                    raise EvaluationError(str(error), hint=error.hint) from error
+                    raise EvaluationError(
+                        str(error), hint=error.hint, quotes=error.quotes
+                    ) from error
                 found.append(one.response)
         return found
 
@@ -337,11 +340,13 @@ _BUSY_HINT = "fewer at a time (model_args.num_concurrent), or later: what was an
 
 
 class _RefusedError(Exception):
-    """A server's answer with an error status."""
+    """A server's answer with an error status; ``said`` is the beginning of its text."""
 
-    def __init__(self, status: int, text: str, retry_after: float | None) -> None:
-        super().__init__(text)
+    def __init__(self, status: int, reason: str, said: str, retry_after: float | None) -> None:
+        super().__init__(f"{status} {reason}: {said}")
         self.status = status
+        self.reason = reason
+        self.said = said
         self.retry_after = retry_after
 
 
@@ -366,9 +371,7 @@ class _Exchange:
                 text = " ".join((await read_text(response)).split())[:400]
                 after = response.headers.get("Retry-After", "")
                 seconds = float(after) if after.isdecimal() else None
-                raise _RefusedError(
-                    response.status, f"{response.status} {response.reason}: {text}", seconds
-                )
+                raise _RefusedError(response.status, str(response.reason), text, seconds)
             self._response = response
             yield self
 
@@ -557,7 +560,7 @@ class _Sender:
         """What went wrong, with server, task and document, and what to do."""
         where = ": ".join(part for part in (self._url, place) if part)
         if isinstance(error, EvalguardError):
-            return EvaluationError(f"{where}: {error}", hint=error.hint)
+            return EvaluationError(f"{where}: {error}", hint=error.hint, quotes=error.quotes)
         if isinstance(error, _RefusedError):
             hint = _STATUS_HINTS.get(error.status, "")
             if error.status < 400:
@@ -567,10 +570,13 @@ class _Sender:
             elif is_unreachable(error):
                 hint = UNREACHABLE_HINT
             return EvaluationError(
-                f"{where}: the server refuses: {self._without_key(str(error))}", hint=hint
+                f"{where}: the server refuses: {error.status} {error.reason}",
+                hint=hint,
+                quotes=quote_message(self._without_key(error.said)),  # it may repeat the prompt
             )
         told = explain_exchange(error, seconds=self._lm.timeout)
-        return EvaluationError(f"{where}: {self._without_key(str(told))}", hint=told.hint)
+        text = self._without_key(str(told))
+        return EvaluationError(f"{where}: {text}", hint=told.hint, quotes=told.quotes)
 
     def _without_key(self, text: str) -> str:
         """A server may repeat the key that it was sent."""

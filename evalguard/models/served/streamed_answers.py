@@ -10,12 +10,21 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from evalguard.core.reports.findings import Quote, quote_message
+
 # Of a piece, what is said once; everything else that is a text goes behind what is there.
 _ONCE = frozenset({"role", "id", "type", "index", "name"})
 
 
 class BrokenStreamError(ValueError):
-    """A stream that ends before its answers do, or that is none; asking again may help."""
+    """A stream that ends before its answers do, or that is none; asking again may help.
+
+    ``quotes``: what the server says of it.
+    """
+
+    def __init__(self, message: str, *, quotes: tuple[Quote, ...] = ()) -> None:
+        super().__init__(message)
+        self.quotes = quotes
 
 
 def read_answer(text: str) -> Any:
@@ -51,7 +60,9 @@ def join_stream(text: str) -> dict[str, Any]:
         piece = json.loads(data)
         if not isinstance(piece, dict) or piece.get("error"):
             told = piece.get("error") if isinstance(piece, dict) else piece
-            raise BrokenStreamError(f"the server ends its stream with an error: {str(told)[:200]}")
+            raise BrokenStreamError(
+                "the server ends its stream with an error", quotes=quote_message(str(told)[:200])
+            )
         for choice in piece.pop("choices", None) or ():
             _add_choice(choices, choice)
         whole |= {key: value for key, value in piece.items() if value is not None}

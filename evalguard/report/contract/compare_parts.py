@@ -9,6 +9,7 @@ from typing import Any, get_args
 from evalguard.core.gate import GateResult, gated_state
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.scores import PERPLEXITIES
 from evalguard.report.contract.record_reading import (
     damaged_error,
     read_entries,
@@ -16,6 +17,60 @@ from evalguard.report.contract.record_reading import (
     read_list,
     read_record,
 )
+
+# Kinds of findings whose sentences held words of documents, and what is said of them instead.
+_QUOTING = {
+    "broken_documents": "a broken document",
+    "prompts_differ": "prompts differ, as declared",
+    "says_nothing": "the candidate's answers say nothing about it",
+}
+_UNQUOTED_REASON = "an earlier version's reason, which may hold words of documents, is quoted"
+
+
+def quote_old_words(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Before there were quotes, sentences held words of documents: such a one is a quote."""
+    found = {**fields}
+    findings = [read_entries(one, "findings") for one in read_list(found.get("findings", []), "")]
+    found["findings"] = [
+        _quoted(one, "text", f"{_QUOTING[one['kind']]}{_numbered(one)}")
+        if str(one.get("kind")) in _QUOTING
+        else one
+        for one in findings
+    ]
+    kinds = {
+        str(one.get("task")): one.get("output_type", "")
+        for one in read_list(found.get("tasks", []), "")
+        if isinstance(one, Mapping)
+    }
+    reasons: dict[str, str] = {}
+    comparisons = [read_entries(one, "") for one in read_list(found.get("comparisons", []), "")]
+    for number, one in enumerate(comparisons):
+        asked = kinds.get(str(one.get("task"))) or "generate_until"  # which is not known of the first
+        generated = asked == "generate_until" and one.get("metric") not in PERPLEXITIES
+        if generated and one.get("outcome") == "failed" and "quotes" not in one:
+            reasons[str(one.get("reason", ""))] = _UNQUOTED_REASON
+            comparisons[number] = _quoted(one, "reason", _UNQUOTED_REASON)
+    found["comparisons"] = comparisons
+    gate = found.get("gate")
+    if reasons and isinstance(gate, Mapping) and isinstance(gate.get("reason"), str):
+        said = gate["reason"]
+        for old, new in reasons.items():
+            said = said.replace(old, new) if old else said
+        found["gate"] = {**gate, "reason": said}
+    return found
+
+
+def _quoted(fields: Mapping[str, Any], name: str, instead: str) -> dict[str, Any]:
+    if "quotes" in fields:
+        return {**fields}
+    quote = {"what": "message", "text": fields.get(name, ""), "doc_id": None, "side": ""}
+    return {**fields, name: instead, "quotes": [quote]}
+
+
+def _numbered(finding: Mapping[str, Any]) -> str:
+    values = finding.get("values")
+    number = values.get("doc_id") if isinstance(values, Mapping) else None
+    return "" if number is None else f" ({number})"
 
 
 def side_fields(value: Any, where: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from evalguard.report.contract.compare_document import (
 from evalguard.report.contract.compare_parts import (
     bisect_fields,
     gate_fields,
+    quote_old_words,
     read_gated,
     restore_states,
     side_fields,
@@ -73,7 +74,7 @@ def parse_report(document: Mapping[str, Any]) -> CompareReport:
 def _read_document(document: Mapping[str, Any]) -> CompareReport:
     if "comparisons" not in document:
         raise damaged_error("comparisons", "is missing")
-    fields = _restore(document)
+    fields = quote_old_words(_restore(document))
     gated = read_gated(fields.get("gate"))
     report: CompareReport = read_record(
         CompareReport,
