@@ -47,6 +47,7 @@ class EvalguardError(Exception):
     ) -> None:
         super().__init__(message)
         self.hint, self.setting, self.target, self.quotes = hint, setting, target, quotes
+        self.__notes__ = [quote.text for quote in quotes]  # a traceback shows them
 
 
 class UsageError(EvalguardError):
@@ -98,7 +99,7 @@ class FallbackError(EvaluationError):
 class WorkerError(EvaluationError):
     """A worker process died, hung or spoke garbage. ``log`` is the path of its captured output.
 
-    ``what`` is the message without the end of that log; "" where it has none.
+    ``quotes`` has the end of that log, which may hold words of documents.
     ``cause`` tells these apart: "killed" (what the system does where memory runs out), "late" (no
     answer or no sign of life in time), "lost" (with its machine, or what held it there), "unplaced"
     (no machine of a cluster has room for it), "" for any other.
@@ -111,11 +112,10 @@ class WorkerError(EvaluationError):
         log: str = "",
         cause: WorkerEnd = "",
         hint: str = "",
-        what: str = "",
+        quotes: tuple[Quote, ...] = (),
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, quotes=quotes)
         self.log = log
-        self.what = what
         self.cause: WorkerEnd = cause
 
 

@@ -67,7 +67,7 @@ def report_error(error: BaseException, style: FailureStyle, *, code: int | None 
         if style.debug:
             click.echo(_clean(redacted_traceback(error)), err=True, color=False)
         label = "stopped" if isinstance(known, Interrupted) else "error"
-        _print_labelled(label, "red", f"{known}{quotes_text(known.quotes)}")
+        _print_labelled(label, "red", _with_quotes(known))
         if known.hint:
             _print_labelled("hint", "cyan", known.hint)
     if style.as_json:
@@ -123,6 +123,13 @@ def _usage_error(error: click.ClickException) -> UsageError:
             "--log_samples, and give their folders to --base and --cand",
         )
     return UsageError(error.format_message().rstrip("."), hint=f"{command} --help")
+
+
+def _with_quotes(error: EvalguardError) -> str:
+    """What happened; the end of a log in lines of its own."""
+    if any("\n" in one.text for one in error.quotes):
+        return "\n".join([f"{error}:", *(one.text for one in error.quotes)])
+    return f"{error}{quotes_text(error.quotes)}"
 
 
 def _print_labelled(label: str, color: str, text: str) -> None:

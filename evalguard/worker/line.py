@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import evalguard
 from evalguard.core.plain import PlainError
+from evalguard.core.reports.findings import quote_message
 from evalguard.errors import WorkerError
 from evalguard.worker.channel import Channel, PipeClosed
 from evalguard.worker.failures import to_exception
@@ -226,14 +227,14 @@ class WorkerConnection:
         doing = f"{doing}, in {place}" if place else doing
         log = str(self._process.log)
         silent = "has all that it was doing" if place else "is empty"
-        ending = f"the end of its log ({log}):\n{tail}" if tail else f"its log ({log}) {silent}"
+        ending = f"its log is {log}" if tail else f"its log ({log}) {silent}"
         hint, killed = error.hint, gone and "SIGKILL" in fate
         if killed:
             hint = "if memory ran out, try a smaller --batch_size"
         what = f"the worker of model '{self.name}' {what} while {doing}"
         return WorkerError(
             f"{what}; {ending}",
-            what=what if tail else "",
+            quotes=quote_message(tail),
             log=log,
             cause="killed" if killed else error.cause,
             hint=hint,

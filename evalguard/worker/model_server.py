@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
+from evalguard.core.reports.findings import quote_message
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
 from evalguard.worker.process import WorkerProcess, worker_command
@@ -133,9 +134,9 @@ class ModelServer:
 
     def failure(self, what: str) -> EvaluationError:
         """The error that says what a server did, with the last lines that it wrote."""
-        lines = "".join(f"\n  {line}" for line in self._process.log_tail().splitlines())
         return EvaluationError(
-            f"the server of '{self._wanted.name}' {what}" + (f":{lines}" if lines else ""),
+            f"the server of '{self._wanted.name}' {what}",
+            quotes=quote_message(self._process.log_tail()),
             hint=f"the whole log: {self._log}",
         )
 

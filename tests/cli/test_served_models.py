@@ -226,7 +226,8 @@ def test_after_an_error_only_the_rest_is_asked(servers, words, run) -> None:
     servers[1].hook = fail_after(100)
     failed = run(words(servers))
     assert failed.code == 3
-    assert "400 Bad Request: it is over" in failed.document["error"]["message"]
+    assert failed.document["error"]["message"].endswith("400 Bad Request")
+    assert '400 Bad Request (message: "it is over")' in failed.err
     servers[1].hook = None
     again = run(words(servers))
     assert again.code == 0, again.err

@@ -245,7 +245,7 @@ def test_a_request_that_is_refused_is_named_at_its_block_and_the_others_stand(se
     scorer.ask_ahead([first, second])
     assert len(scorer.score(first)) == 4
     with pytest.raises(
-        EvaluationError, match=r"task 't', document 1: .*400 Bad Request: max_tokens is too large"
+        EvaluationError, match=r"task 't', document 1: .*400 Bad Request\nmax_tokens is too large"
     ):
         scorer.score(second)
     assert len(server.asked) == 5

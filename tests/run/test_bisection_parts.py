@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from probe_works import block, source, work
 
 from evalguard.bisect.oracle import Untestable
+from evalguard.core.reports.findings import quote_message
 from evalguard.core.scorer import ModelDescription, Response, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.errors import (
@@ -59,11 +60,11 @@ def test_what_goes_wrong_has_a_type(error: EvalguardError, loaded: bool, kind: s
     assert str(error).startswith(refusal.reason)
 
 
-def test_a_reason_is_one_line_that_says_where_the_log_is() -> None:
-    what = "the worker exited with code 1 while loading"
-    said = f"{what}; the end of its log (w.log):\nTraceback"
-    refusal = refusal_of(WorkerError(said, log="w.log", what=what), loaded=False)
-    assert refusal.reason == "the worker exited with code 1 while loading; its log is w.log"
+def test_a_reason_is_one_line_and_what_the_log_ends_with_says_of_which_kind_it_is() -> None:
+    said = "the worker exited with code 1 while loading; its log is w.log"
+    last = quote_message("Traceback\nstd::bad_alloc")
+    refusal = refusal_of(WorkerError(f"{said}\nmore", log="w.log", quotes=last), loaded=False)
+    assert (refusal.reason, refusal.kind) == (said, "out_of_memory")
 
 
 @pytest.mark.parametrize(

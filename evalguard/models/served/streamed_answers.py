@@ -25,6 +25,7 @@ class BrokenStreamError(ValueError):
     def __init__(self, message: str, *, quotes: tuple[Quote, ...] = ()) -> None:
         super().__init__(message)
         self.quotes = quotes
+        self.__notes__ = [quote.text for quote in quotes]
 
 
 def read_answer(text: str) -> Any:

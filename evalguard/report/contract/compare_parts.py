@@ -45,7 +45,9 @@ def quote_old_words(fields: Mapping[str, Any]) -> dict[str, Any]:
     reasons: dict[str, str] = {}
     comparisons = [read_entries(one, "") for one in read_list(found.get("comparisons", []), "")]
     for number, one in enumerate(comparisons):
-        asked = kinds.get(str(one.get("task"))) or "generate_until"  # which is not known of the first
+        asked = (
+            kinds.get(str(one.get("task"))) or "generate_until"
+        )  # which is not known of the first
         generated = asked == "generate_until" and one.get("metric") not in PERPLEXITIES
         if generated and one.get("outcome") == "failed" and "quotes" not in one:
             reasons[str(one.get("reason", ""))] = _UNQUOTED_REASON

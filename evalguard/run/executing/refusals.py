@@ -30,9 +30,7 @@ def refusal_of(error: EvalguardError, *, loaded: bool) -> Untestable:
 
 
 def _refusal_reason(error: EvalguardError) -> str:
-    """The first line; of a worker's log, whose end comes behind it, the place."""
-    if isinstance(error, WorkerError) and error.what:
-        return f"{error.what.splitlines()[0]}; its log is {error.log}"
+    """The first line."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
@@ -47,7 +45,8 @@ def ran_out_of_memory(error: EvalguardError) -> bool:
 
 
 def _mentions(error: EvalguardError, words: tuple[str, ...]) -> bool:
-    text = f"{error} {error.hint}".lower()
+    said = " ".join(one.text for one in error.quotes)  # a worker's last words
+    text = f"{error} {said} {error.hint}".lower()
     return any(one in text for one in words)
 
 
