@@ -81,14 +81,16 @@ def test_a_system_prompt_that_one_template_adds_is_refused_in_words(asked: Run) 
     assert ran.code == 3
     told = " ".join(ran.err.split())
     assert "prompts of base and candidate differ in 8 of 8 requests (first: fogs, doc_id 0)" in told
-    assert "only the candidate's have a system prompt ('You are kind.')" in told
+    assert "only the candidate's have a system prompt (prompt of the candidate" in told
+    assert '"You are kind."' in told
     assert "--system_instruction TEXT gives both one system prompt" in told
     assert "--allow-differing prompt" in told
 
 
 def test_a_missing_generation_prompt_is_refused_in_words(asked: Run) -> None:
     told = " ".join(asked("unopened").err.split())
-    assert r"end without a generation prompt ('<|im_start|>assistant\n')" in told
+    assert "end without a generation prompt (prompt of the base: " in told
+    assert r'"<|im_start|>assistant\n"' in told
     assert "give both one chat template" in told
 
 
