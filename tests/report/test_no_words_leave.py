@@ -214,7 +214,9 @@ Change = Callable[[WrittenRun, WrittenRun], None]
 
 
 def with_canaries(value: Any) -> Any:
-    """A value of a row with a canary at the beginning of every text."""
+    """A value of a row with a canary at the beginning of every text, behind its BOS."""
+    if isinstance(value, str) and value.startswith("<s>"):
+        return f"<s>{with_canaries(value[3:])}"
     if isinstance(value, str):
         words = any(map(str.isalpha, value)) and value not in ("True", "False", "[invalid]")
         return f"{CANARY} {value}" if words else value
@@ -272,6 +274,31 @@ def rewrite(write: Callable[[int], str], *, sides: str = "both") -> Change:
     return change
 
 
+def go_on(base: WrittenRun, candidate: WrittenRun) -> None:
+    task = candidate.tasks["numbers"]
+    write_texts(
+        task,
+        [
+            f"{text}\n\nAnd so it goes on, and does not end where it should"
+            for text in texts_of(task)
+        ],
+    )
+
+
+def prompt_before(begin: str, **facts: Any) -> Change:
+    """Let prompts begin otherwise, and runs say more of how they were made."""
+
+    def change(base: WrittenRun, candidate: WrittenRun) -> None:
+        for run in (base, candidate):
+            run.tasks = {"numbers": run.tasks["numbers"]}
+            run.config |= {"model": "local-completions", "model_args": {"add_bos_token": True}}
+            run.more |= facts
+            for row in run.tasks["numbers"].rows:
+                prompt(row, lambda text: f"{begin}{text}")
+
+    return change
+
+
 def end_in_stops(base: WrittenRun, candidate: WrittenRun) -> None:
     write_texts(
         candidate.tasks["numbers"], [f"{t}Q:" for t in texts_of(candidate.tasks["numbers"])]
@@ -304,7 +331,15 @@ PLANTED: dict[str, tuple[Change, dict[str, Any], int, set[FindingKind]]] = {
         rewrite(lambda i: f"It is {i}th", sides="candidate"), {}, 1, {"no_answer_found"},
     ),
     "no answer of both": (rewrite(lambda i: "It is so" + "!" * i), {}, 3, {"no_answer_found"}),
-    "loops": (rewrite(lambda i: f"and {i} again " * 60), {}, 3, set()),
+    "loops": (rewrite(lambda i: f"and {i} again " * 60), {}, 3, {"broken_answers"}),
+    "ends of texts": (go_on, {}, 0, {"answers_go_on"}),
+    "long prompts": (
+        prompt_before("How many are there? " * 9, max_length=20), {}, 0, {"prompts_cut"},
+    ),
+    "two BOS": (
+        prompt_before("<s>", tokenizer_bos_token=["<s>", "1"], lm_eval_version="0.4.13"), {}, 0,
+        {"bos_twice"},
+    ),
     "stops": (end_in_stops, {}, 0, {"stops_left_in"}),
     "at zero": (fail_at_zero, {}, 3, set()),
     "other documents": (exchange_documents, {}, 3, set()),
@@ -318,7 +353,8 @@ WITHOUT_TEXTS: frozenset[FindingKind] = frozenset(
         "padding_changes", "task_shows_little", "distributions_unknown", "distributions_moved",
         "server_varies", "dependent_documents", "rests_on_documents", "scores_unrelated",
         "far_better", "waiver", "made_differently", "scores_depend", "weights_unused",
-        "batch_size_effect", "rounded_base", "not_stored",
+        "batch_size_effect", "rounded_base", "not_stored", "setting_unread", "one_revision",
+        "run_chosen",
     }
 )  # fmt: skip
 
