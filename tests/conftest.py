@@ -88,6 +88,13 @@ def path_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_run_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test is a part of a run that another one began."""
+    monkeypatch.setenv("EVALGUARD_THIS_RUN", "")
+    monkeypatch.delenv("EVALGUARD_THIS_RUN")
+
+
+@pytest.fixture(autouse=True)
 def no_code_of_others_as_before() -> Iterator[None]:
     """A process that has loaded code of a checkpoint or a hook scores no model itself any more."""
     loaded = len(sys.modules)

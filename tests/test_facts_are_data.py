@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import evalguard
-from evalguard.run.loading.loaded_files import PATCH_PREFIX
 
 ROOT = Path(evalguard.__file__).parent
 ROOMS = ("bisect", "config", "core", "report", "run", "stats")
@@ -36,7 +35,6 @@ ALLOWED = {
     ("core/tensors/rows.py", "zero points "): "a name of a fault",
     ("report/contract/non_finite.py", NULL_OF_0_1): "documents before non_finite",
     ("report/contract/field_descriptions.py", " No part of a report's equality."): "a docstring",
-    ("run/loading/edited_model.py", PATCH_PREFIX): "a key of the digests of code",
 }
 
 

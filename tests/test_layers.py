@@ -22,18 +22,25 @@ PACKAGE = Path(__file__).parent.parent / "evalguard"
 # belong to the room of their name.
 CORE = {"core", "stats", "bisect", "errors"}
 ADAPTERS = {"config", "conversion", "harness", "models", "worker", "store", "integrations"}
+# Of a run, and of what Python began with.
+TOKENS = {"run_token", "start_up"}
 BELOW: dict[str, set[str]] = {
     **dict.fromkeys(CORE, CORE),
-    **dict.fromkeys(ADAPTERS, CORE | {"gguf_table", "plugins", "regular_file"}),
+    **dict.fromkeys(ADAPTERS, CORE | {"gguf_table", "plugins", "regular_file"} | TOKENS),
     "recipes": {"errors"},
     "report": CORE,
-    "run": CORE | ADAPTERS | {"report", "garbage", "gguf_table", "plugins", "regular_file"},
-    "cli": CORE | {"run"},
+    "run": CORE
+    | ADAPTERS
+    | {"report", "garbage", "gguf_table", "plugins", "regular_file"}
+    | TOKENS,
+    "cli": CORE | {"run", "run_token"},
     "pytest_plugin": CORE | {"run"},
     "garbage": set(),
     "plugins": CORE,
     "gguf_table": {"core", "errors", "regular_file"},
     "regular_file": set(),
+    "run_token": CORE,
+    "start_up": CORE,
     "__main__": {"cli", "garbage", "errors"},
 }
 

@@ -23,11 +23,16 @@ from evalguard.errors import (
     StoreError,
     UsageError,
 )
+from evalguard.run_token import keeps_for_itself
 
 ERROR_SCHEMA = "evalguard.error/1"
 # git bisect run stops the whole bisection at 128 and above, which is what an interrupt asks for.
 _STOPS_GIT_BISECT = 128
 _LONGEST_LINE = 2000
+_GOES_ON = (
+    "scores so far are kept for this run: if nothing that the models' own code reads changes "
+    "meanwhile, the same command goes on from them with --unchanged-since {}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,9 @@ def report_error(error: BaseException, style: FailureStyle, *, code: int | None 
         _print_labelled(label, "red", _with_quotes(known))
         if known.hint:
             _print_labelled("hint", "cyan", known.hint)
+        token = keeps_for_itself()
+        if token and not isinstance(known, (UsageError, Interrupted)):
+            _print_labelled("hint", "cyan", _GOES_ON.format(token))
     if style.as_json:
         return _write_json(known, code)
     return code

@@ -21,6 +21,7 @@ from evalguard.cli.shared_options import (
     ONE_MODEL,
     SCORING,
     SHOWING,
+    UNCHANGED_SINCE,
     VARY,
 )
 
@@ -65,6 +66,7 @@ _FIRST_OF_FLOOR = (
     EXECUTION,
     DISTRIBUTIONS,
     NO_CACHE,
+    UNCHANGED_SINCE,
     MARGIN,
     CONFIDENCE,
     *SHOWING,

@@ -45,6 +45,7 @@ from evalguard.cli.trace import trace_command
 from evalguard.cli.track import track_command
 from evalguard.core.redaction import redacted_command
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
+from evalguard.run_token import run_scope
 
 # The commands as --help shows them.
 _COMMANDS = {
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if argv is None else argv)
     style = FailureStyle.of(words)
     prepare_streams()
-    with neutral_streams(os.environ), Interrupts() as interrupts:
+    with neutral_streams(os.environ), run_scope(), Interrupts() as interrupts:
         if style.debug:
             show_log()
         elif logging.lastResort is not None:

@@ -25,6 +25,7 @@ from evalguard.cli.value_types import BatchSize, FiniteRange, MarginValue, Pairs
 from evalguard.core.noise_floor import FACTORS
 from evalguard.core.reports.report_formats import FORMATS
 from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS
+from evalguard.run_token import go_on_with
 
 TRACKING = record_option(
     "--track",
@@ -186,6 +187,21 @@ SCORING = (
 NO_CACHE = cache_option(
     "--no-cache", is_flag=True, help="Score everything again, and store no scores."
 )
+
+
+def _go_on(_context: click.Context, _option: click.Parameter, token: str | None) -> None:
+    if token:
+        go_on_with(token)
+
+
+UNCHANGED_SINCE = cache_option(
+    "--unchanged-since",
+    metavar="RUN",
+    expose_value=False,
+    callback=_go_on,
+    help="Go on with a run that was stopped, as it was told: nothing that the models' own code "
+    "reads has changed since.",
+)
 EXECUTION = speed_option(
     "--execution",
     default="",
@@ -212,6 +228,7 @@ RUNNING = (
     DISTRIBUTIONS,
     REFERENCE_FILE,
     NO_CACHE,
+    UNCHANGED_SINCE,
 )
 MARGIN = gate_option(
     "--margin",

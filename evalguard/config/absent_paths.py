@@ -56,6 +56,10 @@ def absent_paths(
 def _named(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:
     """Where a model may name a path: place in the file, what it is of, and the value."""
     entry = model.entry
+    for number, path in enumerate(entry.inputs or ()):
+        # No id of the hub: a path, whether or not it begins like one.
+        local = path if is_written_as_path(path) else f"./{path}"
+        yield model.place("inputs", number), "inputs", local
     for name, value in entry.model_args.items():
         # What is built takes the place of pretrained.
         if name in PATH_ARGS and not (name == "pretrained" and entry.build is not None):

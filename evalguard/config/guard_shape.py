@@ -157,6 +157,12 @@ class ModelEntry(GuardEntry):
         description="Packages of a virtual environment in which the model runs, as pip takes them; "
         "evalguard makes and keeps it.",
     )
+    inputs: list[Text] | None = Field(
+        default=None,
+        description="Files and folders that code of others reads to build or run the model, [] for "
+        "none: hooks, trust_remote_code, a build. Where this is written, its scores and builds are "
+        "kept from run to run, until one of them or the code changes. Not inherited.",
+    )
     revision: Text | Literal[""] = Field(
         default="",
         description="Of a served model: your word for what the server has now. Its scores are kept "

@@ -14,6 +14,7 @@ from evalguard.config.inheritance import Inherited
 from evalguard.config.local_paths import (
     resolve_model,
     resolve_model_args,
+    resolve_path,
     resolve_value,
 )
 from evalguard.core.settings import (
@@ -77,6 +78,9 @@ def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant
         allow_pickle=entry.allow_pickle and code_allowed,
         allow_code=code_allowed,
         code_folder=str(folder),
+        inputs=None
+        if entry.inputs is None
+        else {name: str(resolve_path(name, folder)) for name in entry.inputs},
         revision=entry.revision,
     )
 

@@ -61,6 +61,8 @@ def _entry(variant: Variant) -> dict[str, Value]:
         own = variant.environment
         entry |= {"python": own.python} if own.python else {}
         entry |= {"requirements": [*own.requirements]} if own.requirements else {}
+    if variant.inputs is not None:
+        entry["inputs"] = list(variant.inputs)
     if variant.revision:
         entry["revision"] = variant.revision
     if variant.settings:

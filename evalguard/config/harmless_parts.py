@@ -122,6 +122,7 @@ NEEDS_TRUST: Mapping[str, str] = {
     "models.*.serve": "starts a server",
     "models.*.python": "runs another interpreter",
     "models.*.requirements": "installs packages",
+    "models.*.inputs": "vouch for what code reads",
     "models.*.trust_remote_code": "runs the model's own Python code",
     "models.*.allow_pickle": "loads pickled weights, which can run code",
     "run.cache_max_size": "removes what other runs have left in your cache",

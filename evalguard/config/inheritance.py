@@ -12,8 +12,8 @@ from evalguard.config.yaml_nodes import Loc
 from evalguard.errors import nearest
 
 # "For that model" is taken at its word: trusting one model's code says nothing about the model
-# that a descendant puts in its place.
-_NEVER_INHERITED = ("extends", "trust_remote_code", "allow_pickle", "revision")
+# that a descendant puts in its place, nor does what its code reads.
+_NEVER_INHERITED = ("extends", "trust_remote_code", "allow_pickle", "inputs", "revision")
 _BY_KEY = ("model_args", "settings")
 # Far above what anybody writes by hand; the time it takes to merge grows with the square.
 MAX_CHAIN = 50

@@ -153,7 +153,9 @@ def _model_uses(entry: ModelEntry, around: Surroundings) -> Iterator[tuple[str, 
     for name, field in ModelEntry.model_fields.items():
         path = f"models.*.{name}"
         value = getattr(entry, name) if name in entry.model_fields_set else None
-        if path in HARMLESS_KEYS or path in CHECKED_KEYS or _says_nothing(value, field):
+        # A list that is written says something, even if it is empty.
+        silent = value is None if name == "inputs" else _says_nothing(value, field)
+        if path in HARMLESS_KEYS or path in CHECKED_KEYS or silent:
             continue
         yield _model_danger(name, value), (name,)
     if why := model_type_danger(entry.model):

@@ -11,20 +11,24 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import evalguard
-from evalguard.conversion import watched_command
 from evalguard.conversion.build_digests import write_build_digest
-from evalguard.conversion.builds_in_use import clear_unused, mark_used, this_run
+from evalguard.conversion.builds_in_use import clear_unused, mark_used
+from evalguard.conversion.code import code_places
+from evalguard.conversion.declared_inputs import digest_code_at, digest_inputs
 from evalguard.conversion.digests import digest_path
-from evalguard.conversion.observed_reads import MOST_KEPT, ObservedReads, package_versions
+from evalguard.conversion.installed_packages import digest_environment
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
 from evalguard.core.redaction import redacted_command
 from evalguard.core.settings import BuildRecipe, Value, Variant, digest_of
 from evalguard.errors import BuildError, UsageError, nearest
+from evalguard.run_token import this_run
+from evalguard.start_up import list_start_up_files
 
 _LAST_LINES = 15
 # What evalguard adds to a build; a release that changes none of it builds nothing anew.
@@ -37,13 +41,21 @@ _CALL_PROCESS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A recipe with its inputs resolved; ``files``: those that it names, with their digests."""
+    """A recipe with its inputs resolved.
+
+    Attributes:
+        files: those that it names, with their digests.
+        read: digests of its code, and of what somebody has said that this reads.
+        declared: whether somebody has.
+    """
 
     recipe: BuildRecipe
     inputs: Mapping[str, Value]
     files: Mapping[str, str]
     python: str = sys.executable
     variables: Mapping[str, str | None] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict)
+    declared: bool = False
 
     @property
     def import_path(self) -> list[str]:
@@ -57,37 +69,16 @@ class _Job:
         changed = {**os.environ, **self.variables, "PYTHONDONTWRITEBYTECODE": "1"}
         return {name: value for name, value in changed.items() if value is not None}
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether it runs Python, so that what it reads is seen."""
-        return bool(self.recipe.call) or _python_words(self.recipe.command) is not None
-
-    def command(self, values: Mapping[str, Value], reads: Path, work: Path) -> list[str]:
-        """The command line, which writes down what it reads where that is watched."""
+    def command(self, values: Mapping[str, Value]) -> list[str]:
+        """The command line."""
         if self.recipe.call:
-            words: tuple[list[str], list[str]] | None = ([], ["-c", _CALL_PROCESS])
-        else:
-            words = _python_words(self.recipe.command)
-        if words is None:
-            return [fill_placeholders(item, values) for item in self.recipe.command]
-        own = json.dumps([str(work), *(path for path in self.files if os.path.exists(path))])
-        filled = [fill_placeholders(item, values) for item in words[1]]
-        program = self.python if self.recipe.call else self.recipe.command[0]
-        return [program, *words[0], watched_command.__file__, str(reads), own, *filled]
+            return [self.python, "-c", _CALL_PROCESS]
+        return [fill_placeholders(item, values) for item in self.recipe.command]
 
-    def reads(self, told: Mapping[str, object]) -> ObservedReads:
-        """What a watched run has told.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: that is none.
-        """
-        return ObservedReads.of(told, self.package_versions)
-
-    def package_versions(self, names: Sequence[str]) -> dict[str, str]:
-        """Versions of packages; another interpreter's are in its environment's name."""
-        return (
-            package_versions(names) if self.python == sys.executable else dict.fromkeys(names, "")
-        )
+    @property
+    def entry(self) -> str:
+        """The name of what it makes: this run's own, where nobody has said what it reads."""
+        return self.digest if self.declared else f"{self.digest}-{this_run()}"
 
     @property
     def digest(self) -> str:
@@ -99,6 +90,8 @@ class _Job:
                 "inputs": dict(self.inputs),
                 "files": dict(self.files),
                 "recipes": digest_path(RECIPES),
+                "variables": dict(self.variables),
+                "read": dict(self.read),
                 **({} if self.python == sys.executable else {"python": self.python}),
             }
         )
@@ -119,10 +112,9 @@ def build(
     name only when the output is complete; two processes that need one build wait for each other.
     Relative paths of existing files (the script, inputs) are resolved against ``recipe.folder``
     and their contents are part of the cache key, as are the recipe, its inputs and the text of
-    evalguard's own recipes. A Python command (``python FILE``, ``python -m``, ``python -c``) and a
-    ``call`` are watched: what they read besides is checked before the build is used again, and
-    where they do what nobody can check, every run builds anew. Of other commands
-    what they read is not known: name it in ``inputs`` (``describe_build`` says so). ``python`` as a
+    evalguard's own recipes. What else a recipe reads nobody can see: it is built anew by every run,
+    unless the variant's ``inputs`` say what that is, as those of evalguard's own recipes do. Then
+    these count, with its code by its folder, and all installed packages. ``python`` as a
     command's first word is this interpreter. A ``call`` recipe runs in a fresh interpreter as
     ``function(**inputs, output=path)``.
 
@@ -144,13 +136,13 @@ def build(
             "allowed to run",
             hint="name the guard file with --config and allow code, if you trust it",
         )
-    job = _job(variant, plan, python, variables)
+    job = _job(variant, plan, cache_dir, python, variables)
     builds = cache_dir.absolute() / "builds"
     builds.mkdir(parents=True, exist_ok=True)
+    entry = builds / job.entry
     with FileLock(f"{builds / job.digest}.lock"):
-        entry = _find_entry(job, builds)
-        if entry is None:
-            entry = _build_entry(job, builds, variant, timeout)
+        if not (entry / job.recipe.output).exists():
+            _build_entry(job, builds, variant, timeout)
         mark_used(entry)
     return entry / job.recipe.output
 
@@ -168,128 +160,112 @@ def find_build(
     Raises:
         BuildError: the variant has no recipe, or one that cannot run.
     """
-    job = _job(variant, plan, python, variables)
-    entry = _find_entry(job, cache_dir.absolute() / "builds")
-    return None if entry is None else entry / job.recipe.output
+    job = _job(variant, plan, cache_dir, python, variables)
+    made = cache_dir.absolute() / "builds" / job.entry / job.recipe.output
+    return made if made.exists() else None
 
 
 def _job(
     variant: Variant,
     plan: ConversionPlan,
+    cache_dir: Path,
     python: str,
     variables: Mapping[str, str | None] | None,
 ) -> _Job:
     if variant.build is None:
         raise BuildError(f"'{variant.name}' has no build recipe")
-    resolved = _resolve(variant.build, plan.build_inputs, python)
-    return replace(resolved, python=python, variables=dict(variables or {}))
+    job = replace(
+        _resolve(variant.build, plan.build_inputs, python),
+        python=python,
+        variables=dict(variables or {}),
+    )
+    own = job.recipe.call.startswith(_OWN)
+    commits = {f"hub {name}": _hub_commit(name) for name in _hub_names(plan.build_inputs)}
+    read = {} if own else digest_code_at(_code_of(job))
+    declared = variant.inputs is not None or (
+        own and "" not in commits.values() and not list_start_up_files()
+    )
+    # Nobody knows the packages of an interpreter that was named; those that evalguard made stay.
+    here = python == sys.executable
+    if not declared or not (here or Path(python).is_relative_to(cache_dir.absolute() / "envs")):
+        return replace(job, read=read)
+    read |= {**commits, **digest_inputs(variant), **(digest_environment() if here else {})}
+    return replace(job, read=read, declared=True)
 
 
-def describe_build(variant: Variant, plan: ConversionPlan, cache_dir: Path) -> tuple[str, ...]:
-    """What a person must know of how far a variant's build is kept; () where nothing."""
-    if variant.build is None:
-        return ()
-    job = _resolve(variant.build, plan.build_inputs)
-    if not job.is_watched:
-        return (
-            f"its build runs {job.recipe.command[0]}, which is no Python: a change of what it "
-            "reads is seen only where inputs: names that",
-        )
-    kept = _read_kept(job, cache_dir.absolute() / "builds")
-    reasons = kept[0][1].reasons if kept else ()
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return (f"every run builds it anew: {reasons[0]}{more}",) if reasons else ()
+def is_built_by_every_run(variant: Variant) -> bool:
+    """Whether a variant has a build of which nobody has said what it reads."""
+    recipe = variant.build
+    return recipe is not None and variant.inputs is None and not recipe.call.startswith(_OWN)
 
 
-def _find_entry(job: _Job, builds: Path) -> Path | None:
-    """A build that was made of what is there now; None: there is none."""
-    if not job.is_watched:
-        entry = builds / job.digest
-        return entry if (entry / job.recipe.output).exists() else None
-    for name, reads in _read_kept(job, builds):
-        entry = builds / name
-        ours = (
-            name.endswith(this_run())
-            if reads.reasons
-            else reads.holds(job.environment, job.package_versions)
-        )
-        if ours and (entry / job.recipe.output).exists():
-            return entry
-    return None
+_OWN = "evalguard.recipes."
 
 
-def _read_kept(job: _Job, builds: Path) -> list[tuple[str, ObservedReads]]:
-    """Builds of a recipe, each with what it was seen to read; the latest first."""
+def _code_of(job: _Job) -> list[Path]:
+    """Where a recipe's code lies."""
+    recipe = job.recipe
+    if recipe.call:
+        return code_places(recipe.call, recipe.folder)
+    words = recipe.command[1:]
+    modules = (later for word, later in pairwise(words) if word == "-m")
+    places = [place for module in modules for place in code_places(f"{module}:", recipe.folder)]
+    return [*places, *(Path(file).parent for file in job.files if file in words)]
+
+
+def _hub_names(value: Value | Mapping[str, Value]) -> Iterator[str]:
+    """Ids of the hub in inputs; a folder of that name comes first."""
+    if isinstance(value, str):
+        if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", value) and not os.path.exists(value):
+            yield value
+    elif isinstance(value, Mapping | list):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _hub_names(one)
+
+
+def _hub_commit(name: str) -> str:
+    """The commit of a hub model that is on this machine, "" for none."""
+    from huggingface_hub import try_to_load_from_cache
+
     try:
-        told = json.loads((builds / f"{job.digest}{_READS}").read_text(encoding="utf-8"))
-        return [(str(one["entry"]), job.reads(one["reads"])) for one in told]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
+        found = try_to_load_from_cache(name, "config.json")
+    except ValueError:
+        return ""
+    return Path(found).parent.name if isinstance(found, str) else ""
 
 
-_READS = ".reads.json"
-
-
-def _keep_reads(job: _Job, builds: Path, name: str, reads: ObservedReads) -> None:
-    kept = [one for one in _read_kept(job, builds) if one[0] != name]
-    told = [
-        {"entry": entry, "reads": of.plain} for entry, of in [(name, reads), *kept[: MOST_KEPT - 1]]
-    ]
-    written = builds / f".{job.digest}{_READS}"
-    written.write_text(json.dumps(told), encoding="utf-8")
-    written.replace(builds / f"{job.digest}{_READS}")
-
-
-def _build_entry(job: _Job, builds: Path, variant: Variant, timeout: float | None) -> Path:
+def _build_entry(job: _Job, builds: Path, variant: Variant, timeout: float | None) -> None:
     """Build, and give what was made its name."""
     for stale in builds.glob(f".{job.digest}-*"):  # of a build that was killed
         shutil.rmtree(stale, ignore_errors=True)
     log = builds / f"{job.digest}.log"
     work = Path(tempfile.mkdtemp(prefix=f".{job.digest}-", dir=builds))
-    told = builds / f".{job.digest}.reads"
     try:
         output = work / job.recipe.output
         output.parent.mkdir(parents=True, exist_ok=True)
-        told.unlink(missing_ok=True)
-        _run(job, work, output, told, log, variant, timeout)
+        _run(job, work, output, log, variant, timeout)
         if not output.exists():
             raise _failure(variant, f"made no '{job.recipe.output}'", log)
-        entry = builds / job.digest
-        reads = _told_reads(job, told) if job.is_watched else None
-        if reads is not None and reads.reasons:
+        if not job.declared:
             clear_unused(builds, job.digest)
-            entry = builds / (job.digest + this_run())
-        elif reads is not None:
-            entry = builds / digest_of([job.digest, reads.digest])
+        entry = builds / job.entry
         work.chmod(0o755)
         write_build_digest(work, entry)
         shutil.rmtree(entry, ignore_errors=True)  # nothing else would have found it
         os.rename(work, entry)
-        if reads is not None:
-            _keep_reads(job, builds, entry.name, reads)
-        return entry
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        told.unlink(missing_ok=True)
-
-
-def _told_reads(job: _Job, told: Path) -> ObservedReads:
-    try:
-        return job.reads(json.loads(told.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ObservedReads(reasons=("it ended in a way in which it cannot say what it read",))
 
 
 def _run(
     job: _Job,
     work: Path,
     output: Path,
-    told: Path,
     log: Path,
     variant: Variant,
     timeout: float | None,
 ) -> None:
-    command = job.command({**job.inputs, "output": str(output)}, told, work)
+    command = job.command({**job.inputs, "output": str(output)})
     given = ""
     if job.recipe.call:
         given = json.dumps(
@@ -413,26 +389,3 @@ def _local(item: str, folder: str, files: dict[str, str]) -> str:
         return item
     files[str(path)] = digest_path(path)
     return str(path)
-
-
-_INTERPRETER = re.compile(r"(.*/)?python(3(\.\d+)?)?")
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-
-
-def _python_words(command: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """A Python command's options, and what it runs with arguments; None: it is another one."""
-    if not command or not _INTERPRETER.fullmatch(command[0]):
-        return None
-    options: list[str] = []
-    rest = list(command[1:])
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        bundle = re.fullmatch(r"-([A-Za-z]*)([cm])(.*)", word)
-        if bundle and word not in _WITH_VALUE and not word.startswith(("-W", "-X", "--")):
-            more = [f"-{bundle[1]}"] if bundle[1] else []
-            value = [bundle[3]] if bundle[3] else []
-            return [*options, *more], [f"-{bundle[2]}", *value, *rest]
-        options.append(word)
-        if word in _WITH_VALUE and rest:
-            options.append(rest.pop(0))
-    return (options, rest) if rest and rest[0] != "-" else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import shutil
 from pathlib import Path
 
@@ -34,14 +33,9 @@ def mark_used(entry: Path) -> None:
         _held[entry] = descriptor
 
 
-def this_run() -> str:
-    """Eight hexadecimal digits of this run, the same in the worker processes that it starts."""
-    return os.environ.setdefault("EVALGUARD_THIS_RUN", secrets.token_hex(4))
-
-
 def clear_unused(builds: Path, digest: str) -> None:
     """Remove what runs that ended built of a recipe that every run builds."""
-    for entry in builds.glob(f"{digest}{'[0-9a-f]' * 8}"):
+    for entry in builds.glob(f"{digest}-{'[0-9a-f]' * 16}"):
         used = entry.with_name(f"{entry.name}.used")
         with contextlib.suppress(OSError), used.open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

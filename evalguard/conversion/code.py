@@ -1,21 +1,23 @@
 """A user's function, named in a guard file as ``pkg.mod:function`` or ``FILE.py:function``.
 
-It runs in a process of its own, so that what it imports is what lies there now; what it reads is
-watched (``observing.py``), and no text of it is looked at.
+It runs in a process of its own, so that what it imports is what lies there now.
 """
 
 from __future__ import annotations
 
+import csv
+import functools
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from evalguard.conversion.observing import is_library
 from evalguard.errors import SettingError, UsageError, nearest
 
 
@@ -59,8 +61,67 @@ def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., ob
 
 
 def is_installed(file: Path) -> bool:
-    """Whether a file is of Python's library or of an installed package, editable ones not."""
-    return is_library(str(file))
+    """Whether a file is of Python's library or of an installed package, editable ones not.
+
+    ``pip install --target``, layers of cloud functions and zipped environments put packages into
+    folders of any name; there a package is what the RECORD of its ``.dist-info`` lists.
+    """
+    path = str(file)
+    if path.startswith(_INSTALLED) or any(part in path for part in _SITE_PARTS):
+        return True
+    for place in filter(None, sys.path):
+        folder = os.path.join(os.path.abspath(place), "")
+        if path.startswith(folder):
+            top = path[len(folder) :].partition(os.sep)[0]
+            if top in _recorded_names(folder):
+                return True
+    return False
+
+
+_SITE_PARTS = ("/site-packages/", "/dist-packages/")
+_INSTALLED = tuple(
+    place + os.sep
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    for path in [sysconfig.get_path(name)]
+    for place in {path, os.path.realpath(path)}
+)
+
+
+@functools.lru_cache(maxsize=256)
+def _recorded_names(folder: str) -> frozenset[str]:
+    """Names in a folder that belong to packages which an installer put there."""
+    names: set[str] = set()
+    try:
+        inside = [name for name in os.listdir(folder) if name.endswith(".dist-info")]
+    except OSError:
+        return frozenset()
+    for name in inside:
+        try:
+            with open(os.path.join(folder, name, "RECORD"), encoding="utf-8", newline="") as file:
+                rows = [row[0] for row in csv.reader(file) if row]
+        except (OSError, ValueError, csv.Error):
+            continue
+        names.update(row.partition("/")[0] for row in rows if not os.path.isabs(row))
+    return frozenset(names - {"..", "", "__pycache__"})
+
+
+def code_places(where: str, folder: str) -> list[Path]:
+    """Folders and files that a function's code lies in, as ``load_function`` finds it."""
+    path = where.rpartition(":")[0]
+    if path.endswith(".py"):
+        return [Path(folder, path).resolve().parent]
+    top = path.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.submodule_search_locations:
+        return [Path(place) for place in spec.submodule_search_locations]
+    if spec is not None and spec.origin and Path(spec.origin).is_file():
+        file = Path(spec.origin)
+        return [file if is_installed(file) else file.parent]
+    package = Path(folder, top)
+    return [package if package.is_dir() else Path(folder)]
 
 
 def _from_name(module: str, folder: str, where: str) -> ModuleType:

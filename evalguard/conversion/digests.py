@@ -18,7 +18,7 @@ from evalguard.regular_file import read_regular_text
 _BIG = 2**20
 # A file that changes twice within one tick of a file system's clock keeps its times; the coarsest
 # clock in use has ticks of two seconds (FAT). Git takes the same care ("racy git").
-_SETTLED_NS = 2_000_000_000
+SETTLED_NS = 2_000_000_000
 
 
 class KnownDigests(Protocol):
@@ -92,6 +92,64 @@ def _files(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
             yield path
 
 
+_CODE_SUFFIXES = (
+    ".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".dll", ".dylib", ".egg", ".h", ".hpp", ".pth",
+    ".py", ".pyc", ".pyd", ".pyx", ".sh", ".so", ".whl", ".zip",
+)  # fmt: skip
+
+
+def digest_content(path: Path, *, code: bool = False) -> str:
+    """SHA-256 over all that is in a file or folder now, by relative path; nothing is remembered.
+
+    Unlike of a model's folder, hidden files count, and so does the name of every folder.
+
+    Args:
+        code: of a folder, only files of code count, and not those of environments and caches.
+
+    Raises:
+        FileNotFoundError: there is no such path.
+    """
+    if path.is_file():
+        return _digest_content(str(path))
+    if not path.is_dir():
+        raise FileNotFoundError(path)
+    whole = hashlib.sha256()
+    for inner, file in sorted(_contents(path, "", frozenset(), code)):
+        content = "" if file is None else _digest_content(file)
+        whole.update(f"{inner}\0{content}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def _contents(
+    folder: Path, above: str, parents: frozenset[str], code: bool
+) -> Iterator[tuple[str, str | None]]:
+    """Every file in a folder, by its path from there; None stands for a folder."""
+    here = os.path.realpath(folder)
+    if here in parents:  # a link back to where we are
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            inner = f"{above}{entry.name}"
+            if entry.is_dir():
+                if code and _is_no_code(entry):
+                    continue
+                if not code:
+                    yield f"{inner}/", None
+                yield from _contents(Path(entry.path), f"{inner}/", parents | {here}, code)
+            elif entry.is_file() and (not code or entry.name.endswith(_CODE_SUFFIXES)):
+                yield inner, entry.path
+
+
+def _is_no_code(folder: os.DirEntry[str]) -> bool:
+    named = folder.name.startswith(".") or folder.name in _NO_CODE
+    # An environment; a cache of evalguard's, in which models are built.
+    marks = ("pyvenv.cfg", "facts/v1")
+    return named or any(os.path.exists(os.path.join(folder.path, one)) for one in marks)
+
+
+_NO_CODE = ("__pycache__", "node_modules", "site-packages", "transformers_modules")
+
+
 class _FileState(NamedTuple):
     """What changes with a file's content; the time of the last change of state cannot be set."""
 
@@ -113,7 +171,7 @@ class _FileState(NamedTuple):
 def _digest_file(path: Path, known: KnownDigests | None) -> str:
     place = str(path.resolve())
     state = _FileState.of(place)
-    if max(state.modified_ns, state.changed_ns) >= time.time_ns() - _SETTLED_NS:
+    if max(state.modified_ns, state.changed_ns) >= time.time_ns() - SETTLED_NS:
         return _digest_content(place)
     if known is None or state.size < _BIG:
         return _digest_settled(place, state)

@@ -172,8 +172,6 @@ class ModelDescription:
     ``configuration`` is what it is configured with, by section: config, generation, tokenizer,
     code; {} where it does not show it.
     ``findings``: what was seen of the model while it was asked that every reader must know.
-    ``observed``: what code that came with it has read up to now (conversion/observed_reads.py); {}
-    where it brings none.
     """
 
     model_type: str
@@ -194,7 +192,6 @@ class ModelDescription:
     configuration: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
-    observed: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,10 +231,11 @@ class Variant:
     ``model`` is an lm-eval model type; ``model_args`` go to its constructor (relative local paths
     already resolved). ``assignment`` holds the current value of every setting by name.
     ``code_folder`` is the folder from which ``call:`` files are resolved ("" if the user named no
-    file). ``trust_remote_code`` and ``allow_pickle`` are off unless the user said so for this
-    model. ``environment``: where it runs, None: in evalguard's own environment; of a model with
-    ``serve`` where its server runs. ``revision``: by which the user vouches for what a server has,
-    "": nobody does.
+    file). ``inputs``: files and folders that code of others reads for it, as they are written ->
+    where they lie; None: nobody has said. ``trust_remote_code`` and ``allow_pickle`` are off unless
+    the user said so for this model. ``environment``: where it runs, None: in evalguard's own
+    environment; of a model with ``serve`` where its server runs. ``revision``: by which the user
+    vouches for what a server has, "": nobody does.
     """
 
     name: str
@@ -250,6 +251,7 @@ class Variant:
     allow_pickle: bool = False
     allow_code: bool = False
     code_folder: str = ""
+    inputs: Mapping[str, str] | None = None
     revision: str = ""
 
     def assigned(self, changes: Assignment) -> Variant:
@@ -300,6 +302,7 @@ class Variant:
             **({} if own is None else {"environment": [own.python, *own.requirements]}),
             **({} if serve is None else {"serve": serve.declared}),
             **({"revision": self.revision} if self.revision else {}),
+            **({} if self.inputs is None else {"inputs": list(self.inputs)}),
         }
 
 

@@ -18,8 +18,8 @@ from evalguard.core.redaction import is_secret, redact_value
 from evalguard.core.settings import digest_of
 from evalguard.models.batching import read_batching
 from evalguard.models.scoring_code import scoring_code
-from evalguard.models.start_up import start_up_code
 from evalguard.models.tokenizers import tokenizer_digest
+from evalguard.start_up import start_up_code
 
 if TYPE_CHECKING:
     from evalguard.core.scorer import ScoringPolicy

@@ -27,7 +27,7 @@ SCORING = (
     "core/scored_positions.py", "core/scorer.py", "core/scores.py", "core/secret_shapes.py",
     "core/settings.py", "core/shown_tokens.py", "core/task_group.py", "core/thinking.py",
     "core/token_windows.py", "core/top_tokens.py", "errors.py", "harness", "models",
-    "run/__init__.py", "run/loading", "run/worker.py", "worker",
+    "run/__init__.py", "run/loading", "run/worker.py", "run_token.py", "start_up.py", "worker",
 )  # fmt: skip
 
 # What these files import, or what lies in their folders, and why it makes no score.

@@ -14,6 +14,7 @@ from evalguard.store.pruning import PruneRules, prune
 CACHE_SIZE_VARIABLE = "EVALGUARD_CACHE_MAX_SIZE"
 # When a block was used is known to the hour.
 _JUST_USED = 3600.0
+_GONE_ON_WITHIN = 3 * 86400.0
 _RECENTLY_USED = "what was used in the last hour, or by this run, stays"
 
 
@@ -32,6 +33,12 @@ def cache_size_limit(
     except ValueError as error:
         where = CACHE_SIZE_VARIABLE if limit is of_environment else "the cache's size limit"
         raise UsageError(f"{where}: {error}", hint="e.g. 20GB") from error
+
+
+def forget_old_runs(cache_dir: Path) -> None:
+    """Remove blocks that runs kept for themselves and that nobody has gone on with for days."""
+    rules = PruneRules(older_than=_GONE_ON_WITHIN, of_runs=True)
+    prune(cache_dir, rules, now=time.time())
 
 
 def limit_cache(

@@ -54,10 +54,12 @@ from evalguard.run.sources import (
 )
 from evalguard.run.stored_base import is_parquet, is_stored_base, read_baseline
 from evalguard.run.typed_options import typed_comparison
+from evalguard.run_token import run_scope
 from evalguard.store.run_folder import check_writable
 from evalguard.worker.server_pool import keep_servers
 
 
+@run_scope()
 def compare(
     base: str | Path, candidate: str | Path, options: CompareOptions | None = None, **given: Any
 ) -> CompareResult:

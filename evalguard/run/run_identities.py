@@ -12,6 +12,7 @@ from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
 from evalguard.harness.task_data import HUB_ID
 from evalguard.models.model_folders import hub_commit
 from evalguard.run.sources import FileSource, LogitsSource, ModelSource, RunSource
+from evalguard.run_token import without_run
 
 
 def identify_model(source: ModelSource, description: ModelDescription) -> RunIdentity:
@@ -32,7 +33,7 @@ def identify_model(source: ModelSource, description: ModelDescription) -> RunIde
     )
     return RunIdentity(
         name=source.name,
-        digest=variant.digest if identity is None else digest_of(dict(identity)),
+        digest=variant.digest if identity is None else digest_of(without_run(identity)),
         settings=settings,
         effective={setting.name: setting.effective for setting in settings},
         description=_redact_description(description),

@@ -41,6 +41,7 @@ from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.result import CompareResult
 from evalguard.run.scoring.side_figures import with_named_figures
 from evalguard.run.sources import ModelSource, Source
+from evalguard.run_token import run_scope
 from evalguard.store.output_file import check_output, write_output
 from evalguard.worker.server_pool import keep_servers
 
@@ -88,6 +89,7 @@ class SeveralResult:
         return render_several(self.report, width=width, color=color, verbose=verbose)
 
 
+@run_scope()
 def compare_several(
     base: str | Path,
     candidates: Sequence[str | Path],

@@ -35,9 +35,11 @@ def load_in_process(load: Load) -> Scorer:
         from evalguard.run.tracing.apart import load_traced
 
         return load_traced(load)
-    from evalguard.run.loading.observed_model import load_watched
+    from evalguard.run.loading.load_scorer import load_scorer
 
-    return load_watched(load, known)
+    return load_scorer(
+        load.variant, load.policy, cache_dir=cache_dir, known=known, reusable=load.reusable
+    )
 
 
 def main(

@@ -1,4 +1,4 @@
-"""about.json: what a folder of blocks is of, for people; nothing else reads it."""
+"""about.json: what a folder of blocks is of, for people, and whether it is of one run alone."""
 
 from __future__ import annotations
 

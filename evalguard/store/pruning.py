@@ -38,6 +38,7 @@ class PruneRules:
         damaged: what was set aside.
         everything: all.
         used_before: what was used later stays, in seconds since 1970.
+        of_runs: only blocks that were kept for one run alone.
     """
 
     older_than: float | None = None
@@ -46,6 +47,7 @@ class PruneRules:
     damaged: bool = False
     everything: bool = False
     used_before: float = math.inf
+    of_runs: bool = False
 
 
 def prune(cache_dir: Path, rules: PruneRules, *, now: float, dry_run: bool = False) -> CachePruning:
@@ -76,6 +78,10 @@ def choose_items(
     """Return what is to go and why, the least recently used first."""
     found = {item.path: (item, "left over") for item in items if item.state == "leftover"}
     within = _items_of_model(items, rules.model)
+    if rules.of_runs:
+        blocks = {item.folder for item in within if item.kind in BLOCK_KINDS}
+        theirs = {folder for folder in blocks if read_description(folder).model.get("run")}
+        within = [item for item in within if item.folder in theirs]
     older_than = math.inf if rules.older_than is None else rules.older_than
     narrower = rules.older_than is not None or rules.max_size is not None or rules.damaged
     for item in within:

@@ -92,3 +92,19 @@ def test_what_can_be_no_path_is_left_for_loading_to_refuse(tmp_path: Path, text:
     )
     guard = load_guards(Path("g.yaml"), cwd=tmp_path, allow_code=False).guards[0]
     assert guard.include_paths[0].is_absolute()
+
+
+def test_inputs_are_paths_from_the_guard_file_on_under_the_words_that_are_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tables").mkdir()
+    guard = load(
+        tmp_path,
+        "models: {m: {inputs: [tables, /far/a.json]}, none: {inputs: []}, child: {extends: m}}",
+    )
+    found = {name: variant.inputs for name, variant in guard.variants.items()}
+    assert found == {
+        "m": {"tables": str(tmp_path / "tables"), "/far/a.json": "/far/a.json"},
+        "none": {},
+        "child": None,  # nor is trust in code inherited
+    }

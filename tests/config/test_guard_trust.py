@@ -32,6 +32,8 @@ NEEDS_CODE = {
     "build call": ("build: {call: 'b.py:f'}", "the build recipe calls b.py:f"),
     "remote code": ("trust_remote_code: true", "runs the model's own Python code"),
     "pickle": ("allow_pickle: true", "pickled weights"),
+    "inputs": ("inputs: [../a.json]", "inputs vouch for what code reads"),
+    "no inputs": ("inputs: []", "inputs vouch for what code reads"),
     "env": ("settings: {s: {reference: null, candidate: x, target: env.LD_PRELOAD}}", "LD_PRELOAD"),
     "kernel": ("model_args: {attn_implementation: org/kernel}", "loads a kernel from the hub"),
     "kernel setting": (

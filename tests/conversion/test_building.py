@@ -18,6 +18,7 @@ from evalguard.conversion.building import build, find_build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Value, Variant
 from evalguard.errors import BuildError, UsageError
+from evalguard.run_token import this_run
 
 SCRIPT = """
 import os, pathlib, sys, time
@@ -183,8 +184,7 @@ def test_a_build_that_takes_too_long_is_stopped(folder: Path) -> None:
 def test_a_killed_builds_leftovers_are_not_used(folder: Path) -> None:
     built = made(folder)
     entry = built.parent
-    (reads,) = entry.parent.glob("*.reads.json")
-    stale = entry.with_name(f".{reads.name.partition('.')[0]}-killed")
+    stale = entry.with_name(f".{entry.name.partition('-')[0]}-killed")
     entry.rename(stale)
     (stale / "model" / "weights").unlink()
     assert (made(folder) / "weights").read_text() == "weights 8"
@@ -216,6 +216,7 @@ def test_two_processes_build_once(folder: Path) -> None:
         f"from test_building import made; print(made(Path({str(folder)!r})))"
     )
     command = [sys.executable, "-c", code]
+    this_run()  # theirs, too
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = {process.communicate(timeout=500)[0] for process in both}
     assert len(outputs) == 1

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.models.start_up import start_up_code
+from evalguard.start_up import start_up_code
 
 PACKAGE = Path(evalguard.__file__).parent
 
-START = "from evalguard.models.start_up import start_up_code\nprint(start_up_code())"
+START = "from evalguard.start_up import start_up_code\nprint(start_up_code())"
 
 
 def started_with(folder: Path) -> str:

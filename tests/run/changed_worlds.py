@@ -98,12 +98,16 @@ class Answers:
 
 
 def answer(folder: Path, cache: Path, given: Mapping[str, Any]) -> Answers:
-    """Let the model of a world answer its tasks, in this process or the worker that it needs."""
+    """Let the model of a world answer its tasks, in this process or the worker that it needs.
+
+    It is a run of its own.
+    """
     from evalguard.run.compare import resolve_request
     from evalguard.run.options import make_options
     from evalguard.run.scoring.run_context import open_run_context
     from evalguard.run.scoring.task_scores import TaskScoring
     from evalguard.run.sources import ModelSource
+    from evalguard.run_token import run_scope
     from evalguard.store.kept_answers import ScoreCache
 
     scored = 0
@@ -121,7 +125,7 @@ def answer(folder: Path, cache: Path, given: Mapping[str, Any]) -> Answers:
     assert isinstance(source, ModelSource)
     ScoreCache.put = counted  # type: ignore[method-assign]
     try:
-        with open_run_context(choices, options) as place:
+        with run_scope(), open_run_context(choices, options) as place:
             place.evaluator.scoring = TaskScoring(documents=1000)
             with place.open_model(source) as model:
                 place.evaluator.evaluate(*model)

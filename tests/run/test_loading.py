@@ -19,6 +19,7 @@ from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPoli
 from evalguard.core.settings import BuildRecipe, Setting, Target, Value, Variant
 from evalguard.errors import SettingError, UsageError
 from evalguard.run.loading.load_scorer import load_scorer
+from evalguard.run_token import run_of
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu", threads=1)
 REQUEST = Request(
@@ -164,10 +165,9 @@ def test_weights_are_part_of_the_identity_and_the_path_is_not(
     assert opened(copy)[1].identity != opened(tiny_llama)[1].identity
 
 
-def test_a_hook_is_called_and_what_it_made_unwatched_is_not_kept(
+def test_a_hook_is_called_and_what_it_made_is_for_one_run(
     tiny_llama: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In a worker it is watched, and kept: test_changes_score_anew.py."""
     (tmp_path / "hook.py").write_text(
         "print('imported')\n"
         "def halve_weights(model, value):\n"
@@ -178,8 +178,7 @@ def test_a_hook_is_called_and_what_it_made_unwatched_is_not_kept(
     scorer, told = opened(tiny_llama, targets, allow_code=True, code_folder=str(tmp_path))
     assert told.effective == {"call:hook.py:halve_weights": {"called": "int8"}}
     assert score(scorer) != score(opened(tiny_llama)[0])
-    assert told.identity is None
-    assert any("runs code of others in a process that nobody watches" in c for c in told.caveats)
+    assert run_of(told.identity)
     captured = capfd.readouterr()
     assert captured.out == ""
     assert "imported" in captured.err

@@ -7,17 +7,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small_world import write_tasks
 from tiny_models import save_llama
 
-from evalguard.conversion.building import build, describe_build
+from evalguard.conversion.building import build, is_built_by_every_run
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Variant
+from evalguard.errors import UsageError
 from evalguard.models import identity
 from evalguard.run.loading.loaded_files import digest_code, digest_weights
+from evalguard.run_token import run_scope
 
 Change = Callable[[Path, pytest.MonkeyPatch], None]
 
@@ -52,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_installed_package_that_is_edited_in_place_counts_by_its_files(folder: Path) -> None:
     digest = (
-        "from evalguard.run.loading.installed_packages import digest_packages\n"
+        "from evalguard.conversion.installed_packages import digest_packages\n"
         "print(digest_packages(('eg_lib',)))"
     )
     write(folder, {"outside/eg_lib/__init__.py": "", "outside/eg_lib/deep/m.py": "A = 1\n"})
@@ -96,115 +99,132 @@ def test_variables_of_arithmetic_libraries_are_part_of_the_identity(
 
 CONVERT = "import pathlib, sys\npathlib.Path(sys.argv[-1]).mkdir()\n"
 
-# (command, files, change); {here} is the test's folder.
-BUILDS: dict[str, tuple[tuple[str, ...], dict[str, str], Change]] = {
-    "python -m": (
+# What a build that declares its inputs is made anew for: (command, files, inputs, change); {here}
+# is the test's folder.
+BUILDS: dict[str, tuple[tuple[str, ...], dict[str, str], tuple[str, ...], Change]] = {
+    "a module that python -m runs": (
         ("python", "-m", "eg_tool.convert", "{output}"),
         {"outside/eg_tool/__init__.py": "", "outside/eg_tool/convert.py": CONVERT},
+        (),
         rewrite("outside/eg_tool/convert.py", CONVERT + "A = 1\n"),
     ),
     "an input in --base=/path": (
         ("python", "convert.py", "--base={here}/model", "{output}"),
         {"convert.py": CONVERT},
+        (),
         rewrite("model/model.safetensors", "others"),
     ),
-    "a side file that the script opens by name": (
+    "a file that the script opens by name": (
         ("python", "convert.py", "{output}"),
-        {
-            "convert.py": "A = open(__file__.replace('convert.py', 'side.txt')).read()\n" + CONVERT,
-            "side.txt": "1",
-        },
-        rewrite("side.txt", "2"),
-    ),
-    "a side file of a text": (
-        ("python", "-I", "-c", "A = open('{here}/side.txt').read()\n" + CONVERT, "{output}"),
-        {"side.txt": "1"},
-        rewrite("side.txt", "2"),
+        {"convert.py": CONVERT, "data/side.txt": "1"},
+        ("data/side.txt",),
+        rewrite("data/side.txt", "2"),
     ),
     "a folder whose names are read": (
-        ("python", "-B", "convert.py", "{output}"),
-        {
-            "convert.py": "import os\nos.listdir(os.path.dirname(__file__) + '/shards')\n"
-            + CONVERT,
-            "shards/1.txt": "",
-        },
+        ("python", "convert.py", "{output}"),
+        {"convert.py": CONVERT, "shards/1.txt": ""},
+        ("shards",),
         rewrite("shards/2.txt", ""),
+    ),
+    "a module beside the script": (
+        ("python", "convert.py", "{output}"),
+        {"convert.py": CONVERT, "deep/beside.py": "A = 1\n"},
+        (),
+        rewrite("deep/beside.py", "A = 2\n"),
     ),
     "an input of a command that is no Python": (
         ("sh", "run.sh", "{here}/model", "{output}"),
         {"run.sh": 'mkdir "$2"\n'},
+        (),
         rewrite("model/model.safetensors", "others"),
     ),
     "a program's own text": (
         ("sh", "run.sh", "{output}"),
         {"run.sh": 'mkdir "$1"\n'},
+        (),
         rewrite("run.sh", 'mkdir "$1" # \n'),
     ),
     "a module on PYTHONPATH that the script imports": (
         ("python", "convert.py", "{output}"),
         {"convert.py": "import eg_far\n" + CONVERT, "outside/eg_far.py": "A = 1\n"},
+        (),
         rewrite("outside/eg_far.py", "A = 2\n"),
-    ),
-    "a variable that the script reads": (
-        ("python", "convert.py", "{output}"),
-        {"convert.py": "import os\nA = os.environ.get('EG_A')\n" + CONVERT},
-        variable("EG_A", "2"),
     ),
 }
 
 
-def built_by(folder: Path, command: tuple[str, ...]) -> Variant:
+def built_by(
+    folder: Path, command: tuple[str, ...], inputs: tuple[str, ...] | None = None
+) -> Variant:
     words = tuple(word.replace("{here}", str(folder)) for word in command)
     recipe = BuildRecipe(command=words, inputs={}, output="model", folder=str(folder))
-    return Variant(name="m", model="hf", model_args={}, build=recipe, allow_code=True)
+    named = None if inputs is None else {name: str(folder / name) for name in inputs}
+    return Variant(name="m", model="hf", model_args={}, build=recipe, allow_code=True, inputs=named)
 
 
+def built_in_a_run(variant: Variant, cache: Path) -> Path:
+    with run_scope():
+        first = build(variant, plan_conversion(variant), cache)
+        assert build(variant, plan_conversion(variant), cache) == first, "one run builds once"
+    return first
+
+
+@pytest.fixture
+def between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run is going on: each has a token of its own."""
+    monkeypatch.delenv("EVALGUARD_THIS_RUN", raising=False)
+
+
+@pytest.mark.usefixtures("between_runs")
 @pytest.mark.parametrize("what", BUILDS)
-def test_an_edit_of_what_a_build_uses_builds_anew(
+def test_an_edit_of_what_a_build_declares_builds_anew_and_nothing_else_does(
     folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    command, files, change = BUILDS[what]
+    command, files, inputs, change = BUILDS[what]
+    write(folder, files)
+    monkeypatch.setenv("PYTHONPATH", str(folder / "outside"))
+    variant, cache = built_by(folder, command, inputs), folder / "cache"
+    first = built_in_a_run(variant, cache)
+    write(folder, {"notes.txt": "nobody reads this"})
+    assert built_in_a_run(variant, cache) == first
+    change(folder, monkeypatch)
+    assert built_in_a_run(variant, cache) != first
+    write(folder, files)
+    (folder / "shards/2.txt").unlink(missing_ok=True)
+    if what not in ("an input in --base=/path", "an input of a command that is no Python"):
+        assert built_in_a_run(variant, cache) == first, "an edit taken back finds what was built"
+
+
+@pytest.mark.usefixtures("between_runs")
+@pytest.mark.parametrize("what", BUILDS)
+def test_a_build_that_declares_nothing_is_made_once_by_every_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    command, files, _, _ = BUILDS[what]
     write(folder, files)
     monkeypatch.setenv("PYTHONPATH", str(folder / "outside"))
     variant = built_by(folder, command)
-    first = build(variant, plan_conversion(variant), folder / "cache")
-    assert build(variant, plan_conversion(variant), folder / "cache") == first
-    change(folder, monkeypatch)
-    assert build(variant, plan_conversion(variant), folder / "cache") != first
+    assert is_built_by_every_run(variant)
+    made = {built_in_a_run(variant, folder / "cache") for _ in range(2)}
+    assert len(made) == 2
 
 
-def test_a_build_that_does_what_nobody_can_check_is_made_anew_by_every_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(folder, {"convert.py": "import subprocess\nsubprocess.run(['true'])\n" + CONVERT})
-    variant = built_by(folder, ("python", "convert.py", "{output}"))
-    plan = plan_conversion(variant)
-    monkeypatch.setenv("EVALGUARD_THIS_RUN", "0" * 8)
-    first = build(variant, plan, folder / "cache")
-    assert build(variant, plan, folder / "cache") == first
-    (note,) = describe_build(variant, plan, folder / "cache")
-    assert note.startswith("every run builds it anew: convert.py starts another program")
-    monkeypatch.setenv("EVALGUARD_THIS_RUN", "1" * 8)
-    assert build(variant, plan, folder / "cache") != first
+@pytest.mark.usefixtures("between_runs")
+def test_evalguards_own_recipes_declare_what_they_read(folder: Path) -> None:
+    recipe = BuildRecipe(
+        call="evalguard.recipes.checkpoints:find_checkpoint", folder=str(folder), output="model"
+    )
+    variant = Variant(name="m", model="hf", model_args={}, build=recipe, allow_code=True)
+    assert not is_built_by_every_run(variant)
+    assert is_built_by_every_run(replace(variant, build=replace(recipe, call="recipe.py:convert")))
 
 
-def test_of_a_command_that_is_no_python_the_report_says_what_is_not_seen(folder: Path) -> None:
-    write(folder, {"run.sh": 'mkdir "$1"\n'})
-    variant = built_by(folder, ("sh", "run.sh", "{output}"))
-    (note,) = describe_build(variant, plan_conversion(variant), folder / "cache")
-    assert note.startswith("its build runs sh, which is no Python")
-    assert "inputs:" in note
-
-
-def test_a_build_whose_input_is_edited_back_is_found_again(folder: Path) -> None:
-    command, files, _ = BUILDS["a side file that the script opens by name"]
-    write(folder, files)
-    variant = built_by(folder, command)
-    first = build(variant, plan_conversion(variant), folder / "cache")
-    write(folder, {"side.txt": "2"})
-    assert build(variant, plan_conversion(variant), folder / "cache") != first
-    write(folder, files)
-    assert build(variant, plan_conversion(variant), folder / "cache") == first
+@pytest.mark.usefixtures("between_runs")
+def test_an_input_that_is_not_there_is_an_error(folder: Path) -> None:
+    write(folder, {"convert.py": CONVERT})
+    variant = built_by(folder, ("python", "convert.py", "{output}"), ("abesnt.txt",))
+    with pytest.raises(UsageError, match=r"inputs names abesnt\.txt, which cannot be read"):
+        built_in_a_run(variant, folder / "cache")
 
 
 @pytest.fixture(scope="module")
@@ -232,50 +252,43 @@ def scored_again(folder: Path, more: dict[str, str], words: tuple[str, ...] = ()
     return int(candidate["documents"]) - int(candidate["kept"])
 
 
-# What a hook of a comparison reads: (files, change).
-WHOLE: dict[str, tuple[dict[str, str], Change]] = {
-    "a module found before the neighbour": (
-        {"hook.py": hook("from eg_beside import FACTOR"), "eg_beside.py": "FACTOR = 1\n"},
-        rewrite("outside/eg_beside.py", "FACTOR = 2\n"),
-    ),
-    "a file": (
-        {"hook.py": hook("FACTOR = float(open('factor.txt').read())"), "factor.txt": "1.5"},
-        rewrite("factor.txt", "2.5"),
-    ),
-}
+HOOK = (
+    "FACTOR = float(open('factor.txt').read())\n\n\n"
+    "def edit(model, value):\n    import torch\n\n    with torch.no_grad():\n"
+    "        model.model.norm.weight.mul_(FACTOR * value)\n"
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["a file", pytest.param("a module found before the neighbour", marks=pytest.mark.nightly)],
-)
-def test_a_change_is_scored_anew_and_nothing_else_is(
-    name: str, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_scores_of_a_hook_are_for_one_run_unless_somebody_says_what_it_reads(
+    llama: Path, tmp_path: Path
 ) -> None:
-    files, change = WHOLE[name]
     write_tasks(tmp_path / "tasks")
-    write(tmp_path, files)
-    scales = (
-        "def edit(model, value):\n    import torch\n\n    with torch.no_grad():\n"
-        "        model.model.norm.weight.mul_(FACTOR * value)\n"
-    )
-    head = files["hook.py"].partition("def edit")[0]
-    write(tmp_path, {"hook.py": head + scales})
+    write(tmp_path, {"hook.py": HOOK, "factor.txt": "1.5"})
     setting = {"reference": 1.0, "candidate": 1.1, "target": "call:hook.py:edit"}
-    guard = {
-        "models": {
-            "base": {"model_args": {"pretrained": str(llama), "dtype": "float32"}},
-            "cand": {"extends": "base", "settings": {"edit": setting}},
-        },
-        "tasks": ["sw_word"],
-        "include_path": "tasks",
-    }
-    (tmp_path / "guard.yaml").write_text(json.dumps(guard))
+    base = {"model_args": {"pretrained": str(llama), "dtype": "float32"}}
+
+    def declare(**inputs: list[str]) -> None:
+        guard = {
+            "models": {"base": base, "cand": {"extends": "base", "settings": {"edit": setting}}},
+            "tasks": ["sw_word"],
+            "include_path": "tasks",
+        }
+        guard["models"]["cand"] |= inputs  # type: ignore[index]
+        (tmp_path / "guard.yaml").write_text(json.dumps(guard))
+
+    declare()
+    assert scored_again(tmp_path, {}) > 0
+    (run,) = {
+        json.loads(about.read_text())["model"].get("run")
+        for about in tmp_path.glob("cache/scores/v1/*/about.json")
+    } - {None}
+    assert scored_again(tmp_path, {}) > 0
+    assert scored_again(tmp_path, {}, ("--unchanged-since", run)) == 0
+    declare(inputs=["factor.txt"])
     assert scored_again(tmp_path, {}) > 0
     assert scored_again(tmp_path, {}) == 0
-    change(tmp_path, monkeypatch)
+    write(tmp_path, {"factor.txt": "2.5"})
     assert scored_again(tmp_path, {}) > 0
-    write(tmp_path, {name: text for name, text in files.items() if name != "hook.py"})
-    (tmp_path / "outside/eg_beside.py").unlink(missing_ok=True)
+    write(tmp_path, {"factor.txt": "1.5"})
     assert scored_again(tmp_path, {}) == 0

@@ -12,7 +12,7 @@ from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
-from evalguard.run.loading.known_models import OBSERVED, KnownModel
+from evalguard.run.loading.known_models import KnownModel
 from evalguard.run.loading.lazy_scorer import OtherModelError
 from evalguard.run.sources import ModelSource
 
@@ -50,7 +50,7 @@ class AssignedCandidate:
     @property
     def proof(self) -> str | None:
         """Digest of all that decides its answers; None where that is not proven, or not yet."""
-        return self.key if self.known is None else self.known.key
+        return self.key if self.known is None else self.known.digest
 
     @property
     def key(self) -> str | None:
@@ -65,16 +65,13 @@ class AssignedCandidate:
             OtherModelError: it is not what was remembered; that is put right for the next time.
             EvaluationError: files have changed since the bisection began.
         """
-        if self.known is not None:
-            self.known = self.known.watched(found)
-            found = self.known.identify(found)
         before, self.description = self.description, found
         identity = found.identity or {}
         if self.known is None:
             if self._loaded and before is not None and before.identity != found.identity:
                 raise self._changed()
-        elif self.known.observes and found.identity is None:
-            pass  # code of others has done what nobody can check: nothing of it is kept
+        elif found.identity is None:
+            pass  # nothing of it is kept
         elif any(identity.get(name) != proof for name, proof in self.known.proofs.items()):
             raise self._changed()
         elif before is None or before.identity != found.identity:
@@ -95,9 +92,8 @@ class AssignedCandidate:
 
 
 def _differs_in_batches_only(before: ModelDescription, found: ModelDescription) -> bool:
-    """Whether only batches differ, as where memory ran out, or what was read meanwhile."""
+    """Whether only batches differ, as where memory ran out."""
     ours, theirs = dict(before.identity or {}), dict(found.identity or {})
-    for name in ("policy", OBSERVED):
-        ours.pop(name, None)
-        theirs.pop(name, None)
+    ours.pop("policy", None)
+    theirs.pop("policy", None)
     return ours == theirs

@@ -23,6 +23,7 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.pair_waivers import with_start_date
 from evalguard.run.result import CompareResult
 from evalguard.run.stored_run import read_stored_run
+from evalguard.run_token import run_scope
 from evalguard.store.result_file import read_result
 from evalguard.worker.server_pool import keep_servers
 
@@ -38,6 +39,7 @@ MAY_CHANGE = (
 )
 
 
+@run_scope()
 def bisect_settings(
     base: str | Path, candidate: str | Path, options: CompareOptions | None = None, **given: Any
 ) -> CompareResult:
@@ -65,6 +67,7 @@ def bisect_settings(
         return finish_run(finished, request)
 
 
+@run_scope()
 def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
     """Go on with a bisection that was stopped, from what is kept of its probes.
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from evalguard.core.scorer import ModelDescription, Scorer
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, error_text
+from evalguard.run_token import run_of
 from evalguard.store.block_cache import BlockCache
 
 BlockContent = TypeVar("BlockContent")
@@ -112,6 +113,8 @@ class SafeBlockCache(Generic[BlockContent]):
         about: dict[str, Value] = {
             "type": model.model_type, "dtype": model.dtype, "device": model.device
         }  # fmt: skip
+        if run := run_of(model.identity):
+            about["run"] = run
         self.cache.describe(key, name=name, task=task, model=about)
 
     def _tell(self, problems: Sequence[str]) -> None:

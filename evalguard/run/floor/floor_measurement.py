@@ -31,6 +31,7 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.run_environment import read_environment
 from evalguard.run.run_identities import identify_model
 from evalguard.run.sources import ModelSource, Source
+from evalguard.run_token import run_scope
 from evalguard.stats.compare_scores import tolerance_of
 from evalguard.stats.drift import estimate_drift
 from evalguard.store.cache_folder import open_cache_dir
@@ -46,6 +47,7 @@ _UNPROVEN_MODEL = (
 )
 
 
+@run_scope()
 def floor(
     base: str | Path,
     options: CompareOptions | None = None,

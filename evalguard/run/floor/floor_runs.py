@@ -69,6 +69,7 @@ def score_variations(
 
     def run(choices: Choices) -> FloorRun:
         with open_run_context(choices, options) as context:
+            context.say_what_is_scored_anew([source])
             return _FloorMeasurement(source, choices, context).run(factors)
 
     measured, notes = score_with_fallback([source], choices, run)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from evalguard.conversion.apply_plan import apply
 from evalguard.conversion.as_loaded import AsLoaded
 from evalguard.conversion.attributes import list_edited
-from evalguard.conversion.building import describe_build
 from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.readback import read_arguments, read_edits
@@ -26,7 +25,7 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.assigned_model import AssignedModel, EditedAttributes
 from evalguard.models.loading import load_lm
 from evalguard.models.served.calls import is_served
-from evalguard.run.loading.foreign_code import brings_code
+from evalguard.run.loading.foreign_code import ELSEWHERE_PREFIX, brings_code
 from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.load_plan import LoadPlan, prove_files, taken_sources
 from evalguard.run.loading.loaded_files import PATCH_PREFIX
@@ -53,7 +52,6 @@ class EditedModel:
     """An lm-eval model, and what it was loaded from.
 
     Attributes:
-        watched: whether what its own code reads is seen; else nothing of such a model is kept.
         as_loaded: what it was before its settings edited it; None: nobody noted that.
         sources: other models, whose modules its settings take.
     """
@@ -63,7 +61,6 @@ class EditedModel:
     policy: ScoringPolicy
     cache_dir: Path
     known: KnownDigests | None
-    watched: bool = False
     as_loaded: AsLoaded | None = None
     sources: ModuleSources = field(init=False)
 
@@ -114,10 +111,7 @@ class EditedModel:
             revision="" if self._open() else variant.revision,
             threads=threads,
             edited={} if model is None else _list_edited(model, wanted),
-            caveats=(
-                *_not_kept_note(self._open()),
-                *(describe_build(variant, plan, self.cache_dir) if variant.serve is None else ()),
-            ),
+            caveats=_not_kept_note(self._open()),
             on_smaller_budget=lower,
         )
 
@@ -188,8 +182,6 @@ class EditedModel:
                 f"{module}, code that another model, a hook or a task has brought into this "
                 "process, may have changed what it computes with"
             )
-        if not self.watched:
-            return "it runs code of others in a process that nobody watches"
         if self.sources.were_loaded:
             return (
                 "modules of another model are in one process with code that a model brings, which "
@@ -230,14 +222,18 @@ def _list_edited(model: torch.nn.Module, wanted: LoadPlan) -> EditedAttributes:
 
 
 def _without_patches(proofs: Mapping[str, Value]) -> dict[str, Value]:
-    kept = {n: d for n, d in _code(proofs).items() if not n.startswith(PATCH_PREFIX)}
+    kept = {n: d for n, d in _code(proofs).items() if not n.startswith(_LATE)}
     return {**proofs, "code": kept}
 
 
 def _with_patches(before: Mapping[str, Value], found: Mapping[str, Value]) -> dict[str, Value]:
-    """The code that loading began with, and all that stands in place of a library's by now."""
-    patches = {n: d for n, d in _code(found).items() if n.startswith(PATCH_PREFIX)}
+    """The code that loading began with, and what it has brought."""
+    patches = {n: d for n, d in _code(found).items() if n.startswith(_LATE)}
     return {**_code(before), **patches}
+
+
+# What loading itself brings.
+_LATE = (PATCH_PREFIX, ELSEWHERE_PREFIX)
 
 
 def _code(proofs: Mapping[str, Value]) -> dict[str, Value]:

@@ -2,7 +2,8 @@
 
 It may change a library for every model of its process, and nothing tells from outside. So a model
 that brings such code has a process of its own, and where it could not, nothing of that process is
-kept (``list_patches``).
+kept (``list_patches``). Nor does anything tell what it reads: its scores are for the run that made
+them, unless the guard file says what that is (``digest_foreign_code``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evalguard.conversion.code import code_places
+from evalguard.conversion.declared_inputs import digest_code_at, digest_inputs
+from evalguard.conversion.digests import digest_content
 from evalguard.conversion.planning import ConversionPlan, plan_conversion
 from evalguard.core.settings import Value, Variant
 from evalguard.models.arguments import SERVED_TYPES
@@ -19,6 +23,8 @@ from evalguard.models.checkpoint_files import split_revision
 from evalguard.models.model_folders import checkpoint_folder
 from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.own_environment import asks_server, is_runtime
+from evalguard.run_token import RUN_KEY, this_run
+from evalguard.start_up import list_start_up_files
 
 if TYPE_CHECKING:
     from evalguard.run.options import CompareOptions
@@ -54,6 +60,42 @@ def brings_code(variant: Variant, plan: ConversionPlan) -> bool:
     return uses_hub_kernels(plan.model_args) or bool(
         list_remote_code(variant, plan.model_args, plan.checkpoints)
     )
+
+
+def runs_foreign_code(variant: Variant, plan: ConversionPlan) -> bool:
+    """Whether a variant is scored with code of others, that which Python starts included."""
+    return brings_code(variant, plan) or bool(list_start_up_files())
+
+
+def digest_foreign_code(variant: Variant, plan: ConversionPlan) -> dict[str, str]:
+    """What of a model's key stands for the code of others that it runs; {} where it runs none.
+
+    That is the code by its folders, with this run or, where somebody has said what such code reads,
+    with those files, by their paths. Which kernels of the hub a model uses, nobody can say.
+
+    Raises:
+        UsageError: an input is not there.
+    """
+    if not runs_foreign_code(variant, plan):
+        return {}
+    hooks = (
+        place for one in plan.calls for place in code_places(one.function, variant.code_folder)
+    )
+    found = digest_code_at(hooks)
+    if variant.inputs is None or uses_hub_kernels(plan.model_args):
+        return {RUN_KEY: this_run(), **found}
+    found |= digest_inputs(variant)
+    for reference in list_remote_code(variant, plan.model_args, plan.checkpoints):
+        source = reference.rpartition("--")[0]
+        if source:  # elsewhere: loading downloads it
+            folder = checkpoint_folder(source, str(plan.model_args.get("code_revision") or "main"))
+            digest = this_run() if folder is None else digest_content(folder, code=True)
+            found[f"{ELSEWHERE_PREFIX}{source}"] = digest
+    return found
+
+
+ELSEWHERE_PREFIX = "code from elsewhere: "
+"""Code of another model of the hub, which loading may bring."""
 
 
 def uses_hub_kernels(model_args: Mapping[str, Value]) -> bool:

@@ -20,7 +20,7 @@ from evalguard.core.scorer import (
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.loading.known_models import OBSERVED, KnownModel
+from evalguard.run.loading.known_models import KnownModel
 from evalguard.worker.wire_types import DESCRIPTION
 
 if TYPE_CHECKING:
@@ -58,14 +58,9 @@ class LazyScorer:
         # One without an identity is none that could be found again.
         if description is None or description.identity is None:
             self._scorer = self._loaded()
-            description = self._identified(self._scorer.describe())
+            description = self._scorer.describe()
             self._known.describe_as(description)
         self._description = description
-
-    def _identified(self, found: ModelDescription) -> ModelDescription:
-        """A loaded model under its name, with all that code of others has read by now."""
-        self._known = self._known.watched(found)
-        return self._known.identify(found)
 
     def _loaded(self) -> Scorer:
         with self._remembering():
@@ -93,7 +88,7 @@ class LazyScorer:
         if self._scorer is None:
             scorer = self._loaded()
             try:
-                self._check(self._identified(scorer.describe()))
+                self._check(scorer.describe())
             except EvaluationError:
                 scorer.close()
                 raise
@@ -109,7 +104,7 @@ class LazyScorer:
         """Return what was loaded, now or before; batches may have become smaller since."""
         if self._scorer is None:
             return self._description
-        return self._identified(self._scorer.describe())
+        return self._scorer.describe()
 
     def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         """Return the token ids of requests; known ones need no model."""
@@ -175,7 +170,7 @@ class LazyScorer:
         """Hold what was loaded against what is known of it."""
         known = self._description
         self._remember(found)
-        if _identity_digest(found) != _identity_digest(known):
+        if digest_of([found.identity]) != digest_of([known.identity]):
             raise OtherModelError(
                 f"{self._name} is not what it was when it was loaded before, though nothing that "
                 "it is loaded from has changed",
@@ -203,11 +198,3 @@ def runs_here(scorer: Scorer) -> bool:
 def is_loaded(scorer: Scorer) -> bool:
     """Whether a model had to be loaded."""
     return scorer.is_loaded if isinstance(scorer, LazyScorer) else True
-
-
-def _identity_digest(description: ModelDescription) -> str | None:
-    """What a model is; what code of others reads comes to light as it is asked."""
-    identity = description.identity
-    if identity is None:
-        return None
-    return digest_of({name: one for name, one in identity.items() if name != OBSERVED})

@@ -21,7 +21,7 @@ def list_patches() -> dict[str, str]:
     """Files whose code stands in for a library's own in this process -> their digests.
 
     Found are functions in the modules and classes of torch, transformers and lm-eval. (What Python
-    imports at its start counts whole, see models/start_up.py.)
+    imports at its start counts whole, see start_up.py.)
     """
     files: dict[str, None] = {}
     for name, module in list(sys.modules.items()):

@@ -26,7 +26,6 @@ def load_scorer(
     cache_dir: Path,
     known: KnownDigests | None = None,
     reusable: bool = False,
-    watched: bool = False,
 ) -> ReassignableScorer:
     """Load a variant with the settings of its assignment, and prove that every one took.
 
@@ -34,7 +33,6 @@ def load_scorer(
         known: digests of big files from earlier runs; None: every file is read.
         reusable: whether other values are to be assigned to its settings later: weights that
             settings replace are kept for that.
-        watched: whether an observer sees what code of others reads in this process.
 
     Raises:
         UsageError: a name or argument that does not exist, or code that is not allowed.
@@ -63,7 +61,6 @@ def load_scorer(
             policy=policy,
             cache_dir=cache_dir,
             known=known,
-            watched=watched,
         )
         if reusable:
             model.note()

@@ -8,14 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from evalguard.conversion.digests import KnownDigests, digest_model, digest_path
+from evalguard.conversion.installed_packages import (
+    BESIDE,
+    LIBRARIES,
+    digest_environment,
+    digest_packages,
+)
 from evalguard.conversion.planning import ConversionPlan
 from evalguard.core.settings import Value, Variant, digest_of
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import split_revision
 from evalguard.models.model_folders import hub_snapshot
-from evalguard.run.loading.foreign_code import brings_code
-from evalguard.run.loading.installed_packages import LIBRARIES, digest_packages
+from evalguard.run.loading.foreign_code import brings_code, digest_foreign_code
 from evalguard.run.loading.library_patches import list_patches
+from evalguard.run_token import RUN_KEY
 
 # The hub takes larger files into its own store only (documented limit: 10 MB).
 _LARGEST_IN_GIT = 20_000_000
@@ -112,12 +118,18 @@ def _git_name(file: Path) -> str:
 def digest_code(
     variant: Variant, wanted: ConversionPlan, known: KnownDigests | None = None
 ) -> dict[str, str]:
-    """Digests of the libraries that a variant runs, and of what has patched them.
+    """Digests of the libraries that a variant runs, what has patched them, and code of others.
 
-    What code of others reads, itself included, is seen in the process that runs it.
+    Raises:
+        UsageError: an input of that code is not there.
     """
     patches = {} if brings_code(variant, wanted) else _digest_patches()
-    return {**digest_packages(LIBRARIES, known), **patches}
+    foreign = digest_foreign_code(variant, wanted)
+    every = foreign and RUN_KEY not in foreign  # it may import any package
+    libraries = (
+        digest_environment(known) if every else digest_packages((*LIBRARIES, *BESIDE), known)
+    )
+    return {**libraries, **patches, **foreign}
 
 
 def _digest_patches() -> dict[str, str]:

@@ -45,8 +45,7 @@ def collect_loading_facts(
 
     Returns:
         None where something stays open: weights that cannot be proven, model types of other
-        libraries, a placement by free memory, a hub branch that may have moved. What code of others
-        reads is not among it: ``KnownModel.observed``.
+        libraries, a placement by free memory, a hub branch that may have moved.
 
     Raises:
         EvalguardError: as loading does, for a variant that cannot be planned or built.

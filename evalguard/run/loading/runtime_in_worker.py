@@ -11,6 +11,13 @@ from typing import Any
 
 from evalguard.conversion.apply_plan import apply
 from evalguard.conversion.digests import KnownDigests, digest_model
+from evalguard.conversion.installed_packages import (
+    BESIDE,
+    LIBRARIES,
+    digest_packages,
+    installed_versions,
+    loaded_packages,
+)
 from evalguard.conversion.planning import ConversionPlan, plan_conversion
 from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
@@ -21,12 +28,7 @@ from evalguard.models.identity import identity_of_runtime
 from evalguard.models.runtimes.engine_scorer import make_scorer
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.types import load_runtime
-from evalguard.run.loading.installed_packages import (
-    LIBRARIES,
-    digest_packages,
-    installed_versions,
-    loaded_packages,
-)
+from evalguard.run.loading.foreign_code import digest_foreign_code
 from evalguard.run.loading.own_environment import EDIT_KINDS, UNSUPPORTED, find_runtime_type
 
 
@@ -182,10 +184,10 @@ def _identity(
     packages: Mapping[str, Value],
     known: KnownDigests | None,
 ) -> dict[str, Value] | None:
-    """Everything that can change a score; None where files, code or a hook are not proven."""
-    if not runtime.files or plan.calls or variant.trust_remote_code:
+    """Everything that can change a score; None where files are not proven."""
+    if not runtime.files:
         return None
-    libraries = digest_packages((*LIBRARIES, *loaded_packages()), known)
+    libraries = digest_packages((*LIBRARIES, *BESIDE, *loaded_packages()), known)
     return identity_of_runtime(
         variant.model,
         plan.model_args,
@@ -194,7 +196,11 @@ def _identity(
             "weights": [
                 [file.name, digest_model(file, known)] for file in dict.fromkeys(runtime.files)
             ],
-            "code": {**libraries, "env": dict(plan.env)},
+            "code": {
+                **libraries,
+                **digest_foreign_code(variant, plan),
+                "env": dict(plan.env),
+            },
             "settings": plan.settings_for_identity(effective),
         },
         dtype=runtime.dtype,

@@ -20,7 +20,7 @@ from types import CodeType
 
 import evalguard
 from evalguard.conversion.code import is_installed
-from evalguard.run.loading.installed_packages import LIBRARIES
+from evalguard.conversion.installed_packages import LIBRARIES
 
 # Libraries that compute a model, or read its texts.
 _OF_MODELS = frozenset(LIBRARIES) - {"einops", "jinja2", "lm_eval", "numpy"} | {"evalguard"}

@@ -39,6 +39,7 @@ from evalguard.run.nightly.pair_process import PairRunner
 from evalguard.run.nightly.pair_time import check_hours
 from evalguard.run.nightly.pairs import NightPair, guards_digest, list_pairs
 from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions, make_options
+from evalguard.run_token import run_scope
 from evalguard.store.night_journal import NightJournal
 from evalguard.store.run_folder import check_writable
 from evalguard.store.safe_names import safe_name
@@ -47,6 +48,7 @@ RESUME_HOURS = 12.0
 _RESUME_HINT = "the same command goes on with the next pair"
 
 
+@run_scope()
 def nightly(
     options: CompareOptions | None = None,
     *,

@@ -30,6 +30,7 @@ from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 from evalguard.run.stored_base import is_parquet
+from evalguard.run_token import run_scope
 from evalguard.stats.metric_plan import MetricPlan
 
 DEFAULT_PILOT = 64
@@ -37,6 +38,7 @@ DEFAULT_POWER = 0.8
 _ROLES: tuple[Role, Role] = ("base", "candidate")
 
 
+@run_scope()
 def plan(
     base: str | Path,
     candidate: str | Path,

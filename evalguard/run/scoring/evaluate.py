@@ -34,7 +34,13 @@ from evalguard.run.executing.task_progress import (
     wait_for_others,
 )
 from evalguard.run.executing.work import Unit
-from evalguard.run.interrupts import ANSWERS_KEPT, BLOCKS_CACHED, NOTHING_CACHED, interruptible
+from evalguard.run.interrupts import (
+    ANSWERS_KEPT,
+    BLOCKS_CACHED,
+    NOTHING_CACHED,
+    going_on,
+    interruptible,
+)
 from evalguard.run.meter import Meter
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.first_answers import (
@@ -428,7 +434,7 @@ class Evaluator:
             self.store.key(scorer) is not None for _, scorer in models
         )
         if kept:
-            return BLOCKS_CACHED
+            return going_on(BLOCKS_CACHED)
         served = [served_scorer(scorer) for _, scorer in models]
         answers = [None if one is None else one.answers_kept for one in served]
         if None in answers:

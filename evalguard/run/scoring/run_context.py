@@ -7,17 +7,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalguard.conversion.builds_in_use import this_run
+from evalguard.conversion.building import is_built_by_every_run
+from evalguard.conversion.planning import plan_conversion
 from evalguard.core.documents.columns import Rows
 from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import AheadScorer, ModelDescription, Request, Scorer, ScoringPolicy
-from evalguard.core.settings import digest_of
+from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import FallbackError, WorkerError
 from evalguard.harness.tasks import load_tasks
 from evalguard.models.encoded_texts import clear_shared_texts
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.report.progress import ProgressLine
-from evalguard.run.cache_limit import limit_cache
+from evalguard.run.cache_limit import forget_old_runs, limit_cache
 from evalguard.run.choices import Choices
 from evalguard.run.cluster_fields import check_clusters
 from evalguard.run.error_places import with_location
@@ -25,10 +26,15 @@ from evalguard.run.executing.actors import ActorScoring
 from evalguard.run.executing.batches import check_same_policy, policy_after
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.interrupts import interruptible
-from evalguard.run.loading.foreign_code import has_own_process, needs_worker
+from evalguard.run.loading.foreign_code import (
+    has_own_process,
+    needs_worker,
+    runs_foreign_code,
+)
 from evalguard.run.loading.known_models import KnownModel, KnownModels
 from evalguard.run.loading.lazy_scorer import LazyScorer
 from evalguard.run.loading.library_patches import runs_other_code
+from evalguard.run.loading.own_environment import asks_server
 from evalguard.run.loading.scorer_opening import open_scorer
 from evalguard.run.loading.task_code import note_task_code
 from evalguard.run.memory_policy import MemoryPolicy
@@ -50,6 +56,7 @@ from evalguard.run.scoring.prompt_differences import (
 )
 from evalguard.run.scoring.task_scores import TaskScoring
 from evalguard.run.sources import ModelSource
+from evalguard.run_token import keeps_for_itself
 from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
 from evalguard.store.cache_folder import open_cache_dir
 from evalguard.worker.server_pool import keep_servers
@@ -322,7 +329,23 @@ class RunContext:
             self.evaluator.progress.note(f"building {source.name}, unless that is done")
         with interruptible(f"reading the files of {source.name}"), with_location(source):
             worker = needs_worker(source.variant, self.options)
-            return self.known.of(source.variant, policy, worker=worker)
+            known = self.known.of(source.variant, policy, worker=worker)
+        if known is not None and known.unfinished:
+            self.evaluator.progress.note(
+                f"{source.name}: scores of a run that has not finished are kept: --unchanged-since "
+                f"{known.unfinished} goes on from them, if nothing that its code reads has changed"
+            )
+        return known
+
+    def say_what_is_scored_anew(self, sources: Sequence[ModelSource]) -> None:
+        """Say once which models are scored by every run, and what would keep their scores."""
+        if self.known is None:
+            return
+        names = frozenset(source.name for source in sources)
+        text = scored_anew([source.variant for source in sources])
+        if text and not names <= _named:
+            _named.update(names)
+            self.evaluator.progress.note(text)
 
     def _lazy(self, source: ModelSource, policy: ScoringPolicy, known: KnownModel) -> Scorer:
         here = not needs_worker(source.variant, self.options)
@@ -339,6 +362,31 @@ class RunContext:
     def match_batches_of(self, scorer: Scorer) -> None:
         """Let every model that is loaded from now on have this one's batches."""
         self._opened.append(scorer)
+
+
+def scored_anew(variants: Sequence[Variant]) -> str:
+    """Which of these are scored or built by every run, and how that would end; "" where none."""
+    scored = {
+        one.name: one
+        for one in variants
+        if one.inputs is None
+        and not asks_server(one)
+        and runs_foreign_code(one, plan_conversion(one))
+    }
+    built = {one.name: one for one in variants if is_built_by_every_run(one)}
+    if not scored and not built:
+        return ""
+    first = next(iter([*scored, *built]))
+    every = [*(["scored"] if scored else []), *(["built"] if built else [])]
+    return (
+        f"{', '.join({**scored, **built})}: {' and '.join(every)} anew by every run, since nobody "
+        f"knows what code of others reads. To keep it, write 'inputs: []' below {first} in the "
+        "guard file, with the files that the code reads in the brackets"
+    )
+
+
+# One command opens several contexts.
+_named: set[str] = set()
 
 
 @contextmanager
@@ -359,7 +407,6 @@ def open_run_context(
         UsageError, EvaluationError, Interrupted: as loading tasks does.
     """
     cache_dir = open_cache_dir(options.cache_dir)
-    this_run()  # worker processes that are started from here on belong to it
     # Before tasks and models bring in libraries, which set variables of their own.
     known = KnownModels.kept_in(cache_dir) if options.use_cache else None
     with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
@@ -408,5 +455,9 @@ def open_run_context(
             context.close_answers(finished=False)
             raise
         context.close_answers(finished=True)
+        if known is not None:
+            known.finish()
+            if keeps_for_itself():
+                forget_old_runs(cache_dir)
         if options.use_cache:
             limit_cache(choices.cache_max_size, cache_dir, progress.note, since=meter.began())

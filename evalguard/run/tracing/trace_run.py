@@ -23,9 +23,11 @@ from evalguard.run.tracing.swapping import choose_swaps, with_swap_effects
 from evalguard.run.tracing.trace_result import TraceResult, finish_trace, requested_trace_files
 from evalguard.run.tracing.trace_worker import NOTHING_KEPT, TraceWork, ask_for_trace
 from evalguard.run.tracing.traced_documents import DocumentChoice
+from evalguard.run_token import run_scope
 from evalguard.store.run_folder import check_writable
 
 
+@run_scope()
 def trace(
     base: str | Path,
     candidate: str | Path,
