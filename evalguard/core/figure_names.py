@@ -58,6 +58,8 @@ _WHY_UNKNOWN = {
     "no_answer": "no filter says what it found",
     "unclosed_thinking": "no text has a thinking part, and no chat template says that it would",
     "refused": "no server says whether it refused",
+    "same_call": "no answer calls a tool, or in which form it would is unknown",
+    "same_answer": "in which form calls are written is unknown",
     "other_script": "a text has fewer than ten letters, or as many of another script",
     **dict.fromkeys((*STRUCTURES, "tool_call"), _STRUCTURE),
     **dict.fromkeys(("first_difference", "first_difference_beyond_ties"), _NO_TOKENS),

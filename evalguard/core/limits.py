@@ -32,13 +32,13 @@ KINDS: dict[str, Kind] = {
     "dp_rms": "upper",
     "same_top1": "lower",
     "same_topk": "lower",
-    "same_answer": "lower",
     **{
         figure.name: "upper" if figure.worse == "more" else "lower"
         for figure in FIGURES.values()
         if figure.worse is not None and figure.unit == "share"
     },
 }
+# Of what a task's metrics take for an answer, where they show that; else of whole answers.
 OF_ANSWERS = "same_answer"
 # What is known of servers' distributions from below: enough to break a limit, never to keep it.
 BOUNDED = ("kl_mean",)
@@ -126,7 +126,7 @@ class Limit:
     @property
     def of_distributions(self) -> bool:
         """Whether the two models' distributions have to be compared for it."""
-        return self.metric != OF_ANSWERS and not self.of_figure
+        return not self.of_figure
 
     @property
     def of_figure(self) -> bool:
@@ -177,6 +177,11 @@ class LimitVerdict:
     reason: str
     at_least: bool = False
 
+    @property
+    def of_figure(self) -> bool:
+        """Whether it is about a figure of generated answers, not of what a metric takes of them."""
+        return self.metric in FIGURES and not self.of
+
 
 def judge_limits(
     limits: Sequence[Limit],
@@ -199,15 +204,20 @@ def judge_limits(
     verdicts: list[LimitVerdict] = []
     for limit in limits:
         if limit.of_figure:
-            covered = [share for share in shares if limit.covers(share)]
+            taken = [c for c in comparisons if _shows_answers(limit, c)]
+            tasks = {c.task for c in taken}
+            covered = [share for share in shares if limit.covers(share) and share.task not in tasks]
             found = [
-                _of_share(limit, share)
-                for share in covered
-                if closest_limit(limits, share) == limit
+                *(_of_answers(limit, c) for c in taken),
+                *(
+                    _of_share(limit, share)
+                    for share in covered
+                    if closest_limit(limits, share) == limit
+                ),
             ]
             if covered and not found:
                 continue  # every task has a limit of its own
-        elif limit.of_distributions:
+        else:
             found = [_of_distribution(limit, distribution) for distribution in distributions]
             if limit.metric in BOUNDED:
                 measured = {distribution.task for distribution in distributions}
@@ -216,8 +226,6 @@ def judge_limits(
                     for one in bounds
                     if one.task not in measured
                 ]
-        else:
-            found = [_of_answers(limit, c) for c in comparisons if c.same_answer is not None]
         verdicts += found or [_unmeasured(limit)]
     if not only_certain:
         return tuple(verdicts)
@@ -226,6 +234,12 @@ def judge_limits(
         replace(verdict, state="undecided") if doubt else verdict
         for verdict, doubt in zip(verdicts, unsure, strict=True)
     )
+
+
+def _shows_answers(limit: Limit, of: Comparison) -> bool:
+    """Whether a metric shows what it takes for an answer, and a limit is about that."""
+    about = limit.metric == OF_ANSWERS and (not limit.task or limit.task == of.task)
+    return about and of.same_answer is not None and limit.filter in ("", of.filter)
 
 
 def closest_limit(limits: Sequence[Limit], share: FigureShare) -> Limit:
@@ -336,7 +350,7 @@ def _of_answers(limit: Limit, comparison: Comparison) -> LimitVerdict:
 
 
 def _unmeasured(limit: Limit) -> LimitVerdict:
-    if limit.of_figure:
+    if limit.of_figure and limit.name != OF_ANSWERS:
         where = f"of {limit.task} " if limit.task else "of no task "
         missing = where + ("no generated answers are known" if limit.task else _NO_TEXTS)
         return _judge(limit, Figure(), task=limit.task, missing=missing)

@@ -103,6 +103,22 @@ def _opens_part(text: str, place: int) -> bool:
     return not before.strip() or (place <= _SHORT and before.rstrip(" ").endswith("\n"))
 
 
+def split_thinking(text: str, *, is_open: bool = False) -> tuple[str, str]:
+    """Return a text's closed thinking part, without its marks, and what follows it.
+
+    ("", the text) where it has none, or one without an end.
+    """
+    part = find_thinking(text, is_open=is_open)
+    if part is None or not part.is_closed:
+        return "", text
+    thought = text[: len(text) - len(part.rest)].strip()
+    for opening, closing in MARKS:
+        if thought.endswith(closing):
+            thought = thought.removesuffix(closing).removeprefix(opening)
+            break
+    return thought.strip(), part.rest.lstrip()
+
+
 def _begins_line(text: str, place: int) -> bool:
     """Whether a closing mark that nothing opened begins a line, as templates have it."""
     return text[:place].endswith("\n")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 
@@ -16,10 +17,22 @@ class ToolCall:
     Attributes:
         name: of the function; "": the call names none.
         arguments: as they were written, JSON or not.
+        as_text: whether they came as a text, as OpenAI's clients read them, and not as an object.
     """
 
     name: str
     arguments: str
+    as_text: bool = True
+
+
+def canonical_calls(calls: Sequence[ToolCall]) -> tuple[tuple[str, str], ...]:
+    """What an answer calls, of which equal ones do the same: name and arguments of each call.
+
+    Arguments are one whatever the order of their keys, the white space, the escapes of characters
+    and the form of numbers (1, 1.0, 1e0); what is no JSON is itself. Calls of one answer are made
+    side by side: their order is no part of it, their number is.
+    """
+    return tuple(sorted((call.name, _canonical_json(call.arguments)) for call in calls))
 
 
 def calls_of_message(message: str) -> tuple[ToolCall, ...] | None:
@@ -91,9 +104,40 @@ def _calls_of_json(text: str) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
+def _canonical_json(text: str) -> str:
+    """Text that equal JSON values share; a text that is no JSON as it is."""
+    try:
+        found = json.loads(text, parse_int=Decimal, parse_float=Decimal)
+        return "json:" + json.dumps(_with_one_form(found), sort_keys=True)
+    except (ValueError, RecursionError):
+        return f"text:{text}"
+
+
+def _with_one_form(value: Any) -> Any:
+    """A JSON value whose numbers are [digits, exponent]; exact, whatever their size."""
+    if isinstance(value, dict):
+        return {key: _with_one_form(of) for key, of in value.items()}
+    if isinstance(value, list):
+        return ["list", *map(_with_one_form, value)]
+    if not isinstance(value, Decimal):
+        return value
+    sign, numbers, exponent = value.as_tuple()
+    digits = "".join(map(str, numbers)).lstrip("0")
+    short = digits.rstrip("0")
+    if not short:
+        return ["number", "0"]
+    return ["number", f"{'-' if sign else ''}{short}", int(exponent) + len(digits) - len(short)]
+
+
+# Of a call that is no function's, what is drawn anew for each answer or only counts.
+_NAMELESS = ("id", "index")
+
+
 def _call(found: Any) -> ToolCall:
     function = found.get("function") if isinstance(found, dict) else None
     if not isinstance(function, dict):
+        if isinstance(found, dict):
+            found = {key: value for key, value in found.items() if key not in _NAMELESS}
         return ToolCall(name="", arguments=json.dumps(found, ensure_ascii=False))
     name, arguments = function.get("name"), function.get("arguments", "")
     return ToolCall(
@@ -101,4 +145,5 @@ def _call(found: Any) -> ToolCall:
         arguments=arguments
         if isinstance(arguments, str)
         else json.dumps(arguments, ensure_ascii=False),
+        as_text=isinstance(arguments, str),
     )

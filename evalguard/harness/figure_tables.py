@@ -18,9 +18,11 @@ from evalguard.core.score_rows import pick_rows
 from evalguard.core.scores import ScoreTable, Uninformative
 from evalguard.harness.read_answers import read_answers
 from evalguard.stats.answers.document_answers import (
+    OF_CALLS,
     DocumentAnswers,
     figure_of_each,
     figure_value,
+    has_calls,
     paired_figure_value,
     structure_verdicts,
     verdict_of_each,
@@ -178,7 +180,8 @@ def with_paired_figures(
 ) -> tuple[tuple[ScoreTable, ...], tuple[ScoreTable, ...]]:
     """Fill in the figures that are of both models' answers.
 
-    The base's table is 0 where the figure of a document is known: it does not differ from itself.
+    The base's table has what its answers are beside themselves where the figure of a document is
+    known.
 
     Args:
         answers: of a task, both models' answers to the documents that both were asked.
@@ -206,8 +209,10 @@ def with_paired_figures(
             differing = [doc for doc in found if ours[doc].texts != others[doc].texts]
             odds = {doc: shows_odds(ours[doc].tokens, others[doc].tokens) for doc in differing}
         values[key] = judged_documents(found, odds)
-    nothing = {key: dict.fromkeys(of, 0.0) for key, of in values.items()}
-    return _filled(base, nothing), _filled(candidate, values)
+        if name == OF_CALLS and not any(map(has_calls, (*ours.values(), *others.values()))):
+            values[key] = {}  # nobody calls anything, and nothing is known of calls
+    own = {key: dict.fromkeys(of, FIGURES[key[2]].of_base) for key, of in values.items()}
+    return _filled(base, own), _filled(candidate, values)
 
 
 def _filled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generated_tokens import SAMPLE_COLUMNS, read_sample
 from evalguard.core.rendered_prompt import leaves_thinking_open
 from evalguard.core.reports.generations import GeneratedDocument
+from evalguard.core.scorer import LENGTH_NAMES
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
 from evalguard.stats.answers.document_answers import DocumentAnswers
@@ -68,6 +69,7 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
             if request.shows_prompt
             else isinstance(prompt, str) and leaves_thinking_open(prompt),
             drawn=request.drawn,
+            greedy=request.greedy,
             ends_in_stop=any(len(one) < len(text) for one, text in zip(own, texts, strict=True)),
         )
         yield AnsweredRow(doc_id, digest, answers)
@@ -82,12 +84,14 @@ class GenerationRequest:
         shows_prompt: False where the document's prompt stands in its place.
         thinking_open: its prompt ends in a thinking part.
         drawn: a text is drawn at a temperature above 0.
+        greedy: its tokens are to be the most probable ones, and nothing else chooses them.
     """
 
     stops: tuple[str, ...] = ()
     shows_prompt: bool = True
     thinking_open: bool = False
     drawn: bool = False
+    greedy: bool = False
 
     def without_stop(self, text: str) -> str:
         """A text without a stop sequence at its end, which some servers leave there.
@@ -127,6 +131,7 @@ def _read_arguments(written: str) -> GenerationRequest:
         shows_prompt=prompt is not None,
         thinking_open=isinstance(prompt, str) and leaves_thinking_open(prompt),
         drawn=_is_drawn(options),
+        greedy=_is_greedy(arguments),
     )
 
 
@@ -136,6 +141,39 @@ def _expected(doc: Value) -> ExpectedAnswer | None:
         return None
     request = read_chat_document(json.loads(doc))
     return None if request is None else ExpectedAnswer.of_request(request)
+
+
+# What does not choose a token: how long, how it begins and how it is sent.
+_CHOOSES_NOTHING = frozenset(
+    {
+        *LENGTH_NAMES, "until", "do_sample", "temperature", "top_p", "top_k", "min_p", "seed", "n",
+        "stream", "stream_options", "logprobs", "top_logprobs", "user", "metadata", "store",
+        "tools", "tool_choice", "response_format", "chat_template_kwargs", "reasoning_effort",
+        "service_tier", "parallel_tool_calls", "chat", "prompt_cache_key", "safety_identifier",
+        "think_end_token",
+    }
+)  # fmt: skip
+_NO_PENALTY = {
+    "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "num_beams": 1,
+}  # fmt: skip
+
+
+def _is_greedy(arguments: Sequence[Any]) -> bool:
+    """Whether nothing but the model's own numbers chooses the tokens of an answer."""
+    options = arguments[-1]
+    if not isinstance(options, Mapping) or _is_drawn(options):
+        return False
+    if options.get("do_sample") is not False and options.get("temperature") not in (0, 0.0):
+        return False
+    asked = {**options, **(options.get("chat") or {})}
+    forced = asked.get("tool_choice") not in (None, "auto", "none")
+    shaped = asked.get("response_format") not in (None, {"type": "text"})
+    steered = any(
+        value is not None and _NO_PENALTY.get(name) != value
+        for name, value in asked.items()
+        if name not in _CHOOSES_NOTHING
+    )
+    return not (forced or shaped or steered)
 
 
 def _is_drawn(options: Mapping[str, Any]) -> bool:

@@ -42,6 +42,8 @@ from evalguard.run.scoring.broken_answers import find_broken_answers, name_broke
 from evalguard.run.scoring.compared_generations import (
     compare_task_generations,
     find_missing_answers,
+    find_odd_choices,
+    find_other_answers,
     find_stops,
     with_part_caveats,
 )
@@ -53,7 +55,12 @@ from evalguard.run.scoring.equal_answers import doubt_equal_answers
 from evalguard.run.scoring.fairness import note_batch_differences
 from evalguard.run.scoring.first_answers import join_failing_answers
 from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
-from evalguard.run.scoring.nothing_known import fail_at_zero, fail_unknown, find_silent_candidates
+from evalguard.run.scoring.nothing_known import (
+    fail_at_zero,
+    fail_other_calls,
+    fail_unknown,
+    find_silent_candidates,
+)
 from evalguard.run.scoring.padding_changes import find_padding_changes
 from evalguard.run.scoring.prompt_differences import (
     find_declared_differences,
@@ -130,6 +137,8 @@ def build_report(
             *(_find_unjudged(scored, choices.gate) if held.comparisons else ()),
             *_findings(scored, differences, held.comparisons, held.distributions, gate),
             *judgement.findings,
+            *find_other_answers(generations, held.comparisons),
+            *find_odd_choices(generations),
             *find_stops(generations),
         ),
         notes=tuple(
@@ -225,7 +234,18 @@ def judge_scores(
     )
     of_tasks = doubt_equal_answers(of_tasks, scored, tables[0])
     of_tasks = fail_at_zero(of_tasks, scored, gate=choices.gate)
-    of_tasks = (*of_tasks, *_unjudged_tasks(scored, of_tasks, undefined))
+    generations = compare_task_generations(
+        (base.samples, candidate.samples),
+        (tables[0], tables[1]),
+        confidence=choices.gate.confidence,
+        allow=choices.allow,
+        expected=choices.answers,
+    )
+    of_tasks = (
+        *of_tasks,
+        *_unjudged_tasks(scored, of_tasks, undefined),
+        *fail_other_calls(of_tasks, generations),
+    )
     groups = (base.groups, candidate.groups)
     of_groups = add_aggregates(
         of_tasks,
@@ -253,13 +273,6 @@ def judge_scores(
     )
     judged = {one.comparison.key for one in of_tasks if one.comparison.outcome != "failed"}
     absent = list_missing_aggregates(of_tasks, groups)
-    generations = compare_task_generations(
-        (base.samples, candidate.samples),
-        (tables[0], tables[1]),
-        confidence=choices.gate.confidence,
-        allow=choices.allow,
-        expected=choices.answers,
-    )
     missing = find_missing_answers(generations, (base.tables, candidate.tables))
     found = replace(
         judgement,

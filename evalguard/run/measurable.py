@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from importlib import metadata
 
+from evalguard.core.figure_names import split_name
 from evalguard.core.gate import Gate
 from evalguard.core.limits import BOUNDED, OF_ANSWERS
 from evalguard.errors import (
@@ -210,7 +211,8 @@ def _check_stored(source: StoredSource, gate: Gate) -> None:
             "distributions",
             hint=f"{instead}, or leave out the limits (--gate-metric, gate: {{metrics: ...}})",
         )
-    figures = gate.figure_names
+    shown = any(table.answers for table in source.run.tables)
+    figures = [f for f in gate.figure_names if not shown or split_name(f)[1] != OF_ANSWERS]
     if figures and isinstance(source, BaselineSource) and not source.run.rows:
         raise UsageError(
             f"the gate asks for figures of generated answers ({', '.join(figures)}), and {what} "
@@ -218,7 +220,7 @@ def _check_stored(source: StoredSource, gate: Gate) -> None:
             hint="give its run folder in place of the history, or name the model itself",
         )
     asks_for_answers = any(limit.metric == OF_ANSWERS for limit in gate.limits)
-    if asks_for_answers and not any(table.answers for table in source.run.tables):
+    if asks_for_answers and not shown:
         instead = "give its run folder in place of the history" if kept else instead
         raise UsageError(
             f"the gate has a limit on {OF_ANSWERS}, and {what} keeps no answers",

@@ -29,6 +29,7 @@ _METHODS = {
 }
 _CORRECTIONS = {SKEW: "skewed documents", CR2: "unequal weights"}
 _IDENTICAL = "every document has the same score to the last bit (bit-identical)"
+_EQUAL = "every document has the same score, though not every answer is the same"
 _MOST_DIGITS = 15
 
 
@@ -51,6 +52,11 @@ def explain(drift: Drift, verdict: Verdict, tolerance: MetricMargin, *, n: int) 
     """The sentence for a drift that is not bit-identical."""
     head = _size(drift, tolerance) + _meaning(verdict, drift, tolerance)
     return f"{head} ({_evidence(drift, n, tolerance)})"
+
+
+def explain_equal_scores() -> str:
+    """The sentence for equal scores of answers that differ."""
+    return _EQUAL
 
 
 def explain_identical() -> str:

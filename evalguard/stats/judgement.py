@@ -11,7 +11,7 @@ from evalguard.stats.answers.uninformative import NothingKnown
 from evalguard.stats.binary import tango_interval
 from evalguard.stats.contributions import Contributions
 from evalguard.stats.drift import Drift
-from evalguard.stats.explanation import explain, explain_identical
+from evalguard.stats.explanation import explain, explain_equal_scores, explain_identical
 from evalguard.stats.probability import normal_quantile
 from evalguard.stats.undecided import explain_undecided
 
@@ -84,32 +84,32 @@ def judge_metric(drift: Drift, tolerance: MetricMargin, *, n: int, n_total: int)
     return MetricJudgement(verdict=verdict, interval=sigma_interval, reason=reason, undecided=lacks)
 
 
-def judge_equal_answers(one: MetricComparison, spread: float = 1.0) -> MetricComparison:
-    """Judge a metric of which no score changed by its interval, not as a lossless conversion.
+def judge_equal_answers(one: MetricComparison, spread: float = 0.0) -> MetricComparison:
+    """Judge a metric of equal scores, whose answers are not equal, by its interval.
 
     Without a change among n documents Tango's interval ends at z^2 / (n + z^2): of 0 and 1, that is
     the drift; of other scores on a coarse grid it is the share of documents that may change, each
     by at most their spread. Unchanged where that is below the margin; undecided where it is not,
     and where the margin has no size: of a base that is right in all documents, or in none, one in
-    sigma has none.
+    sigma has none. Any other metric has an interval without width, and is unchanged.
 
     Args:
-        spread: between the lowest and the highest score; of 0 and 1 it is not looked at.
+        spread: between the lowest and the highest score of a metric that is a mean; 0 of any other.
     """
     told, drift, margin = one.comparison, one.drift, one.tolerance
-    if drift is None or margin is None:
-        return one
+    if drift is None or margin is None or (told.flips is None and not spread):
+        alike = replace(told, bit_identical=False, reason=explain_equal_scores())
+        return replace(one, comparison=alike)
     if not drift.documents:
         units = told.n_used if told.clusters is None else told.clusters
         low, high = tango_interval(0, 0, units, confidence=drift.estimate.confidence)
+        scale = 1.0 if told.flips is not None else spread
         estimate = replace(
-            drift.estimate, low=low * spread, high=high * spread, interval_method="tango-score"
+            drift.estimate, low=low * scale, high=high * scale, interval_method="tango-score"
         )
         drift = replace(drift, estimate=estimate)
         one = replace(one, drift=drift)
     judged = judge_metric(drift, margin, n=told.n_used, n_total=told.n_total)
-    if judged.verdict.outcome != "undecided":
-        return one
     comparison = replace(
         told,
         sigma_interval=judged.interval,

@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeVar
 # no_answer_found       a filter finds no answer in many generated texts of a side
 # broken_answers        many answers are thoughts alone, loops, refusals, in another script ...
 # answers_go_on         the candidate's answers begin with the base's and do not end there
+# answers_differ        how many whole answers are the base's, where nothing scores them
+# chosen_against_odds   greedy answers hold tokens that their own model thinks less probable
 # stops_left_in         texts of one side alone end in the task's stop sequences
 # prompts_differ        how prompts differ that are declared to
 # sides_differ          configs, tokenizers or code of the two models
@@ -51,6 +53,8 @@ FindingKind = Literal[
     "no_answer_found",
     "broken_answers",
     "answers_go_on",
+    "answers_differ",
+    "chosen_against_odds",
     "stops_left_in",
     "prompts_differ",
     "sides_differ",
@@ -80,7 +84,8 @@ FindingKind = Literal[
 # Those by which a pass may say little.
 DOUBTS: frozenset[FindingKind] = frozenset(
     {
-        "same_model", "not_judged", "says_nothing", "broken_answers", "task_shows_little",
+        "same_model", "not_judged", "says_nothing", "broken_answers", "answers_differ",
+        "task_shows_little",
         "distributions_moved", "setting_unread",
     }
 )  # fmt: skip

@@ -250,6 +250,46 @@ class FirstDifferences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WholeAnswers:
+    """How many documents' whole answers are the base's: text, tool calls, thinking, and ending.
+
+    Attributes:
+        same: of all documents, those whose answers are the base's in every part.
+        drawn: documents asked at a temperature above 0 of either.
+        calling: documents in which an answer of either calls a tool.
+        same_calls: of these, the documents whose calls are the base's.
+        texts: documents in which what was said differs; ``thinking``, ``endings`` and ``forms``
+            (arguments came as a text of one, as an object of the other) likewise.
+        thinking: documents in which what was thought differs.
+        endings: documents in which why an answer ended differs.
+        forms: documents in which the form of arguments differs.
+    """
+
+    same: int
+    drawn: int = 0
+    calling: int = 0
+    same_calls: int = 0
+    texts: int = 0
+    thinking: int = 0
+    endings: int = 0
+    forms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenTokens:
+    """Greedy answers of one model beside the odds that it shows itself.
+
+    Attributes:
+        shown: documents with a greedy answer whose odds are shown.
+        against_odds: of these, documents in which a token was less probable than another one by
+            more than a near tie.
+    """
+
+    shown: int
+    against_odds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationComparison:
     """How the generated answers of both models to one task differ.
 
@@ -272,6 +312,9 @@ class GenerationComparison:
         cluster_field: field of the document that says which belong together; "" without clusters.
         base_stops, candidate_stops: documents with a text that ended in a stop sequence of the
             task; texts are compared without it.
+        whole: how many whole answers are the base's; None of runs from before that was looked at.
+        base_chosen, candidate_chosen: of greedy answers, whether the tokens were the most probable
+            ones; None where no odds are shown.
     """
 
     task: str
@@ -293,3 +336,6 @@ class GenerationComparison:
     repeated: tuple[RepeatedScore, ...] = ()
     parts: tuple[DriftPart, ...] = ()
     caveats: tuple[str, ...] = ()
+    whole: WholeAnswers | None = None
+    base_chosen: ChosenTokens | None = None
+    candidate_chosen: ChosenTokens | None = None

@@ -69,11 +69,11 @@ def _token_of(shown: Mapping[str, Any], names: TokenNames | None) -> int:
     """The id of a token that llama.cpp shows; else that of its text, or of its bytes."""
     if isinstance(shown.get("id"), int):
         return int(shown["id"])
-    text, data = shown.get("token"), shown.get("bytes")
-    known = _name_of(str(text), names)
-    if known >= 0 or not isinstance(data, Sequence) or not data:
-        return known
-    return _name_bytes(bytes(data))
+    text, data = str(shown.get("token")), shown.get("bytes")
+    if not isinstance(data, Sequence) or not data:
+        return _name_of(text, names)
+    known = UNKNOWN_TOKEN if "\ufffd" in text else _name_of(text, names)  # a part of a character
+    return known if known >= 0 else _name_bytes(bytes(data))
 
 
 def _name_of(text: str, names: TokenNames | None) -> int:

@@ -12,6 +12,7 @@ from evalguard.core.reports.generations import (
     PairedFigure,
 )
 from evalguard.report.view.generation_view import figure_text
+from evalguard.report.words import rounding
 from evalguard.report.words.plain_text import printable
 
 # A length is said on the first screen from this change on; any real change of a share is.
@@ -36,11 +37,12 @@ _WORDS = {
 
 
 def generations_line(report: CompareReport) -> str:
-    """Say in a line how answers changed for sure, and what gates that; "" if they did not.
+    """Say in a line how answers changed, and what gates that; "" if they did not.
 
     So are answers of which none of the base's and at least three of the candidate's are bad.
     """
-    found = {(f.task, f.filter) for f in report.findings if f.kind == "no_answer_found"}
+    kinds = ("no_answer_found", "answers_differ")
+    found = {(f.task, f.filter) for f in report.findings if f.kind in kinds}
     off = [(one, told) for one in report.generations if (told := list(_changes(one, found)))]
     if not off:
         return ""
@@ -62,7 +64,9 @@ def _ungated(one: GenerationComparison, report: CompareReport) -> Iterator[str]:
 
 
 def _changes(one: GenerationComparison, found: Collection[tuple[str, str]]) -> Iterator[str]:
-    """What changed; of filters that a finding tells of, their answers not found are left out."""
+    """What changed; what a finding tells of a filter, or of a whole task, is left out."""
+    if (one.task, "") not in found:
+        yield from _same_answers(one)
     yield from _length_change(one.length)
     for name, figure in _worse(one)[:_MOST_FIGURES]:
         yield _share_change(_WORDS[name], figure)
@@ -76,6 +80,18 @@ def _changes(one: GenerationComparison, found: Collection[tuple[str, str]]) -> I
         )
     if one.candidate_equal is not None and one.base_equal is not None:
         yield from _equal_change(one.base_equal, one.candidate_equal)
+
+
+def _same_answers(one: GenerationComparison) -> Iterator[str]:
+    """How many answers, and calls of tools, are the base's; nothing of answers that are drawn."""
+    whole = one.whole
+    if whole is None or whole.drawn or whole.same == one.n:
+        return
+    same, n = (rounding.format_count(count) for count in (whole.same, one.n))
+    yield f"{same} of {n} the base's"
+    if whole.same_calls < whole.calling:
+        calls, calling = map(rounding.format_count, (whole.same_calls, whole.calling))
+        yield f"{calls} of {calling} calls the base's"
 
 
 def _worse(one: GenerationComparison) -> list[tuple[str, PairedFigure]]:

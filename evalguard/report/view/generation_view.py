@@ -76,7 +76,7 @@ def _rows(one: GenerationComparison) -> Iterator[GenerationRow]:
         yield _row(f"no answer{_named(found.filter)}", found.missing, percent=True)
     for told in one.figures:
         # first differences have rows of their own
-        if not told.name.startswith("first_") and (
+        if not told.name.startswith(("first_", "same_")) and (
             told.figure.base.value or told.figure.candidate.value
         ):
             yield _row(told.name, told.figure, percent=True)
@@ -85,12 +85,19 @@ def _rows(one: GenerationComparison) -> Iterator[GenerationRow]:
         yield _row(label, score.score, percent=False)
     same = figure_text(one.same_text, percent=True)
     yield GenerationRow(label="same text", base=same, candidate="", difference="")
+    for told in one.figures:
+        if told.name in _SAME:
+            share = figure_text(told.figure.candidate, percent=True)
+            yield GenerationRow(label=_SAME[told.name], base=share, candidate="", difference="")
     yield from _difference_rows(one.first_difference)
     if one.base_equal is not None and one.candidate_equal is not None:
         base, candidate = (f"{100.0 * v:.3g}%" for v in (one.base_equal, one.candidate_equal))
         yield GenerationRow(
             label="all answers to a document equal", base=base, candidate=candidate, difference=""
         )
+
+
+_SAME = {"same_answer": "same answer in all parts", "same_call": "same tool calls"}
 
 
 def _difference_rows(found: FirstDifferences | None) -> Iterator[GenerationRow]:

@@ -11,7 +11,12 @@ from evalguard.core.reports.bisect_report import SIGMA, BisectReport, MetricSear
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.view.numbered_caveats import Caveat
 from evalguard.report.words import rounding
-from evalguard.report.words.advice import other_classes, undecided_text
+from evalguard.report.words.advice import (
+    differing_answers,
+    other_classes,
+    same_answers_text,
+    undecided_text,
+)
 from evalguard.report.words.bisection_drifts import search_drift_phrase
 from evalguard.report.words.bisection_texts import search_answer, search_subject
 from evalguard.report.words.culprit_shares import shares_text
@@ -104,6 +109,13 @@ def _passed_text(report: CompareReport, worst: Comparison) -> str:
 
 def _undecided_text(report: CompareReport, worst: Comparison) -> str:
     p = rounding.p_value_phrase(worst.p_value)
+    other = differing_answers(report, worst)
+    if other is not None and worst.drift == 0.0:  # what did not move says nothing of these
+        same = same_answers_text(other)
+        return (
+            f"{printable(worst.task)}: {same}, and no figure of them is worse: "
+            f"{undecided_text(worst)}"
+        )
     return f"{full_label(worst)} {_drift_text(report, worst)}, {p}: {undecided_text(worst)}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from evalguard.core.comparison import Comparison
 from evalguard.core.figure_names import is_figure
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.findings import FindingValue
+from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.core.verdict import Margin
 from evalguard.report.words import rounding
 from evalguard.report.words.metric_labels import margin_text
@@ -30,6 +30,33 @@ def undecided_text(comparison: Comparison) -> str:
     }[lacks.kind]
     shown = _detectable_text(comparison)
     return f"{kind}; such a run fails {shown} or more in 80% of cases" if shown else kind
+
+
+def differing_answers(report: CompareReport, comparison: Comparison) -> Finding | None:
+    """The finding that answers to a figure's task are not all the base's; None of any other."""
+    of_figure = is_figure(comparison.filter, comparison.metric)
+    return next((f for f in other_answers(report) if of_figure and f.task == comparison.task), None)
+
+
+def other_answers(report: CompareReport) -> list[Finding]:
+    """The findings that answers are not all the base's, with their numbers; one a task."""
+    found = [one for one in report.findings if one.kind == "answers_differ"]
+    return [f for f in found if all(isinstance(f.values.get(name), int) for name in _COUNTED)]
+
+
+_COUNTED = ("documents", "same", "calling", "same_calls")
+
+
+def same_answers_text(finding: Finding) -> str:
+    """How many answers a finding counts as the base's: "18 of 40 answers are the base's"."""
+    return f"{finding.values['same']:,} of {finding.values['documents']:,} answers are the base's"
+
+
+def hold_answers_step(finding: Finding) -> str:
+    """The option that holds a finding's answers to the base's; their calls, where these differ."""
+    calls = finding.values["same_calls"] != finding.values["calling"]
+    figure = "same_call" if calls else "same_answer"
+    return f"to hold them to the base's: --gate-metric {printable(finding.task)}/{figure}=0.9"
 
 
 def _detectable_text(comparison: Comparison) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalguard.core.answer_figures import FIGURES
 from evalguard.core.documents.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.documents.broken_verdict import broken_text
 from evalguard.core.limits import LimitVerdict
@@ -91,7 +90,7 @@ def broken_lines(report: CompareReport, verdict: LimitVerdict) -> tuple[str, ...
 
 def _allowed_text(verdict: LimitVerdict) -> str:
     bound = f"{verdict.limit:.6g}"
-    if verdict.metric in FIGURES:
+    if verdict.of_figure:
         bound = f"{100.0 * verdict.limit:.6g}%"
     return f"{'at most' if verdict.kind == 'upper' else 'at least'} {bound}"
 
@@ -103,7 +102,7 @@ def _value_text(verdict: LimitVerdict) -> str:
 
 def _format_beside_limit(verdict: LimitVerdict, value: float | None) -> str:
     """A number with the digits that the interval supports, more beside the limit."""
-    if verdict.metric in FIGURES and value is not None:
+    if verdict.of_figure and value is not None:
         return f"{100.0 * value:.3g}%"
     low, high = verdict.interval or (0.0, 0.0)
     text = rounding.round_to_error(value, (high - low) / 4.0 if high < float("inf") else None)

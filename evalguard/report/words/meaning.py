@@ -11,7 +11,6 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from evalguard.core.answer_figures import FIGURES
 from evalguard.core.comparison import Comparison
 from evalguard.core.figure_names import is_figure
 from evalguard.core.limits import LimitVerdict
@@ -29,9 +28,12 @@ from evalguard.report.words.advice import (
     ASK_MORE,
     SCORE_MORE,
     decide_step,
+    differing_answers,
     differs_in,
     gives_no_number,
+    hold_answers_step,
     margin_below,
+    other_answers,
     other_classes,
     reads_other_tokens,
     tensors_command,
@@ -126,7 +128,7 @@ def _limit_meaning(report: CompareReport, limit: LimitVerdict) -> Meaning:
 
 
 def _decide_limit(limit: LimitVerdict) -> str:
-    if limit.metric not in FIGURES:
+    if not limit.of_figure:
         return SCORE_MORE
     low, high = limit.interval or (-math.inf, math.inf)
     within = high <= limit.limit if limit.kind == "upper" else low >= limit.limit
@@ -260,6 +262,9 @@ def _unknown(report: CompareReport, worst: Comparison) -> str:
 def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
     if worst.outcome == "failed" and worst.n == 1:
         return decide_step(worst), ""
+    other = differing_answers(report, worst)
+    if worst.outcome == "failed" and worst.metric == "same_call" and other is not None:
+        return f"score them by a task that knows the right calls; {hold_answers_step(other)}", ""
     if worst.outcome == "failed" and is_figure(worst.filter, worst.metric):
         name = printable(f"{worst.task}/{worst.metric}")
         return f"have it shown, or take it off the gate: advisory: [{name}]", ""
@@ -267,7 +272,8 @@ def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
         return "remove that cause and run again; no other metric stands in for it", ""
     unsure = worst.outcome == "regressed" and not worst.significant
     if worst.outcome == "undecided" or unsure or report.gate.state == "undecided":
-        return decide_step(worst), ""
+        held = "" if other is None else f"{hold_answers_step(other)}; or "
+        return f"{held}{decide_step(worst)}", ""
     if worst.outcome == "degraded" and report.bisect is None:
         return _search_below(report, worst) or _undo(report)
     if worst.outcome in ("regressed", "degraded"):
@@ -315,6 +321,9 @@ def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
         return "let the candidate's texts end where the base's do, and run again", ""
     if "broken_answers" in kinds:
         return "mend what breaks these answers (read some: -v, report.html), and run again", ""
+    answers = other_answers(report)
+    if answers:
+        return f"read answers that differ (report.html); {hold_answers_step(answers[0])}", ""
     dull = _insensitive_metrics(report)
     if dull:
         other = (

@@ -270,7 +270,7 @@ def _limit_subject(
             "told apart by one: both models in process (hf, vllm, llama_cpp) are searched by KL "
             "itself, servers by a metric's margin"
         )
-    if verdict.metric in FIGURES:
+    if verdict.of_figure:
         key = verdict.task, verdict.filter, verdict.metric
         base = sides.base.get(key)
         known = np.array([*values_by_document(base).values()] if base is not None else [0.0])

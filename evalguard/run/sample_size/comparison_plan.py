@@ -11,7 +11,7 @@ from typing import Any
 import evalguard
 from evalguard.core.answer_figures import FIGURES
 from evalguard.core.figure_names import split_name
-from evalguard.core.limits import KINDS
+from evalguard.core.limits import KINDS, OF_ANSWERS
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.plan_report import PilotFacts, PlanReport, Role, TaskCost
 from evalguard.core.scores import NotCompared
@@ -125,7 +125,7 @@ def _refuse_other_limits(options: CompareOptions) -> None:
     """Refuse limits of which no plan is made: they would seem to be planned."""
     for name in options.gate_limits:
         metric = split_name(name)[1]
-        if metric in KINDS and metric not in FIGURES:
+        if metric in KINDS and (metric not in FIGURES or metric == OF_ANSWERS):
             raise UsageError(
                 f"a limit on {metric} is not planned: only those on figures of answers are",
                 hint=f"leave out --gate-metric {name}; evalguard floor says what {metric} comes to "

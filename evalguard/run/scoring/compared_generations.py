@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.documents.columns import Rows, column_of
 from evalguard.core.expected_answers import ExpectedAnswer
+from evalguard.core.figure_names import is_figure
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import (
     FilterComparison,
     GenerationComparison,
+    WholeAnswers,
 )
 from evalguard.core.scores import Tables, Uninformative
 from evalguard.core.settings import Value
@@ -182,6 +184,70 @@ def find_missing_answers(
     )
     rest = Finding(kind="no_answer_found", text=text, values={"tasks": tasks})
     return (*findings[:_MOST_FINDINGS], rest)
+
+
+def find_other_answers(
+    generations: Sequence[GenerationComparison], comparisons: Sequence[Comparison]
+) -> tuple[Finding, ...]:
+    """Say how many answers to a task that nothing scores are the base's, where not all are.
+
+    Answers that are drawn differ whatever the models.
+    """
+    scored = {c.task for c in comparisons if not is_figure(c.filter, c.metric)}
+    return tuple(
+        Finding(
+            kind="answers_differ",
+            text=_whole_text(one.n, one.whole),
+            task=one.task,
+            values={"documents": one.n, **asdict(one.whole)},
+        )
+        for one in generations
+        if one.whole is not None
+        and one.whole.same < one.n
+        and not one.whole.drawn
+        and one.task not in scored
+    )
+
+
+def _whole_text(n: int, whole: WholeAnswers) -> str:
+    """How many answers are the base's, those that call tools first, and what differs in others."""
+    parts = {
+        "the text": whole.texts,
+        "the calls": whole.calling - whole.same_calls,
+        "the thinking": whole.thinking,
+        "why it ended": whole.endings,
+        "the form of arguments (a text, an object)": whole.forms,
+    }
+    differing = ", ".join(f"{part} in {count:,}" for part, count in parts.items() if count)
+    calls = f"{whole.same_calls:,} of {whole.calling:,} calls are the base's; "
+    answers = f"{whole.same:,} of {n:,} answers are the base's in all parts (other: {differing})"
+    return f"{calls if whole.calling else ''}{answers}"
+
+
+# Fewer documents may hold a slip.
+_FEWEST_AGAINST = 3
+
+
+def find_odd_choices(generations: Sequence[GenerationComparison]) -> tuple[Finding, ...]:
+    """Say of which side greedy answers hold tokens that it thinks less probable than others."""
+    return tuple(
+        Finding(
+            kind="chosen_against_odds",
+            text=f"in {chosen.against_odds:,} of {chosen.shown:,} greedy answers the {role} chose "
+            "a token that by its own numbers is less probable than another one, by more than a "
+            "near tie: what it samples from is not what it shows (temperature, penalties, a "
+            "filter, a fault of the sampler)",
+            task=one.task,
+            values={
+                "side": role,
+                "documents": chosen.against_odds,
+                "shown": chosen.shown,
+            },
+        )
+        for one in generations
+        for role, chosen in (("base", one.base_chosen), ("candidate", one.candidate_chosen))
+        if chosen is not None and chosen.against_odds >= min(_FEWEST_AGAINST, chosen.shown)
+    )
 
 
 def find_stops(generations: Sequence[GenerationComparison]) -> tuple[Finding, ...]:

@@ -11,7 +11,9 @@ from evalguard.core.documents.columns import pair_columns
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
 from evalguard.harness.read_answers import read_request
+from evalguard.run.scoring.compared_generations import pair_answers
 from evalguard.run.scoring.scored_side import ScoredSide
+from evalguard.stats.answers.document_answers import differing_parts
 from evalguard.stats.judgement import MetricComparison, judge_equal_answers
 
 # Log-likelihoods that differ by less are one model's: what rounding makes flips hardly any answer.
@@ -23,11 +25,12 @@ def doubt_equal_answers(
     sides: tuple[ScoredSide, ScoredSide],
     tables: Sequence[ScoreTable],
 ) -> tuple[MetricComparison, ...]:
-    """Judge metrics of which no score changed by their interval, where the models differ.
+    """Judge metrics of equal scores by their interval, where the models are not bit-identical.
 
-    A lossless conversion gives every document the same texts and log-likelihoods, and is unchanged
-    whatever their number. Where these differ, equal scores of 0 and 1, or of another coarse grid
-    (points of a rubric, F1 of short answers), leave room for a drift if documents are few.
+    A lossless conversion gives every document the same answers and log-likelihoods, and is
+    unchanged whatever their number. Where these differ, equal scores of 0 and 1, or of another
+    coarse grid (points of a rubric, F1 of short answers), leave room for a drift if documents are
+    few.
 
     Args:
         tables: of the base.
@@ -41,11 +44,11 @@ def doubt_equal_answers(
     found = []
     for one in compared:
         told = one.comparison
-        if told.bit_identical and (told.flips == (0, 0) or spreads.get(told.key)):
+        if told.bit_identical:
             task = told.task
             if task not in differ:
                 differ[task] = models_differ(task, sides, compared)
-            one = judge_equal_answers(one, spreads.get(told.key, 1.0)) if differ[task] else one
+            one = judge_equal_answers(one, spreads.get(told.key, 0.0)) if differ[task] else one
         found.append(one)
     return tuple(found)
 
@@ -53,7 +56,7 @@ def doubt_equal_answers(
 def models_differ(
     task: str, sides: tuple[ScoredSide, ScoredSide], compared: Sequence[MetricComparison]
 ) -> bool:
-    """Whether any document's texts or log-likelihoods differ.
+    """Whether any document's answers (texts, tool calls, thinking, endings) or numbers differ.
 
     Where a side does not show them, only a metric of the task that is not 0/1 can say that they do
     not: by being bit-identical, too.
@@ -63,8 +66,10 @@ def models_differ(
         return not any(c.bit_identical and c.flips is None for c in others)
     base, candidate = (side.samples[task].samples for side in sides)
     texts, asked = (pair_columns(base, candidate, name) for name in ("text", "arguments"))
-    return any(map(_texts_differ, *texts, asked[0])) or any(
-        map(_numbers_differ, *pair_columns(base, candidate, "loglikelihood"))
+    return (
+        any(map(_texts_differ, *texts, asked[0]))
+        or any(map(_numbers_differ, *pair_columns(base, candidate, "loglikelihood")))
+        or any(differing_parts(*both) for _, *both in pair_answers(task, base, candidate))
     )
 
 

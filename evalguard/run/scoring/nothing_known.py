@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from evalguard.core.comparison import Comparison
+from evalguard.core.figure_names import WHOLE_TEXT, is_figure
 from evalguard.core.gate import Gate
+from evalguard.core.limits import OF_ANSWERS
 from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import Tables
 from evalguard.harness.finished_runs.origin import share_one_model
 from evalguard.run.scoring.broken_answers import BrokenAnswers, fail_broken
 from evalguard.run.scoring.equal_answers import models_differ
 from evalguard.run.scoring.rescored_answers import explain_other_scores
 from evalguard.run.scoring.scored_side import ScoredSide
+from evalguard.stats.answers.document_answers import OF_CALLS
 from evalguard.stats.answers.uninformative import explain_silence, quote_side
 from evalguard.stats.compare_scores import fail_without_numbers, failed_comparison
 from evalguard.stats.judgement import MetricComparison
@@ -70,6 +74,39 @@ def fail_at_zero(
         else one
         for one in compared
     )
+
+
+# From so few calls that are the base's on, of so many documents that call at all, nothing is known.
+_FEW_CALLS, _ENOUGH_CALLING = 0.1, 8
+
+
+def fail_other_calls(
+    compared: Compared, generations: Sequence[GenerationComparison]
+) -> Iterator[MetricComparison]:
+    """A failed comparison for each task whose calls are hardly ever the base's, if nothing scores.
+
+    Calls that are valid, and that are not cut, may still be the wrong ones: where no metric scores
+    them and the gate does not hold them to the base's, nothing is known of what they do. Words
+    differ of any two models; so do calls that are drawn.
+    """
+    scored = {
+        one.comparison.task
+        for one in compared
+        if not is_figure(one.comparison.filter, one.comparison.metric)
+        or one.comparison.metric in (OF_CALLS, OF_ANSWERS)
+    }
+    for one in generations:
+        whole = one.whole
+        if whole is None or whole.drawn or one.task in scored or not whole.calling:
+            continue
+        many = 2 * whole.calling >= one.n or whole.calling >= _ENOUGH_CALLING
+        if many and whole.same_calls <= _FEW_CALLS * whole.calling:
+            reason = (
+                f"{whole.same_calls:,} of {whole.calling:,} calls are the base's, and nothing says "
+                "which are right"
+            )
+            failed = failed_comparison((one.task, WHOLE_TEXT, OF_CALLS), reason, n=one.n)
+            yield MetricComparison(comparison=failed)
 
 
 # Of a candidate without answers the changes of its texts and filters tell.

@@ -38,11 +38,14 @@ class DifferenceTally:
         doc_id: int,
         texts: tuple[Sequence[str], Sequence[str]],
         tokens: tuple[Shown, Shown],
+        *,
+        greedy: bool = False,
     ) -> None:
         """Take in a document's answers: the base's, and the candidate's in the same order.
 
         Args:
             tokens: of each text; () where those of a side are not known.
+            greedy: both were to take the most probable token each time.
         """
         if texts[0] == texts[1]:
             self._beyond[doc_id] = 0.0
@@ -50,7 +53,7 @@ class DifferenceTally:
         number = min(map(len, texts))
         own = [of if len(of) >= number else (None,) * number for of in tokens]
         found = [
-            find_first_difference(texts[0][at], texts[1][at], own[0][at], own[1][at])
+            find_first_difference(texts[0][at], texts[1][at], own[0][at], own[1][at], greedy=greedy)
             for at in range(number)
         ]
         there = [one for one in found if one is not None]

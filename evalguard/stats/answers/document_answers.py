@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from evalguard.core.answer_figures import (
     FIGURES,
+    AnswerPart,
     WrittenAnswer,
+    calls_tools,
+    find_differing_parts,
     measure_figure,
     measure_paired_figure,
 )
@@ -16,6 +19,9 @@ from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.stats.answers.repeats import mean
 from evalguard.stats.answers.structure import StructureVerdict, judge_structure
+
+OF_CALLS = "same_call"
+"""The figure that says something only where an answer calls a tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +33,8 @@ class DocumentAnswers:
         expected: structure that each has to have; None: nobody says.
         thinking_open: the prompt ends in a thinking part, which each has to close.
         drawn: at a temperature above 0; False where nobody says.
+        greedy: each token was to be the most probable one by the model's own numbers: without a
+            temperature, penalties, a grammar or whatever else chooses. False where nobody says.
         ends_in_stop: a text ended in one of the task's stop sequences, which is left out here.
     """
 
@@ -36,6 +44,7 @@ class DocumentAnswers:
     expected: ExpectedAnswer | None = None
     thinking_open: bool = False
     drawn: bool = False
+    greedy: bool = False
     ends_in_stop: bool = False
 
     @property
@@ -60,6 +69,7 @@ class DocumentAnswers:
                 message=messages[at] if len(messages) == n else "",
                 tokens=own,
                 n_tokens=None if own is None else len(own),
+                greedy=self.greedy,
                 thinking_open=self.thinking_open,
             )
             for at, text in enumerate(self.texts)
@@ -85,7 +95,7 @@ def figure_of_each(name: str, of: DocumentAnswers) -> tuple[float, ...]:
 def figure_pairs(
     names: Sequence[str], base: DocumentAnswers, candidate: DocumentAnswers
 ) -> list[tuple[float | None, float | None]]:
-    """Figures of both models' answers to a document; of a paired one the base's is 0.
+    """Figures of both models' answers to a document; of a paired one the base beside itself.
 
     As ``figure_value`` and ``paired_figure_value``; answers are taken apart once for all of them,
     and equal ones measured once.
@@ -96,13 +106,27 @@ def figure_pairs(
     found: list[tuple[float | None, float | None]] = []
     for name in names:
         if FIGURES[name].paired:
-            value = _paired_value(name, ours, theirs)
-            found.append((None if value is None else 0.0, value))
+            value = _paired_value(name, ours, theirs, base.expected)
+            found.append((None if value is None else FIGURES[name].of_base, value))
         else:
             value = _value(name, ours, base.expected)
             other = value if are_equal else _value(name, theirs, candidate.expected)
             found.append((value, other))
     return found
+
+
+def has_calls(of: DocumentAnswers) -> bool:
+    """Whether any answer to a document calls a tool, as far as that is known."""
+    return any(calls_tools(one, of.expected) for one in of.written)
+
+
+def differing_parts(base: DocumentAnswers, candidate: DocumentAnswers) -> frozenset[AnswerPart]:
+    """The parts in which any of the candidate's answers to a document is not the base's."""
+    if base == candidate:
+        return frozenset()
+    pairs = zip(base.written, candidate.written, strict=False)
+    parts = (find_differing_parts(one, other, base.expected) for one, other in pairs)
+    return frozenset().union(*parts)
 
 
 def structure_verdicts(name: str, of: DocumentAnswers) -> tuple[StructureVerdict, ...]:
@@ -126,7 +150,7 @@ def paired_figure_value(
     A figure that only some answers have (where they first differ) is the mean over these; of a
     share, every answer has to be known.
     """
-    return _paired_value(name, base.written, candidate.written)
+    return _paired_value(name, base.written, candidate.written, base.expected)
 
 
 def _value(
@@ -138,12 +162,16 @@ def _value(
 
 
 def _paired_value(
-    name: str, base: Sequence[WrittenAnswer], candidate: Sequence[WrittenAnswer]
+    name: str,
+    base: Sequence[WrittenAnswer],
+    candidate: Sequence[WrittenAnswer],
+    expected: ExpectedAnswer | None,
 ) -> float | None:
     if len(base) != len(candidate):
         return None
     values = [
-        measure_paired_figure(name, one, other) for one, other in zip(base, candidate, strict=True)
+        measure_paired_figure(name, one, other, expected)
+        for one, other in zip(base, candidate, strict=True)
     ]
     if name == "first_difference":
         return _mean_of([one for one in values if one is not None])

@@ -40,22 +40,33 @@ def find_first_difference(
     candidate_text: str,
     base: GeneratedTokens | None,
     candidate: GeneratedTokens | None,
+    *,
+    greedy: bool = False,
 ) -> FirstDifference | None:
     """Return where a candidate's answer first differs from the base's; None: it is the same text.
 
-    Ids are compared, so both models must have the same tokens.
+    Ids are compared, so both models must have the same tokens. Where all tokens are the same and
+    the texts are not, one was damaged after it was written (a piece lost from its middle, sent
+    twice, decoded otherwise): no tie makes that.
 
     Args:
         base, candidate: the texts' tokens; without those of either the position is unknown.
+        greedy: both were to take the most probable token each time: one that takes a less probable
+            one was not drawn, and is as far from a tie as its odds are.
     """
     if base_text == candidate_text:
         return None
-    if base is None or candidate is None or not _same_names(base, candidate):
+    if base is None or candidate is None:
         return FirstDifference()
     most = min(len(base), len(candidate))
-    unequal = np.flatnonzero(base.ids[:most] != candidate.ids[:most])
+    named = (base.ids[:most] >= 0) == (candidate.ids[:most] >= 0)  # by id, or by text
+    unequal = np.flatnonzero((base.ids[:most] != candidate.ids[:most]) | ~named)
     if not len(unequal) and len(base) == len(candidate):
-        return FirstDifference()  # one token stands for two texts: other tokenizers
+        return FirstDifference(
+            near_tie=None if _may_be_whole(base_text, candidate_text, base) else False
+        )
+    if len(unequal) and not named[unequal[0]]:
+        return FirstDifference()  # whether these are one token nobody knows
     position = int(unequal[0]) if len(unequal) else most
     ours, theirs = _token_at(base, position), _token_at(candidate, position)
     there = ours != UNKNOWN_TOKEN and theirs != UNKNOWN_TOKEN
@@ -65,7 +76,7 @@ def find_first_difference(
         there and int(base.others[position]) == theirs,
         there and int(candidate.others[position]) == ours,
     )
-    sampled = _is_sampled(base) or _is_sampled(candidate)
+    sampled = not greedy and (_is_sampled(base) or _is_sampled(candidate))
     return FirstDifference(
         position=position,
         base_token=ours if ours >= 0 else None,
@@ -78,6 +89,21 @@ def find_first_difference(
     )
 
 
+# So many ids in a row are not the same by chance where two tokenizers give them to other tokens.
+_FEWEST_IDS = 4
+
+
+def _may_be_whole(base_text: str, candidate_text: str, tokens: GeneratedTokens) -> bool:
+    """Whether two texts of the same tokens may differ without damage to either.
+
+    By white space alone, as two decoders write it; by their ends, as two rules for stops cut them;
+    as a few ids of two tokenizers.
+    """
+    ours, theirs = ("".join(text.split()) for text in (base_text, candidate_text))
+    cut = ours.startswith(theirs) or theirs.startswith(ours)
+    return cut or (len(tokens) < _FEWEST_IDS and bool((tokens.ids >= 0).any()))
+
+
 Shown = Sequence[GeneratedTokens | None]
 
 
@@ -87,6 +113,11 @@ def shows_odds(*sides: Shown) -> bool:
         any(one is not None and bool(np.isfinite(one.margins).any()) for one in tokens)
         for tokens in sides
     )
+
+
+def is_against_odds(tokens: GeneratedTokens) -> bool:
+    """Whether any token was clearly less probable than another one, by the model's own numbers."""
+    return bool((tokens.margins < -NEAR_TIE).any())
 
 
 def judged_documents(
@@ -106,12 +137,6 @@ def judged_documents(
     return known if judged else {}
 
 
-def _same_names(base: GeneratedTokens, candidate: GeneratedTokens) -> bool:
-    """Whether both name tokens alike: by ids, or (below 0) by their texts."""
-    named = [{*(one.ids >= 0).tolist()} for one in (base, candidate)]
-    return named[0] == named[1] or not all(named)
-
-
 def _token_at(tokens: GeneratedTokens, position: int) -> int:
     """A token, or unknown where the text was over: cut, or its end is not shown."""
     return int(tokens.ids[position]) if position < len(tokens) else UNKNOWN_TOKEN
@@ -129,7 +154,7 @@ def _is_near_tie(margins: Sequence[float], exact: Sequence[bool]) -> bool | None
         margins: base's and candidate's to their most probable other token, NaN where unknown;
             ``exact``: whether that is the other side's token.
     """
-    if any(one > NEAR_TIE for one in margins):  # NaN is not
+    if any(abs(one) > NEAR_TIE for one in margins):  # NaN is not
         return False
     known = [fits and not math.isnan(one) for one, fits in zip(margins, exact, strict=True)]
     return True if any(known) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,7 @@ from evalguard.core.distribution_comparison import Figure
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.reports.generations import (
     Cause,
+    ChosenTokens,
     DriftPart,
     FigureComparison,
     FilterComparison,
@@ -24,13 +26,18 @@ from evalguard.core.reports.generations import (
     GenerationComparison,
     PairedFigure,
     RepeatedScore,
+    WholeAnswers,
 )
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.answers.difference_tally import DifferenceTally
 from evalguard.stats.answers.document_answers import (
+    OF_CALLS,
     DocumentAnswers,
+    differing_parts,
     figure_pairs,
+    has_calls,
 )
+from evalguard.stats.answers.first_difference import is_against_odds, shows_odds
 from evalguard.stats.answers.repeats import compare_figures, mean, pass_at_k, powers_up_to
 from evalguard.stats.clusters import cluster_sums
 from evalguard.stats.effective_sample import Share
@@ -62,14 +69,20 @@ def compare_generations(
         ValueError: without any document that both have.
     """
     doc_ids, sides, same, tally = [], (_Side(), _Side()), [], DifferenceTally()
-    figures = _FigureTally()
+    figures, whole = _FigureTally(), _WholeTally()
     for doc_id, one, other in answers:
         doc_ids.append(doc_id)
         figures.add(one, other)
         sides[0].add(one)
         sides[1].add(other)
         same.append(one.texts[0] == other.texts[0])
-        tally.add(doc_id, (one.texts, other.texts), (one.tokens, other.tokens))
+        tally.add(
+            doc_id,
+            (one.texts, other.texts),
+            (one.tokens, other.tokens),
+            greedy=one.greedy and other.greedy,
+        )
+        whole.add(one, other)
     if not doc_ids:
         raise ValueError(f"task '{task}' has no document that both models answered")
     pairs = _Pairs(
@@ -97,10 +110,20 @@ def compare_generations(
         base_stops=sides[0].ending_in_stop,
         candidate_stops=sides[1].ending_in_stop,
         filters=tuple(_filters(pairs)),
-        figures=(*figures.compare(pairs), *_beyond_ties(differences, tally)),
+        figures=(
+            *(
+                one
+                for one in figures.compare(pairs)
+                if one.name != OF_CALLS or whole.numbers["calling"]
+            ),
+            *_beyond_ties(differences, tally),
+        ),
         repeated=tuple(_repeated(pairs, metrics)),
         parts=tuple(part for paired in metrics for part in _parts(pairs, paired)),
         caveats=_caveats(cut, len(doc_ids)),
+        whole=whole.summary,
+        base_chosen=sides[0].chosen,
+        candidate_chosen=sides[1].chosen,
     )
 
 
@@ -159,6 +182,35 @@ def _beyond_ties(found: FirstDifferences, tally: DifferenceTally) -> Iterator[Fi
         )
 
 
+class _WholeTally:
+    """Whole answers of both models, document by document."""
+
+    def __init__(self) -> None:
+        self.numbers = Counter[str]()
+
+    def add(self, base: DocumentAnswers, candidate: DocumentAnswers) -> None:
+        """Take in the next document's answers."""
+        parts = differing_parts(base, candidate)
+        calling = has_calls(base) or has_calls(candidate)
+        self.numbers.update(
+            {
+                "same": not parts,
+                "drawn": base.drawn or candidate.drawn,
+                "calling": calling,
+                "same_calls": calling and "calls" not in parts,
+                "texts": "text" in parts,
+                "thinking": "thinking" in parts,
+                "endings": "ending" in parts,
+                "forms": "form" in parts,
+            }
+        )
+
+    @property
+    def summary(self) -> WholeAnswers:
+        """How many documents there are of each kind."""
+        return WholeAnswers(**self.numbers)
+
+
 OfKnown = Callable[[Known], float | None]
 
 
@@ -169,6 +221,7 @@ class _Side:
         known: what is known of answers, each once, in the order of the documents.
         repeats: the fewest answers to a document.
         ending_in_stop: documents with a text that ended in a stop sequence.
+        chosen: of greedy answers, whether the tokens were the most probable ones.
     """
 
     def __init__(self) -> None:
@@ -178,6 +231,7 @@ class _Side:
         self._of_documents: list[int] = []
         self._lengths: list[float] = []
         self._several = self._equal = 0
+        self._shown = self._against_odds = 0
 
     def add(self, of: DocumentAnswers) -> None:
         """Take in the next document's answers."""
@@ -187,6 +241,9 @@ class _Side:
             self.known.append(of.known)
         self._of_documents.append(number)
         self.ending_in_stop += of.ends_in_stop
+        if of.greedy and of.tokens and shows_odds(of.tokens):
+            self._shown += 1
+            self._against_odds += any(one is not None and is_against_odds(one) for one in of.tokens)
         texts, repeats = of.texts, of.repeats
         self.repeats = min(self.repeats, repeats) if self._lengths else repeats
         if len(texts) == 1:
@@ -201,6 +258,13 @@ class _Side:
     def lengths(self) -> Array:
         """Mean characters of each document's texts."""
         return np.array(self._lengths)
+
+    @property
+    def chosen(self) -> ChosenTokens | None:
+        """Greedy answers that show their odds; None where none does."""
+        if not self._shown:
+            return None
+        return ChosenTokens(shown=self._shown, against_odds=self._against_odds)
 
     @property
     def equal_share(self) -> float | None:
