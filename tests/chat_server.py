@@ -20,7 +20,7 @@ class ChatServer:
     """Answers ``/v1/chat/completions`` and ``/v1/models``.
 
     Attributes:
-        answer: see ``Answer``; a message may bring its own ``finish_reason``.
+        answer: see ``Answer``; a message may bring its own ``finish_reason`` and ``logprobs``.
         names: models that it lists.
         streams: answer in pieces, whether that is asked for or not.
         reasons: say why an answer ended.
@@ -69,6 +69,9 @@ def serving(server: ChatServer) -> Iterator[ChatServer]:
             usual = "tool_calls" if "tool_calls" in message else "stop"
             reason = message.pop("finish_reason", usual)
             choice = {"index": 0, "message": message}
+            shown = message.pop("logprobs", None)
+            if shown is not None:
+                choice["logprobs"] = shown
             if server.reasons:
                 choice["finish_reason"] = reason
             if server.streams or asked.get("stream"):
@@ -119,7 +122,10 @@ def _stream(model: str, choice: Mapping[str, Any]) -> str:
             for part in _cut(function["arguments"])
         ]
     chunks = [{"index": 0, "delta": piece, "finish_reason": None} for piece in pieces]
-    chunks.append({"index": 0, "delta": {}, "finish_reason": choice.get("finish_reason")})
+    ended = {"index": 0, "delta": {}, "finish_reason": choice.get("finish_reason")}
+    if "logprobs" in choice:
+        ended["logprobs"] = choice["logprobs"]
+    chunks.append(ended)
     head = {"object": "chat.completion.chunk", "model": model}
     events = [json.dumps({**head, "choices": [chunk]}) for chunk in chunks]
     return "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
