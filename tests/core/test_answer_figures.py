@@ -9,6 +9,7 @@ import pytest
 from evalguard.core.answer_figures import (
     FIGURES,
     WrittenAnswer,
+    find_differing_parts,
     measure_figure,
     measure_paired_figure,
 )
@@ -109,3 +110,106 @@ def test_an_answer_differs_beyond_ties_or_at_one_or_nobody_knows() -> None:
     assert measure_paired_figure("first_difference_beyond_ties", base, base) == 0.0
     unknown = WrittenAnswer(text="a c")
     assert measure_paired_figure("first_difference_beyond_ties", base, unknown) is None
+
+
+def calling(*calls: object, **more: object) -> WrittenAnswer:
+    """An answer with calls: (name, arguments)."""
+    told = [{"id": "a1", "function": {"name": n, "arguments": a}} for n, a in calls]  # type: ignore[misc]
+    return WrittenAnswer(text="", message=json.dumps({"tool_calls": told, **more}))
+
+
+ARGUMENTS = '{"city": "Zürich", "days": 100, "of": [1, 0.5, null]}'
+ONE = calling(("f", ARGUMENTS))
+# What is the same call, and in what else the answers differ.
+SAME_CALLS = {
+    "keys in another order": (calling(("f", '{"of":[1,0.5,null],"days":100,"city":"Zürich"}')), ""),
+    "escapes": (calling(("f", ARGUMENTS.replace("ü", "\\u00fc"))), ""),
+    "forms of numbers": (calling(("f", ARGUMENTS.replace("100", "1e2").replace("1,", "1.0,"))), ""),
+    "an object": (calling(("f", json.loads(ARGUMENTS))), "form"),
+    "another reason": (calling(("f", ARGUMENTS), finish_reason="tool_calls"), ""),
+}
+OTHER_CALLS = {
+    "another name": (("g", ARGUMENTS),),
+    "another number": (("f", ARGUMENTS.replace("100", "1e3")),),
+    "a number beyond a double": (("f", ARGUMENTS.replace("100", "100.0000000000000000001")),),
+    "true for 1": (("f", ARGUMENTS.replace("[1", "[true")),),
+    "a text for a number": (("f", ARGUMENTS.replace("100", '"100"')),),
+    "truncated": (("f", ARGUMENTS[:-1]),),
+    "a text of the text": (("f", json.dumps(ARGUMENTS)),),
+    "a list in another order": (("f", ARGUMENTS.replace("1, 0.5", "0.5, 1")),),
+    "twice": (("f", ARGUMENTS), ("f", ARGUMENTS)),
+    "none": (),
+}
+
+
+@pytest.mark.parametrize("kind", SAME_CALLS)
+def test_calls_are_the_same_in_whatever_words(kind: str) -> None:
+    other, differs = SAME_CALLS[kind]
+    assert measure_paired_figure("same_call", ONE, other) == 1.0
+    assert find_differing_parts(ONE, other) == ({differs} if differs else set())
+    assert measure_paired_figure("same_answer", ONE, other) == float(not differs)
+
+
+@pytest.mark.parametrize("kind", OTHER_CALLS)
+def test_other_calls_are_other_answers(kind: str) -> None:
+    other = calling(*OTHER_CALLS[kind])
+    for pair in ((ONE, other), (other, ONE)):
+        assert find_differing_parts(*pair) == {"calls"}
+        assert measure_paired_figure("same_call", *pair) == 0.0
+        assert measure_paired_figure("same_answer", *pair) == 0.0
+
+
+def test_arguments_that_are_no_json_are_themselves() -> None:
+    cut = calling(("f", ARGUMENTS[:-1]))
+    assert measure_paired_figure("same_call", cut, cut) == 1.0
+
+
+@pytest.mark.parametrize("number", ["1" + 5000 * "0", "1e999999999", "-0.0", "NaN"])
+def test_numbers_of_any_size_are_compared(number: str) -> None:
+    one, other = (calling(("f", f'{{"n": {of}}}')) for of in (number, "7"))
+    assert measure_paired_figure("same_call", one, one) == 1.0
+    assert measure_paired_figure("same_call", one, other) == 0.0
+
+
+def test_calls_of_one_answer_have_no_order() -> None:
+    both = [("f", "{}"), ("g", "{}")]
+    assert not find_differing_parts(calling(*both), calling(*both[::-1]))
+
+
+def answer(text: str, **message: object) -> WrittenAnswer:
+    return WrittenAnswer(text=text, message=json.dumps(message) if message else "")
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "parts"),
+    [
+        (answer("Four."), answer("Five."), {"text"}),
+        (answer("Four.", reasoning_content="2 + 2"), answer("Four."), {"thinking"}),
+        (
+            answer("Four.", reasoning_content="2 + 2"),
+            answer("<think>\n2 + 2\n</think>\n\nFour."),
+            set(),
+        ),
+        (answer("", refusal="No."), answer("", refusal="Never."), {"text"}),
+        (answer("A", finish_reason="stop"), answer("A", finish_reason="length"), {"ending"}),
+        (answer("A", finish_reason="stop"), answer("A", finish_reason="eos"), set()),
+        (answer("A", finish_reason="stop"), answer("A"), set()),
+        (
+            WrittenAnswer(text="A", ended="stop"),
+            WrittenAnswer(text="A", ended="length"),
+            {"ending"},
+        ),
+        (WrittenAnswer(text="A", ended="stop"), WrittenAnswer(text="A"), set()),
+    ],
+)
+def test_an_answer_is_text_thinking_and_ending(
+    base: WrittenAnswer, candidate: WrittenAnswer, parts: set[str]
+) -> None:
+    assert find_differing_parts(base, candidate) == parts
+
+
+def test_calls_in_a_form_that_nobody_knows_make_no_answer_the_same() -> None:
+    unknown = answer("A", tool_calls="unknown")
+    assert measure_paired_figure("same_call", unknown, unknown) is None
+    assert measure_paired_figure("same_answer", unknown, unknown) is None
+    assert measure_paired_figure("same_answer", unknown, answer("B")) == 0.0

@@ -88,10 +88,10 @@ def _same_answers(one: GenerationComparison) -> Iterator[str]:
     if whole is None or whole.drawn or whole.same == one.n:
         return
     same, n = (rounding.format_count(count) for count in (whole.same, one.n))
-    yield f"{same} of {n} the base's"
+    yield f"{same} of {n} are the base's"
     if whole.same_calls < whole.calling:
         calls, calling = map(rounding.format_count, (whole.same_calls, whole.calling))
-        yield f"{calls} of {calling} calls the base's"
+        yield f"{calls} of {calling} calls are"
 
 
 def _worse(one: GenerationComparison) -> list[tuple[str, PairedFigure]]:
