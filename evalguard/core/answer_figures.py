@@ -325,6 +325,7 @@ def _first_differing(base: WrittenAnswer, candidate: WrittenAnswer) -> FirstDiff
         base.tokens,
         candidate.tokens,
         greedy=base.greedy and candidate.greedy,
+        ended=(base.ended, candidate.ended),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,6 +93,66 @@ def test_where_one_text_is_over_the_other_differs_and_nobody_knows_how_surely() 
     assert (found.position, found.base_token, found.candidate_token) == (2, None, B)
     assert found.base_margin is None
     assert found.near_tie is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "margin", "expected"),
+    [
+        (("stop", "stop"), 2.0, False),
+        (("stop", ""), 2.0, False),
+        (("stop", "stop"), 0.2, None),
+        (("length", "stop"), 2.0, None),
+        (("", "stop"), 2.0, None),
+    ],
+)
+def test_a_text_that_ends_by_itself_where_the_other_clearly_goes_on_is_no_tie(
+    ended: Any, margin: float, expected: bool | None
+) -> None:
+    base = GeneratedTokens.of([1, 2], [2.0, 2.0], [5, 5])
+    longer = GeneratedTokens.of([1, 2, B], [2.0, 2.0, margin], [5, 5, 5])
+    found = find_first_difference("a", "ab", base, longer, ended=ended)
+    assert found is not None
+    assert found.near_tie is expected
+    turned = find_first_difference("ab", "a", longer, base, ended=ended[::-1])
+    assert turned is not None
+    assert turned.near_tie is expected
+
+
+def test_a_greedy_token_against_the_odds_is_as_far_from_a_tie_as_the_odds_are() -> None:
+    for margin, expected in ((-1.0, False), (-0.1, True)):
+        found = find_first_difference("a", "b", *pair(0.1, margin), greedy=True)
+        assert found is not None
+        assert found.near_tie is expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "ids", "expected"),
+    [
+        (("a b c d e", "a b d e"), [-3, -4, -5], False),
+        (("a b c d e", "a b d e"), [1, 2, 3, 4, 5], False),
+        (("a b c d e", "x y"), [1, 2], None),  # ids of two tokenizers
+        (("a b c d e", "a b c"), [-3, -4, -5], None),  # two rules for stops
+        (("a b, c", "a b , c"), [-3, -4, -5], None),  # two decoders
+    ],
+)
+def test_the_same_tokens_and_other_words_are_damage(
+    texts: tuple[str, str], ids: list[int], expected: bool | None
+) -> None:
+    found = find_first_difference(*texts, GeneratedTokens.of(ids), GeneratedTokens.of(ids))
+    assert found is not None
+    assert (found.position, found.near_tie) == (None, expected)
+
+
+def test_a_token_that_one_side_names_by_its_text_is_compared_up_to_there() -> None:
+    base = GeneratedTokens.of([1, 2, 3], [2.0] * 3, [5] * 3)
+    beside = GeneratedTokens.of([1, 7, -9], [2.0] * 3, [5] * 3)
+    found = find_first_difference("a", "b", base, beside)
+    assert found is not None
+    assert (found.position, found.near_tie) == (1, False)
+    hidden = GeneratedTokens.of([-8, 7, 3], [2.0] * 3, [5] * 3)
+    unknown = find_first_difference("a", "b", base, hidden)
+    assert unknown is not None
+    assert unknown.near_tie is None
 
 
 def test_what_was_sampled_is_no_question_of_ties() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reports.generations import FirstDifference, FirstDifferences
+from evalguard.core.scorer import Ending
 from evalguard.stats.answers.first_difference import (
     Shown,
     find_first_difference,
@@ -40,20 +41,31 @@ class DifferenceTally:
         tokens: tuple[Shown, Shown],
         *,
         greedy: bool = False,
+        ended: tuple[Sequence[Ending], Sequence[Ending]] = ((), ()),
     ) -> None:
         """Take in a document's answers: the base's, and the candidate's in the same order.
 
         Args:
             tokens: of each text; () where those of a side are not known.
             greedy: both were to take the most probable token each time.
+            ended: why each text ended; () where nobody says.
         """
         if texts[0] == texts[1]:
             self._beyond[doc_id] = 0.0
             return
         number = min(map(len, texts))
         own = [of if len(of) >= number else (None,) * number for of in tokens]
+        unknown_why: list[Ending] = [""] * number
+        why = [of if len(of) >= number else unknown_why for of in ended]
         found = [
-            find_first_difference(texts[0][at], texts[1][at], own[0][at], own[1][at], greedy=greedy)
+            find_first_difference(
+                texts[0][at],
+                texts[1][at],
+                own[0][at],
+                own[1][at],
+                greedy=greedy,
+                ended=(why[0][at], why[1][at]),
+            )
             for at in range(number)
         ]
         there = [one for one in found if one is not None]

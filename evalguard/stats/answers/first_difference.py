@@ -29,6 +29,7 @@ import numpy as np
 
 from evalguard.core.generated_tokens import UNKNOWN_TOKEN, GeneratedTokens
 from evalguard.core.reports.generations import FirstDifference
+from evalguard.core.scorer import Ending
 
 NEAR_TIE = 0.25  # nats
 # Of greedy decoding no margin is below zero; a server's rounded log-probabilities may be, a little.
@@ -42,6 +43,7 @@ def find_first_difference(
     candidate: GeneratedTokens | None,
     *,
     greedy: bool = False,
+    ended: tuple[Ending, Ending] = ("", ""),
 ) -> FirstDifference | None:
     """Return where a candidate's answer first differs from the base's; None: it is the same text.
 
@@ -53,6 +55,8 @@ def find_first_difference(
         base, candidate: the texts' tokens; without those of either the position is unknown.
         greedy: both were to take the most probable token each time: one that takes a less probable
             one was not drawn, and is as far from a tie as its odds are.
+        ended: why either ended. One that ended by itself chose to, though its end is no token that
+            is shown: no tie where the other one clearly preferred to go on.
     """
     if base_text == candidate_text:
         return None
@@ -61,10 +65,11 @@ def find_first_difference(
     most = min(len(base), len(candidate))
     named = (base.ids[:most] >= 0) == (candidate.ids[:most] >= 0)  # by id, or by text
     unequal = np.flatnonzero((base.ids[:most] != candidate.ids[:most]) | ~named)
-    if not len(unequal) and len(base) == len(candidate):
-        return FirstDifference(
-            near_tie=None if _may_be_whole(base_text, candidate_text, base) else False
-        )
+    if not len(unequal) and abs(len(base) - len(candidate)) <= 1:  # an end may not be shown
+        if not _may_be_whole(base_text, candidate_text, base):
+            return FirstDifference(near_tie=False)
+        if len(base) == len(candidate):
+            return FirstDifference()
     if len(unequal) and not named[unequal[0]]:
         return FirstDifference()  # whether these are one token nobody knows
     position = int(unequal[0]) if len(unequal) else most
@@ -77,6 +82,11 @@ def find_first_difference(
         there and int(candidate.others[position]) == ours,
     )
     sampled = not greedy and (_is_sampled(base) or _is_sampled(candidate))
+    near_tie = None if sampled else _is_near_tie((margin, other), exact)
+    if not (sampled or there):
+        ours_over = _goes_on(base_text, ended[0], candidate_text, candidate, position)
+        over = ours_over or _goes_on(candidate_text, ended[1], base_text, base, position)
+        near_tie = False if over else near_tie
     return FirstDifference(
         position=position,
         base_token=ours if ours >= 0 else None,
@@ -85,7 +95,21 @@ def find_first_difference(
         base_margin_exact=exact[0],
         candidate_margin=_or_none(other),
         candidate_margin_exact=exact[1],
-        near_tie=None if sampled else _is_near_tie((margin, other), exact),
+        near_tie=near_tie,
+    )
+
+
+def _goes_on(
+    text: str, ended: Ending, longer_text: str, longer: GeneratedTokens, position: int
+) -> bool:
+    """Whether a text ended by itself where the other one clearly goes on."""
+    shorter, further = ("".join(one.split()) for one in (text, longer_text))
+    return (
+        ended == "stop"
+        and position < len(longer)
+        and len(further) > len(shorter)
+        and further.startswith(shorter)
+        and abs(float(longer.margins[position])) > NEAR_TIE
     )
 
 

@@ -28,6 +28,7 @@ from evalguard.core.reports.generations import (
     RepeatedScore,
     WholeAnswers,
 )
+from evalguard.core.scorer import Ending
 from evalguard.core.scores import ScoreTable
 from evalguard.stats.answers.difference_tally import DifferenceTally
 from evalguard.stats.answers.document_answers import (
@@ -81,6 +82,7 @@ def compare_generations(
             (one.texts, other.texts),
             (one.tokens, other.tokens),
             greedy=one.greedy and other.greedy,
+            ended=(_ended(one), _ended(other)),
         )
         whole.add(one, other)
     if not doc_ids:
@@ -180,6 +182,10 @@ def _beyond_ties(found: FirstDifferences, tally: DifferenceTally) -> Iterator[Fi
             candidate_only=tally.documents_beyond,
             base_only=0,
         )
+
+
+def _ended(of: DocumentAnswers) -> Sequence[Ending]:
+    return of.known.ended if of.known is not None else ()
 
 
 class _WholeTally:
