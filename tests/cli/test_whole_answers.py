@@ -105,31 +105,31 @@ CALLS: dict[str, tuple[Change, int, str, str]] = {
     "a call of three is another": (
         lambda m, day: changed(m, arguments="{}") if day % 3 == 0 else m,
         0,
-        "UNDECIDED: asked: 8 of 12 answers are the base's, and no figure of them is worse",
+        "UNDECIDED: asked: 8 of 12 calls and 8 of 12 answers are the base's",
         "8 of 12 calls are the base's; 8 of 12 answers",
     ),
     "arguments as an object": (
         lambda m, day: changed(m, arguments={"day": day, "city": f"town {day}"}),
         0,
-        "UNDECIDED: asked: 0 of 12 answers are the base's, and no figure of them is worse",
+        "UNDECIDED: asked: 12 of 12 calls and 0 of 12 answers are the base's",
         "12 of 12 calls are the base's; 0 of 12 answers",
     ),
     "words beside the call": (
         lambda m, _: {**m, "content": "Let me see."},
         0,
-        "UNDECIDED: asked: 0 of 12 answers are the base's, and no figure of them is worse",
+        "UNDECIDED: asked: 12 of 12 calls and 0 of 12 answers are the base's",
         "12 of 12 calls are the base's; 0 of 12 answers",
     ),
     "other thoughts": (
         lambda m, _: {**m, "reasoning_content": "Hm."},
         0,
-        "UNDECIDED: asked: 0 of 12 answers are the base's, and no figure of them is worse",
+        "UNDECIDED: asked: 12 of 12 calls and 0 of 12 answers are the base's",
         "the thinking in 12",
     ),
     "another reason for the end": (
         lambda m, _: {**m, "finish_reason": "stop"},
         0,
-        "UNDECIDED: asked: 0 of 12 answers are the base's, and no figure of them is worse",
+        "UNDECIDED: asked: 12 of 12 calls and 0 of 12 answers are the base's",
         "why it ended in 12",
     ),
 }

@@ -48,8 +48,10 @@ _COUNTED = ("documents", "same", "calling", "same_calls")
 
 
 def same_answers_text(finding: Finding) -> str:
-    """How many answers a finding counts as the base's: "18 of 40 answers are the base's"."""
-    return f"{finding.values['same']:,} of {finding.values['documents']:,} answers are the base's"
+    """How many answers a finding counts as the base's, and calls, where tools are called."""
+    told = finding.values
+    calls = f"{told['same_calls']:,} of {told['calling']:,} calls and " if told["calling"] else ""
+    return f"{calls}{told['same']:,} of {told['documents']:,} answers are the base's"
 
 
 def hold_answers_step(finding: Finding) -> str:

@@ -476,3 +476,17 @@ def test_what_makes_answers_say_nothing_is_read_back_with_a_stored_run(tmp_path:
     assert MetricFacts.read(told[0]).uninformative == found
     del told[0]["uninformative"]  # of an earlier version
     assert MetricFacts.read(told[0]).uninformative is None
+
+
+@pytest.mark.parametrize("others", [0, 12])
+def test_scores_are_bit_identical_together_with_the_answers(
+    compare: Callable[..., CompareReport], others: int
+) -> None:
+    texts = [f"thus = {i}" for i in range(others)] + TEXTS[others:]
+    candidate = HandmadeRun("org/port").generate(texts, ANSWERS, RIGHT)
+    report = compare(HandmadeRun("org/base").generate(TEXTS, ANSWERS, RIGHT), candidate)
+    (whole,) = (one.whole for one in report.generations)
+    assert whole is not None
+    assert (whole.same, whole.texts, whole.calling) == (N - others, others, 0)
+    assert report.exit_code == 0
+    assert {c.bit_identical for c in report.comparisons} == {not others}
