@@ -355,6 +355,7 @@ WITHOUT_TEXTS: frozenset[FindingKind] = frozenset(
         "far_better", "waiver", "made_differently", "scores_depend", "weights_unused",
         "batch_size_effect", "rounded_base", "not_stored", "setting_unread", "one_revision",
         "run_chosen",
+        "answers_differ", "chosen_against_odds",  # counts alone
     }
 )  # fmt: skip
 
