@@ -73,7 +73,7 @@ def load_guard(
         descriptions={name: model.entry.description for name, model in models.items()},
         parents={name: model.entry.extends for name, model in models.items()},
         code_allowed=code_allowed,
-        code_uses={name: model_uses(model, document, around) for name, model in models.items()},
+        code_uses={name: model_uses(model, document) for name, model in models.items()},
         file_uses=file_uses(parsed, document, around),
         places=_places(models.values(), document),
         absent=tuple(absent_paths(parsed, models.values(), document)),

@@ -12,12 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.config.local_paths import (
-    PATH_ARGS,
-    is_written_as_path,
-    leads_outside,
-    resolve_model,
-)
+from evalguard.config.local_paths import PATH_ARGS, leads_outside
 from evalguard.core.settings import Target, Value
 from evalguard.errors import UsageError
 
@@ -103,8 +98,8 @@ HARMLESS_KEYS: Mapping[str, str] = {
 # Whose values decide: by ``trust.key_uses``.
 CHECKED_KEYS: Mapping[str, str] = {
     "models.*.model": "types that load weights here, and ask no server but the hub",
-    "models.*.model_args": "known arguments; paths inside the working folder",
-    "models.*.settings": "targets that change numbers; paths inside the working folder",
+    "models.*.model_args": "known arguments; weights are read, and never run, wherever they lie",
+    "models.*.settings": "targets that change numbers, and weights of other models",
     "pairs.*.tasks": "names, and files inside the working folder that run no code",
     "pairs.*.requests": "a file inside the working folder",
     "tasks": "names, and files inside the working folder that run no code",
@@ -142,25 +137,21 @@ class Surroundings:
 
     def path_danger(self, text: str) -> str:
         """Return what speaks against a path that starts at the guard file."""
-        return self._danger(text, (self.folder,))
-
-    def model_danger(self, value: Value) -> str:
-        """Return what speaks against a model folder or hub id; a text may be either."""
-        if value is None or isinstance(value, bool):
-            return ""
-        if not isinstance(value, str):
-            return "is neither a path nor a hub id"
-        texts = (value, value.partition("@")[0])
-        return next(filter(None, (self._danger(text, self._starts(text)) for text in texts)), "")
-
-    def _starts(self, text: str) -> tuple[Path, ...]:
-        """Where a text is looked for: libraries take what may be a hub id from the root on."""
-        known = is_written_as_path(text) or resolve_model(text, self.folder) != text
-        return (self.folder,) if known else (self.folder, self.root)
-
-    def _danger(self, text: str, starts: tuple[Path, ...]) -> str:
-        outside = any(leads_outside(text, start, self.root) for start in starts)
+        outside = leads_outside(text, self.folder, self.root)
         return f"names {text}, which lies outside {self.root}" if outside else ""
+
+
+def model_danger(value: Value) -> str:
+    """Return what speaks against a model folder or hub id.
+
+    Weights are read and never run, wherever they lie, and only figures come of them: models are
+    most often in a folder of their own. What would run there needs trust by its own key.
+    """
+    if value is None or isinstance(value, bool):
+        return ""
+    if not isinstance(value, str):
+        return "is neither a path nor a hub id"
+    return f"names {value}, which is a URL" if "://" in value else ""
 
 
 # Types that load weights in this process and speak to no server but the hub.
@@ -204,12 +195,12 @@ def model_type_danger(model_type: str) -> str:
     return "may reach servers, send them keys, or load pickles"
 
 
-def argument_danger(name: str, value: Value, around: Surroundings) -> str:
+def argument_danger(name: str, value: Value) -> str:
     """Return what speaks against an argument of a Hugging Face model."""
     if name not in _MODEL_ARGS:
         return "is not known to be harmless"
     if name in PATH_ARGS:
-        return around.model_danger(value)
+        return model_danger(value)
     if name in ("subfolder", "revision"):
         part = Path(str(value))
         outside = part.is_absolute() or ".." in part.parts
@@ -217,13 +208,13 @@ def argument_danger(name: str, value: Value, around: Surroundings) -> str:
     return _kernel_danger(name, value)
 
 
-def target_danger(target: Target, value: Value, around: Surroundings) -> str:
+def target_danger(target: Target, value: Value) -> str:
     """Return what speaks against a setting's target with one of its values."""
     match target.kind:
         case "env":
             return env_danger(target.path)
         case "model_args":
-            return argument_danger(target.path, value, around)
+            return argument_danger(target.path, value)
         case "config":
             return config_danger(target.path, value)
         case "attr":
@@ -233,34 +224,34 @@ def target_danger(target: Target, value: Value, around: Surroundings) -> str:
         case "dtype":
             return ""  # the name of a floating-point type
         case "weights":
-            return around.model_danger(value)
+            return model_danger(value)
         case "module":
-            return _module_danger(value, around)
+            return _module_danger(value)
         case "build" | "serve":
             return ""  # only with a recipe or server, whose own key needs trust
     return "is not known to be harmless"
 
 
-def _module_danger(value: Value, around: Surroundings) -> str:
+def _module_danger(value: Value) -> str:
     """What speaks against a model that modules are taken from, with arguments and edits."""
     if not isinstance(value, dict):
-        return around.model_danger(value)
+        return model_danger(value)
     for key, parts in value.items():
         if key not in ("model_args", "settings") or not isinstance(parts, dict):
             return f"holds {key}, which is not known to be harmless"
         for name, part in parts.items():
             if key == "model_args":
-                danger = argument_danger(name, part, around)
+                danger = argument_danger(name, part)
             else:
-                danger = _edit_danger(name, part, around)
+                danger = _edit_danger(name, part)
             if danger:
                 return f"takes modules from a model whose {key}.{name} {danger}"
     return ""
 
 
-def _edit_danger(name: str, value: Value, around: Surroundings) -> str:
+def _edit_danger(name: str, value: Value) -> str:
     try:
-        return target_danger(Target.parse(name), value, around)
+        return target_danger(Target.parse(name), value)
     except UsageError:
         return "is no target"
 

@@ -38,11 +38,11 @@ from evalguard.errors import UsageError
 _UNKNOWN = "is not known to be harmless"
 
 
-def model_uses(model: Inherited, document: Document, around: Surroundings) -> tuple[CodeUse, ...]:
+def model_uses(model: Inherited, document: Document) -> tuple[CodeUse, ...]:
     """Return everything of a model that needs trust, with its place."""
     return tuple(
         CodeUse(what=what, where=document.where(model.place(*loc)))
-        for what, loc in _model_uses(model.entry, around)
+        for what, loc in _model_uses(model.entry)
     )
 
 
@@ -149,7 +149,7 @@ def _danger(path: str, value: Any, around: Surroundings) -> str:
     return next(filter(None, map(around.path_danger, named)), "")
 
 
-def _model_uses(entry: ModelEntry, around: Surroundings) -> Iterator[tuple[str, Loc]]:
+def _model_uses(entry: ModelEntry) -> Iterator[tuple[str, Loc]]:
     for name, field in ModelEntry.model_fields.items():
         path = f"models.*.{name}"
         value = getattr(entry, name) if name in entry.model_fields_set else None
@@ -162,10 +162,10 @@ def _model_uses(entry: ModelEntry, around: Surroundings) -> Iterator[tuple[str, 
         yield f"model type {entry.model} {why}", ("model",)
     else:
         for name, value in entry.model_args.items():
-            if why := argument_danger(name, value, around):
+            if why := argument_danger(name, value):
                 yield f"model_args.{name} {why}", ("model_args", name)
     for name, setting in entry.settings.items():
-        if why := _setting_use(name, setting, around):
+        if why := _setting_use(name, setting):
             yield f"setting '{name}' {why}", ("settings", name)
 
 
@@ -183,7 +183,7 @@ def _model_danger(key: str, value: Any) -> str:
     return f"{key} {NEEDS_TRUST.get(f'models.*.{key}', _UNKNOWN)}"
 
 
-def _setting_use(name: str, setting: SettingEntry, around: Surroundings) -> str:
+def _setting_use(name: str, setting: SettingEntry) -> str:
     unknown = [
         k for k in setting.model_fields_set if f"models.*.settings.*.{k}" not in HARMLESS_KEYS
     ]
@@ -195,6 +195,6 @@ def _setting_use(name: str, setting: SettingEntry, around: Surroundings) -> str:
     if target.kind == "package":
         return f"installs {target.path}"
     values = (setting.reference, setting.candidate, *setting.alternatives)
-    whys = (target_danger(target, value, around) for value in values)
+    whys = (target_danger(target, value) for value in values)
     why = next(filter(None, whys), "")
     return f"sets {target}, which {why}" if why else ""
