@@ -163,7 +163,6 @@ class LimitsEntry(GuardEntry):
     )
     same_top1: float | None = _share("share of tokens with the same most probable token.")
     same_topk: float | None = _share("mean share of the most probable tokens that both have.")
-    same_answer: float | None = _share("share of documents with the same answer.")
 
 
 class GateEntry(GuardEntry):

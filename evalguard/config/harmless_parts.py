@@ -88,7 +88,6 @@ HARMLESS_KEYS: Mapping[str, str] = {
     "gate.metrics.dp_rms": "judges numbers",
     "gate.metrics.same_top1": "judges numbers",
     "gate.metrics.same_topk": "judges numbers",
-    "gate.metrics.same_answer": "judges numbers",
     "gate.metrics.*.margin": "judges numbers",
     "gate.metrics.*.higher_is_better": "judges numbers",
     "gate.metrics.*.limit": "judges numbers",
