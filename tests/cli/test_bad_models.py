@@ -55,6 +55,7 @@ def test_tokenizers_that_encode_differently_with_one_vocabulary(refused_pair: An
     assert "base and candidate encode 8 of 8 requests differently (first: sw_word, doc_id 0" in (
         ran.err
     )
+    assert '(token ids of the base: "' in ran.err
     assert "--allow-differing tokens" in ran.err
 
 

@@ -271,7 +271,7 @@ def changed(**fields: Any) -> Fault:
 
 
 FAULTS: dict[str, tuple[Fault, str]] = {
-    "another token was generated": (changed(id=0), "answered with token 0"),
+    "another token was generated": (changed(id=0), "answered with another one"),
     "there is no log-probability": (changed(logprob=None), "gave no log-probability"),
     "there are none at all": (lambda _: {"content": "a"}, "gave no log-probability"),
     "it is infinite": (changed(logprob=-math.inf), "-inf as a log-probability"),

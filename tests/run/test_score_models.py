@@ -74,7 +74,10 @@ def test_models_are_scored_in_order_and_released(score: Score) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (OtherWords, r"encode 1 of 8 requests differently \(first: sw_word, doc_id 7: token ids"),
+        (
+            OtherWords,
+            r"encode 1 of 8 requests differently \(first: sw_word, doc_id 7, \d+ and \d+ token ids",
+        ),
         (
             OtherVocabulary,
             r"vocabularies of base and candidate differ \(50,000 and 1,000 entries\)",
@@ -88,6 +91,9 @@ def test_other_tokens_are_refused_before_the_second_model_is_scored(
     with pytest.raises(MisalignedRunsError, match=message) as raised:
         score(scorers)
     assert "--allow-differing tokens" in raised.value.hint
+    quoted = {(one.what, one.side, one.doc_id, one.text) for one in raised.value.quotes}
+    assert (("token ids", "candidate", 7, "1 2 3") in quoted) == (other is OtherWords)
+    assert "1 2 3" not in str(raised.value)
     assert len(scorers["a"].scored) == 1
     assert scorers["b"].scored == []
     assert scorers["b"].closed

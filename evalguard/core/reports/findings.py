@@ -96,9 +96,11 @@ FindingValue = str | int | float | bool | None | tuple[str | int | float | None,
 WORDS: Mapping[str, bool] = {"words": True}
 # text     what a model was to give a likelihood
 # message  of code or a server that was given documents, which may repeat their words
-QuoteKind = Literal["prompt", "answer", "text", "message"]
+# token ids  of any of these, which its tokenizer makes words again
+QuoteKind = Literal["prompt", "answer", "text", "message", "token ids"]
 QuotedSide = Literal["", "base", "candidate"]
 _EXCERPT, _LONGEST_MESSAGE = 48, 300
+_QUOTED_IDS = 8
 
 T = TypeVar("T")
 
@@ -137,6 +139,14 @@ def quote_message(message: object) -> tuple[Quote, ...]:
     """Return what an exception, or a server, says of documents; () where that is nothing."""
     text = str(message)
     return (Quote(what="message", text=text),) if text.strip() else ()
+
+
+def quote_ids(
+    ids: Sequence[int], *, doc_id: int | None = None, side: QuotedSide = ""
+) -> tuple[Quote, ...]:
+    """Return the first of a text's token ids."""
+    text = " ".join(map(str, ids[:_QUOTED_IDS])) + ("…" if len(ids) > _QUOTED_IDS else "")
+    return (Quote(what="token ids", side=side, doc_id=doc_id, text=text),)
 
 
 def _excerpt(quote: Quote) -> str:

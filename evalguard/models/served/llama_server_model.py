@@ -22,7 +22,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.findings import quote_message
+from evalguard.core.reports.findings import quote_ids, quote_message
 from evalguard.core.scorer import LENGTH_NAMES, Ending
 from evalguard.core.shown_tokens import ID_LABEL
 from evalguard.errors import EvaluationError
@@ -311,9 +311,12 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         one: dict[str, Any] = told[0] if isinstance(told[0], dict) else {}
         logprob = one.get("logprob")
         if one.get("id") != wanted or not isinstance(logprob, (int, float)):
+            others = {None: "none", wanted: "that one"}
+            answered = others.get(one.get("id"), "another one")
             raise EvaluationError(
-                f"the server gave no log-probability for token {wanted} after {len(before)} tokens"
-                f" (it answered with token {one.get('id')})",
+                "the server gave no log-probability for the token that it was made to generate "
+                f"after {len(before)} tokens (it answered with {answered})",
+                quotes=quote_ids([wanted]),
                 hint="llama-server honours logit_bias and n_probs at /completion; does base_url "
                 "lead to one, and not to a proxy in front of it?",
             )

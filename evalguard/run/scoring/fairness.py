@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from evalguard.core.prompt_difference import PromptDifference, compare_token_ids
 from evalguard.core.redaction import redacted_text
 from evalguard.core.repeat_command import as_tokenizer_search
-from evalguard.core.reports.findings import Finding
+from evalguard.core.reports.findings import Finding, quote_ids
 from evalguard.core.scorer import ModelDescription, Request
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError
@@ -16,7 +16,6 @@ from evalguard.report.words.prompt_texts import token_difference_text
 
 TokenIds = tuple[int, ...]
 
-_SHOWN_IDS = 8
 _BATCH_UNITS = {
     "batch_size": "sequences per pass",
     "token_budget": "padded tokens per pass",
@@ -70,9 +69,13 @@ def check_encodings(
     told = "" if how is None else f": {token_difference_text(how)}"
     raise MisalignedRunsError(
         f"base and candidate encode {len(differing)} of {len(requests)} requests differently "
-        f"(first: {request.task}, doc_id {request.doc_id}: token ids {_ids_text(ours)} and "
-        f"{_ids_text(theirs)}){told}",
+        f"(first: {request.task}, doc_id {request.doc_id}, {len(ours):,} and {len(theirs):,} "
+        f"token ids){told}",
         of_tokens=True,
+        quotes=(
+            *quote_ids(ours, doc_id=request.doc_id, side="base"),
+            *quote_ids(theirs, doc_id=request.doc_id, side="candidate"),
+        ),
         hint=_bos_hint([(ours, theirs) for _, ours, theirs in differing]) or _TOKENIZER_HINT,
     )
 
@@ -180,7 +183,3 @@ def _plain_text(value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value or "not fixed")
-
-
-def _ids_text(ids: TokenIds) -> str:
-    return " ".join(map(str, ids[:_SHOWN_IDS])) + (" ..." if len(ids) > _SHOWN_IDS else "")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from evalguard.core.reports.findings import quote_ids
 from evalguard.core.reports.trace_report import TracedDocument
 from evalguard.core.tracing.points import ModelInputs
 from evalguard.errors import MisalignedRunsError, UsageError
@@ -137,11 +138,14 @@ def _check_same_ids(
         (at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]),
         min(len(first), len(second)),
     )
-    shown = [repr(list(side[at : at + 4])) for side in (first, second)]
     raise MisalignedRunsError(
         f"{candidate.name} reads other token ids of {one.name} than {base.name}: from position "
-        f"{at} on {shown[1]} for {shown[0]} ({len(second)} and {len(first)} tokens)",
+        f"{at} on ({len(second)} and {len(first)} tokens)",
         of_tokens=True,
+        quotes=(
+            *quote_ids(first[at:], side="base"),
+            *quote_ids(second[at:], side="candidate"),
+        ),
         hint="a trace compares the models, not their tokenizers: --inputs gives both the same ids",
     )
 
