@@ -31,8 +31,13 @@ def this_run() -> str:
 
 def keeps_for_itself() -> str:
     """The token of this run where it keeps something under it; "" where it does not."""
-    token = os.environ.get(_VARIABLE, "")
+    token = current_run()
     return token if token in _used else ""
+
+
+def current_run() -> str:
+    """The token of the run that is going on; "" where there is none."""
+    return os.environ.get(_VARIABLE, "")
 
 
 @contextmanager

@@ -299,6 +299,39 @@ def test_two_addresses_under_one_revision_share_nothing_and_are_named(servers, w
     assert not [one for one in same.document["findings"] if one["kind"] == "one_revision"]
 
 
+@pytest.mark.parametrize(
+    "revision", ["a", "b", "c"], ids=["the base's", "a candidate's", "its own"]
+)
+def test_a_later_candidate_at_another_address_shares_nothing_with_those_before_it(
+    revision: str, servers, words, run
+) -> None:
+    vouched: dict[str, Any] = {"of_base": {"revision": "a"}, "of_cand": {"revision": "b"}}
+    typed = words(servers, tasks=["sw_word"], **vouched)
+    guard = Path(typed[2])
+    content = json.loads(guard.read_text())
+    later = CompletionServer(weights="other").start()
+    arguments = {**content["models"]["cand"]["model_args"], "base_url": later.url}
+    content["models"]["later"] = {
+        **content["models"]["cand"], "model_args": arguments, "revision": revision
+    }  # fmt: skip
+    guard.write_text(json.dumps(content))
+    try:
+        done = run([*typed, "--cand", "later", "--chain"])
+    finally:
+        later.stop()
+    assert counts([*servers, later]) == [N, N, N], (
+        "the base once, and nobody's scores for another's"
+    )
+    first, second = done.document["candidates"]
+    shared = [
+        [one["values"]["addresses"] for one in of["findings"] if one["kind"] == "one_revision"]
+        for of in (first, second)
+    ]
+    before = {"a": servers[0].url, "b": servers[1].url}
+    assert shared == [[], [] if revision == "c" else [[before[revision], later.url]]]
+    assert not any(one["bit_identical"] for one in second["comparisons"])
+
+
 @pytest.mark.parametrize("change", ["facts", "fingerprint"])
 def test_answers_of_a_server_that_is_another_one_since_are_asked_anew(
     change: str, servers, words, run

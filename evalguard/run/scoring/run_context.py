@@ -56,7 +56,7 @@ from evalguard.run.scoring.prompt_differences import (
 )
 from evalguard.run.scoring.task_scores import TaskScoring
 from evalguard.run.sources import ModelSource
-from evalguard.run_token import keeps_for_itself
+from evalguard.run_token import current_run, keeps_for_itself
 from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
 from evalguard.store.cache_folder import open_cache_dir
 from evalguard.worker.server_pool import keep_servers
@@ -88,8 +88,6 @@ class RunContext:
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _asked: dict[RequestPlace, AskedPrompt] = field(default_factory=dict)
     _answers: dict[Path, AnswerFile] = field(default_factory=dict)
-    # By what a vouched server is: whose it was first, and where.
-    _addresses: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def expect_prompts_of(self, rows: Mapping[str, Rows]) -> None:
         """Refuse a model, once it is loaded, whose chat template asks other than a stored base."""
@@ -294,7 +292,7 @@ class RunContext:
             return
         key = digest_of(dict(served.identity))
         where = where.replace("//localhost", "//127.0.0.1")
-        first = self._addresses.setdefault(key, (source.name, where))
+        first = _addresses_of_run().setdefault(key, (source.name, where))
         if first[1] == where:
             return
         asked.keep_for_itself(
@@ -387,6 +385,15 @@ def scored_anew(variants: Sequence[Variant]) -> str:
 
 # One command opens several contexts.
 _named: set[str] = set()
+# By the run's token, and by what a vouched server is: whose it was first, and where.
+_addresses: dict[str, dict[str, tuple[str, str]]] = {}
+
+
+def _addresses_of_run() -> dict[str, tuple[str, str]]:
+    """What all contexts of a run have seen: each candidate of one base is scored in its own."""
+    if current_run() not in _addresses:
+        _addresses.clear()
+    return _addresses.setdefault(current_run(), {})
 
 
 @contextmanager
