@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -329,18 +329,22 @@ class AheadScorer(Scorer, Protocol):
             UsageError, EvaluationError: it does not.
         """
 
-    def check_unchanged(self) -> None:
-        """Ask the first prompts once more, and compare the answers.
-
-        Raises:
-            EvaluationError: it is not the server any more that answered them.
-        """
-
     def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
         """Begin to ask for blocks, each of one kind; ``score`` then waits for their answers.
 
         Raises:
             EvaluationError: what is to be asked cannot be made.
+        """
+
+
+class RepeatableScorer(Scorer, Protocol):
+    """A scorer that asks somebody else, who may become another model meanwhile."""
+
+    def check_unchanged(self) -> None:
+        """Ask the first prompts once more, and compare the answers; nothing where it computes.
+
+        Raises:
+            EvaluationError: it is not the model any more that answered them.
         """
 
 
@@ -356,6 +360,12 @@ def count_cached_tokens(scorer: Scorer) -> int | None:
     count = getattr(scorer, "count_cached_tokens", None)
     found: int | None = None if count is None else count()
     return found
+
+
+def check_unchanged(scorer: Scorer) -> None:
+    """Have any scorer ask its first prompts once more; see ``RepeatableScorer``."""
+    if hasattr(scorer, "check_unchanged"):
+        cast(RepeatableScorer, scorer).check_unchanged()
 
 
 def cached_between(before: int | None, after: int | None) -> int | None:

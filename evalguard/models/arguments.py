@@ -29,6 +29,8 @@ CHAT_TYPES = (
 )  # fmt: skip
 # which ask a server for all that they answer, and compute nothing themselves
 CLIENT_TYPES = (*SERVED_TYPES, "llama_server")
+# all whose answers come from elsewhere, and may be another model's from one moment to the next
+REMOTE_TYPES = (*CLIENT_TYPES, "anthropic-completions", "textsynth", "watsonx_llm")
 _WRONG_TYPES = ("gguf", "ggml")
 # what evalguard fixes for every model, because anything else compares unfairly or wrongly
 _FIXED = {"softmax_dtype": "float32", "logits_cache": False}

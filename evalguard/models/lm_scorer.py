@@ -26,6 +26,7 @@ from evalguard.core.scorer import (
 from evalguard.core.shown_tokens import shown_tokens
 from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.answer_failures import explain_failures
+from evalguard.models.arguments import REMOTE_TYPES
 from evalguard.models.assigned_model import AssignedModel, Reassigner
 from evalguard.models.capabilities import probe_capabilities
 from evalguard.models.chat_format import format_chat
@@ -215,6 +216,8 @@ class LMScorer:
             EvaluationError: it is not the server any more that answered them.
         """
         for kind, firsts in self._firsts.items():
+            if not self._answered[kind]:
+                continue  # nothing since the last time
             number = max(_FEWEST_REPEATED, self._answered[kind] // _ANSWERED_FOR_REPEAT)
             asked, before = zip(*firsts[:number], strict=True)
             change = find_change(
@@ -232,10 +235,11 @@ class LMScorer:
                     hint="keep one model behind the address until the end, without a load balancer "
                     "to others, and run the same command again: nothing of this run is used",
                 )
-        self._firsts.clear()
         self._answered.clear()
 
     def _ask_again(self, requests: Sequence[Request]) -> list[Response]:
+        if self._served is None:
+            return self._answer_here(requests)
         queue, lm = self._queue, self._open_lm()
         assert queue is not None
         with explain_failures(requests[0].kind, requests), silence_libraries():
@@ -275,6 +279,8 @@ class LMScorer:
         if assigned is None:
             return False
         self._assigned = assigned
+        self._firsts.clear()
+        self._answered.clear()
         self._description = self._read_off()
         self._spoilt = False
         return True
@@ -405,10 +411,16 @@ class LMScorer:
         if self._served is not None:
             queue, asked = self._submit(requests)
             told = queue.wait(requests, asked)
+        else:
+            told = self._answer_here(requests)
+        if self._served is not None or self._model_type in REMOTE_TYPES:
             firsts = self._firsts.setdefault(requests[0].kind, [])
             firsts += [*zip(requests, told, strict=True)][: _MOST_REPEATED - len(firsts)]
             self._answered[requests[0].kind] += len(requests)
-            return told
+        return told
+
+    def _answer_here(self, requests: Sequence[Request]) -> list[Response]:
+        """Have a block answered by lm-eval's own method of this model."""
         lm, kind = self._open_lm(), get_request_kind(requests)
         if hasattr(lm, "probe_caches"):
             self.probe(requests)

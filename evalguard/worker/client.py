@@ -198,6 +198,10 @@ class WorkerScorer:
         told = self._line.call("count_cached_tokens", None, doing="counting cached tokens")
         return cast("int | None", told)
 
+    def check_unchanged(self) -> None:
+        """Have a client of a server ask its first prompts once more; see ``RepeatableScorer``."""
+        self._line.call("check_unchanged", None, doing="asking its first prompts once more")
+
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int
     ) -> tuple[list[Response], list[Reference | None]]:

@@ -48,7 +48,7 @@ from evalguard.worker.wire_types import (
 )
 
 # Raised with every change of what is said, or of what it means.
-PROTOCOL = 8
+PROTOCOL = 9
 
 CallName = Literal[
     "load",
@@ -58,6 +58,7 @@ CallName = Literal[
     "generation_parts",
     "score",
     "count_cached_tokens",
+    "check_unchanged",
     "score_reference",
     "next_reference",
     "give_reference",
@@ -232,6 +233,7 @@ CALLS: Mapping[str, CallForm] = {
     "generation_parts": CallForm(REQUESTS, TOKEN_IDS),  # places of requests, not ids
     "score": CallForm(REQUESTS, RESPONSES),
     "count_cached_tokens": CallForm(_NOTHING, codec_of(int | None)),  # None: it does not say
+    "check_unchanged": CallForm(_NOTHING, _NOTHING),
     "score_reference": CallForm(codec_of(ReferenceCall), codec_of(ChunkedAnswer)),
     "next_reference": CallForm(_NOTHING, REFERENCE),
     "give_reference": CallForm(REFERENCE, _NOTHING),

@@ -13,6 +13,7 @@ from evalguard.core.scorer import (
     ModelDescription,
     ReassignableScorer,
     Scorer,
+    check_unchanged,
     count_cached_tokens,
     generation_parts,
 )
@@ -172,6 +173,9 @@ class _ScorerHandler:
             value = generation_parts(self._scorer, argument)
         elif call.name == "count_cached_tokens":
             value = count_cached_tokens(self._scorer)
+        elif call.name == "check_unchanged":
+            check_unchanged(self._scorer)
+            value = None
         elif call.name in ("encode", "score"):
             value = getattr(self._scorer, call.name)(list(argument))
         else:

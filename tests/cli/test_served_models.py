@@ -272,6 +272,21 @@ def test_a_server_that_changes_midway_gives_no_verdict_and_leaves_nothing(
     assert counts(servers)[1] == ALL, "nothing of the mixture was kept"
 
 
+def test_a_server_that_changes_between_two_looks_gives_no_verdict_and_leaves_nothing(
+    servers, words, run
+) -> None:
+    vouched: dict[str, Any] = {"of_base": {"revision": "a"}, "of_cand": {"revision": "b"}}
+    typed = [*words(servers, **vouched), "--sequential"]
+    servers[1].hook = become_after(110, ["other"])
+    done = run(typed)
+    assert done.code == 3
+    assert "the server changed while it was asked" in done.document["error"]["message"]
+    servers[1].hook = None
+    counts(servers)
+    run(typed)
+    assert counts(servers)[1] >= 110, "nothing of the mixture was kept"
+
+
 def test_kept_answers_of_a_model_that_is_another_since_are_asked_anew(servers, words, run) -> None:
     servers[1].hook = fail_after(100)
     assert run(words(servers)).code == 3

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lm_eval.api.model import LM
 
 from evalguard.core.scorer import Request, RequestKind, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
@@ -45,16 +46,20 @@ def encode(text: str, special: bool) -> list[int]:
     return bos + ids
 
 
-def logprobs_after(ids: list[int]) -> np.ndarray[Any, Any]:
+def logprobs_after(ids: list[int], weights: float = 0.0) -> np.ndarray[Any, Any]:
     """The distribution of the next token, of all tokens before it."""
-    mixed = sum((place + 1) * token for place, token in enumerate(ids))
+    mixed = weights + sum((place + 1) * token for place, token in enumerate(ids))
     logits = np.array([math.sin(mixed * (1 + token)) * 3 for token in range(FIRST + len(LETTERS))])
     return np.asarray(logits - np.log(np.exp(logits).sum()))
 
 
 class Stub(BaseHTTPRequestHandler):
-    """A server; ``reads`` makes of a prompt, and whether its cache may be used, what is read."""
+    """A server; ``reads`` makes of a prompt, and whether its cache may be used, what is read.
 
+    Of other ``weights`` it is another model.
+    """
+
+    weights = 0.0
     fault: Fault | None = None
     reads: Reads | None = None
 
@@ -83,18 +88,19 @@ class Stub(BaseHTTPRequestHandler):
         read = (
             prompt if type(self).reads is None else type(self).reads(prompt, asked["cache_prompt"])
         )
-        row = logprobs_after(read)
+        row = logprobs_after(read, self.weights)
         best = row.argsort()[::-1][: asked["n_probs"]]
         top = [{"id": int(token), "logprob": float(row[token])} for token in best]
         one = {"id": wanted, "logprob": float(row[wanted]), "top_logprobs": top}
         answer = {"completion_probabilities": [one], "tokens_evaluated": len(prompt)}
         self.say(type(self).fault(answer) if type(self).fault else answer)
 
-    @staticmethod
-    def write(prompt: list[int], most: int) -> list[int]:
+    @classmethod
+    def write(cls, prompt: list[int], most: int) -> list[int]:
         made: list[int] = []
         while len(made) < most:
-            made.append(FIRST + int(logprobs_after([*prompt, *made])[FIRST:].argmax()))
+            row = logprobs_after([*prompt, *made], cls.weights)
+            made.append(FIRST + int(row[FIRST:].argmax()))
         return made
 
     @classmethod
@@ -460,3 +466,72 @@ def test_what_it_writes_has_margins_where_it_shows_tokens(serve: Callable[..., L
         row[token] = -np.inf
         assert other in row.argsort()[::-1][:2]
         assert margin == pytest.approx(own - row[other], abs=1e-5)
+
+
+WORDS = ["the old man ", "a boat in the fog ", "morning light ", "some salt ", "wind. no ", "rope "]
+ASKED: dict[RequestKind, list[Request]] = {
+    "loglikelihood": [
+        request("loglikelihood", word, " sea.", doc_id=n) for n, word in enumerate(WORDS)
+    ],
+    "loglikelihood_rolling": [
+        request("loglikelihood_rolling", word, doc_id=n) for n, word in enumerate(WORDS)
+    ],
+    "generate_until": [
+        request("generate_until", word, {"max_gen_toks": 8}, doc_id=n)
+        for n, word in enumerate(WORDS)
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", ASKED)
+@pytest.mark.parametrize(
+    ("weights", "another"),
+    [(0.0, False), (1e-4, False), (1.0, True)],
+    ids=["the same", "the same but for rounding", "another"],
+)
+def test_a_server_that_is_another_model_in_the_end_is_found_out(
+    weights: float, another: bool, kind: RequestKind
+) -> None:
+    handler = type("Handler", (Stub,), {})
+    with scorer_of(handler) as scorer:
+        first, second = ASKED[kind][:3], ASKED[kind][3:]
+        scorer.score(first)
+        scorer.check_unchanged()
+        scorer.score(second)
+        handler.weights = weights
+        if another:
+            with pytest.raises(EvaluationError, match="changed while it was asked"):
+                scorer.check_unchanged()
+        else:
+            scorer.check_unchanged()
+            handler.weights = 1.0
+            scorer.check_unchanged()  # nothing was asked since: what was answered is sound
+            scorer.score(second)
+            with pytest.raises(EvaluationError, match="changed while it was asked"):
+                scorer.check_unchanged()
+
+
+class Elsewhere(LM):  # type: ignore[misc]  # lm-eval has no types
+    """A client of somebody else's service that only generates."""
+
+    answer = "said"
+
+    def loglikelihood(self, requests: Any) -> Any:
+        raise NotImplementedError
+
+    loglikelihood_rolling = loglikelihood
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        return [f"{self.answer} {len(instance.args[0])}" for instance in requests]
+
+
+@pytest.mark.parametrize("model_type", ["textsynth", "watsonx_llm", "anthropic-completions"])
+def test_any_client_that_lm_eval_brings_is_asked_again(model_type: str) -> None:
+    lm = Elsewhere()
+    scorer = LMScorer(lm, ScoringPolicy(), model_type=model_type)
+    scorer.score(ASKED["generate_until"])
+    scorer.check_unchanged()
+    scorer.score(ASKED["generate_until"])
+    lm.answer = "told"
+    with pytest.raises(EvaluationError, match="4 of 4 prompts have another answer"):
+        scorer.check_unchanged()

@@ -13,7 +13,7 @@ from fake_models import FakeScorer
 from evalguard.config.guard import GuardSet
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.errors import MisalignedRunsError
+from evalguard.errors import EvaluationError, MisalignedRunsError
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.score_models import score_models
@@ -115,6 +115,22 @@ def test_a_bos_that_one_side_reads_is_named_with_the_side_that_needs_it(
     assert f"only the {reads_bos} reads token 7 before each text" in raised.value.hint
     assert f"{{add_bos_token: true}} on the {other}" in raised.value.hint
     assert "--allow-differing tokens" in raised.value.hint
+
+
+def test_a_model_that_is_another_in_the_end_has_no_scores_and_leaves_none(score: Score) -> None:
+    class Changed(FakeScorer):
+        def describe(self) -> Any:
+            return replace(super().describe(), model_type="llama_server")
+
+        def check_unchanged(self) -> None:
+            raise EvaluationError("the server changed while it was asked")
+
+    with pytest.raises(EvaluationError, match="changed while"):
+        score({"a": FakeScorer("a"), "b": Changed("b")})
+    again = {"a": FakeScorer("a"), "b": FakeScorer("b")}
+    score(again)
+    assert again["a"].scored == [], "what is kept of the other one is sound"
+    assert len(again["b"].scored) == 1
 
 
 def test_token_ids_that_may_differ_are_said_how(score: Score) -> None:

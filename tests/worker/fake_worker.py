@@ -19,7 +19,13 @@ import numpy as np
 
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.errors import BuildError, GuardFileError, SettingError, UsageError
+from evalguard.errors import (
+    BuildError,
+    EvaluationError,
+    GuardFileError,
+    SettingError,
+    UsageError,
+)
 from evalguard.worker.messages import Load
 
 AWKWARD = np.array([np.nan, -np.inf, np.inf, -0.0, 5e-324, -1.0 / 3.0])
@@ -133,6 +139,11 @@ class FakeScorer:
     def count_cached_tokens(self) -> int | None:
         """Told from the first block on, whose tokens are as many as its requests."""
         return self.cached_tokens
+
+    def check_unchanged(self) -> None:
+        """Another model answers from the third request on."""
+        if (self.cached_tokens or 0) > 2:
+            raise EvaluationError("the server changed while it was asked")
 
     def _respond(self, request: Request) -> Response:
         if request.task == "child":

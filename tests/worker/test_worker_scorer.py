@@ -27,6 +27,7 @@ from evalguard.core.scorer import (
     Response,
     Scorer,
     ScoringPolicy,
+    check_unchanged,
     count_cached_tokens,
 )
 from evalguard.core.settings import Setting, Target, Variant
@@ -163,6 +164,17 @@ def test_what_an_engine_says_of_its_cache_arrives_and_so_does_that_it_says_nothi
     assert count_cached_tokens(there) is None
     there.score([request("a"), request("b")])
     assert count_cached_tokens(there) == 2
+
+
+def test_a_client_of_a_server_asks_again_in_its_process(
+    open_worker: Open,
+) -> None:
+    client = open_worker()
+    client.score([request("a"), request("b")])
+    check_unchanged(client)
+    client.score([request("c")])
+    with pytest.raises(EvaluationError, match="changed while it was asked"):
+        check_unchanged(client)
 
 
 def bare(response: Response) -> tuple[object, ...]:

@@ -136,6 +136,7 @@ class _SequentialRun:
             self.draws = self.draws or {task: self._draw(of) for task, of in requests.items()}
             for draw in self.active:
                 asked.ask(model, draw.task, draw.fresh)
+            asked.check_unchanged(model)
 
     def look(self) -> None:
         """Judge the tasks that are not decided yet, on what was answered so far."""

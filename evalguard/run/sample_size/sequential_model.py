@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from evalguard.core.scorer import ModelDescription, Response
 from evalguard.harness.document_subset import documents_of
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.score_tables import TaskScores
 from evalguard.run.executing.kept_blocks import LoadedModel
@@ -31,6 +32,7 @@ class SequentialModel:
     evaluator: Evaluator
     description: ModelDescription | None = None
     _tasks: dict[str, _ModelTask] = field(default_factory=dict)
+    _blocks: list[RequestBlock] = field(default_factory=list)
 
     def begin(self, model: LoadedModel, tasks: Iterable[str]) -> Mapping[str, TaskRequests]:
         """Build what the tasks ask of this model, which has to be loaded; once."""
@@ -44,10 +46,19 @@ class SequentialModel:
         """Let the model answer these documents."""
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
+        self._blocks += self.evaluator.blocks(part)
         alone = self.evaluator.scoring_of(model)
         responses = self.evaluator.score_requests([part], alone)[0]
         for request, response in zip(part.requests, responses, strict=True):
             asked.responses[request.doc_id, request.index] = response
+
+    def check_unchanged(self, model: LoadedModel) -> None:
+        """Have a server asked its first prompts once more, after a look.
+
+        Raises:
+            EvaluationError: it is not the server any more that it was before.
+        """
+        self.evaluator.check_unchanged(model, self._blocks)
 
     def scores(self, task: str, doc_ids: Collection[int]) -> TaskScores:
         """Score these documents of a task, all of which have been answered."""

@@ -15,6 +15,7 @@ from evalguard.core.scorer import (
     RequestKind,
     Response,
     Scorer,
+    check_unchanged,
 )
 from evalguard.core.shown_tokens import ShownTokens
 from evalguard.core.task_group import TaskGroup
@@ -24,6 +25,7 @@ from evalguard.harness.request_blocks import BlockCut, RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.score_tables import TaskScores
 from evalguard.harness.tasks import TaskSet
+from evalguard.models.arguments import REMOTE_TYPES
 from evalguard.report.progress import ProgressLine
 from evalguard.run.executing.block_store import BlockStore
 from evalguard.run.executing.kept_blocks import LoadedModel
@@ -164,7 +166,7 @@ class Evaluator:
                 scores[task] = self._scored(task_progress, models)
         self._wait(put_off, block_scorer)
         for model in models:
-            self._check_unchanged(model)
+            self.check_unchanged(model, self._blocks_of_tasks(model))
         scores |= {
             task_progress.task: self._scored(task_progress, models) for task_progress in put_off
         }
@@ -182,23 +184,25 @@ class Evaluator:
             for number, (name, scorer) in enumerate(models)
         ]
 
-    def _check_unchanged(self, model: LoadedModel) -> None:
+    def check_unchanged(self, model: LoadedModel, blocks: Iterable[RequestBlock]) -> None:
         """Have a server asked its first prompts once more; a mixture is kept nowhere.
+
+        Args:
+            blocks: all that the model has answered.
 
         Raises:
             EvaluationError: it is not the server any more that it was in the beginning.
         """
-        served = served_scorer(model.scorer)
-        if served is None:
+        remote = model.scorer.describe().model_type in REMOTE_TYPES
+        if not remote and served_scorer(model.scorer) is None:
             return
         with interruptible(f"asking {model.name} its first prompts once more"):
             try:
-                served.check_unchanged()
+                check_unchanged(model.scorer)
             except EvaluationError:
                 key = self.store.key(model.scorer)
-                for task in self.tasks.names:
-                    for block in self._all_blocks(task, model):
-                        self.store.scores.drop(key, block.digest)
+                for block in blocks:
+                    self.store.scores.drop(key, block.digest)
                 raise
 
     def score_requests(
