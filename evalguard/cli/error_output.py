@@ -163,6 +163,7 @@ def _write_json(error: EvalguardError, code: int) -> int:
     content = {
         "type": kind,
         "message": redacted_text(str(error)),
+        "quotes": [redacted_text(quote.text) for quote in error.quotes],
         "hint": redacted_text(error.hint),
     }
     document = {"schema": ERROR_SCHEMA, "error": content, "exit_code": code}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evalguard.core.document_fields import DocumentFields
+from evalguard.core.score_items import request_hash
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError, nearest
 
@@ -111,9 +112,13 @@ def with_clusters(table: ScoreTable, labels: Mapping[int, str], said: str) -> Sc
 
 def _equal_prompts(base: ScoreTable, candidate: ScoreTable) -> Mapping[int, str]:
     """The first document that asks what each one asks; {} where too few ask the same."""
-    asked = base.asked_hashes or candidate.asked_hashes
-    side = base if base.asked_hashes or not asked else candidate
-    keys = list(zip(asked, side.target_hashes, strict=True)) if asked else list(side.doc_hashes)
+    side = base if _shows_questions(base) else candidate
+    keys: list[object] = list(side.doc_hashes)
+    if _shows_questions(side):
+        tokens = side.token_hashes or ("",) * side.n
+        keys = list(zip(side.asked_hashes, side.target_hashes, tokens, strict=True))
+    elif not all(side.doc_hashes) or len(set(side.doc_hashes)) == 1:
+        return {}  # nobody knows what was asked
     sizes = Counter(keys)
     if sum(size * size for size in sizes.values()) < _WORTH_CLUSTERING * len(keys):
         return {}
@@ -122,6 +127,16 @@ def _equal_prompts(base: ScoreTable, candidate: ScoreTable) -> Mapping[int, str]
         doc: f"as document {first.setdefault(key, doc)}"
         for doc, key in zip(side.doc_ids.tolist(), keys, strict=True)
     }
+
+
+# What is asked in token ids alone, or was not recorded.
+_NO_TEXTS = ("", request_hash(()), request_hash([()]))
+
+
+def _shows_questions(table: ScoreTable) -> bool:
+    """Whether it is known what was asked of every document: by its texts, or its token ids."""
+    asked = table.asked_hashes
+    return bool(asked) and (bool(table.token_hashes) or not set(_NO_TEXTS).intersection(asked))
 
 
 def _equal_prompts_text(labels: Mapping[int, str]) -> str:

@@ -125,13 +125,21 @@ def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:
         return _without_numbers(comparison, comparison.reason, confidence)
     base, stderr, candidate = (float(value or 0.0) for value in values)
     paired = comparison.paired_stderr
-    if comparison.method.startswith("paired-t-log") and base > 0.0 and candidate > 0.0:
+    if _is_on_log_scale(comparison) and base > 0.0 and candidate > 0.0:
         paired, stderr = paired / candidate, stderr / base
     scatter = _Scatter(paired=paired, base=stderr, flips=comparison.flips)
     unknown = (_UNSHAPED,) if comparison.flips is None else ()
     caveats = (*_cautions(scatter, comparison.n_used), *unknown)
     pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
     return replace(pilot, is_share=_is_share(comparison))
+
+
+def _is_on_log_scale(comparison: Comparison) -> bool:
+    """Whether a drift is on the log scale, which the method for clusters does not say."""
+    of_clusters = comparison.clusters is not None and not comparison.higher_is_better
+    return comparison.method.startswith("paired-t-log") or (
+        of_clusters and comparison.drift is None
+    )
 
 
 def _is_share(comparison: Comparison) -> bool:

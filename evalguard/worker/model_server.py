@@ -132,13 +132,17 @@ class ModelServer:
         """Whether it runs and answers at present."""
         return self.is_running and not self._ask()
 
-    def failure(self, what: str) -> EvaluationError:
-        """The error that says what a server did, with the last lines that it wrote."""
-        return EvaluationError(
-            f"the server of '{self._wanted.name}' {what}",
-            quotes=quote_message(self._process.log_tail()),
-            hint=f"the whole log: {self._log}",
-        )
+    def failure(self, what: str, *, was_asked: bool = True) -> EvaluationError:
+        """The error that says what a server did, with the last lines that it wrote.
+
+        Args:
+            was_asked: whether these may hold words of documents: those of its start do not.
+        """
+        message, end = f"the server of '{self._wanted.name}' {what}", self._process.log_tail()
+        hint = f"the whole log: {self._log}"
+        if was_asked:
+            return EvaluationError(message, quotes=quote_message(end), hint=hint)
+        return EvaluationError(f"{message}: {end}" if end.strip() else message, hint=hint)
 
     def fate(self, *, wait: float = 0.0) -> str:
         """How it ended, as a predicate; "" where it runs on after ``wait`` seconds."""
@@ -173,14 +177,14 @@ class ModelServer:
         problem = "it was not asked yet"
         while time.monotonic() < until:
             if not self.is_running:
-                raise self.failure(f"{self.fate()} before it was ready")
+                raise self.failure(f"{self.fate()} before it was ready", was_asked=False)
             problem = self._ask()
             if not problem and self.is_running:
                 return
             if closing.wait(pause):
                 raise EvaluationError(f"the start of the server of '{self._wanted.name}' was ended")
             pause = min(2 * pause, _ASK_EVERY[1])
-        found = self.failure(f"was not ready within {limit:g} s ({problem})")
+        found = self.failure(f"was not ready within {limit:g} s ({problem})", was_asked=False)
         raise EvaluationError(
             str(found),
             hint=f"{found.hint}; serve: {{ready: PATH}} says what answers when it is ready, "

@@ -227,8 +227,9 @@ def test_what_the_base_was_not_asked_is_refused_before_a_model_is_loaded(
         ),
         (
             "same_answer=0.9",
-            "the gate has a limit on same_answer, and the stored base 'orig' keeps no answers",
-            "give its run folder in place of the history, or leave out the limit",
+            "the gate asks for figures of generated answers (same_answer), and the stored base "
+            "'orig' keeps no texts",
+            "give its run folder in place of the history, or name the model itself",
         ),
     ],
 )

@@ -213,7 +213,7 @@ def test_commands_about_finished_runs_end_like_all_others(
 def test_ctrl_c_while_the_result_is_shown_says_where_it_is(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(text: str) -> None:
+    def interrupted(text: str, **how: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["evalguard.cli.main"], "write_result", interrupted)

@@ -175,5 +175,5 @@ def test_a_server_that_refuses_them_is_told_with_the_argument_that_asks(tiny_lla
     stub = Stub(tiny_llama, shape="chat", reply=refuse)
     with serving(stub) as url, pytest.raises(EvaluationError) as error:
         ask(stub, url, top_logprobs=2)
-    assert "logprobs are not supported" in str(error.value)
+    assert "logprobs are not supported" in error.value.quotes[0].text
     assert "top_logprobs" in error.value.hint

@@ -267,7 +267,7 @@ def test_every_view_names_the_document_with_its_text_and_both_numbers(tmp_path: 
     for name, rendering in RENDERINGS.items():
         page = rendering.render(report, lambda _: None)
         assert "broken" in page, name
-        assert "day 7 went" in page, name
+        assert ("day 7 went" in page) == (name in ("text", "json", "html")), name  # others travel
         assert "minus infinity" in page, name
 
 

@@ -219,6 +219,9 @@ class AskedAhead(FakeScorer):
         super().__init__(**options)  # type: ignore[arg-type]
         self.ahead: list[tuple[int, ...]] = []
 
+    def check_unchanged(self) -> None:
+        pass
+
     def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
         for requests in blocks:
             self.ahead.append(tuple(dict.fromkeys(one.doc_id for one in requests)))

@@ -26,7 +26,10 @@ Arrays = Mapping[str, NDArray[Any]]
 VALUES = np.arange(60, dtype=np.float32).reshape(5, 12)
 
 
-DAMAGED = "cut off|cannot be read|is empty|ends at byte|holds [0-9]+ bytes|is not safetensors"
+DAMAGED = (
+    "cut off|cannot be read|is empty|ends at byte|ends in the middle|holds [0-9]+ bytes"
+    "|is not safetensors|is no GGUF"
+)
 
 
 def save_gguf(file: Path, arrays: Arrays) -> None:

@@ -52,10 +52,10 @@ def refuse_other_harness(path: Path) -> None:
 
 def name_other_harness(path: Path) -> str:
     """Which harness a folder or file is of; "" for a model, an lm-eval run, and what is unknown."""
-    if path.is_file():
+    if os.path.isfile(path):  # no text is too strange to be asked
         by_name = path.suffix == ".eval"
         return "Inspect" if by_name else _name_by_keys([path] if path.suffix == ".json" else [])
-    if not path.is_dir() or (path / "config.json").exists():
+    if not os.path.isdir(path) or (path / "config.json").exists():
         return ""
     files = sorted(_list_files(path))
     for name, patterns in _SHAPES.items():

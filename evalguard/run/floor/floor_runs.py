@@ -70,7 +70,9 @@ def score_variations(
     def run(choices: Choices) -> FloorRun:
         with open_run_context(choices, options) as context:
             context.say_what_is_scored_anew([source])
-            return _FloorMeasurement(source, choices, context).run(factors)
+            evaluator = replace(context.evaluator, may_vary=True)
+            measurement = _FloorMeasurement(source, choices, context.with_evaluator(evaluator))
+            return measurement.run(factors)
 
     measured, notes = score_with_fallback([source], choices, run)
     return replace(measured, notes=(*measured.notes, *notes))

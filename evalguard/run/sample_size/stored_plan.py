@@ -145,6 +145,8 @@ def _stored_comparison(entry: Mapping[str, Any]) -> Comparison:
         method=str(entry["method"]),
         outcome=entry["outcome"],
         flips=None if flips is None else (int(flips[0]), int(flips[1])),
+        clusters=entry.get("clusters"),
+        drift=entry.get("drift"),
         **numbers,  # type: ignore[arg-type]
     )
 

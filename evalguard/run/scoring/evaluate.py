@@ -92,6 +92,7 @@ class Evaluator:
     has several workers put a model's answers to units there before they are asked for.
     ``show_tokens``: whether a model of this process is to show its most probable tokens, as a
     server beside it does. ``beforehand``: found before any of these models was scored.
+    ``may_vary``: a server that answers otherwise from asking to asking is what is looked for.
     """
 
     tasks: TaskSet
@@ -100,6 +101,7 @@ class Evaluator:
     chat: bool = False
     score_ahead: Callable[[Evaluator, LoadedModel, Sequence[Unit]], None] | None = None
     show_tokens: bool = False
+    may_vary: bool = False
     meter: Meter = field(default_factory=Meter)
     scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
@@ -165,7 +167,7 @@ class Evaluator:
             else:
                 scores[task] = self._scored(task_progress, models)
         self._wait(put_off, block_scorer)
-        for model in models:
+        for model in () if self.may_vary else models:
             self.check_unchanged(model, self._blocks_of_tasks(model))
         scores |= {
             task_progress.task: self._scored(task_progress, models) for task_progress in put_off
