@@ -81,7 +81,7 @@ class Evaluation:
     def told(self) -> tuple[str, ...]:
         """All that is to be said of the model and its scoring, for reports without findings."""
         found = (*self.findings, *self.description.findings)
-        return (*(one.text for one in found), *self.notes, *self.description.caveats)
+        return (*(one.sentence for one in found), *self.notes, *self.description.caveats)
 
 
 @dataclass(slots=True, kw_only=True)
