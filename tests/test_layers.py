@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from sample_run import SAMPLE
 
 PACKAGE = Path(__file__).parent.parent / "evalguard"
 
@@ -202,9 +203,8 @@ def test_these_load_neither_torch_nor_lm_eval(statement: str) -> None:
 
 
 def test_finished_runs_are_shown_without_what_scores_and_compares() -> None:
-    (run,) = (PACKAGE.parent / "reports").iterdir()
     most = (*HEAVY, "scipy", "evalguard.run.ending", "evalguard.models.lm_scorer")
-    assert_not_loaded(RUN.format(f"'report', {str(run)!r}"), (*most, "pydantic"))
+    assert_not_loaded(RUN.format(f"'report', {str(SAMPLE)!r}"), (*most, "pydantic"))
     # which guard file names the history is looked up
     assert_not_loaded(RUN.format("'history', 'list', '--history', 'no-such.sqlite'"), most)
 
