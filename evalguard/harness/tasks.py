@@ -10,6 +10,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.refused_writes import HF_HINT, unwritable
+from evalguard.core.reports.findings import quote_message
 from evalguard.core.task_group import TaskGroup
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.harness.document_subset import random_subset
@@ -160,7 +161,8 @@ def _load_error(index: TaskIndex, name: str, error: Exception) -> EvaluationErro
     found = f"{type(error).__name__}: {error}"
     if not isinstance(error, (OSError, DatasetsError)):
         return EvaluationError(
-            f"task '{name}' cannot be loaded: {found}",
+            f"task '{name}' cannot be loaded: {type(error).__name__}",
+            quotes=quote_message(error),  # its code has rows of the data set before it
             hint="its YAML or its Python file is at fault; --debug shows where",
         )
     datasets = index.datasets(name)

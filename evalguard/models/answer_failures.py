@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from evalguard.core.reports.findings import Quote, quote_message
 from evalguard.core.scorer import Request
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.hf.scored_tokens import UnscorablePairError
@@ -45,7 +46,9 @@ def explain_failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
         tasks = ", ".join(sorted({request.task for request in requests}))
         what = f"{doing} of {tasks}" if tasks else doing
         raise EvaluationError(
-            f"the model failed in {what}: {format_error(error)}", hint=_failure_hint(error)
+            f"the model failed in {what}: {type(error).__name__}",
+            quotes=quote_error(error),
+            hint=_failure_hint(error),
         ) from error
 
 
@@ -73,6 +76,11 @@ def format_error(error: BaseException) -> str:
     """An exception's class and message, without line breaks and not too long."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def quote_error(error: BaseException) -> tuple[Quote, ...]:
+    """What an exception of foreign code says while it has documents: it may repeat their words."""
+    return quote_message(" ".join(str(error).split())[:300])
 
 
 def _request_name(error: UnscorablePairError, requests: Sequence[Request]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalguard.errors import EvaluationError
-from evalguard.models.answer_failures import format_error
+from evalguard.models.answer_failures import quote_error
 
 
 def format_chat(
@@ -25,7 +25,8 @@ def format_chat(
         return str(getattr(made, "prompt", made))
     except Exception as error:
         raise EvaluationError(
-            f"the model's chat template cannot be applied: {format_error(error)}",
+            f"the model's chat template cannot be applied: {type(error).__name__}",
+            quotes=quote_error(error),
             hint="run without --apply_chat_template, or give the tokenizer a chat template",
         ) from error
 

@@ -73,12 +73,15 @@ def told(document: dict[str, object]) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_a_night_is_one_group_of_runs_and_one_report_that_links_them(
-    run: Run, guard: Path, serve: Serve
+    run: Run, guard: Path, serve: Serve, world: SmallWorld
 ) -> None:
     server = serve(Trouble(), LONG)
     found = run("nightly", "--config", guard, "-q")
     arrived = server.arrived
     assert arrived.runs, found.out + found.err
+    rows = map(json.loads, (world.tasks / "test.jsonl").read_text().splitlines())
+    texts = [row["text"] for row in rows if len(row["text"].split()) > 4]
+    assert not [text for text in texts if text in repr(arrived)], "words of documents were sent"
     by_name = {one["displayName"]: one for one in arrived.runs.values()}
     assert set(by_name) == {"orig vs same", "orig vs sharp", "orig vs soft"}
     (night,) = (path for path in Path("reports/nightly").glob("2*") if path.is_dir())
@@ -90,10 +93,10 @@ def test_a_night_is_one_group_of_runs_and_one_report_that_links_them(
         for block in json.loads(view["spec"])["blocks"]
         if block["type"] == "markdown-block"
     ]
-    rows = table.splitlines()[2:]
-    assert rows[0].startswith("| [orig vs sharp](http")
-    assert "**regressed**" in rows[0]
-    assert rows[1].startswith("| orig vs gone | **no result** | ")
+    told_of = table.splitlines()[2:]
+    assert told_of[0].startswith("| [orig vs sharp](http")
+    assert "**regressed**" in told_of[0]
+    assert told_of[1].startswith("| orig vs gone | **no result** | ")
     assert found.out.count("W&B: http") == 4
     assert "wandb sync" not in found.out
     assert arrived.unknown == []

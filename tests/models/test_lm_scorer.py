@@ -141,7 +141,7 @@ class Broken(LM):  # type: ignore[misc]
 def test_a_models_exception_is_one_line_that_names_the_task() -> None:
     broken = LMScorer(Broken(RuntimeError("bad\nweights")), POLICY, model_type="broken")
     with pytest.raises(
-        EvaluationError, match="loglikelihood of choice: RuntimeError: bad weights"
+        EvaluationError, match=r"loglikelihood of choice: RuntimeError\nbad weights"
     ) as raised:
         broken.score(pair_requests())
     assert isinstance(raised.value.__cause__, RuntimeError)

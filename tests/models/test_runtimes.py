@@ -184,7 +184,7 @@ def test_the_token_that_ended_a_text_is_kept_with_its_margin() -> None:
 @pytest.mark.parametrize(
     ("fails", "said"),
     [
-        (RuntimeError("no such kernel"), "RuntimeError: no such kernel"),
+        (RuntimeError("no such kernel"), r"RuntimeError\nno such kernel"),
         (EvaluationError("the disk is full"), "the disk is full"),
     ],
 )

@@ -217,7 +217,7 @@ def test_a_worker_that_dies_midway_is_an_error_in_its_own_words(open_vllm: Open)
     engine = open_vllm(max_num_batched_tokens=30)
     llm = LLM.made[-1]
     llm.faults = Faults(dies=llm.steps + 2)
-    with pytest.raises(EvaluationError, match="vLLM fails: RuntimeError: EngineDeadError"):
+    with pytest.raises(EvaluationError, match=r"vLLM fails: RuntimeError\nEngineDeadError"):
         engine.score(pair_requests())
 
 

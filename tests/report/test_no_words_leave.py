@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -25,9 +26,12 @@ from evalguard.core.reports.findings import Finding, FindingKind, Quote, without
 from evalguard.core.reports.generations import FirstDifference, FirstDifferences
 from evalguard.core.reports.several_report import SeveralReport
 from evalguard.core.scores import NotCompared
-from evalguard.errors import MisalignedRunsError
+from evalguard.errors import EvaluationError, MisalignedRunsError
+from evalguard.harness.surroundings import task_code
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
+from evalguard.models.answer_failures import explain_failures
+from evalguard.models.chat_format import format_chat
 from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.formats import RENDERINGS, render_report
 from evalguard.report.night_markdown import night_markdown
@@ -410,14 +414,31 @@ def test_an_error_says_how_prompts_differ_and_quotes_apart() -> None:
     assert all(holds(one.text) for one in refused.value.quotes)
 
 
-def test_what_code_of_a_task_says_of_an_answer_is_quoted() -> None:
-    from evalguard.errors import EvaluationError
-    from evalguard.harness.surroundings import task_code
+@contextmanager
+def open_code_of_a_task() -> Iterator[None]:
+    with task_code("document 7"):
+        yield
 
-    with (
-        pytest.raises(EvaluationError, match="document 7: ValueError") as failed_,
-        task_code("document 7"),
-    ):
+
+@contextmanager
+def open_model() -> Iterator[None]:
+    with explain_failures("generate_until", []):
+        yield
+
+
+@contextmanager
+def open_template() -> Iterator[None]:
+    class Model:
+        def apply_chat_template(self, history: Any, **_options: Any) -> str:
+            return str(float(history[0]["content"]))
+
+    format_chat(Model(), [{"role": "user", "content": CANARY}], add_generation_prompt=True)
+    yield
+
+
+@pytest.mark.parametrize("foreign", [open_code_of_a_task, open_model, open_template])
+def test_what_foreign_code_says_while_it_has_documents_is_quoted(foreign: Any) -> None:
+    with pytest.raises(EvaluationError, match="ValueError") as failed_, foreign():
         float(CANARY)
-    assert not holds(str(failed_.value))
+    assert not holds(f"{failed_.value} {failed_.value.hint}")
     assert any(holds(one.text) for one in failed_.value.quotes)

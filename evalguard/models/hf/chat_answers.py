@@ -20,7 +20,7 @@ from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
 from evalguard.core.thinking import find_thinking
 from evalguard.errors import EvaluationError
-from evalguard.models.answer_failures import format_error
+from evalguard.models.answer_failures import quote_error
 from evalguard.models.arguments import HF_TYPES, no_chat_requests
 from evalguard.models.written_tool_calls import WrittenCall, WrittenMessage, find_tool_form
 
@@ -111,7 +111,8 @@ class ChatAnswers:
             )
         except Exception as error:
             raise EvaluationError(
-                f"the model's chat template fails on a request: {format_error(error)}",
+                f"the model's chat template fails on a request: {type(error).__name__}",
+                quotes=quote_error(error),
                 hint="a template may refuse roles, their order, or a system message",
             ) from error
 

@@ -25,6 +25,7 @@ from evalguard.core.scorer import (
 from evalguard.core.settings import Value, Variant
 from evalguard.core.tracing.points import ModelRounding, token_inputs
 from evalguard.errors import EvalguardError, EvaluationError
+from evalguard.models.answer_failures import quote_error
 from evalguard.models.hf.against_references import score_against_references, score_with_references
 from evalguard.models.hf.generated_length import (
     TOKENS_OF_A_PART,
@@ -176,7 +177,8 @@ class RuntimeScorer:
             raise
         except Exception as error:
             raise EvaluationError(
-                f"the model failed on {len(ids)} tokens: {type(error).__name__}: {error}"
+                f"the model failed on {len(ids)} tokens: {type(error).__name__}",
+                quotes=quote_error(error),
             ) from error
 
     def trace_recorded(
@@ -245,7 +247,8 @@ class RuntimeScorer:
             raise
         except Exception as error:
             raise EvaluationError(
-                f"the model failed on {len(ids)} tokens: {type(error).__name__}: {error}"
+                f"the model failed on {len(ids)} tokens: {type(error).__name__}",
+                quotes=quote_error(error),
             ) from error
         wanted = (len(ids) - first, runtime.vocabulary_size)
         if found.shape != wanted:

@@ -17,6 +17,7 @@ import numpy as np
 
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
+from evalguard.models.answer_failures import quote_error
 from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
 from evalguard.models.position_reduction import Reduced, Wanted
 from evalguard.models.runtimes.engine import (
@@ -353,11 +354,13 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
         except EvalguardError:
             raise
         except Exception as error:
-            said = f"vLLM {what}: {type(error).__name__}: {error}"
+            said, quotes = f"vLLM {what}: {type(error).__name__}", quote_error(error)
             if not self._lost_a_worker():
-                raise EvaluationError(said) from error
+                raise EvaluationError(said, quotes=quotes) from error
             raise EvaluationError(
-                f"a worker process of vLLM's ended before its answer ({said})", hint=_LOST_HINT
+                f"a worker process of vLLM's ended before its answer ({said})",
+                quotes=quotes,
+                hint=_LOST_HINT,
             ) from error
 
     def _lost_a_worker(self) -> bool:

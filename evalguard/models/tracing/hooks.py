@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.tracing.points import ROOT, PointName
 from evalguard.errors import EvaluationError
+from evalguard.models.answer_failures import quote_error
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +85,8 @@ def run_pass(
                 raise
             place = passage.stack[-1] if passage.stack else ROOT
             raise EvaluationError(
-                f"{type(model).__name__} failed in {place}: {type(error).__name__}: {error}",
+                f"{type(model).__name__} failed in {place}: {type(error).__name__}",
+                quotes=quote_error(error),
                 hint="trace inputs that the model accepts on its own: "
                 f"it was called with {', '.join(sorted(inputs))}",
             ) from error
