@@ -518,25 +518,31 @@ def test_a_package_counts_by_its_version_and_by_what_is_not_as_recorded(
     assert (digest_now() != first) == counts
 
 
-def test_a_run_that_did_not_finish_is_named_by_the_next_one(folder: Path) -> None:
+def test_runs_that_did_not_finish_are_named_by_the_next_one(folder: Path) -> None:
     variant, cache = hooked(folder), folder / "cache"
 
-    def unfinished() -> tuple[KnownModels, str]:
+    def unfinished() -> tuple[KnownModels, tuple[str, ...]]:
         models = KnownModels.kept_in(cache)
         known = models.of(variant, ScoringPolicy(), worker=True)
         assert known is not None
         return models, known.unfinished
 
     with run_scope():
-        assert unfinished()[1] == ""
-        assert unfinished()[1] == "", "of the same run there is nothing to say"
+        assert unfinished()[1] == ()
+        assert unfinished()[1] == (), "of the same run there is nothing to say"
         killed = this_run()
     with run_scope():
+        assert unfinished()[1] == (killed,)
+        stopped = this_run()
+    with run_scope():
+        assert unfinished()[1] == (stopped, killed), "the one that was stopped hides no other"
+    with run_scope():
+        go_on_with(killed)
         models, found = unfinished()
-        assert found == killed
+        assert found == (), "nor is another named to who goes on from one"
         models.finish()
     with run_scope():
-        assert unfinished()[1] == ""
+        assert unfinished()[1] == ()
 
 
 def test_ctrl_c_names_the_option_that_goes_on_where_scores_are_for_one_run(

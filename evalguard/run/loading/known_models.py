@@ -30,15 +30,15 @@ class KnownModel:
     """Facts about one model, under the digest of all that goes into loading it.
 
     ``proofs``: what of that stands in the identity of a loaded model, too. ``secret``: what is read
-    off it would be a secret. ``unfinished``: a run that scored it and did not finish, where that
-    kept the scores for itself; "": there is none.
+    off it would be a secret. ``unfinished``: runs that scored it and did not finish, the last one
+    first, where they kept the scores for themselves and this run does not go on from one of them.
     """
 
     facts: FactCache
     digest: str
     proofs: Mapping[str, Value] = field(default_factory=dict)
     secret: bool = False
-    unfinished: str = ""
+    unfinished: tuple[str, ...] = ()
 
     @property
     def description(self) -> ModelDescription | None:
@@ -143,24 +143,27 @@ class KnownModels:
             unfinished=self._begin(found),
         )
 
-    def _begin(self, found: Mapping[str, Value]) -> str:
-        """Note which run scores a model for itself; return the last one that did not finish."""
+    def _begin(self, found: Mapping[str, Value]) -> tuple[str, ...]:
+        """Note which run scores a model for itself; return those that did not finish."""
         run = run_of(found)
         if not run:
-            return ""
+            return ()
         model = digest_of(without_run(found))
-        before = str((self.facts.get(_UNFINISHED, model) or {}).get("run", ""))
-        self.facts.put(_UNFINISHED, model, {"run": run})
+        runs = (self.facts.get(_UNFINISHED, model) or {}).get("runs")
+        before = tuple(map(str, runs)) if isinstance(runs, list) else ()
+        # Whichever kept most is among them: one that was stopped at once hides no other.
+        now = [run, *(one for one in before if one != run)][:_MOST_UNFINISHED]
+        self.facts.put(_UNFINISHED, model, {"runs": now})
         self._begun.add(model)
-        return "" if before == run else before
+        return () if run in before else before
 
     def finish(self) -> None:
         """Note that the run needs nothing any more that it has kept for itself."""
         for model in self._begun:
-            self.facts.put(_UNFINISHED, model, {"run": ""})
+            self.facts.put(_UNFINISHED, model, {"runs": []})
 
 
-_UNFINISHED = "unfinished"
+_UNFINISHED, _MOST_UNFINISHED = "unfinished", 3
 
 
 def _has_secret(variant: Variant) -> bool:

@@ -331,7 +331,8 @@ class RunContext:
         if known is not None and known.unfinished:
             self.evaluator.progress.note(
                 f"{source.name}: scores of a run that has not finished are kept: --unchanged-since "
-                f"{known.unfinished} goes on from them, if nothing that its code reads has changed"
+                f"{' or '.join(known.unfinished)} goes on from them, if nothing that its code "
+                "reads has changed"
             )
         return known
 
