@@ -88,6 +88,8 @@ _MASKS = (
     (r"\b\d+(\.\d+)? ?(s|ms|min|h|seconds?|minutes?|hours?)\b", "DURATION"),
     (r"\b\d+(\.\d+)? (B|kB|MB|GB|KiB|MiB|GiB|bytes)\b", "SIZE"),
     (r"\d+\.\d+\.\d+[\w.+]*", "VERSION"),
+    # Digested files: what Python starts by itself is among them, and every environment has its own
+    (r"(?<=  )\d+(?=  +DATE  +files\b)", "COUNT"),
 )
 
 
