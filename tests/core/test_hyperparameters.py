@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -83,6 +85,15 @@ def test_a_value_that_one_side_does_not_show_is_no_difference() -> None:
     assert (row.verdict, row.base_source, row.candidate_source) == (
         "one side only", "norm_eps", "",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("sides", [(True, False), (False, True), (True, True)])
+def test_what_is_only_declared_is_never_equal_and_may_differ(sides: tuple[bool, bool]) -> None:
+    held = [HeldValue(name="norm_eps", value=1e-6, declared=declared) for declared in sides]
+    (row,) = compare_hyperparameters([held[0]], [held[1]])
+    assert row.verdict == "declared alike"
+    (row,) = compare_hyperparameters([held[0]], [replace(held[1], value=1e-5)])
+    assert row.verdict == "differs"
 
 
 def test_of_modules_with_the_same_names_the_one_that_differs_is_named() -> None:

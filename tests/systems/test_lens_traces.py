@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 import transformers
 from tiny_models import save_tokenizer
-from traced_ports import accumulated_errors, local_errors, port, suspects, trace
+from traced_ports import accumulated_errors, local_errors, opened, port, suspects, trace
 
 from evalguard.core.settings import Setting, Target
 
@@ -69,6 +70,37 @@ def test_the_wrong_attention_scale_of_2_3_0_is_seen_at_hook_z_and_nowhere_before
     others = [error for point, error in local_errors(found).items() if point not in hook_z.values()]
     assert max(others) < 1e-6
     assert carried["model.layers.1.mlp.down_proj:out"] > 1e-3
+
+
+def test_what_the_library_holds_is_told_and_not_what_its_arguments_or_files_say(
+    gemma2: Path, cache_dir: Path
+) -> None:
+    old = port(
+        "lens", "transformer_lens", gemma2, api="hooked", SETTINGS=(OLD_LENS,),
+        ASSIGNMENT={"version": OLD_LENS.candidate},
+    )  # fmt: skip
+    for variant, scale in (
+        (old, 1 / 14.966629),
+        (port("lens", "transformer_lens", gemma2, api="hooked"), 1 / 16),
+    ):
+        with opened(variant, cache_dir) as side:
+            held = side.held_values()
+        scales = {one.value for one in held if one.name == "attention_scale"}
+        assert list(scales) == [pytest.approx(scale, rel=1e-6)]
+        assert not any(one.declared for one in held)
+
+
+def test_a_folder_of_the_shape_of_27b_gets_the_scale_that_the_library_has_for_it(
+    gemma2: Path, cache_dir: Path
+) -> None:
+    config = json.loads((gemma2 / "config.json").read_text(encoding="utf-8"))
+    config["query_pre_attn_scalar"] = 144
+    (gemma2 / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    old = port(
+        "lens", "transformer_lens", gemma2, api="hooked", SETTINGS=(OLD_LENS,),
+        ASSIGNMENT={"version": OLD_LENS.candidate},
+    )  # fmt: skip
+    assert not trace(gemma2, old, cache_dir).suspects
 
 
 def test_a_logit_cap_that_is_off_is_seen_after_the_last_module(

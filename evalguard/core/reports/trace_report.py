@@ -136,11 +136,15 @@ class UnalignedPoint:
         name: point or module.
         side: that has it.
         reason: why it has no counterpart.
+        missed: whether it was to be compared and could not be: a recorded point of the base's,
+            which nobody would have recorded for nothing. Others are of one side alone, or laid out
+            otherwise by a model whose next point tells what they would have told.
     """
 
     name: str
     side: Literal["base", "candidate"]
     reason: str
+    missed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +231,8 @@ class Trace:
             suspects rest on the growth of the accumulated error and are weaker evidence.
         never_run: modules of the base that no sequence ran.
         tokens: of all sequences.
+        to_the_end: whether the base's output was among what was compared: else an error behind the
+            last point that was is not seen.
     """
 
     layers: tuple[LayerDelta, ...]
@@ -240,7 +246,13 @@ class Trace:
     twin: TwinFacts | None
     documents: int
     tokens: int
+    to_the_end: bool = True
     caveats: tuple[str, ...] = ()
+
+    @property
+    def missed(self) -> tuple[UnalignedPoint, ...]:
+        """Points that were to be compared, and were not."""
+        return tuple(one for one in self.unaligned if one.missed)
 
     @property
     def broken_base(self) -> NonFiniteOrigin | None:
@@ -249,8 +261,9 @@ class Trace:
 
 
 HyperparameterVerdict = Literal[
-    "differs", "one side only", "equal as bfloat16", "equal as float16", "equal as float32", "equal"
-]
+    "differs", "one side only", "declared alike",
+    "equal as bfloat16", "equal as float16", "equal as float32", "equal",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +274,9 @@ class HyperparameterDelta:
         name: of the common vocabulary ("norm_eps"), or as the library calls it.
         base, candidate: values; a list where a side's modules hold several. None: no value.
         verdict: "equal as float32": the same number once both are rounded, as 9.99999975e-06 and
-            1e-5; as bfloat16 or float16 where a side holds it in a tensor of that dtype.
+            1e-5; as bfloat16 or float16 where a side holds it in a tensor of that dtype. "declared
+            alike": files or arguments of one side say what the other has, and its library does not
+            show what it holds.
         where: the modules that hold it, in words; "" for the whole model. ``modules``: as globs; ()
             for the whole model, and for every module that has it.
         base_source, candidate_source: as each side writes it; "" for a side that does not show it.

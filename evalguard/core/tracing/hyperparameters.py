@@ -34,6 +34,7 @@ class HeldValue:
         source: as it is written there: "variance_epsilon", "config.rms_norm_eps".
         common: whether the name is of the common vocabulary.
         dtype: of the tensor that holds it; "" for a number of Python's.
+        declared: whether files or arguments say so, and the runtime does not show it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class HeldValue:
     source: str = ""
     common: bool = True
     dtype: str = ""
+    declared: bool = False
 
 
 def compare_hyperparameters(
@@ -142,7 +144,10 @@ def _merge_modules(side: Sequence[HeldValue]) -> dict[str, HeldValue]:
         own = list(group)
         values = list({repr(one.value): one.value for one in own}.values())
         merged[name] = HeldValue(
-            name=name, value=values[0] if len(values) == 1 else values, source=own[0].source
+            name=name,
+            value=values[0] if len(values) == 1 else values,
+            source=own[0].source,
+            declared=any(one.declared for one in own),
         )
     return merged
 
@@ -164,6 +169,14 @@ def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> Hyper
     """Say how one hyper-parameter of both sides compares; None: a side does not show it."""
     if base is None or candidate is None:
         return "one side only"
+    found = _compare_shown(base, candidate)
+    # Equal declarations are no equal models: what a library makes of one is not known.
+    return (
+        "declared alike" if (base.declared or candidate.declared) and found != "differs" else found
+    )
+
+
+def _compare_shown(base: HeldValue, candidate: HeldValue) -> HyperparameterVerdict:
     if _equal(base.value, candidate.value, _as_it_is):
         return "equal"
     if base.name.startswith(ROPE_FREQUENCIES):

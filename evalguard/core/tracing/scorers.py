@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import Scorer
+from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ModelRounding
 
 
 class ActivationScorer(Scorer, Protocol):
     """A scorer that shows what flows inside of its model while it reads a text."""
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """Hyper-parameters as its library holds them; () where that shows none."""
 
     def activations(
         self,

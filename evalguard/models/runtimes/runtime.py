@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.settings import Value
+from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.errors import UsageError, nearest
 from evalguard.models.runtimes.points.activations import Visit
 
@@ -96,6 +97,10 @@ class Runtime(ABC):
             "a model of this type is no base of a trace",
             hint="name a model: hf as the base, or one of types transformers and fla",
         )
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """Hyper-parameters as the loaded model holds them; () where its library shows none."""
+        return ()
 
     @property
     def effective(self) -> Mapping[str, Value]:

@@ -23,6 +23,7 @@ from evalguard.core.scorer import (
     ScoringPolicy,
 )
 from evalguard.core.settings import Value, Variant
+from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ModelRounding, token_inputs
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.answer_failures import quote_error
@@ -197,6 +198,10 @@ class RuntimeScorer:
         inputs = [token_inputs(ids) for ids in sequences]
         found = FiledActivations(recorded, rounding)
         return trace_models(module, found, inputs, memory=memory, detail=detail)
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """Hyper-parameters as its runtime holds them; () where that shows none."""
+        return self._open().held_values()
 
     def make_room(self, found: BatchTooLargeError) -> bool:  # noqa: ARG002
         """Sequences are read one by one: no smaller batch can be cut."""

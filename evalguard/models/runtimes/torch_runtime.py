@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalguard.core.settings import Value
+from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ROOT
 from evalguard.errors import UsageError, nearest
 from evalguard.models.runtimes.points.activations import Visit
@@ -16,6 +17,7 @@ from evalguard.models.runtimes.points.torch_hooks import hook_modules, to_numpy
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer
+from evalguard.models.tracing.read_hyperparameters import read_model
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +78,10 @@ class TorchRuntime(TokenizedRuntime):
     def point_names(self) -> Mapping[str, str]:
         """What each submodule is called in the names of points, by its path."""
         return {path: path for path, _ in self.module.named_modules() if path}
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """What modules, weights and config hold."""
+        return read_model(self.module)
 
     def close(self) -> None:
         """Let go of the module."""

@@ -35,6 +35,8 @@ _CONFIG_ARGUMENTS = (
     "attn_scale", "attn_scores_soft_cap", "output_logits_soft_cap", "use_attn_scale", "attn_types",
     "window_size", "eps", "rotary_base", "act_fn", "use_local_attn",
 )  # fmt: skip
+# Checkpoints of Gemma 2 by query_pre_attn_scalar: the library has an attention scale for each.
+_GEMMA2 = {256: "google/gemma-2-2b-it", 144: "google/gemma-2-27b-it"}
 _ARCHITECTURES = {
     "Gemma2ForCausalLM": ("google/gemma-2-2b-it", "convert_gemma_weights"),
     "LlamaForCausalLM": ("meta-llama/Llama-2-7b-hf", "convert_llama_weights"),
@@ -61,6 +63,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
     compatibility = bool(arguments.take("compatibility_mode", False))
     attention = arguments.take("attn_implementation")
     arguments.check_all_taken()
+    beside: list[str] = []
     if api == "bridge":
         if overrides:
             raise UsageError(
@@ -73,8 +76,12 @@ def load(arguments: RuntimeArguments) -> Runtime:
             raise _no_class("TransformerBridge", "3.0 and later")
         module = _boot(bridge, common, compatibility, attention)
     else:
-        module = _build_hooked(common, overrides)
-    return _LensRuntime(module, common, arguments, api, overrides, compatibility)
+        module = _build_hooked(common, overrides, beside)
+    runtime = _LensRuntime(module, common, arguments, api, overrides, compatibility)
+    if beside:
+        found = ", ".join(beside)
+        runtime.caveats = (f"{found} is the checkpoint's, by evalguard: TransformerLens has none",)
+    return runtime
 
 
 def _prepare_import() -> None:
@@ -115,7 +122,10 @@ def _boot(bridge: Any, common: Mapping[str, Any], compatibility: bool, attention
     return module
 
 
-def _build_hooked(common: Mapping[str, Any], overrides: Mapping[str, Value]) -> Any:
+def _build_hooked(
+    common: Mapping[str, Any], overrides: Mapping[str, Value], beside: list[str]
+) -> Any:
+    """Build it from the folder; ``beside`` gets what was set that the library has no number for."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -136,11 +146,15 @@ def _build_hooked(common: Mapping[str, Any], overrides: Mapping[str, Value]) -> 
     original = AutoModelForCausalLM.from_pretrained(
         str(folder), dtype=dtype, attn_implementation="eager"
     )
-    fields = loading.convert_hf_model_config(like)
-    fields |= _sizes(told, original.config)
     scalar = getattr(original.config, "query_pre_attn_scalar", None)
-    if scalar and fields.get("attn_scale", -1.0) in (None, -1.0):
-        fields["attn_scale"] = math.sqrt(scalar)  # where this version has no number of its own
+    fields = loading.convert_hf_model_config(_GEMMA2.get(scalar, like) if scalar else like)
+    fields |= _sizes(told, original.config)
+    # The library's own number is what is compared; of a checkpoint that it does not know, or has
+    # none for, it is the checkpoint's.
+    if scalar and (scalar not in _GEMMA2 or fields.get("attn_scale", -1.0) in (None, -1.0)):
+        fields["attn_scale"] = math.sqrt(scalar)
+        if "attn_scale" not in overrides:
+            beside.append("attn_scale")
     fields |= {"dtype": dtype, "device": common["device"], "tokenizer_name": None, **overrides}
     config = lens.HookedTransformerConfig.from_dict(fields)
     convert = getattr(loading, converter, None) or getattr(

@@ -44,6 +44,7 @@ from evalguard.models.tracing.passes import (
     ReportStep,
     TracedSequences,
     TwinFloors,
+    reaches_output,
 )
 from evalguard.models.tracing.recorded import trace_recorded
 from evalguard.models.tracing.spool import ActivationSpool
@@ -190,6 +191,7 @@ class _ModelTrace:
             ),
             documents=len(self.traced.sequences),
             tokens=sum(count_tokens(inputs) for inputs in self.traced.sequences),
+            to_the_end=reaches_output(local.sums),
             caveats=tuple(floors.failed),
         )
 

@@ -11,6 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from evalguard.core.reports.trace_report import TokenDetail
+from evalguard.core.tracing.points import ROOT, PointName
 from evalguard.core.tracing.sums import ErrorSums
 from evalguard.core.tracing.weight_precision import EPSILON, round_weights
 from evalguard.errors import EvaluationError
@@ -102,7 +103,7 @@ class ComparedPass:
         other = self.forced.get(self.sequence, event.name)
         if other is None:
             return None
-        fitted = _fit(other, value, self.rows)
+        fitted = fit_reference(other, value, self.rows)
         if fitted is None or event.name in self.sorted:
             return None
         replaced = fitted.to(device=value.device, dtype=value.dtype, copy=True)
@@ -126,7 +127,7 @@ class ComparedPass:
         reference = self.reference.get(self.sequence, event.name)
         if reference is None:
             return
-        fitted = _fit(reference, value, self.rows)
+        fitted = fit_reference(reference, value, self.rows)
         if fitted is None:
             self.shapes[event.name] = (tuple(reference.shape), tuple(value.shape))
             return
@@ -321,6 +322,12 @@ def as_array(value: torch.Tensor) -> NDArray[Any]:
     return array
 
 
+def reaches_output(compared: Collection[str]) -> bool:
+    """Whether the outermost module's output is among the points that were compared."""
+    points = map(PointName.parse, compared)
+    return any(point.module == ROOT and point.end == "out" for point in points)
+
+
 def _row_axis(reference: torch.Tensor, value: torch.Tensor, rows: int) -> int | None:
     """Find the axis along which the copies of a sequence lie; None where there is none."""
     own, one = tuple(value.shape), tuple(reference.shape)
@@ -349,7 +356,9 @@ def _are_in_another_order(tiled: NDArray[Any], own: NDArray[Any], axis: int) -> 
     return float(np.linalg.norm(in_order[0] - in_order[1])) < _SAME_TOKENS * apart
 
 
-def _fit(reference: torch.Tensor, value: torch.Tensor, rows: int) -> torch.Tensor | None:
+def fit_reference(
+    reference: torch.Tensor, value: torch.Tensor, rows: int = 1
+) -> torch.Tensor | None:
     """Bring a reference of one sequence to the tensor's shape; None where it has another one."""
     if reference.shape == value.shape:
         return reference

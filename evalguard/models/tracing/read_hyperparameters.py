@@ -319,6 +319,8 @@ def _read_module(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
         common = _common_attribute(attribute, kind)
         if common == "activation" and activation != kind:
             continue  # the function inside of a module that is an activation
+        if attribute == "attn_scale" and hasattr(module, "cfg"):  # TransformerLens' divides
+            common, value = "attention_scale", 1.0 / value if value else None
         if value is None and common is None:
             continue
         if value is None or isinstance(value, _PLAIN):
@@ -369,10 +371,13 @@ def _read_tensors(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
 
 
 def _read_buffers(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
-    """Numbers that a module keeps as buffers, a scale say."""
+    """Numbers that a module keeps as buffers, a scale say; quantisers keep other things there."""
+    import torch
+
     for buffer, value in module._buffers.items():
         common = _ATTRIBUTE_NAMES.get(buffer)
-        if value is not None and value.numel() == 1 and common is not None:
+        # a quantiser keeps other things there, too
+        if common is not None and isinstance(value, torch.Tensor) and value.numel() == 1:
             dtype = str(value.dtype).removeprefix("torch.")
             yield HeldValue(
                 name=common, value=float(value), module=name, source=buffer, dtype=dtype

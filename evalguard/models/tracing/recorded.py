@@ -43,6 +43,8 @@ from evalguard.models.tracing.passes import (
     TracedSequences,
     TwinFloors,
     as_array,
+    fit_reference,
+    reaches_output,
 )
 from evalguard.models.tracing.spool import ActivationSpool
 from evalguard.models.tracing.twins import rounded_as
@@ -123,7 +125,9 @@ def trace_recorded(
         unaligned=(
             *unaligned,
             *(
-                UnalignedPoint(name=n, side="candidate", reason=f"shape {theirs}, not {ours}")
+                UnalignedPoint(
+                    name=n, side="candidate", reason=f"shape {theirs}, not {ours}", missed=True
+                )
                 for n, (theirs, ours) in local.shapes.items()
             ),
         ),
@@ -141,6 +145,7 @@ def trace_recorded(
         ),
         documents=len(traced.sequences),
         tokens=sum(count_tokens(inputs) for inputs in traced.sequences),
+        to_the_end=reaches_output(local.sums),
         caveats=tuple(floors.failed),
     )
 
@@ -243,14 +248,29 @@ class _RecordedSource:
 def _list_unaligned(
     candidate: RecordedActivations, events: Mapping[str, PointEvent], n_sequences: int
 ) -> list[UnalignedPoint]:
-    """List recorded names that are no points of the base."""
-    names = dict.fromkeys(
-        str(PointName.parse(name)) for n in range(n_sequences) for name in candidate.names(n)
-    )
+    """List recorded names that are no points of the base, and those of some sequences alone."""
+    recorded = [
+        {str(PointName.parse(name)) for name in candidate.names(n)} for n in range(n_sequences)
+    ]
+    names = dict.fromkeys(name for each in recorded for name in sorted(each))
+    absent = {name: [n for n, each in enumerate(recorded) if name not in each] for name in names}
     return [
-        UnalignedPoint(name=name, side="candidate", reason="the base has no such point")
-        for name in names
-        if name not in events
+        *(
+            UnalignedPoint(name=name, side="candidate", reason="the base has no such point")
+            for name in names
+            if name not in events
+        ),
+        *(
+            UnalignedPoint(
+                name=name,
+                side="candidate",
+                reason=f"not in {len(numbers)} of {n_sequences} sequences, the first of them "
+                f"{numbers[0] + 1}",
+                missed=True,
+            )
+            for name, numbers in absent.items()
+            if name in events and numbers
+        ),
     ]
 
 
@@ -265,9 +285,12 @@ def _compare_directly(
     for sequence in range(n_sequences):
         for point in events:
             ours, theirs = spool.get(sequence, point), source.get(sequence, point)
-            if ours is not None and theirs is not None and ours.numel() == theirs.numel():
+            if ours is None or theirs is None:
+                continue
+            fitted = fit_reference(theirs, ours)
+            if fitted is not None:
                 sums = found.setdefault(point, ErrorSums())
-                sums.add(as_array(ours).reshape(-1), as_array(theirs).reshape(-1))
+                sums.add(as_array(ours).reshape(-1), as_array(fitted).reshape(-1))
     return found
 
 

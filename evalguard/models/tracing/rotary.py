@@ -59,7 +59,7 @@ def read_rotary(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
 
 def _is_table(value: Any) -> bool:
     dtype = getattr(value, "dtype", None)
-    if dtype is None or not hasattr(value, "is_floating_point"):
+    if dtype is None or not hasattr(value, "is_complex"):
         return False
     return bool(value.numel() > 1 and (value.is_floating_point() or value.is_complex()))
 

@@ -73,6 +73,9 @@ def configuration_text(found: Sequence[HyperparameterDelta], *, longest: int = 0
         rounded = list_names([one.name for one in counts[f"equal as {dtype}"]], most=3)
         if rounded:
             tail.append(f"equal once in {dtype}: {rounded}")
+    declared = len(counts["declared alike"])
+    if declared:
+        tail.append(f"{declared} declared alike, which a library does not show")
     alone = len(counts["one side only"])
     if alone:
         tail.append(f"{alone} shown by one side only")

@@ -25,6 +25,14 @@ def next_step(report: TraceReport) -> tuple[str, str]:
             "",
         )
     if first is None:
+        if report.trace.missed:
+            return (
+                "lay these tensors out as the base has them, by rules of the name map (transpose, "
+                "reshape, split ...), or ignore them there",
+                "",
+            )
+        if not report.trace.to_the_end and any(one.local for one in report.trace.layers):
+            return "record what the model gives out in the end, too, and trace again", ""
         if report.exit_code:
             return "name documents or inputs that both models can read", ""
         return "ask a task whether the models differ where it counts", _comparison(report)

@@ -9,6 +9,7 @@ from evalguard.core.reports.trace_report import (
     Check,
     LayerDelta,
     PaddedTwin,
+    Trace,
     TraceReport,
 )
 from evalguard.core.tracing.points import ROOT
@@ -63,6 +64,7 @@ def lead_text(report: TraceReport) -> str:
         return (
             f"{where} {beyond}: {printable(first.operation)}; {format_ratio(first.local_ratio)} "
             f"what rounding makes there {CHECKS[first.check]}"
+            + (f"; {missed_text(trace)}" if trace.missed else "")
         )
     if report.padded is not None:
         alone = "" if not measured_modules(report) else "; no module adds error to a text alone"
@@ -84,8 +86,29 @@ def lead_text(report: TraceReport) -> str:
             f"where the error comes from is not known: from {printable(broken.point)} on the base "
             "itself is nan or infinite, and no error can be told there"
         )
+    measured = [one for one in trace.layers if one.local]
+    if trace.missed:
+        return missed_text(trace)
+    if measured and not trace.to_the_end:
+        last = printable(measured[-1].point)
+        return (
+            f"no module up to {last} introduces more error than rounding does, and behind it "
+            "nothing was compared"
+        )
     why = next(iter((*report.notes, *trace.caveats)), "nothing could be measured")
     return f"where the error comes from is not known: {printable(why)}"
+
+
+def missed_text(trace: Trace) -> str:
+    """Say how many points were to be compared and were not, with the first; there is one."""
+    missed = trace.missed
+    number = len({one.name for one in missed} | {one.point for one in trace.layers if one.local})
+    many = len({one.name for one in missed})
+    first = missed[0]
+    return (
+        f"{many} of {number} points that were to be compared could not be, as "
+        f"{printable(first.name)}: {printable(first.reason)}"
+    )
 
 
 def measured_modules(report: TraceReport) -> bool:

@@ -203,4 +203,5 @@ def _exit_code(found: Trace, padded: PaddedTwin | None) -> int:
         return EXIT_REGRESSED
     measured = any(one.local or one.accumulated for one in found.layers)
     # Beside a nan of the base's own no error can be told, here and in all that it reaches.
-    return EXIT_PASSED if measured and not found.broken_base else EXIT_FAILED
+    seen = measured and not found.broken_base
+    return EXIT_PASSED if seen and found.to_the_end and not found.missed else EXIT_FAILED

@@ -19,7 +19,8 @@ from evalguard.core.scorer import (
     ScoringPolicy,
 )
 from evalguard.core.tensors.name_map import NameMap
-from evalguard.core.tracing.points import ModelInputs, ModelRounding, PointName
+from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.core.tracing.points import ROOT, ModelInputs, ModelRounding, PointName
 from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.core.tracing.weight_precision import QUANTISED
 from evalguard.errors import EvaluationError, UsageError
@@ -107,6 +108,10 @@ class RuntimeSide:
             spool.close()
             raise
         return spool
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """Hyper-parameters as its library holds them; () where that shows none."""
+        return cast(ActivationScorer, self.scorer).held_values()
 
     def trace(
         self,
@@ -236,13 +241,14 @@ def open_dump(
         modules: names of the base's modules, by which it is seen that the two belong together.
 
     Raises:
-        UsageError: nothing is in it that stands for a point of one of these modules.
+        UsageError: nothing is in it that stands for a point of one of these modules, or a rule of
+            the map gives none.
         EvaluationError: a file is damaged.
     """
     dump = DumpedActivations(folder, names, modules=modules)
     if modules:
         points = list(dict.fromkeys(name for n in range(len(dump)) for name in dump.names(n)))
-        known = frozenset(modules)
+        known = frozenset((*modules, ROOT))
         if not any(PointName.parse(point).module in known for point in points):
             inside = [name for name in known if name.count(".") > 1] or sorted(known)
             raise UsageError(
@@ -250,7 +256,23 @@ def open_dump(
                 f"{_show(points)}, the base {_show(sorted(inside))}",
                 hint='write a name map: map: [{base: "model.layers.*.mlp:out", cand: "ffn_out-*"}]',
             )
+        _refuse_idle_rules(names or NameMap(), folder, points, known)
     return dump
+
+
+def _refuse_idle_rules(
+    names: NameMap, folder: Path, points: Sequence[str], modules: Collection[str]
+) -> None:
+    """Refuse a rule that gives no point of the base: what it was written for is not compared."""
+    given = [point for point in points if PointName.parse(point).module in modules]
+    for rule in names.rules:
+        if not any(rule.match(point) or rule.match(point.removesuffix(":out")) for point in given):
+            raise UsageError(
+                f"a rule of the name map gives no point of the base: {{base: {rule.base}, cand: "
+                f"{rule.cand}}}; {folder} and the map have {_show(points)}, the base has modules "
+                f"like {_show(sorted(one for one in modules if one.count('.') > 1))}",
+                hint="correct it, or take it out of the map",
+            )
 
 
 def _show(names: Sequence[str]) -> str:

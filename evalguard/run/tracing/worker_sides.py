@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from evalguard.core.reports.compare_report import RunIdentity
@@ -50,7 +51,9 @@ def open_worker_side(
         identity=side.identity,
         record=record,
         trace=side.trace,
-        held=lambda: list(read_declared_hyperparameters(source.variant, cache_dir)),
+        held=lambda: _beside_declared(
+            side.held_values(), read_declared_hyperparameters(source.variant, cache_dir)
+        ),
         encode=encode,
         max_length=side.max_length,
         vocabulary=side.vocabulary,
@@ -58,8 +61,15 @@ def open_worker_side(
     )
 
 
+def _beside_declared(held: Sequence[HeldValue], declared: Iterable[HeldValue]) -> list[HeldValue]:
+    """What a library holds, and of the rest what is declared, which nobody has seen in it."""
+    known = {one.name for one in held}
+    rest = [replace(one, declared=True) for one in declared if one.name not in known]
+    return [*held, *rest]
+
+
 def read_declared_hyperparameters(variant: Variant, cache_dir: Path) -> Iterator[HeldValue]:
-    """What a model's files and arguments say: a worker does not show what its library holds.
+    """What a model's files and arguments say, whatever a library makes of it.
 
     Args:
         cache_dir: where what a recipe makes is kept.
