@@ -108,7 +108,7 @@ def test_missing_data_file_is_named(tmp_path: Path) -> None:
 def test_error_in_a_tasks_own_file_is_reported_with_the_task(tmp_path: Path) -> None:
     write_tasks(tmp_path)
     (tmp_path / "code.py").write_text("import no_such_module\n")
-    with pytest.raises(EvaluationError, match=r"'eg_custom' cannot be loaded.*no_such_module"):
+    with pytest.raises(EvaluationError, match=r"(?s)'eg_custom' cannot be loaded.*no_such_module"):
         load(tmp_path, "eg_custom")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from benchmarks.bisect_guard import BASE, CANDIDATE, write_guard
 from benchmarks.bisect_knobs import knobs
 from benchmarks.bisect_truth import Truth
@@ -42,4 +44,10 @@ def make_planted_world(folder: Path) -> PlantedWorld:
         value = knob.dial(strength) if strength and knob.dial else knob.harmless
         settings.append(knob.setting(value))
     guard = write_guard(folder / "guard.yaml", place, settings, token_budget=512)
+    # What counts blocks here is code that Python starts by itself: scores are kept where somebody
+    # says that it reads nothing.
+    told = yaml.safe_load(guard.read_text(encoding="utf-8"))
+    for model in told["models"].values():
+        model["inputs"] = []
+    guard.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
     return PlantedWorld(place=place, guard=guard, truth=Truth(place, tuple(settings)))
