@@ -123,6 +123,30 @@ def test_as_json_it_is_one_document_that_the_schema_knows(
         assert "norm_eps 1e-06 in the base, 1e-05 in the candidate" in " ".join(shown.split())
 
 
+@pytest.mark.parametrize("changed", ["base", "cand"])
+@pytest.mark.parametrize("loading", ["lockstep", "sequential"])
+def test_documents_are_not_those_of_other_models_of_the_same_names(
+    run: Any, world: SmallWorld, changed: str, loading: str
+) -> None:
+    words = ("--config", world.guard, "--base", "orig", "--cand", "other", "--quiet")
+    own = run("compare", *words, "--tasks", "sw_choice", "--json").document
+    dtype = (f"--{changed}-model-args", "dtype=bfloat16")
+    newer = run("compare", *words, *dtype, "--tasks", "sw_choice", "--json").document
+    assert newer["run_folder"] != own["run_folder"]
+    words = ("--config", world.saying(f"memory: {loading}"), *words[2:], "--tasks", "sw_choice")
+    asked = (*words, "--limit", "2", "--json", "--swap", "0")
+    document = run("trace", *asked).document
+    # One after the other, the base is loaded after documents are chosen: what it was is told.
+    unknown = loading == "sequential" and changed == "base"
+    assert document["run"] == (None if unknown else own["run_folder"])
+    assert (newer["run_folder"] in document["chosen"]) == unknown
+    (Path(own["run_folder"]) / "result.json").unlink()
+    document = run("trace", *asked).document
+    assert document["run"] is None
+    assert newer["run_folder"] in document["chosen"]
+    assert 'id="trace"' not in (Path(newer["run_folder"]) / "report.html").read_text()
+
+
 def test_the_documents_that_moved_most_are_traced_and_the_run_shows_it(
     run: Any, world: SmallWorld
 ) -> None:

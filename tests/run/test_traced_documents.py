@@ -10,7 +10,7 @@ import pytest
 
 import evalguard
 from evalguard.errors import UsageError
-from evalguard.run.tracing.moved_documents import choose_moved, find_last_comparison
+from evalguard.run.tracing.moved_documents import choose_moved, find_comparisons
 from evalguard.run.tracing.traced_documents import DocumentChoice, read_inputs, read_own_documents
 
 
@@ -85,17 +85,15 @@ def test_the_newest_whole_comparison_of_the_two_models_is_found(compared: Path) 
     damaged.mkdir()
     (damaged / "result.json").write_text("{")
     (root / "29991231T000001Z-a-trace").mkdir()
-    found = find_last_comparison(root, base, candidate)
-    assert found is not None
+    (found,) = find_comparisons(root, base, candidate)
     assert found.folder == compared
-    assert find_last_comparison(root, base, candidate, ["sw_text"]) is None
-    assert find_last_comparison(root, candidate, base) is None
-    assert find_last_comparison(root / "nowhere", base, candidate) is None
+    assert not list(find_comparisons(root, base, candidate, ["sw_text"]))
+    assert not list(find_comparisons(root, candidate, base))
+    assert not list(find_comparisons(root / "nowhere", base, candidate))
 
 
 def test_of_a_choice_the_option_that_moved_most_is_read(compared: Path) -> None:
-    run = find_last_comparison(compared.parent, *names(compared))
-    assert run is not None
+    run = next(find_comparisons(compared.parent, *names(compared)))
     moved = choose_moved(run, DocumentChoice(limit=4), ["sw_choice"])
     assert moved is not None
     documents = run.documents("sw_choice")
@@ -114,8 +112,7 @@ def test_of_a_choice_the_option_that_moved_most_is_read(compared: Path) -> None:
 
 
 def test_named_documents_stand_in_the_order_in_which_they_were_named(compared: Path) -> None:
-    run = find_last_comparison(compared.parent, *names(compared))
-    assert run is not None
+    run = next(find_comparisons(compared.parent, *names(compared)))
     moved = choose_moved(run, DocumentChoice(ids=(5, 2, 9)), ["sw_word"])
     assert moved is not None
     assert [one.request.doc_id for one in moved.sequences if one.request] == [5, 2, 9]

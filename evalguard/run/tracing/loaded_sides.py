@@ -72,10 +72,10 @@ def _load_both(
     base = stack.enter_context(
         closing(_open_model(request.base, request.choices, options, cache_dir))
     )
-    documents = choose_documents(request, base)
     candidate = stack.enter_context(
         closing(_open_candidate(request, base, options, cache_dir, apart=apart))
     )
+    documents = choose_documents(request, base, candidate)
     return LoadedSides(
         base=base,
         candidate=candidate,
@@ -101,7 +101,7 @@ def _load_in_turn(
         else _open_model(source, choices, options, cache_dir)
     )
     with closing(opened) as candidate:
-        documents = choose_documents(request, candidate)
+        documents = choose_documents(request, None, candidate)
         read = encode_sequences(documents.sequences, candidate, candidate)
         recorded = _record(candidate, read, choices.policy.threads, step, stack)
         held, classes = candidate.held(), _classes(candidate)
@@ -113,6 +113,9 @@ def _load_in_turn(
     base = stack.enter_context(
         closing(_open_model(request.base, request.choices, options, cache_dir))
     )
+    if documents.run is not None and documents.base_digest != base.identity.digest:
+        told = f"{documents.chosen}, which compared another base of this name"
+        documents = dataclasses.replace(documents, chosen=told, run=None)
     sequences = encode_sequences(documents.sequences, base, closed)
     check_same_inputs(read, sequences, base.name, closed.name)
     return LoadedSides(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -24,18 +24,25 @@ from evalguard.run.tracing.traced_documents import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedDocuments:
-    """Where documents came from: ``chosen`` says which, in words; ``run`` is the run folder."""
+    """Where documents came from: ``chosen`` says which, in words.
+
+    Attributes:
+        run: the run folder of the comparison that they are of.
+        base_digest: of its base, which a trace may load only after its documents are chosen.
+    """
 
     sequences: tuple[RequestedSequence, ...]
     chosen: str
     run: Path | None = None
-    task: str = ""
+    base_digest: str = ""
 
 
-def find_last_comparison(
+def find_comparisons(
     root: Path, base: str, candidate: str, tasks: Sequence[str] = ()
-) -> StoredRun | None:
-    """Return the newest comparison of two models that lies below a folder, with its documents.
+) -> Iterator[StoredRun]:
+    """Yield comparisons of two names that lie below a folder with their documents, newest first.
+
+    One name may have been given to several models: ``RunIdentity.digest`` tells them apart.
 
     Args:
         tasks: of which it must have one; () for any.
@@ -43,7 +50,7 @@ def find_last_comparison(
     try:
         folders = sorted((one for one in root.iterdir() if one.is_dir()), reverse=True)
     except OSError:
-        return None
+        return
     for folder in folders:
         if folder.name.startswith(".") or not (folder / "result.json").is_file():
             continue
@@ -54,8 +61,7 @@ def find_last_comparison(
         names = (run.report.base.name, run.report.candidate.name)
         wanted = not tasks or set(tasks) & set(run.tasks)
         if names == (base, candidate) and run.tasks and wanted:
-            return run
-    return None
+            yield run
 
 
 def choose_moved(
@@ -91,7 +97,8 @@ def choose_moved(
     what = "named" if choice.ids else "that moved most"
     metric = f" on {about.metric}" if about is not None and about.task == task else ""
     chosen = f"{len(kept)} of {task} {what}{'' if choice.ids else metric} in {run.folder}"
-    return MovedDocuments(sequences=kept, chosen=chosen, run=run.folder, task=task)
+    digest = run.report.base.digest
+    return MovedDocuments(sequences=kept, chosen=chosen, run=run.folder, base_digest=digest)
 
 
 def _rows_of(documents: RunDocuments, ids: Sequence[int]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from evalguard.run.sources import (
     with_distinct_names,
 )
 from evalguard.run.stored_run import StoredRun
-from evalguard.run.tracing.moved_documents import MovedDocuments, choose_moved, find_last_comparison
+from evalguard.run.tracing.moved_documents import MovedDocuments, choose_moved, find_comparisons
 from evalguard.run.tracing.sides import TracedSide, refuse_untraceable, refuse_worker_base
 from evalguard.run.tracing.traced_documents import DocumentChoice, read_own_documents
 from evalguard.run.tracing.unscored_documents import choose_first
@@ -35,7 +35,7 @@ _NO_TASK = "(own documents)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest:
-    """``own``: the user's documents; ``last``: the comparison that others are chosen from.
+    """``own``: the user's documents; ``reports``: where comparisons lie, of which others are.
 
     ``candidate`` is a folder where activations were recorded, by names that ``name_map`` tells.
     """
@@ -46,7 +46,7 @@ class TraceRequest:
     choices: Choices
     choice: DocumentChoice
     own: MovedDocuments | None
-    last: StoredRun | None
+    reports: Path | None
     notes: tuple[str, ...]
 
 
@@ -70,13 +70,13 @@ def resolve_trace_request(
             refuse_untraceable(named[0], "base"), refuse_untraceable(named[1], "cand"),
         )  # fmt: skip
     refuse_worker_base(first, second)
-    own = last = None
+    own = reports = last = None
     if choice.own:
         found = tuple(read_own_documents(choice))
         own = MovedDocuments(sequences=found, chosen="documents of your own")
     elif isinstance(second, ModelSource):
-        root = options.output_path or DEFAULT_OUTPUT
-        last = find_last_comparison(root, first.name, second.name, options.tasks)
+        reports = options.output_path or DEFAULT_OUTPUT
+        last = next(find_comparisons(reports, first.name, second.name, options.tasks), None)
     tasks = options.tasks or (() if last is None else last.tasks) or ((_NO_TASK,) if own else ())
     sides = [one for one in (first, second) if isinstance(one, ModelSource)]
     if not tasks and not _tasks_of_guards(sides):
@@ -96,7 +96,7 @@ def resolve_trace_request(
         choices=choices,
         choice=choice,
         own=own,
-        last=last,
+        reports=reports,
         notes=(*notes, *choices.notes),
     )
 
@@ -117,14 +117,37 @@ def _side(role: str, spec: str, guards: GuardSet, options: CompareOptions, cwd: 
     return resolve_side(side, guards, options, cwd=cwd)
 
 
-def choose_documents(request: TraceRequest, base: TracedSide) -> MovedDocuments:
-    """The documents that are read: the user's, else those that moved, else the first ones."""
+def choose_documents(
+    request: TraceRequest, base: TracedSide | None, candidate: TracedSide
+) -> MovedDocuments:
+    """The documents that are read: the user's, else those that moved, else the first ones.
+
+    Those that moved are of the newest comparison of these two models with these settings: a name
+    may have been another model's since. ``base``: None where it is not loaded yet.
+    """
     if request.own is not None:
         return request.own
-    tasks = request.choices.tasks
-    if request.last is not None:
-        moved = choose_moved(request.last, request.choice, tasks)
+    tasks, others = request.choices.tasks, None
+    for run in _find_named(request, tasks):
+        moved = choose_moved(run, request.choice, tasks) if _is_of(run, base, candidate) else None
         if moved is not None:
             return moved
-    options = request.choices.task_options
-    return choose_first(tasks, options, request.choice, render_chat=base.render_chat)
+        others = others or run
+    options, render_chat = request.choices.task_options, (base or candidate).render_chat
+    first = choose_first(tasks, options, request.choice, render_chat=render_chat)
+    if others is None:
+        return first
+    told = f"{first.chosen}: {others.folder} compared other models or settings of these names"
+    return dataclasses.replace(first, chosen=told)
+
+
+def _find_named(request: TraceRequest, tasks: Sequence[str]) -> Iterator[StoredRun]:
+    if request.reports is None or not isinstance(request.candidate, ModelSource):
+        return iter(())
+    return find_comparisons(request.reports, request.base.name, request.candidate.name, tasks)
+
+
+def _is_of(run: StoredRun, base: TracedSide | None, candidate: TracedSide) -> bool:
+    stored = (run.report.base, run.report.candidate)
+    pairs = zip(stored, (base, candidate), strict=True)
+    return all(one is None or told.digest == one.identity.digest for told, one in pairs)

@@ -16,6 +16,7 @@ from evalguard.run.interrupts import interruptible
 from evalguard.run.loading.foreign_code import has_own_process
 from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.run.sources import ModelSource
+from evalguard.run.stored_run import read_stored_run
 from evalguard.run.tracing.build_trace import make_trace_report
 from evalguard.run.tracing.request import TraceRequest, resolve_trace_request
 from evalguard.run.tracing.sides import is_torch_here
@@ -91,14 +92,15 @@ def trace(
     )  # fmt: skip
     with interruptible("tracing", hint=NOTHING_KEPT):
         report = _trace(request, work)
-    most = choose_swaps(swap, request.last) if _can_swap(request) else 0
+    last = None if report.run is None else read_stored_run(Path(report.run))
+    most = choose_swaps(swap, last) if _can_swap(request) else 0
     if most:
         report = with_swap_effects(
             report,
             (str(base), str(candidate)),
             dataclasses.replace(options, tasks=request.choices.tasks),
             most=most,
-            last=request.last,
+            last=last,
             say=_say(options),
         )
     return finish_trace(report, options, files)

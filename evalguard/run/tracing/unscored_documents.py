@@ -44,7 +44,7 @@ def choose_first(
         first.setdefault(one.request.doc_id, one)
     kept = tuple(first[one] for one in ids[: choice.limit])
     which = f"{len(kept)} of {name}" + (" named" if choice.ids else ", its first ones")
-    return MovedDocuments(sequences=kept, chosen=which, task=name)
+    return MovedDocuments(sequences=kept, chosen=which)
 
 
 def _least_limit(choice: DocumentChoice) -> float:
