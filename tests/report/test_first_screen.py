@@ -173,6 +173,17 @@ def cause_of(*searches: MetricSearch) -> str:
     return text[text.index("Cause: ") : text.index(" left") + 5]
 
 
+def test_the_rest_of_a_metric_is_said_to_be_its_where_distributions_are_apart() -> None:
+    made = report(comparison(), bisect=bisection(search()))
+    (line,) = (one for one in screen(made) if one.startswith("Cause: "))
+    assert line.endswith("+0.06 left")
+    made = dataclasses.replace(made, distributions=(distribution(),))
+    text = " ".join(screen(made))
+    assert "+0.06 left of perplexity" in " ".join(text.split())
+    same = dataclasses.replace(made, distributions=(distribution(bit_identical=True),))
+    assert "left of" not in " ".join(screen(same))
+
+
 def test_shares_that_do_not_add_up_are_said_not_to() -> None:
     two = search(culprits=(culprit(), culprit("norm_dtype", 0.31)))
     together = "(together +1.41: they act on each other); +0.06 left"

@@ -158,7 +158,7 @@ def cause_line(report: CompareReport, step: str = "") -> str:
         return f"{head} {' '.join(f'{search_answer(search)}.' for search in found.answers)}"
     classes = other_classes(report)
     if classes is not None and all(one.target == WHOLE_MODEL for one in found.culprits):
-        left = _remaining_text(found, whole[-1])
+        left = _remaining_text(found, whole[-1]) + _left_of(report, whole[-1])
         return (
             f"{head} another class of model, {classes[1]} where the base is {classes[0]}; read as "
             f"the base, {left}{_still_text(found)}"
@@ -168,7 +168,8 @@ def cause_line(report: CompareReport, step: str = "") -> str:
     for key in keys:
         searches = [search for search in whole if (search.key, search.unit) == key]
         of = f"{search_subject(searches[0])}: " if len(keys) > 1 else ""
-        told.append(f"{of}{shares_text(found, searches)}; {_remaining_text(found, searches[-1])}")
+        left = _remaining_text(found, searches[-1]) + ("" if of else _left_of(report, searches[-1]))
+        told.append(f"{of}{shares_text(found, searches)}; {left}")
     return f"{head} {'. '.join(told)}{_still_text(found)}"
 
 
@@ -180,6 +181,12 @@ def _remaining_text(found: BisectReport, last: MetricSearch) -> str:
         known = (m.sigma for m in repaired.metrics if (m.task, m.filter, m.metric) == key)
         left = next((sigma for sigma in known if sigma is not None), left)
     return f"{search_drift_phrase(left, last, sigmas='')} left"
+
+
+def _left_of(report: CompareReport, search: MetricSearch) -> str:
+    """The metric that a rest is of, where distributions beside it may keep a rest of theirs."""
+    apart = any(not one.failure and not one.bit_identical for one in report.distributions)
+    return f" of {printable(search.metric)}" if apart and search.unit == SIGMA else ""
 
 
 def _still_text(found: BisectReport) -> str:
