@@ -96,6 +96,19 @@ def test_what_is_only_declared_is_never_equal_and_may_differ(sides: tuple[bool, 
     assert row.verdict == "differs"
 
 
+def test_a_number_that_is_shown_in_few_digits_is_not_equal_to_one_that_agrees_in_them() -> None:
+    shown = HeldValue(name="attention_scale", value=0.18, within=0.005)
+    for scale, verdict in (
+        (32**-0.5, "declared alike"),
+        (0.18, "declared alike"),
+        (0.2, "differs"),
+    ):
+        exact = HeldValue(name="attention_scale", value=scale)
+        for sides in ([shown], [exact]), ([exact], [shown]):
+            (row,) = compare_hyperparameters(*sides)
+            assert row.verdict == verdict
+
+
 def test_of_modules_with_the_same_names_the_one_that_differs_is_named() -> None:
     base = [held("norm_eps", 1e-6, module) for module in LAYERS]
     candidate = [held("norm_eps", 1e-5 if "2" in one else 1e-6, one) for one in LAYERS]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from system_models import MODEL
-from traced_ports import accumulated_errors, gguf, local_errors, suspects, trace
+from traced_ports import accumulated_errors, gguf, local_errors, opened, suspects, trace
+
+from evalguard.core.tracing.hyperparameters import compare_hyperparameters
+from evalguard.models.tracing.read_hyperparameters import read_hyperparameter_file
 
 pytestmark = pytest.mark.systems
 
@@ -18,6 +22,22 @@ def test_gguf_in_float32_agrees_with_pytorch_at_every_point(llama: Path, cache_d
     assert max(local_errors(found).values()) < 1e-6
     assert max(accumulated_errors(found).values()) < 5e-6
     assert {"model.layers.3.self_attn.o_proj:in", "(root):out"} <= local_errors(found).keys()
+
+
+def test_gguf_what_llama_cpp_holds_is_read_off_its_log(llama: Path, cache_dir: Path) -> None:
+    base = read_hyperparameter_file(MODEL / "config.json")
+    with opened(gguf(MODEL, type="F32"), cache_dir) as side:
+        rows = {one.name: one for one in compare_hyperparameters(base, side.held_values())}
+    assert not [row for row in rows.values() if row.verdict == "differs"]
+    assert rows["attention_scale"].verdict == "declared alike"  # "1.8e-01", times the weights' part
+    assert rows["attention_window"].verdict == rows["heads"].verdict == "equal"
+    config = json.loads((llama / "config.json").read_text(encoding="utf-8"))
+    config["sliding_window"] = 8
+    (llama / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with opened(gguf(llama, type="F32", rope_base=9000.0), cache_dir) as side:
+        held = {one.name: one.value for one in side.held_values()}
+    assert held["attention_window"] == "none"
+    assert held["rope_theta"] == 9000.0
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q5_0", "Q4_0"])

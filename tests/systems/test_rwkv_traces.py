@@ -12,6 +12,7 @@ from traced_ports import IDS, accumulated_errors, fla, opened, port, suspects
 
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.settings import Setting, Target, Variant
+from evalguard.core.tracing.hyperparameters import compare_hyperparameters
 from evalguard.core.tracing.points import token_inputs
 
 pytestmark = pytest.mark.systems
@@ -57,3 +58,14 @@ def test_rwkv7_chunks_differ_from_the_recurrence_before_the_group_norm_and_pip_d
     assert not other.suspects
     assert not other.unaligned
     assert max(accumulated_errors(other).values()) < 5e-6
+
+
+def test_rwkv_what_both_libraries_hold_agrees_by_name(cache_dir: Path) -> None:
+    pip = port("rwkv", "rwkv", ROOT / "demo/rwkv7/rwkv7.pth", tokenizer=str(MODEL))
+    held = []
+    for variant in (fla(prefill="recurrent"), pip):
+        with opened(variant, cache_dir) as side:
+            held.append(side.held_values())
+    rows = {one.name: one for one in compare_hyperparameters(*held)}
+    sizes = ("layers", "hidden_size", "head_size", "vocabulary", "dtype")
+    assert {name: rows[name].verdict for name in sizes} == dict.fromkeys(sizes, "equal")

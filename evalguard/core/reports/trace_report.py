@@ -276,7 +276,7 @@ class HyperparameterDelta:
         verdict: "equal as float32": the same number once both are rounded, as 9.99999975e-06 and
             1e-5; as bfloat16 or float16 where a side holds it in a tensor of that dtype. "declared
             alike": files or arguments of one side say what the other has, and its library does not
-            show what it holds.
+            show what it holds, or shows it in few digits.
         where: the modules that hold it, in words; "" for the whole model. ``modules``: as globs; ()
             for the whole model, and for every module that has it.
         base_source, candidate_source: as each side writes it; "" for a side that does not show it.

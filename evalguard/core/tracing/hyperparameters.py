@@ -35,6 +35,7 @@ class HeldValue:
         common: whether the name is of the common vocabulary.
         dtype: of the tensor that holds it; "" for a number of Python's.
         declared: whether files or arguments say so, and the runtime does not show it.
+        within: half of the last digit that the library writes of a number; 0.0: it shows all.
     """
 
     name: str
@@ -44,6 +45,13 @@ class HeldValue:
     common: bool = True
     dtype: str = ""
     declared: bool = False
+    within: float = 0.0
+
+    def agrees_with(self, other: HeldValue) -> bool:
+        """Whether another one's number may be this one, as far as that is shown."""
+        if not isinstance(self.value, (int, float)) or not isinstance(other.value, (int, float)):
+            return False
+        return abs(self.value - other.value) <= self.within * (1.0 + 1e-6)
 
 
 def compare_hyperparameters(
@@ -148,6 +156,7 @@ def _merge_modules(side: Sequence[HeldValue]) -> dict[str, HeldValue]:
             value=values[0] if len(values) == 1 else values,
             source=own[0].source,
             declared=any(one.declared for one in own),
+            within=own[0].within if len(values) == 1 else 0.0,
         )
     return merged
 
@@ -177,6 +186,9 @@ def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> Hyper
 
 
 def _compare_shown(base: HeldValue, candidate: HeldValue) -> HyperparameterVerdict:
+    pairs = (base, candidate), (candidate, base)
+    if any(one.within and one.agrees_with(other) for one, other in pairs):
+        return "declared alike"
     if _equal(base.value, candidate.value, _as_it_is):
         return "equal"
     if base.name.startswith(ROPE_FREQUENCIES):

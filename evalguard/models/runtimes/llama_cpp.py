@@ -12,6 +12,8 @@ import ctypes
 import importlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 
 from evalguard.core.gguf_parts import gguf_parts
 from evalguard.core.settings import Value
+from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.points.activations import Visit
 from evalguard.models.runtimes.points.ggml import ARCHITECTURES, GraphVisitor, declare_functions
@@ -29,6 +32,7 @@ _LARGEST = 1024  # bytes: more than any of the structures has had
 _KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _SPECIAL, _DROPPED = 1, 0
+_QUERY_SCALE_KEY = "evalguard.query_scale"
 _FALLBACKS_KEY = "evalguard.fallbacks"  # where evalguard's recipe names them
 
 
@@ -213,7 +217,9 @@ class LlamaCpp(Runtime):
         self._model = c.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
             raise EvaluationError(f"{path} cannot be loaded: {_last_error(library.logged())}")
-        self._weight_types = sorted(set(_TYPE_LINE.findall(library.logged())))
+        log = library.logged()
+        self._weight_types = sorted(set(_TYPE_LINE.findall(log)))
+        self._shown = dict(_SHOWN_LINE.findall(log))
         model = _POINTER(self._model)
         self._vocab = _POINTER(c.llama_model_get_vocab(model))
         trained = int(c.llama_model_n_ctx_train(model))
@@ -293,7 +299,7 @@ class LlamaCpp(Runtime):
             )
         declare_functions(c)
         heads = int(c.llama_model_n_head(model)), int(c.llama_model_n_head_kv(model))
-        scale = float(_metadata(c, model, "evalguard.query_scale") or 1.0)
+        scale = float(_metadata(c, model, _QUERY_SCALE_KEY) or 1.0)
         visitor = GraphVisitor(c, architecture, heads, scale, visit)
         parameters = c.llama_context_default_params()
         at = find_fields(parameters)
@@ -364,6 +370,11 @@ class LlamaCpp(Runtime):
     def effective(self) -> Mapping[str, Value]:
         """What the context has."""
         return self._effective
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """What its log shows of the hyper-parameters that it computes with, in few digits."""
+        query = _metadata(self._library.c, _POINTER(self._model), _QUERY_SCALE_KEY)
+        return read_shown(self._shown, query_scale=float(query or 1.0))
 
     @property
     def computation(self) -> Mapping[str, Value]:
@@ -476,6 +487,41 @@ def _fill(batch: _Batch, ids: Sequence[int], start: int, first: int) -> int:
 
 def _flash_word(told: str) -> str:
     return {"1": "on", "0": "off", "enabled": "on", "disabled": "off", "-1": "auto"}.get(told, told)
+
+
+_SHOWN_LINE = re.compile(r"print_info: (\w+) += (\S+)$", re.MULTILINE)
+# What its log calls the hyper-parameters. 0 is none of a scale, and a window that reaches all.
+_SHOWN = {
+    "f_norm_rms_eps": "norm_eps", "f_norm_eps": "norm_eps", "f_attn_scale": "attention_scale",
+    "f_logit_scale": "logit_scale", "n_swa": "attention_window", "freq_base_train": "rope_theta",
+    "n_rot": "rope_dimensions", "n_layer": "layers", "n_embd": "hidden_size", "n_head": "heads",
+    "n_head_kv": "key_value_heads", "n_embd_head_k": "head_size", "n_ff": "mlp_size",
+    "n_vocab": "vocabulary", "n_ctx_train": "context",
+}  # fmt: skip
+
+
+def read_shown(shown: Mapping[str, str], *, query_scale: float = 1.0) -> list[HeldValue]:
+    """Read the hyper-parameters that llama.cpp's log shows, by its names.
+
+    Args:
+        query_scale: part of the attention's scale that a conversion put into the weights.
+    """
+    found = []
+    for key, name in _SHOWN.items():
+        try:
+            number = float(shown[key])
+        except (KeyError, ValueError):  # an older or a newer library; a list, one for each layer
+            continue
+        if not number and name != "attention_window":
+            continue
+        whole = shown[key].isdigit()
+        value: Value = (int(number) or ABSENT) if whole else number
+        unit = 0.0 if whole else 10.0 ** int(Decimal(shown[key]).as_tuple().exponent)
+        held = HeldValue(name=name, value=value, source=key, within=unit / 2)
+        if name == "attention_scale":
+            held = replace(held, value=number * query_scale, within=held.within * query_scale)
+        found.append(held)
+    return found
 
 
 _TYPE_LINE = re.compile(r"- type +(\w+): +\d+ tensors")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from evalguard.core.settings import Value
+from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ROOT
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.points.activations import Visit
@@ -114,6 +115,15 @@ class RWKV7(TokenizedRuntime):
     def effective(self) -> Mapping[str, Value]:
         """What the model has."""
         return {"strategy": self._strategy}
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """Its sizes, which it reads off the weights, and their dtype; epsilons are in its code."""
+        from evalguard.models.tracing.read_hyperparameters import read_named_values
+
+        sizes = {"n_layer": "n_layer", "n_embd": "n_embd", "head_dim": "head_size",
+                 "vocab_size": "vocab_size"}  # fmt: skip
+        told = {name: getattr(self._model.args, own) for name, own in sizes.items()}
+        return read_named_values({**told, "dtype": self.dtype}, prefix="args")
 
     def logits(self, ids: Sequence[int], first: int) -> Logits:
         """Logits of one text, from an empty state."""

@@ -75,7 +75,7 @@ def configuration_text(found: Sequence[HyperparameterDelta], *, longest: int = 0
             tail.append(f"equal once in {dtype}: {rounded}")
     declared = len(counts["declared alike"])
     if declared:
-        tail.append(f"{declared} declared alike, which a library does not show")
+        tail.append(f"{declared} declared alike, which a library does not show in full")
     alone = len(counts["one side only"])
     if alone:
         tail.append(f"{alone} shown by one side only")

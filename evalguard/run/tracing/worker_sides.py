@@ -62,10 +62,16 @@ def open_worker_side(
 
 
 def _beside_declared(held: Sequence[HeldValue], declared: Iterable[HeldValue]) -> list[HeldValue]:
-    """What a library holds, and of the rest what is declared, which nobody has seen in it."""
-    known = {one.name for one in held}
-    rest = [replace(one, declared=True) for one in declared if one.name not in known]
-    return [*held, *rest]
+    """What a library holds, and of the rest what is declared, which nobody has seen in it.
+
+    Where a library shows few digits, and they are those of what is declared, that is the number.
+    """
+    told = {one.name: replace(one, declared=True) for one in declared}
+    known = {one.name: one for one in held}
+    for name, one in known.items():
+        if one.within and name in told and one.agrees_with(told[name]):
+            known[name] = told[name]
+    return [*known.values(), *(one for name, one in told.items() if name not in known)]
 
 
 def read_declared_hyperparameters(variant: Variant, cache_dir: Path) -> Iterator[HeldValue]:
