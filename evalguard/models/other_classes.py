@@ -15,7 +15,7 @@ from evalguard.models.load_failures import explain_load_failures
 from evalguard.models.quiet_libraries import silence_libraries
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from evalguard.core.settings import Value
 from evalguard.models.empty_model import read_effective_config
@@ -33,15 +33,48 @@ def loads_as_language_model(
     Raises:
         EvaluationError: there is no such config.
     """
+    config = read_effective_config(model_args, overrides, trust_remote_code=trust_remote_code)
+    return _other_class(config) is None
+
+
+def refuse_other_class(pretrained: str, config: PretrainedConfig) -> None:
+    """Refuse a checkpoint that no class of lm-eval's loads, or one that reads no texts.
+
+    Raises:
+        UsageError: saying what it is.
+    """
+    kind = _other_class(config)
+    if kind is None or (config.model_type in _language_models()[0] and _reads_texts(kind)):
+        return  # a language model's files without its head, maybe
+    raise UsageError(
+        f"{pretrained} is a {kind.__name__}, no language model: no task can be asked of it",
+        hint="evalguard trace compares what flows through two of them, evalguard tensors their "
+        "weights; of one that reads images and texts try model: hf-multimodal",
+        target="model_args.pretrained",
+    )
+
+
+def _language_models() -> tuple[set[str], set[str]]:
+    """Names of the model types, and of the classes, that lm-eval loads."""
     from transformers.models.auto import modeling_auto as auto
 
-    config = read_effective_config(model_args, overrides, trust_remote_code=trust_remote_code)
-    declared = list(getattr(config, "architectures", None) or [])
-    known = {
-        *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(),
-        *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values(),
+    tables = (
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    )  # fmt: skip
+    return {kind for one in tables for kind in one}, {
+        name for one in tables for name in one.values()
     }
-    return not declared or declared[0] in known or _declared_class(declared[0]) is None
+
+
+def _other_class(config: PretrainedConfig) -> Any:
+    """The class of transformers that a config names, where it is none of a language model."""
+    declared = next(iter(getattr(config, "architectures", None) or ()), "")
+    known = not declared or declared in _language_models()[1]
+    return None if known else _declared_class(declared)
+
+
+def _reads_texts(kind: Any) -> bool:
+    return getattr(kind, "main_input_name", "input_ids") == "input_ids"
 
 
 def _declared_class(name: str) -> Any:

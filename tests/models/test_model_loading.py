@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from architectures import save_architecture
 from safetensors.torch import load_file, save_file
 
@@ -175,6 +176,34 @@ def test_an_unknown_architecture_says_that_transformers_lacks_it(copy: Path) -> 
     edit_config(copy, model_type="hyperllama", architectures=["HyperLlamaForCausalLM"])
     with pytest.raises(EvaluationError, match="does not know the architecture"):
         load(copy)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (transformers.HubertConfig(), "HubertModel"),
+        (transformers.HubertConfig(), "HubertForCTC"),
+        (transformers.ViTConfig(), "ViTModel"),
+        (transformers.WhisperConfig(), "WhisperForConditionalGeneration"),
+        (transformers.CLIPConfig(), "CLIPModel"),
+    ],
+)
+def test_a_checkpoint_that_is_no_language_model_is_said_to_be_none(
+    config: Any, kind: str, tmp_path: Path
+) -> None:
+    config.architectures = [kind]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=f"{kind}, no language model") as caught:
+        load(tmp_path)
+    assert "evalguard trace" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "kind", ["LlamaModel", "LlamaForSequenceClassification", "OfAnotherLibrary"]
+)
+def test_a_language_models_files_may_name_a_class_without_its_head(copy: Path, kind: str) -> None:
+    edit_config(copy, architectures=[kind])
+    assert load(copy).score_pairs
 
 
 def test_remote_code_is_refused_and_never_run(copy: Path) -> None:

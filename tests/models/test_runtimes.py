@@ -230,6 +230,12 @@ def test_a_text_that_begins_with_bos_in_letters_gets_no_other(runtime: Runtime) 
         ({}, "needs model_args.pretrained"),
         ({"dtype": "float31"}, "is no dtype here; did you mean 'float32'"),
         ({"max_lenght": 5}, "takes no argument 'max_lenght'; did you mean 'max_length'"),
+        ({"max_length": "long"}, "max_length: 'long' is no whole number from 1 on"),
+        ({"max_length": 1.5}, "max_length: 1.5 is no whole number from 1 on"),
+        ({"max_length": True}, "max_length: True is no whole number"),
+        ({"prefix_token_id": -1}, "prefix_token_id: -1 is no whole number from 0 on"),
+        ({"prefix_token_id": 10**9}, "1000000000, is none of the"),
+        ({"add_bos_token": "yes"}, "add_bos_token: 'yes' is neither true nor false"),
     ],
 )
 def test_arguments_that_do_not_exist_are_refused_with_the_nearest(

@@ -16,6 +16,7 @@ from evalguard.models.hf.scored_tokens import (
     pair_answer,
     text_answer,
 )
+from evalguard.models.other_classes import refuse_other_class
 from evalguard.models.random_weights import RecordingLoader, refuse_random_weights
 from evalguard.models.runtimes.hf import read_quantisation
 
@@ -99,6 +100,7 @@ class GuardedHFLM(PieceScoring):
 
     def _get_config(self, pretrained: str, **where: Any) -> None:
         super()._get_config(pretrained, **where)
+        refuse_other_class(pretrained, self._config)
         apply_overrides(self._config, self._config_overrides, pretrained, **where)
 
     def _create_model(self, pretrained: str, **arguments: Any) -> None:

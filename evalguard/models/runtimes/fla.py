@@ -44,17 +44,11 @@ def load(arguments: RuntimeArguments) -> Runtime:
     """
     common = take_common(arguments)
     prefill = arguments.choose("prefill", _PREFILLS, "auto")
-    fuse_norm = arguments.take("fuse_norm")
-    pad_to = int(arguments.take("pad_to", 1))
-    segment = arguments.take("segment")
+    fuse_norm = arguments.take_flag("fuse_norm")
+    pad_to = arguments.take_whole("pad_to", 1)
+    segment = arguments.take_whole("segment")
     state_layout = arguments.choose("state_layout", _STATE_LAYOUTS, "kv")
     arguments.check_all_taken()
-    for name, tokens in (("pad_to", pad_to), ("segment", 1 if segment is None else int(segment))):
-        if tokens < 1:
-            raise UsageError(
-                f"model_args.{name}: {tokens} is no number of tokens from 1 on",
-                target=f"model_args.{name}",
-            )
     if state_layout != "kv" and segment is None:
         raise UsageError(
             "model_args.state_layout: no state is handed over without model_args.segment",
@@ -77,7 +71,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
             target="model_args.prefill",
         )
     if fuse_norm is not None:
-        config.fuse_norm = bool(fuse_norm)
+        config.fuse_norm = fuse_norm
     if config.model_type == "rwkv7":
         choose_kernels(prefill, stand_ins=on_cpu)
     model = AutoModelForCausalLM.from_pretrained(
@@ -86,7 +80,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
         dtype=common["dtype"] or "auto",
         use_safetensors=None if arguments.pickle_allowed else True,
     ).to(common["device"])
-    reading = _Reading(prefill, pad_to, None if segment is None else int(segment), state_layout)
+    reading = _Reading(prefill, pad_to, segment, state_layout)
     return _FLARuntime(model, common, arguments, reading)
 
 

@@ -81,14 +81,14 @@ def load(arguments: RuntimeArguments) -> Runtime:
             target="model_args.pretrained",
         )
     graph = _find_graph(folder, arguments.take("file"), _SUFFIXES[arguments.model_type])
-    threads = int(arguments.take("threads", arguments.threads) or 0)
+    threads = arguments.take_whole("threads", arguments.threads, least=0)
     named = Path(str(arguments.take("tokenizer", str(folder))))
     tokenizer = open_tokenizer(named, trust_remote_code=arguments.code_allowed)
     texts = _Texts(
         tokenizer=tokenizer,
-        add_bos=arguments.take("add_bos_token"),
-        prefix=arguments.take("prefix_token_id"),
-        max_length=int(arguments.take("max_length") or _configured_length(folder)),
+        add_bos=arguments.take_flag("add_bos_token"),
+        prefix=arguments.take_whole("prefix_token_id", least=0),
+        max_length=arguments.take_whole("max_length") or _configured_length(folder),
         # Weights may lie in files of any name beside the graph.
         files=(folder, *tokenizer.files),
     )

@@ -80,18 +80,18 @@ def load(arguments: RuntimeArguments) -> Runtime:
     if path.is_dir():
         path = _only_file(path)
     options = {
-        "n_ctx": arguments.take("n_ctx"),
-        "n_batch": arguments.take("n_batch"),
-        "n_ubatch": arguments.take("n_ubatch"),
-        "threads": arguments.take("threads", arguments.threads or None),
+        "n_ctx": arguments.take_whole("n_ctx"),
+        "n_batch": arguments.take_whole("n_batch"),
+        "n_ubatch": arguments.take_whole("n_ubatch"),
+        "threads": arguments.take_whole("threads", arguments.threads or None),
         "type_k": arguments.choose("type_k", tuple(_KV_TYPES), "f16"),
         "type_v": arguments.choose("type_v", tuple(_KV_TYPES), "f16"),
         "flash_attn": arguments.choose("flash_attn", tuple(_FLASH), "off"),
     }
     texts = {
         "tokenizer": arguments.take("tokenizer"),
-        "add_bos_token": arguments.take("add_bos_token"),
-        "prefix_token_id": arguments.take("prefix_token_id"),
+        "add_bos_token": arguments.take_flag("add_bos_token"),
+        "prefix_token_id": arguments.take_whole("prefix_token_id", least=0),
     }
     arguments.check_all_taken()
     return LlamaCpp(_Library(), path, options, texts)

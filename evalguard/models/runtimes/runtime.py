@@ -159,6 +159,34 @@ class RuntimeArguments:
         found = self.given.get(name)
         return default if found is None else found
 
+    def take_whole(self, name: str, default: int | None = None, *, least: int = 1) -> Any:
+        """Return an argument that is a whole number, None where neither it nor a default is there.
+
+        Raises:
+            UsageError: it is no whole number, or a smaller one.
+        """
+        found = self.take(name, default)
+        if found is not None and (type(found) is not int or found < least):
+            raise UsageError(
+                f"model_args.{name}: {found!r} is no whole number from {least} on",
+                target=f"model_args.{name}",
+            )
+        return found
+
+    def take_flag(self, name: str) -> bool | None:
+        """Return an argument that is true or false, None where it is not given.
+
+        Raises:
+            UsageError: it is neither.
+        """
+        found: Value = self.take(name)
+        if found is not None and not isinstance(found, bool):
+            raise UsageError(
+                f"model_args.{name}: {found!r} is neither true nor false",
+                target=f"model_args.{name}",
+            )
+        return found
+
     def choose(self, name: str, choices: Sequence[str], default: str) -> str:
         """Return an argument that has to be one of some words.
 

@@ -46,8 +46,9 @@ def load(arguments: RuntimeArguments) -> Runtime:
             target="model_args.strategy",
         )
     named = arguments.take("tokenizer")
-    prefix, add_bos = arguments.take("prefix_token_id"), arguments.take("add_bos_token")
-    longest = int(arguments.take("max_length", _LONGEST))
+    prefix = arguments.take_whole("prefix_token_id", least=0)
+    add_bos = arguments.take_flag("add_bos_token")
+    longest = arguments.take_whole("max_length", _LONGEST)
     arguments.check_all_taken()
     if arguments.threads:
         import torch

@@ -115,9 +115,9 @@ def take_common(arguments: RuntimeArguments) -> dict[str, Any]:
         "dtype": None if named in (None, "auto") else getattr(torch, named),
         "device": arguments.take("device", arguments.device)
         or ("cuda" if torch.cuda.is_available() else "cpu"),
-        "max_length": arguments.take("max_length"),
-        "add_bos": arguments.take("add_bos_token"),
-        "prefix": arguments.take("prefix_token_id"),
+        "max_length": arguments.take_whole("max_length"),
+        "add_bos": arguments.take_flag("add_bos_token"),
+        "prefix": arguments.take_whole("prefix_token_id", least=0),
     }
 
 

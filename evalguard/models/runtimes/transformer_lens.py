@@ -60,7 +60,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
     bridge = _bridge_class()
     api = arguments.choose("api", ("hooked", "bridge"), "bridge" if bridge else "hooked")
     overrides = {n: v for n in _CONFIG_ARGUMENTS if (v := arguments.take(n)) is not None}
-    compatibility = bool(arguments.take("compatibility_mode", False))
+    compatibility = bool(arguments.take_flag("compatibility_mode"))
     attention = arguments.take("attn_implementation")
     arguments.check_all_taken()
     beside: list[str] = []

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 
 
@@ -96,7 +96,7 @@ def load_runtime(model_type: str, arguments: RuntimeArguments) -> Runtime:
 
     Raises:
         EvaluationError: its packages are missing, with what installs them; or it does not load.
-        UsageError: an argument that does not exist.
+        UsageError: an argument that does not exist, or a value that it cannot have.
     """
     kind = RUNTIME_TYPES[model_type]
     missing = kind.missing
@@ -108,4 +108,12 @@ def load_runtime(model_type: str, arguments: RuntimeArguments) -> Runtime:
         )
     module = importlib.import_module(f"evalguard.models.runtimes.{kind.module}")
     runtime: Runtime = module.load(arguments)
+    if runtime.prefix_token_id >= runtime.vocabulary_size:
+        runtime.close()
+        raise UsageError(
+            f"the token that stands before a text without context, {runtime.prefix_token_id}, is "
+            f"none of the {runtime.vocabulary_size:,} of the model",
+            hint="model_args.prefix_token_id names it, else the tokenizer",
+            target="model_args.prefix_token_id",
+        )
     return runtime

@@ -94,15 +94,19 @@ def load(arguments: RuntimeArguments) -> Runtime:
             hint=f"unset {_IN_PROCESS}, or set it to 0",
         )
     folder = arguments.path()
-    own = {name: arguments.take(name) for name in
-           ("tokenizer", "max_length", "add_bos_token", "prefix_token_id")}  # fmt: skip
+    own = {
+        "tokenizer": arguments.take("tokenizer"),
+        "max_length": arguments.take_whole("max_length"),
+        "add_bos_token": arguments.take_flag("add_bos_token"),
+        "prefix_token_id": arguments.take_whole("prefix_token_id", least=0),
+    }
     engine = _engine_arguments(arguments)
     length = own["max_length"]
     if length is None and engine.get("max_model_len") is None:
         length = _positions(folder, arguments.code_allowed)
     if length is not None and engine.get("max_model_len") is None:
         # vLLM wants room for a token that is written; it is never read.
-        engine["max_model_len"] = int(length) + 1
+        engine["max_model_len"] = length + 1
         os.environ.setdefault(_OWN_LENGTH, "1")
     tokenizer = folder if own["tokenizer"] is None else Path(str(own["tokenizer"])).expanduser()
     texts = FolderTokenizer(tokenizer, trust_remote_code=arguments.code_allowed)
