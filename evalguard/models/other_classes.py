@@ -11,11 +11,12 @@ from evalguard.models.arguments import (
     check_device,
     check_dtypes,
 )
+from evalguard.models.language_classes import find_class, find_other_class
 from evalguard.models.load_failures import explain_load_failures
 from evalguard.models.quiet_libraries import silence_libraries
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from evalguard.core.settings import Value
 from evalguard.models.empty_model import read_effective_config
@@ -34,53 +35,7 @@ def loads_as_language_model(
         EvaluationError: there is no such config.
     """
     config = read_effective_config(model_args, overrides, trust_remote_code=trust_remote_code)
-    return _other_class(config) is None
-
-
-def refuse_other_class(pretrained: str, config: PretrainedConfig) -> None:
-    """Refuse a checkpoint that no class of lm-eval's loads, or one that reads no texts.
-
-    Raises:
-        UsageError: saying what it is.
-    """
-    kind = _other_class(config)
-    if kind is None or (config.model_type in _language_models()[0] and _reads_texts(kind)):
-        return  # a language model's files without its head, maybe
-    raise UsageError(
-        f"{pretrained} is a {kind.__name__}, no language model: no task can be asked of it",
-        hint="evalguard trace compares what flows through two of them, evalguard tensors their "
-        "weights; of one that reads images and texts try model: hf-multimodal",
-        target="model_args.pretrained",
-    )
-
-
-def _language_models() -> tuple[set[str], set[str]]:
-    """Names of the model types, and of the classes, that lm-eval loads."""
-    from transformers.models.auto import modeling_auto as auto
-
-    tables = (
-        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-    )  # fmt: skip
-    return {kind for one in tables for kind in one}, {
-        name for one in tables for name in one.values()
-    }
-
-
-def _other_class(config: PretrainedConfig) -> Any:
-    """The class of transformers that a config names, where it is none of a language model."""
-    declared = next(iter(getattr(config, "architectures", None) or ()), "")
-    known = not declared or declared in _language_models()[1]
-    return None if known else _declared_class(declared)
-
-
-def _reads_texts(kind: Any) -> bool:
-    return getattr(kind, "main_input_name", "input_ids") == "input_ids"
-
-
-def _declared_class(name: str) -> Any:
-    import transformers
-
-    return getattr(transformers, name, None)
+    return find_other_class(config) is None
 
 
 def load_declared_class(
@@ -110,7 +65,7 @@ def load_declared_class(
     check_folders(arguments, allow_pickle)
     check_dtypes(arguments)
     config = read_effective_config(model_args, overrides, trust_remote_code=trust_remote_code)
-    kind = _declared_class(next(iter(config.architectures)))
+    kind = find_class(next(iter(config.architectures)))
     options = {
         name: arguments[name]
         for name in ("revision", "subfolder", "attn_implementation")

@@ -16,7 +16,7 @@ from evalguard.models.hf.scored_tokens import (
     pair_answer,
     text_answer,
 )
-from evalguard.models.other_classes import refuse_other_class
+from evalguard.models.language_classes import refuse_other_class
 from evalguard.models.random_weights import RecordingLoader, refuse_random_weights
 from evalguard.models.runtimes.hf import read_quantisation
 
