@@ -17,7 +17,6 @@ from evalguard.models.runtimes.points.torch_hooks import hook_modules, to_numpy
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer
-from evalguard.models.tracing.read_hyperparameters import read_model
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +80,8 @@ class TorchRuntime(TokenizedRuntime):
 
     def held_values(self) -> Sequence[HeldValue]:
         """What modules, weights and config hold."""
+        from evalguard.models.tracing.read_hyperparameters import read_model  # makes no score
+
         return read_model(self.module)
 
     def close(self) -> None:
