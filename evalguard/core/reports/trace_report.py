@@ -226,7 +226,8 @@ class Trace:
     Attributes:
         layers: every measured point, in the base's order of execution.
         suspects: modules beyond the floor, the largest local ratio first.
-        first: of these in order of execution; None where nothing is beyond the floor.
+        first: of these in order of execution, but for those of rounding's size before one that is
+            a hundred times as large; None where nothing is beyond the floor.
         localised: whether local errors were measured; False for two sides of files alone, whose
             suspects rest on the growth of the accumulated error and are weaker evidence.
         never_run: modules of the base that no sequence ran.

@@ -33,6 +33,10 @@ THRESHOLD = 2.5
 # (zero points, calibrated scales) show up to 1.6.
 WEIGHTS_THRESHOLD = 2.0
 
+# Up to four thresholds an excess may be rounding of a kind that no twin has; it is not the headline
+# where another is a hundred times as large.
+_SMALL, _FAR = 4.0 * THRESHOLD, 100.0
+
 _SECOND = re.compile(r":out\.\d+$")
 
 # One rounding to nearest has a relative L2 error of about 0.21 spacings. What is rounded once in
@@ -56,6 +60,16 @@ def coherent_ulp_floor(dtype: str, width: int) -> float:
 def ulp_floor(dtype: str) -> float:
     """Give the least relative L2 error that two healthy implementations may differ by."""
     return _ROUNDINGS.get(dtype, 0.25) * EPSILON.get(dtype, EPSILON["bfloat16"])
+
+
+def plain_sum_error(terms: int) -> float:
+    """Give the relative L2 error of float32 sums of so many terms, added one after the other.
+
+    Each addition rounds a running sum, which for terms of any sign grows as a random walk: the
+    errors' squares add up to half of the terms (for terms of one sign, a third). The bound in
+    sqrt(terms), in place of one in terms: Higham and Mary, SIAM J. Sci. Comput. 41 (2019).
+    """
+    return 0.21 * EPSILON["float32"] * sqrt(max(terms / 2, 1.0))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +190,13 @@ def rank_suspects(
             where = ", ".join(filter(None, (kind, point.place)))
             beyond.add(point, delta, point.code, fault, f"{where}: {found}", difference)
     suspects = sorted(beyond.found.values(), key=lambda s: (-s.local_ratio, s.order))
-    first = min(suspects, key=lambda suspect: beyond.earliest[suspect.module], default=None)
+    largest = max((one.local_ratio for one in suspects), default=0.0)
+    telling = [
+        one
+        for one in suspects
+        if one.fault == "weights" or one.local_ratio > _SMALL or one.local_ratio * _FAR > largest
+    ]
+    first = min(telling, key=lambda suspect: beyond.earliest[suspect.module], default=None)
     return Ranking(tuple(layers), tuple(suspects), first)
 
 

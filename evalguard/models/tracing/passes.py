@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +17,7 @@ from evalguard.core.tracing.sums import ErrorSums
 from evalguard.core.tracing.weight_precision import EPSILON, round_weights
 from evalguard.errors import EvaluationError
 from evalguard.models.tracing.hooks import run_pass
+from evalguard.models.tracing.plain_sums import plain_sums
 
 if TYPE_CHECKING:
     import torch
@@ -244,18 +246,22 @@ class TwinFloors:
             failed=list(self.failed),
         )
 
-    def add(self, label: str, twin: torch.nn.Module, *, moved: bool = False) -> None:
+    def add(
+        self, label: str, twin: torch.nn.Module, *, moved: bool = False, plain: bool = False
+    ) -> None:
         """Run a twin over all sequences, forced and on its own.
 
         Args:
             moved: run it in another batch shape, with the last bits moved in one of the rows.
+            plain: round each operation as plain code does, for a candidate of unknown code.
         """
         rows = _ROWS if moved else 1
         forced = ComparedPass(reference=self.reference, forced=self.forced, rows=rows, jitter=moved)
         free = ComparedPass(reference=self.own, rows=rows, jitter=moved)
         try:
-            self.traced.run(f"twin ({label}), forced", twin, forced)
-            self.traced.run(f"twin ({label})", twin, free)
+            with plain_sums() if plain else nullcontext():
+                self.traced.run(f"twin ({label}), forced", twin, forced)
+                self.traced.run(f"twin ({label})", twin, free)
         except EvaluationError as error:
             self.failed.append(f"the twin with {label} could not be run: {error}")
             return

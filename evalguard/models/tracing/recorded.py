@@ -104,6 +104,8 @@ def trace_recorded(
         sums = local.first_sums
         floors = TwinFloors(traced=traced, own=spool, reference=answers, forced=source)
         floors.add("another batch shape, last bits moved", base, moved=True)
+        if computing_dtype(base) == SAME:
+            floors.add("every operation rounded as plain float32 code does", base, plain=True)
         if computes_in not in (SAME, stated):
             with rounded_as(base, computes_in) as twin:
                 floors.add(f"computed in {computes_in}", twin)

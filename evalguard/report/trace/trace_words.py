@@ -58,7 +58,11 @@ def lead_text(report: TraceReport) -> str:
     first = trace.first
     if first is not None:
         where = module_text(first.module)
-        beyond = "is the first module beyond the floor"
+        earlier = any(
+            one.order < first.order and one.local_ratio < first.local_ratio / 100
+            for one in trace.suspects
+        )
+        beyond = f"is the first module {'far ' if earlier else ''}beyond the floor"
         if not trace.localised:
             beyond = "is the first module at which the error grows beyond the floor"
         return (
