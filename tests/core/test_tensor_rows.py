@@ -21,7 +21,11 @@ def make_weights(rows: int = 256, columns: int = 128, seed: int = 0) -> np.ndarr
 
 
 def find(
-    base: np.ndarray, candidate: np.ndarray, allowed: np.ndarray | None = None
+    base: np.ndarray,
+    candidate: np.ndarray,
+    allowed: np.ndarray | None = None,
+    *,
+    drifts: bool = False,
 ) -> tuple[RowFault, ...]:
     most = np.abs(base) * np.float32(1e-6) if allowed is None else allowed
     scan = RowScan.of(*base.shape)
@@ -29,6 +33,7 @@ def find(
         part = slice(first, first + 100)
         scan.add(first, base[part], candidate[part], most[part])
     damaged = np.flatnonzero(scan.beyond)
+    damaged = scan.without_drift(damaged) if drifts else damaged
     return find_row_faults(scan, damaged, lambda rows: (base[rows], candidate[rows], most[rows]))
 
 
@@ -151,3 +156,27 @@ def test_rows_are_listed_as_ranges() -> None:
     assert rows_text([4]) == "row 4"
     assert rows_text([0, 1, 2, 7]) == "4 rows: 0 to 2, 7"
     assert rows_text([1, 3, 5, 7]) == "4 rows: 1, 3, 5 ..."
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "terms", "scales"),
+    [(256, 128, 64, 1), (64, 59, 192, 1), (512, 60, 1536, 1), (40, 2000, 10, 1), (256, 64, 512, 3)],
+)
+def test_the_tail_of_a_drift_is_no_damage_and_a_damaged_block_in_it_is(
+    rows: int, columns: int, terms: int, scales: int
+) -> None:
+    """Products of factors in float16, of which a few elements are beyond any tolerance."""
+    drawn = np.random.default_rng(0)
+    sizes = (10.0 ** drawn.uniform(0, scales, (rows, 1))).astype(np.float32)
+    left = drawn.normal(size=(rows, terms)).astype(np.float32) * sizes
+    right = drawn.normal(size=(terms, columns)).astype(np.float32)
+    base = left @ right
+    candidate = left.astype(np.float16).astype(np.float32) @ right.astype(np.float16)
+    error = np.abs(candidate - base) / np.linalg.norm(base, axis=1, keepdims=True)
+    most = np.quantile(error, 0.999) * np.linalg.norm(base, axis=1, keepdims=True)
+    allowed = np.broadcast_to(most, base.shape).astype(np.float32)
+    assert find(base, candidate, allowed)
+    assert not find(base, candidate, allowed, drifts=True)
+    candidate[9, 32:59] *= np.float32(-0.5)
+    (fault,) = find(base, candidate, allowed, drifts=True)
+    assert fault.rows == (9,)

@@ -32,7 +32,9 @@ _LEAST_HEAD = 8  # rows: fewer that move together are no head
 _GAIN = 0.5  # an explanation leaves at most this part of a row's difference
 _FARTHEST = 0.6  # unrelated rows are 1.4 times their norm apart
 _UNLIKE = 0.5  # of a row's squares: no rounding of two bits leaves as much
+_DRIFT = 0.02  # of a row's squares: more is a coarse quantiser, or another tensor
 _OUTLIER = 16.0  # times the median of the rows' relative squared errors
+_TAIL = 8.0  # times the usual error of an element: of a million normal ones none is as large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,8 @@ class RowFault:
 class RowScan:
     """Sums over every row of a pair, filled piece by piece.
 
-    ``beyond`` counts elements whose difference is more than is healthy; the others are sums of
-    squares of base, candidate and difference, and of products.
+    ``beyond`` counts elements whose difference is more than is healthy, ``greatest`` is the largest
+    of them; the others are sums of squares of base, candidate and difference, and of products.
     """
 
     rows: int
@@ -69,6 +71,7 @@ class RowScan:
     noise: Array
     dot: Array
     beyond: Array
+    greatest: Array
 
     @classmethod
     def of(cls, rows: int, columns: int) -> RowScan:
@@ -86,6 +89,7 @@ class RowScan:
             noise=sums[2],
             dot=sums[3],
             beyond=np.zeros(rows, dtype=np.int64),
+            greatest=np.zeros(rows),
         )
 
     def add(self, first: int, base: Array, candidate: Array, allowed: Array) -> None:
@@ -94,6 +98,7 @@ class RowScan:
         with np.errstate(all="ignore"):
             difference = np.abs(candidate - base)
             self.beyond[here] = np.count_nonzero(~(difference <= allowed), axis=1)
+            self.greatest[here] = difference.max(axis=1)
             self.base[here] = base @ self.directions
             self.candidate[here] = candidate @ self.directions
             for sums, one, other in (
@@ -117,15 +122,32 @@ class RowScan:
             found = self.noise / self.base_squares
         return np.where(self.noise == 0, 0.0, np.where(np.isnan(found), np.inf, found))
 
+    @property
+    def _usual(self) -> float:
+        """The median of rows that are not zero."""
+        held = self.relative[self.base_squares > 0]
+        return float(np.median(held)) if held.size else 0.0
+
+    def without_drift(self, damaged: Rows) -> Rows:
+        """Leave out rows whose error is spread as all rows' is: they are the tail of one drift."""
+        usual = self._usual
+        if usual > _DRIFT:
+            return damaged
+        with np.errstate(all="ignore"):
+            expected = np.sqrt(usual * self.base_squares[damaged] / self.columns)
+            drifts = (self.relative[damaged] <= _OUTLIER * usual) & (
+                self.greatest[damaged] <= _TAIL * expected
+            )
+        return damaged[~drifts]
+
     def outliers(self) -> Rows:
         """Return rows that are much farther off than most rows are."""
-        relative = self.relative
-        usual = float(np.median(relative[self.base_squares > 0])) if self.rows else 0.0
+        relative, usual = self.relative, self._usual
         if usual > _UNLIKE:  # another tensor: its small rows are off by the most, as all are
             return np.zeros(0, dtype=np.intp)
         # nothing is left of a row that is off by its own size, however coarse its quantiser is
         most = min(_OUTLIER * usual, max(0.8, 4 * usual))
-        return np.flatnonzero(relative > max(most, 0.02))
+        return np.flatnonzero(relative > max(most, _DRIFT))
 
 
 def draw_directions(columns: int) -> Array:

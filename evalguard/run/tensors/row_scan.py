@@ -122,6 +122,8 @@ def scan_rows(
         outliers = scan.outliers()
         if 0 < outliers.size <= _MOST_DAMAGED * shape[0]:
             damaged = outliers
+    if expected is None and not pair.is_bounded:
+        damaged = scan.without_drift(damaged)
     return find_row_faults(scan, damaged, reader.pick) if damaged.size else ()
 
 
