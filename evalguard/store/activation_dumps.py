@@ -273,5 +273,11 @@ def _read_settings(folder: Path) -> Mapping[str, Any]:
             raise UsageError(f"{file} cannot be read: {error}") from error
         if not isinstance(found, dict):
             raise UsageError(f"{file} must hold a mapping of hyper-parameters to values")
-        return {str(key): value for key, value in found.items()}
+        return {str(key): _read_number(value) for key, value in found.items()}
     return {}
+
+
+def _read_number(value: Any) -> Any:
+    """A number without a point (1e-5), which YAML 1.1 takes for a text."""
+    written = isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value)
+    return float(value) if written else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from small_world import Ran, SmallWorld
 from tokenizers import Tokenizer
 
 from evalguard.core.tracing.points import ModelInputs, token_inputs
+from evalguard.models.noise.measuring import rounded_products
 from evalguard.models.tracing.recorded import record_activations
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -40,11 +42,15 @@ def faulty(world: SmallWorld, sequences: list[ModelInputs]) -> list[Arrays]:
     return record(world, "other", sequences)
 
 
-def record(world: SmallWorld, model: str, sequences: list[ModelInputs]) -> list[Arrays]:
+def record(
+    world: SmallWorld, model: str, sequences: list[ModelInputs], *, half: bool = False
+) -> list[Arrays]:
+    """``half``: as an engine that multiplies in float16, and sums in float32."""
     from transformers import AutoModelForCausalLM
 
     loaded = AutoModelForCausalLM.from_pretrained(world.models[model], dtype=torch.float32)
-    with record_activations(loaded.eval(), sequences, memory=2**30) as found:
+    products = rounded_products(lambda one: one.half().float()) if half else nullcontext()
+    with products, record_activations(loaded.eval(), sequences, memory=2**30) as found:
         return [
             {name: found.read(number, name) for name in found.names(number)}
             for number in range(len(sequences))
@@ -218,3 +224,24 @@ def test_a_base_that_is_nan_itself_makes_nothing_clear(
     found = traced(record(world, "nan", sequences), base="not-a-number")
     assert found.code == 3
     assert "CLEAR" not in found.out
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "code", "said"),
+    [
+        ("llama", "", 1, "computed in float16"),
+        ("llama", "precision: float16", 0, "CLEAR"),
+        ("other", "precision: float16", 1, "LOCATED: model.layers.1"),
+        ("llama", "precision: float16\nrms_norm_eps: 1e-5", 0, "norm_eps 1e-06 in the base, 1e-05"),
+    ],
+    ids=["not said", "said", "a fault behind it", "an epsilon of its own"],
+)
+def test_a_dump_says_in_its_config_what_is_rounding_and_what_it_computes_with(
+    model: str, config: str, code: int, said: str, world: SmallWorld,
+    sequences: list[ModelInputs], traced: Callable[..., Ran], tmp_path: Path,
+) -> None:  # fmt: skip
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / "config.yaml").write_text(config or "{}")
+    found = traced(record(world, model, sequences, half=True))
+    assert found.code == code, found.out + found.err
+    assert said in " ".join(found.out.split())

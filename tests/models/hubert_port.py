@@ -47,14 +47,19 @@ class Faults:
 
     epsilon: Mapping[str, float] = field(default_factory=dict)
     tanh_gelu: frozenset[str] = frozenset()
-    half_input: frozenset[str] = frozenset()
+    half_input: frozenset[str] = frozenset()  # with its weights
+    half_weight: frozenset[str] = frozenset()
     scale: Mapping[str, float] = field(default_factory=dict)  # of attention, times its own
     no_bias: frozenset[str] = frozenset()
     swapped: Mapping[str, str] = field(default_factory=dict)  # a module's weights -> whose they are
-    dropped_frame: Mapping[str, int] = field(default_factory=dict)
+    dropped_frame: Mapping[str, int | slice] = field(default_factory=dict)
 
 
 NONE = Faults()
+
+
+def half(values: Array) -> Array:
+    return values.astype(np.float16).astype(np.float32)
 
 
 class Port:
@@ -66,9 +71,11 @@ class Port:
         positional = model.encoder.pos_conv_embed.conv
         self.weights["encoder.pos_conv_embed.conv.weight"] = positional.weight.detach().numpy()
         self.found: dict[str, Array] = {}
+        self.inputs: dict[str, Array] = {}  # of norms, which a dense dump leaves out
 
     def __call__(self, wave: Array) -> dict[str, Array]:
         self.found = {}
+        self.inputs = {}
         x = wave[0][None, :]
         self.found["feature_extractor.conv_layers.0.conv:in"] = x[None]
         for number in range(3):
@@ -123,8 +130,7 @@ class Port:
         self, name: str, x: Array, *, stride: int = 1, groups: int = 1, record: bool = True
     ) -> Array:
         weight = self._weight(name)
-        if name in self.faults.half_input:
-            x, weight = (one.astype(np.float16).astype(np.float32) for one in (x, weight))
+        x = half(x) if name in self.faults.half_input else x
         kernel = weight.shape[-1]
         parts = []
         for own, of in zip(np.split(x, groups), np.split(weight, groups), strict=True):
@@ -141,16 +147,19 @@ class Port:
         return self._keep(name, out) if record else out
 
     def _linear(self, name: str, x: Array) -> Array:
+        x = half(x) if name in self.faults.half_input else x
         out = self._product(x, self._weight(name).T)
         if name not in self.faults.no_bias:
             out = out + self.weights[f"{name}.bias"]
         return self._keep(name, out)
 
     def _weight(self, name: str) -> Array:
-        return self.weights[f"{self.faults.swapped.get(name, name)}.weight"]
+        weight = self.weights[f"{self.faults.swapped.get(name, name)}.weight"]
+        return half(weight) if name in self.faults.half_input | self.faults.half_weight else weight
 
     def _norm(self, name: str, x: Array, axis: int = -1) -> Array:
         epsilon = np.float32(self.faults.epsilon.get(name, self.config.layer_norm_eps))
+        self.inputs[f"{name}:in"] = x[None]
         size = np.float32(x.shape[axis])
         moved = x - self._sum(x, axis) / size
         out = moved / np.sqrt(self._sum(moved * moved, axis) / size + epsilon)

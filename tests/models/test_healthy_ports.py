@@ -54,9 +54,13 @@ def test_a_healthy_port_is_not_blamed_however_it_sums(hidden: int, sums: Sums) -
         assert largest(trace) < 0.5 * THRESHOLD
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("hidden", "frames"), [(1024, 24), (4096, 8), (64, 2000)], ids=["1024", "4096", "long"]
+    ("hidden", "frames"),
+    [
+        pytest.param(1024, 24, marks=pytest.mark.slow),
+        pytest.param(64, 2000, marks=pytest.mark.slow),
+        pytest.param(4096, 8, marks=pytest.mark.nightly),
+    ],
 )
 def test_nor_is_one_with_long_sums(hidden: int, frames: int) -> None:
     """Of 16,384 terms in the positional convolution, of 4,000 frames in the group norm."""
@@ -150,3 +154,75 @@ def test_a_running_sum_rounds_as_the_formula_says(
     running = np.add.accumulate(values, axis=0)[-1]
     error = np.linalg.norm(running - exact) / np.linalg.norm(exact)
     assert 0.5 < error / plain_sum_error(terms) < 1.2
+
+
+# Module, its sums, and whether what it is given is rounded or its weights alone.
+HALF: dict[str, tuple[str, Sums, bool]] = {
+    "a convolution": (f"{CONV}.1.conv", "naive", True),
+    "the first one": (f"{CONV}.0.conv", "float64", True),
+    "its weights alone": (f"{CONV}.2.conv", "naive", False),
+    "a linear module": (f"{LAYER}.attention.v_proj", "naive", True),
+    "one behind an activation": (f"{LAYER}.feed_forward.output_dense", "pairwise", True),
+}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_products_in_float16_are_named_as_such_though_their_sums_are_float32(name: str) -> None:
+    module, sums, inputs = HALF[name]
+    where = frozenset({module})
+    faults = Faults(half_input=where) if inputs else Faults(half_weight=where)
+    (suspect,) = trace_port(ported(sums, faults), DENSE).suspects
+    assert suspect.module == module
+    assert suspect.fault == "precision"
+    assert suspect.operation.endswith("computed in float16")
+
+
+@pytest.mark.parametrize("name", ["tanh for erf in a convolution", "1 / sqrt(d + 1)"])
+def test_a_fault_as_large_as_float16_is_another_computation(name: str) -> None:
+    (suspect,) = trace_port(ported("naive", PLANTED[name][0]), DENSE).suspects
+    assert suspect.fault == "operation"
+
+
+DROPPED = {
+    "in the middle": (f"{CONV}.2.conv", 5, "rows shifted (from row 5 on, 1 row deleted)"),
+    "the first": (f"{CONV}.2.conv", 0, "rows shifted (from row 0 on, 1 row deleted)"),
+    "the last": (f"{CONV}.2.conv", 23, "rows cut off (1 row at the end, from row 23 on)"),
+    "of many": (f"{CONV}.0.conv", 50, "rows shifted (from row 50 on, 1 row deleted)"),
+    "two": (f"{CONV}.0.conv", slice(3, 5), "rows shifted (from row 3 on, 2 rows deleted)"),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_a_dropped_frame_is_located_and_named(name: str) -> None:
+    module, frame, said = DROPPED[name]
+    trace = trace_port(ported("naive", Faults(dropped_frame={module: frame})), DENSE)
+    (suspect,) = trace.suspects
+    assert suspect.module == module
+    assert suspect.operation.endswith(said)
+
+
+def test_frames_that_were_not_recorded_or_pad_the_end_are_named_and_no_fault() -> None:
+    model, wave, found = ported("naive")
+    name = "feature_projection.projection:out"
+    for kept in (
+        found[name][:, -1:],
+        found[name][:, :12],
+        np.pad(found[name], [(0, 0), (0, 1), (0, 0)]),
+    ):
+        trace = trace_port((model, wave, {**found, name: kept}), DENSE)
+        assert not trace.suspects
+        assert any("row" in one.reason for one in trace.missed)
+
+
+def test_a_segment_names_the_point_that_would_tell_its_modules_apart() -> None:
+    norm = f"{LAYER}.layer_norm"
+    model, wave = make_hubert(), make_wave()
+    port = Port(model, "naive", Faults(epsilon={norm: 1e-12}))
+    found = port(wave)
+    trace = trace_port((model, wave, found), DENSE)
+    (suspect,) = trace.suspects
+    assert suspect.module == LAYER
+    (point,) = [one for one in trace.layers if one.point == suspect.point]
+    assert point.separating == f"{norm}:in"
+    told = {**found, point.separating: port.inputs[point.separating]}
+    assert [one.module for one in trace_port((model, wave, told), DENSE).suspects] == [norm]

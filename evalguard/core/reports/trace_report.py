@@ -59,6 +59,8 @@ class LayerDelta:
         accumulated_ratio: of ``accumulated`` over its floor.
         since: the forced points before this one, where modules that were not measured lie
             between; empty where nothing but ``module`` does.
+        separating: the point that tells them apart, were it recorded too; "" where nothing lies
+            between.
         accumulated_floor: of benign twins with their own values.
         check: the one whose error over floor is larger.
     """
@@ -77,6 +79,7 @@ class LayerDelta:
     accumulated_ratio: float | None = None
     check: Check = "as it runs"
     since: tuple[str, ...] = ()
+    separating: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

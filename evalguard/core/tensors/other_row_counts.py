@@ -31,12 +31,14 @@ class RowCounts:
         rows: of it, that the other side has not.
         at_end: whether they are its last ones.
         differing: rows that both sides have and that are not alike.
+        count: rows that both sides have.
     """
 
     more: Literal["base", "candidate"]
     rows: tuple[int, ...]
     at_end: bool
     differing: int
+    count: int
 
     @property
     def fault(self) -> Fault:
@@ -93,7 +95,9 @@ def find_row_counts(base: Array, candidate: Array) -> RowCounts | None:
                 return None
     gaps += range(len(short) + shift, len(long))
     at_end = gaps[0] == len(short)
-    return RowCounts(more=more, rows=tuple(gaps), at_end=at_end, differing=differing)
+    return RowCounts(
+        more=more, rows=tuple(gaps), at_end=at_end, differing=differing, count=len(short)
+    )
 
 
 def _alike(one: Array, other: Array) -> NDArray[np.bool_]:

@@ -88,6 +88,8 @@ class MeasuredPoint:
         shapes: the base's and the candidate's, where the same code made another one of the same
             input; ().
         misfed: whether its code was given a tensor of such another shape: its error says nothing.
+        rows: which rows of that other shape one side has more, in words; "" where that is not seen.
+        separating: see LayerDelta.
     """
 
     name: str
@@ -107,6 +109,8 @@ class MeasuredPoint:
     since: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     misfed: bool = False
+    rows: str = ""
+    separating: str = ""
 
     def ratios(self) -> tuple[float, Check]:
         """Give the larger ratio of both checks, and which it is; 0 where nothing was measured."""
@@ -280,6 +284,7 @@ def _delta(point: MeasuredPoint, ratio: float, check: Check, layer: int | None) 
         accumulated_ratio=_ratio(accumulated, point.accumulated_floor) if accumulated else None,
         check=check,
         since=point.since,
+        separating=point.separating,
     )
 
 
@@ -337,7 +342,8 @@ def _find_operation(point: MeasuredPoint, delta: LayerDelta) -> tuple[Fault, str
     """Say what differs at a point beyond the floor: fault and words."""
     if point.shapes:
         ours, theirs = (list(shape) for shape in point.shapes)
-        return "operation", f"output has the shape {theirs}, the base's {ours}"
+        rows = f": {point.rows}" if point.rows else ""
+        return "operation", f"output has the shape {theirs}, the base's {ours}{rows}"
     if point.local is not None and point.local.nonfinite:
         return "operation", "nan or infinite where the base is finite"
     relation = _relation(point)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -109,29 +110,44 @@ def _round_int4(matrix: Any) -> Any:
 
 
 def _run_tf32(module: torch.nn.Module, values: torch.Tensor) -> torch.Tensor:
+    with rounded_products(_round_tf32):
+        found: torch.Tensor = module(values)
+    return found
+
+
+@contextmanager
+def rounded_products(
+    rounding: Callable[[torch.Tensor], torch.Tensor], factors: Collection[int] = (0, 1)
+) -> Iterator[None]:
+    """Round what torch multiplies in this context; sums stay float32, as tensor cores have it.
+
+    Args:
+        factors: of matrix products and convolutions; 0: activations, 1: weights.
+    """
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class _RoundedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        """Rounds what is multiplied; sums stay float32, as tensor cores have it."""
+    def rounded(value: Any) -> Any:
+        plain = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+        return rounding(value) if plain else value
 
+    class _RoundedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             del types
             name = func.__name__.partition(".")[0]
             if name in _PRODUCTS:
-                first = _PRODUCTS[name]
+                places = {_PRODUCTS[name] + factor for factor in factors}
                 args = tuple(
-                    _round_factor(one) if first <= place < first + 2 else one
-                    for place, one in enumerate(args)
+                    rounded(one) if place in places else one for place, one in enumerate(args)
                 )
             elif "scaled_dot_product" in name:
-                args = tuple(_round_factor(one) for one in args)
+                args = tuple(map(rounded, args))
             return func(*args, **(kwargs or {}))
 
     with _RoundedProducts():  # type: ignore[no-untyped-call]
-        found: torch.Tensor = module(values)
-    return found
+        yield
 
 
 # operation -> the place of the first of its two factors
@@ -141,11 +157,9 @@ _PRODUCTS = {
 }  # fmt: skip
 
 
-def _round_factor(value: Any) -> Any:
+def _round_tf32(value: torch.Tensor) -> torch.Tensor:
     import torch
 
-    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
-        return value
     return torch.from_numpy(round_mantissa(value.detach().contiguous().numpy(), 10))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
+from evalguard.core.tensors.other_row_counts import RowCounts, find_row_counts
 from evalguard.core.tracing.points import ROOT, ModelRounding, PointName
 from evalguard.core.tracing.sums import ErrorSums
 from evalguard.core.tracing.suspects import (
@@ -27,6 +29,7 @@ from evalguard.core.tracing.weight_precision import (
     round_weights,
 )
 from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.models.noise.measuring import rounded_products
 from evalguard.models.tracing.measured import (
     apply_floors,
     collect_points,
@@ -65,6 +68,9 @@ _EXPLAINED = 2.0  # ratio: activations may be rounded as the weights are
 # declared quantised and no more, what is coarser than most of it is no error: a GGUF's q6_K is
 # q8_0 wherever a row is no multiple of 256.
 _MOST, _NEARLY_ALL = 0.5, 0.9
+_HALF = ("float16", "bfloat16")
+_EXPLAINING = 0.1  # of an error: what is left of it where one rounding makes the same values
+_MOST_FRAMES = 0.1  # of the base's: more are missing because they were not recorded
 
 
 def trace_recorded(
@@ -111,14 +117,23 @@ def trace_recorded(
                 floors.add(f"computed in {computes_in}", twin)
         chosen = _choose_precision(base, candidate, sums, floors)
     precision, floors = chosen.taken, chosen.floors
-    points = collect_points(recorded.events.values(), sums, accumulated)
-    _blame_segments(points, recorded.events.values(), frozenset(sums))
+    counts = _find_row_counts(local, source, spool)
+    moved = _first_with_rows(recorded.events, counts)
+    points = collect_points(
+        recorded.events.values(), sums, accumulated, {n: local.shapes[n][::-1] for n in moved}
+    )
+    for point in points:
+        if point.name in moved:
+            point.rows = _rows_text(counts[point.name])
+    _blame_segments(points, recorded.events.values(), frozenset((*sums, *moved)))
     dtype = precision if precision in EPSILON and precision != SAME else computes_in
     coarser = max(computing_dtype(base), dtype, key=ulp_floor)
     for point in points:
         if dtype == SAME:
             note_rounding(point, local, dtype=dtype)
         apply_floors(point, floors, coarser, exact=stated == SAME == dtype)
+    if dtype == SAME:
+        _note_products(base, points, traced, source)
     ranking = rank_suspects(points, kinds=name_kinds(base))
     return Trace(
         layers=ranking.layers,
@@ -128,9 +143,14 @@ def trace_recorded(
             *unaligned,
             *(
                 UnalignedPoint(
-                    name=n, side="candidate", reason=f"shape {theirs}, not {ours}", missed=True
+                    name=n,
+                    side="candidate",
+                    reason=f"shape {theirs}, not {ours}"
+                    + (f": {_rows_text(counts[n])}" if n in counts else ""),
+                    missed=True,
                 )
                 for n, (theirs, ours) in local.shapes.items()
+                if n not in moved
             ),
         ),
         never_run=list_never_run(base, recorded.events.values()),
@@ -150,6 +170,82 @@ def trace_recorded(
         to_the_end=reaches_output(local.sums),
         caveats=tuple(floors.failed),
     )
+
+
+def _note_products(
+    base: torch.nn.Module,
+    points: Sequence[MeasuredPoint],
+    traced: TracedSequences,
+    source: _RecordedSource,
+) -> None:
+    """Note where the base makes the candidate's values once what it multiplies has 16 bits.
+
+    Sums in float32 hide such a rounding from what shows it in other operations: a result that only
+    16 bits could hold.
+    """
+    for dtype in _HALF:
+        low, high = EPSILON[dtype] / 32.0, 4.0 * EPSILON[dtype]
+        for factors in ((0, 1), (1,), (0,)):
+            errors = {
+                point.name: point
+                for point in points
+                if point.local is not None
+                and not point.rounded
+                and point.ratios()[0] > THRESHOLD
+                and low < point.local.relative_l2 < high
+            }
+            if not errors:
+                continue
+            visitor = ComparedPass(reference=source, forced=source, candidate_is_reference=True)
+            with rounded_products(partial(_cast_and_back, dtype), factors):
+                traced.run(f"base with products in {dtype}", base, visitor)
+            for name, sums in visitor.first_sums.items():
+                local = errors[name].local if name in errors else None
+                if local is not None and sums.relative_l2 <= _EXPLAINING * local.relative_l2:
+                    errors[name].rounded = dtype
+
+
+def _cast_and_back(dtype: str, value: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return value.to(getattr(torch, dtype)).to(value)
+
+
+def _find_row_counts(
+    local: ComparedPass, source: _RecordedSource, spool: ActivationSpool
+) -> Mapping[str, RowCounts]:
+    """Which frames one side has more, at points whose shapes differ along one axis alone."""
+    found = {}
+    for point, (theirs, ours) in local.shapes.items():
+        axes = [n for n, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]]
+        tensors = (spool.get(0, point), source.get(0, point))
+        if len(theirs) != len(ours) or len(axes) != 1 or 0 in (*theirs, *ours):
+            continue
+        if any(one is None for one in tensors):
+            continue
+        rows = [np.moveaxis(as_array(one), axes[0], 0) for one in tensors if one is not None]
+        sides = [one.reshape(len(one), -1).astype(np.float32) for one in rows]
+        counts = find_row_counts(*sides) if sides[0].shape[1] == sides[1].shape[1] else None
+        if counts is not None:
+            found[point] = counts
+    return found
+
+
+def _first_with_rows(
+    events: Mapping[str, PointEvent], counts: Mapping[str, RowCounts]
+) -> tuple[str, ...]:
+    """The first point that lost a few frames, or has a few more among its own: all behind it have
+    them from there. Many are those that were not recorded, and some at the end may be padding."""
+    for point in events:
+        one = counts.get(point)
+        if one is not None:
+            few = len(one.rows) <= max(_MOST_FRAMES * one.count, 1)
+            return (point,) if few and one.fault != "rows appended" else ()
+    return ()
+
+
+def _rows_text(counts: RowCounts) -> str:
+    return f"{counts.fault} ({counts.detail})"
 
 
 def _force_base(
@@ -399,9 +495,16 @@ def _blame_segments(
             point.since = (last,) if last else ()
             point.place = f"between {last} and {event.name}" if last else f"up to {event.name}"
             point.kind = "glue"
+            point.separating = _choose_middle(taken)
         if taken:
             open_modules.clear()
         last = event.name
+
+
+def _choose_middle(points: Collection[str]) -> str:
+    """The output, of a segment's points that are not recorded, with as many before as behind."""
+    outputs = [one for one in points if PointName.parse(one).end == "out"] or list(points)
+    return outputs[len(outputs) // 2]
 
 
 def _common_container(modules: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from evalguard.core.reports.trace_report import (
     TraceReport,
 )
 from evalguard.report.trace.hyperparameter_words import find_explanations
-from evalguard.report.trace.trace_words import module_text, undeclared_text
+from evalguard.report.trace.trace_words import module_text, separating_text, undeclared_text
 from evalguard.report.words.advice import tensors_command
 from evalguard.report.words.bisection_texts import list_names
 from evalguard.report.words.plain_text import printable
@@ -58,6 +58,9 @@ def next_step(report: TraceReport) -> tuple[str, str]:
         )
     if any(one.name == "tied_embeddings" for one in explained):
         return "give the candidate's output layer the base's weights, and trace again", ""
+    separating = separating_text(report)
+    if separating and not explained:
+        return separating, ""
     if explained:
         told = dict.fromkeys(one.name for one in explained if one.name != "architecture")
         names = list_names(list(told), most=2)

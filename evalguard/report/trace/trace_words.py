@@ -152,6 +152,19 @@ def numbers_text(report: TraceReport) -> str:
     return f"{text}."
 
 
+def separating_text(report: TraceReport) -> str:
+    """Say which line of the name map tells apart what ran before the first suspect's point."""
+    first = report.trace.first
+    point = None if first is None else _find_layer(report, first.point)
+    if point is None or not point.separating:
+        return ""
+    name = printable(point.separating)
+    return (
+        f"tell apart what ran before {printable(point.point)}: record {name} too, by a line of the "
+        f'name map: - {{base: "{name}", cand: "ITS NAME IN THE DUMP"}}'
+    )
+
+
 def weights_text(report: TraceReport) -> str:
     """Say which class the candidate's weights look to be of, and why that is the floor."""
     twin = report.trace.twin
