@@ -7,11 +7,13 @@ A package brings one by an entry point ``name = "package.module:function"`` in t
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS
+from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
 
 
@@ -149,3 +151,40 @@ def recipe_origin(function: str) -> str:
     """Say which other package has registered a function as a recipe; "" where none has."""
     found = (one.distribution for one in RECIPES.list_installed() if one.function == function)
     return next(found, "")
+
+
+OWN_RECIPES = "evalguard.recipes."
+
+
+def check_recipe_inputs(function: str, inputs: Mapping[str, Value]) -> None:
+    """Refuse what one of evalguard's own recipes does not take: an input, or a kind of value.
+
+    Recipes of others are not imported here: the process that builds checks their names.
+
+    Raises:
+        UsageError: naming the input.
+    """
+    if not function.startswith(OWN_RECIPES):
+        return
+    from pydantic import TypeAdapter, ValidationError
+
+    module, _, name = function.rpartition(":")
+    try:
+        recipe = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return  # the build says which function is missing
+    parameters = {n: p for n, p in inspect.signature(recipe).parameters.items() if n != "output"}
+    hints = get_type_hints(recipe)
+    for key, value in inputs.items():
+        if key not in parameters:
+            raise UsageError(
+                f"recipe {function} has no input '{key}'{nearest(key, parameters)}",
+                hint=f"its inputs: {', '.join(parameters)}",
+            )
+        try:
+            TypeAdapter(hints[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise UsageError(
+                f"input '{key}' of recipe {function} takes {parameters[key].annotation}, "
+                f"not {value!r}"
+            ) from error

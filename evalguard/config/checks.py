@@ -22,9 +22,9 @@ from evalguard.config.problems import Problem
 from evalguard.config.validation import dotted_key, shown_location
 from evalguard.config.yaml_nodes import Loc
 from evalguard.core.reports.tracked_run import NO_TRACKER
-from evalguard.core.settings import Value
-from evalguard.errors import UsageError, nearest
-from evalguard.plugins import TRACKERS, recipe_function
+from evalguard.core.settings import BuildRecipe, Target, Value
+from evalguard.errors import EvalguardError, UsageError, nearest
+from evalguard.plugins import TRACKERS, check_recipe_inputs, recipe_function
 
 _TRUST = "trust_remote_code"
 
@@ -54,15 +54,16 @@ def check_model(model: Inherited, document: Document) -> Iterator[Problem]:
 
     Every target of it must already be readable.
     """
-    seen: dict[str, str] = {}
+    seen: dict[str, Target] = {}
     for name, setting in model.entry.settings.items():
         target = setting_target(name, setting)
         loc = model.place("settings", name)
-        other = seen.setdefault(str(target), name)
-        if other != name:
+        for other in (other for other, one in seen.items() if one.overlaps(target)):
             line = document.line(model.place("settings", other))
             message = f"settings '{name}' and '{other}' (line {line}) have one target, {target}"
             yield document.problem(loc, message)
+            break
+        seen[name] = target
         if doubled := _doubled(setting):
             message = f"an alternative of setting '{name}' is a value of it already: "
             yield document.problem(loc, message + shown_location(doubled[0]))
@@ -71,6 +72,8 @@ def check_model(model: Inherited, document: Document) -> Iterator[Problem]:
             yield document.problem(
                 loc, message, "add build: {command: [...]} or build: {call: ...}"
             )
+        if target.kind == "build" and model.entry.build is not None:
+            yield from _check_build_setting(model, name, setting, document)
         if target.kind == "serve" and model.entry.serve is None:
             message = f"setting '{name}' is of a server, and '{model.name}' starts none"
             yield document.problem(loc, message, "add serve: {command: [...], url: ...}")
@@ -159,9 +162,39 @@ def _check_build(loc: Loc, build: BuildEntry, document: Document) -> Iterator[Pr
             named, message, hint = False, f"{message}: {error}", f"{hint}; {error.hint}"
         if not named:
             yield document.problem((*loc, "call"), message, hint)
+        else:
+            yield from _check_inputs(loc, build, document)
     if build.output.startswith(("/", "~")) or ".." in build.output.split("/"):
         message = f"output '{build.output}' is not inside the build folder"
         yield document.problem((*loc, "output"), message, "write a relative path without '..'")
+
+
+def _check_inputs(loc: Loc, build: BuildEntry, document: Document) -> Iterator[Problem]:
+    """Yield what one of evalguard's own recipes does not take."""
+    for name, value in build.inputs.items() if build.call else ():
+        try:
+            check_recipe_inputs(recipe_function(build.call), {name: value})
+        except UsageError as error:
+            yield document.problem((*loc, "inputs", name), str(error), error.hint)
+
+
+def _check_build_setting(
+    model: Inherited, name: str, setting: SettingEntry, document: Document
+) -> Iterator[Problem]:
+    """Yield why a build cannot have a value of a ``build.X`` setting."""
+    build, path = model.entry.build, setting_target(name, setting).path
+    assert build is not None
+    recipe = BuildRecipe(command=tuple(build.command), inputs=build.inputs)
+    top = path.partition(".")[0]
+    for value in _values(setting):
+        try:
+            inputs = recipe.inputs_with({path: value})
+            if build.call:
+                check_recipe_inputs(recipe_function(build.call), {top: inputs[top]})
+        except EvalguardError as error:
+            message = f"setting '{name}': {error}"
+            yield document.problem(model.place("settings", name), message, error.hint)
+            return
 
 
 def check_track(file: GuardFile, document: Document) -> Iterator[Problem]:

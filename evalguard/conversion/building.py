@@ -23,10 +23,18 @@ from evalguard.conversion.code import code_places
 from evalguard.conversion.declared_inputs import digest_code_at, digest_inputs
 from evalguard.conversion.digests import digest_path
 from evalguard.conversion.installed_packages import digest_environment
-from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
+from evalguard.conversion.planning import ConversionPlan
 from evalguard.core.redaction import redacted_command
-from evalguard.core.settings import BuildRecipe, Value, Variant, digest_of
+from evalguard.core.settings import (
+    BuildRecipe,
+    Value,
+    Variant,
+    digest_of,
+    fill_placeholders,
+    placeholders,
+)
 from evalguard.errors import BuildError, UsageError, nearest
+from evalguard.plugins import OWN_RECIPES, check_recipe_inputs
 from evalguard.run_token import this_run
 from evalguard.start_up import list_start_up_files
 
@@ -179,7 +187,9 @@ def _job(
         python=python,
         variables=dict(variables or {}),
     )
-    own = job.recipe.call.startswith(_OWN)
+    if variant.build.call:
+        check_recipe_inputs(variant.build.call, plan.build_inputs)
+    own = job.recipe.call.startswith(OWN_RECIPES)
     commits = {f"hub {name}": _hub_commit(name) for name in _hub_names(plan.build_inputs)}
     read = {} if own else digest_code_at(_code_of(job))
     declared = variant.inputs is not None or (
@@ -196,10 +206,7 @@ def _job(
 def is_built_by_every_run(variant: Variant) -> bool:
     """Whether a variant has a build of which nobody has said what it reads."""
     recipe = variant.build
-    return recipe is not None and variant.inputs is None and not recipe.call.startswith(_OWN)
-
-
-_OWN = "evalguard.recipes."
+    return recipe is not None and variant.inputs is None and not recipe.call.startswith(OWN_RECIPES)
 
 
 def _code_of(job: _Job) -> list[Path]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypedDict
 
 from evalguard.conversion.code import load_function
 from evalguard.core.settings import Value
-from evalguard.errors import EvalguardError
+from evalguard.errors import BuildError, EvalguardError, nearest
 from evalguard.plugins import recipe_origin
 
 
@@ -25,12 +27,32 @@ class CallJob(TypedDict):
 def run(job: CallJob) -> None:
     """Call the recipe's function as ``function(**inputs, output=Path)``.
 
-    The parent allowed the code to run before it started this process. Any exception ends the
-    process with its traceback in the log.
+    The parent allowed the code to run before it started this process. evalguard's own errors end
+    the process with their words in the log, any other exception with its traceback.
     """
+    inputs = {**job["inputs"], "output": Path(job["output"])}
     try:
         function = load_function(job["call"], folder=job["folder"], allowed=True)
+        _check_names(function, job["call"], inputs)
+        function(**inputs)
     except EvalguardError as error:
         origin = recipe_origin(job["call"])
         sys.exit(f"{error}\n{error.hint}" + (f"\nit is a recipe of {origin}" if origin else ""))
-    function(**job["inputs"], output=Path(job["output"]))
+
+
+def _check_names(function: Callable[..., object], call: str, inputs: Mapping[str, object]) -> None:
+    """Refuse inputs that the function does not have, and those that it lacks.
+
+    Raises:
+        BuildError: naming them.
+    """
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**inputs)
+    except TypeError as error:
+        names = [name for name in signature.parameters if name != "output"]
+        wrong = next((name for name in inputs if name not in signature.parameters), "")
+        raise BuildError(
+            f"recipe {call}: {error}{nearest(wrong, names)}",
+            hint=f"its inputs: {', '.join(names) or 'none'}",
+        ) from error

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from evalguard.core.settings import Setting, Target, Value, Variant
-from evalguard.errors import SettingError, nearest
+from evalguard.errors import SettingError
 
 BUILD_PLACEHOLDER = "{build}"
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,34 +208,19 @@ def with_build(model_args: Mapping[str, Value], built: str) -> dict[str, Value]:
     return replaced
 
 
-def placeholders(command: tuple[str, ...]) -> list[str]:
-    """Names in braces in a command's arguments, in order, each once."""
-    return list(dict.fromkeys(name for item in command for name in _PLACEHOLDER.findall(item)))
-
-
-def fill_placeholders(item: str, values: Mapping[str, Value]) -> str:
-    """Replace every ``{name}`` of one command argument; names must be in ``values``."""
-    return _PLACEHOLDER.sub(lambda match: _as_argument(values[match[1]]), item)
-
-
-def _as_argument(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
 def _refuse_shared_targets(settings: tuple[Setting, ...]) -> None:
-    seen: dict[str, str] = {}
+    seen: list[Setting] = []
     for setting in settings:
         # a hook may serve two settings with two values; every other place holds one value only
         if setting.target.kind == "call":
             continue
-        first = seen.setdefault(str(setting.target), setting.name)
-        if first != setting.name:
+        first = next((one for one in seen if one.target.overlaps(setting.target)), None)
+        if first is not None:
             raise SettingError(
-                f"settings '{first}' and '{setting.name}' both write {setting.target}",
+                f"settings '{first.name}' and '{setting.name}' both write {setting.target}",
                 hint="keep one of them, or let them write different places",
             )
+        seen.append(setting)
 
 
 def _dtype_name(setting: str, value: Value) -> str:
@@ -419,15 +403,9 @@ def _build_inputs(variant: Variant, overrides: Mapping[str, Value]) -> dict[str,
                 target=f"build.{next(iter(overrides))}" if len(overrides) == 1 else "",
             )
         return {}
-    if recipe.command:
-        used = placeholders(recipe.command)
-        known = {*recipe.inputs, *used} - {"output"}
-        for name in overrides:
-            if name not in used:
-                raise SettingError(
-                    f"'{variant.name}': the build command never reads '{name}'"
-                    f"{nearest(name, known)}",
-                    hint=f"write {{{name}}} where the command needs it",
-                    target=f"build.{name}",
-                )
-    return {**recipe.inputs, **overrides}
+    try:
+        return recipe.inputs_with(overrides)
+    except SettingError as error:
+        raise SettingError(
+            f"'{variant.name}': {error}", hint=error.hint, target=error.target
+        ) from error

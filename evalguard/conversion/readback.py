@@ -71,8 +71,9 @@ def read_edits(
     """Read ``weights``, ``generation``, ``attr``, ... settings: all but arguments and configs.
 
     A hook that has a ``read_back(model)`` attribute is asked for its value; any other is recorded
-    as ``{"called": value}``. A build input is recorded as it was given to the recipe, a server's
-    flag or variable as the server was started with it. Weights were
+    as ``{"called": value}``. A build input is recorded as it was given to the recipe, which
+    proves what it took (evalguard's own do), a server's flag or variable as the server was started
+    with it. Weights were
     compared with the checkpoint's when they were put in, before later edits could touch them.
 
     Raises:
@@ -82,9 +83,7 @@ def read_edits(
     for name, (target, value) in plan.targets.items():
         if target.kind == "env":
             effective[name] = os.environ.get(target.path)
-        elif target.kind == "build":
-            effective[name] = plan.build_inputs[target.path]
-        elif target.kind in ("serve", "package"):
+        elif target.kind in ("build", "serve", "package"):
             effective[name] = value
     if model is None:
         return effective

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from evalguard.errors import UsageError, nearest
+from evalguard.errors import SettingError, UsageError, nearest
 
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 Assignment = Mapping[str, Value]
@@ -30,6 +31,7 @@ TargetKind = Literal[
 TARGET_KINDS: tuple[str, ...] = get_args(TargetKind)
 _DOTTED = ("model_args", "config", "generation", "env", "build", "package", "serve")
 _GLOBBED = ("dtype", "weights", "module")
+_OF_PARTS = ("config", "build")  # a dotted path leads into what a shorter one names
 TARGETS_HINT = (
     "targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, module:GLOB, "
     "generation.X, env.X, build.X, package.X, serve.FLAG, serve.env.X, call:pkg.mod:function"
@@ -107,6 +109,14 @@ class Target:
             hint=TARGETS_HINT,
         )
 
+    def overlaps(self, other: Target) -> bool:
+        """Whether both write one place, or one a part of what the other writes."""
+        ours, theirs = str(self), str(other)
+        parts = self.kind in _OF_PARTS and (f"{ours}.", f"{theirs}.")
+        return ours == theirs or bool(
+            parts and (ours.startswith(parts[1]) or theirs.startswith(parts[0]))
+        )
+
     def __str__(self) -> str:
         if self.kind in _DOTTED:
             return f"{self.kind}.{self.path}"
@@ -177,6 +187,70 @@ class BuildRecipe:
     output: str = "output"
     inputs: Mapping[str, Value] = field(default_factory=dict)
     folder: str = "."
+
+    def inputs_with(self, settings: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the inputs with ``build.X`` settings laid over them, given as X -> value.
+
+        X is an input, or ``NAME.ENTRY``: an entry of an input that is a mapping, whose key may have
+        dots of its own, or by its number an item of a list.
+
+        Raises:
+            SettingError: the command never reads X, or the input has no entries.
+        """
+        inputs = dict(self.inputs)
+        used = placeholders(self.command)
+        for path, value in settings.items():
+            if self.command and path not in used:
+                raise SettingError(
+                    f"the build command never reads '{path}'"
+                    f"{nearest(path, {*inputs, *used} - {'output'})}",
+                    hint=f"write {{{path.partition('.')[0]}}} where the command needs it",
+                    target=f"build.{path}",
+                )
+            name, dot, entry = path.partition(".")
+            inputs[name] = _with_entry(inputs.get(name), entry, value, path) if dot else value
+        return inputs
+
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+
+
+def placeholders(command: tuple[str, ...]) -> list[str]:
+    """Names in braces in a command's arguments, in order, each once."""
+    return list(dict.fromkeys(name for item in command for name in _PLACEHOLDER.findall(item)))
+
+
+def fill_placeholders(item: str, values: Mapping[str, Value]) -> str:
+    """Replace every ``{name}`` of one command argument; names must be in ``values``."""
+    return _PLACEHOLDER.sub(lambda match: _as_argument(values[match[1]]), item)
+
+
+def _as_argument(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _with_entry(held: Value, entry: str, value: Value, path: str) -> Value:
+    """Return a mapping or list with another value for one entry."""
+    name, dot, rest = entry.partition(".")
+    if isinstance(held, list):
+        if not (name.isdecimal() and int(name) < len(held)):
+            raise _no_entry(path, f"'{name}' is no item of a list of {len(held)}", "0 is the first")
+        items = list(held)
+        items[int(name)] = _with_entry(items[int(name)], rest, value, path) if dot else value
+        return items
+    if not isinstance(held, dict | None):
+        raise _no_entry(path, f"{held!r} has no entries", "write a mapping in the build's inputs")
+    entries = held or {}
+    # An entry that is there comes first: keys may have dots, as patterns of tensor names do.
+    if entry not in entries and dot and isinstance(entries.get(name), dict | list):
+        return {**entries, name: _with_entry(entries[name], rest, value, path)}
+    return {**entries, entry: value}
+
+
+def _no_entry(path: str, reason: str, hint: str) -> SettingError:
+    return SettingError(f"build.{path}: {reason}", hint=hint, target=f"build.{path}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

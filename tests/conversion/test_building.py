@@ -278,6 +278,27 @@ def test_a_call_recipe_runs_in_its_own_process_and_folder(
         made(folder, 4, of=replace(call, call="merge.py:marge"))
 
 
+def test_a_call_recipe_is_told_which_inputs_its_function_does_not_have(folder: Path) -> None:
+    (folder / "merge.py").write_text(CALL)
+    call = recipe(folder, command=(), call="merge.py:merge")
+    with pytest.raises(BuildError) as raised:
+        made(folder, of=replace(call, inputs={"bits": 8, "sorce": "x"}))
+    assert "unexpected keyword argument 'sorce'; did you mean 'source'?" in str(raised.value)
+    assert "its inputs: bits, source" in str(raised.value)
+    assert "Traceback" not in str(raised.value)
+    with pytest.raises(BuildError, match="missing a required argument: 'bits'"):
+        made(folder, of=replace(call, inputs={}))
+
+
+def test_an_own_recipe_is_not_started_with_an_input_that_it_does_not_take(folder: Path) -> None:
+    call = recipe(folder, command=(), call="evalguard.recipes.gguf:convert")
+    for inputs, found in (({"tpe": "F16"}, "no input 'tpe'; did you mean 'type'"),
+                          ({"add_bos": "no"}, "takes bool | None, not 'no'")):  # fmt: skip
+        with pytest.raises(UsageError) as raised:
+            made(folder, of=replace(call, inputs=inputs))
+        assert found in str(raised.value)
+
+
 def test_a_call_recipe_is_built_anew_when_its_file_changes(folder: Path) -> None:
     call = recipe(folder, command=(), call="merge.py:merge")
     (folder / "merge.py").write_text(CALL)

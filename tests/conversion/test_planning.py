@@ -82,6 +82,45 @@ def test_a_build_setting_that_the_command_never_reads_is_refused() -> None:
         plan_conversion(variant({"build.bitz": 8}, build=recipe))
 
 
+def test_a_dotted_build_setting_sets_an_entry_of_an_input() -> None:
+    recipe = BuildRecipe(
+        call="a:b",
+        inputs={"models": [{"model": "./a", "weight": 1.0}, {"model": "./b"}], "types": {"a.b": 1}},
+    )
+    wanted: dict[str, Value] = {
+        "build.models.0.weight": 0.5,  # an item of a list by its number
+        "build.types.a.b": 2,  # a key that is there comes before a way through it
+        "build.types.blk.*.weight": 3,  # a key may have dots
+        "build.parameters.int8_mask": True,  # a mapping that is not there yet
+    }
+    assert plan_conversion(variant(wanted, build=recipe)).build_inputs == {
+        "models": [{"model": "./a", "weight": 0.5}, {"model": "./b"}],
+        "types": {"a.b": 2, "blk.*.weight": 3},
+        "parameters": {"int8_mask": True},
+    }
+    assert recipe.inputs["types"] == {"a.b": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [("models.1.x", "no item of a list of 1"), ("models.x", "no item"), ("base.x", "no entries")],
+)
+def test_a_dotted_build_setting_of_no_entry_is_refused(path: str, found: str) -> None:
+    recipe = BuildRecipe(call="a:b", inputs={"models": [{}], "base": "./a"})
+    with pytest.raises(SettingError, match=rf"build\.{path}: .*{found}"):
+        plan_conversion(variant({f"build.{path}": 1}, build=recipe))
+
+
+@pytest.mark.parametrize(
+    ("whole", "part"),
+    [("build.a", "build.a.b"), ("config.rope_parameters", "config.rope_parameters.rope_theta")],
+)
+def test_a_setting_within_the_value_of_another_is_refused(whole: str, part: str) -> None:
+    for one, other in ((whole, part), (part, whole)):
+        with pytest.raises(SettingError, match=f"'s0' and 's1' both write {other}"):
+            plan_conversion(variant({one: {}, other: 1}, build=BuildRecipe(call="a:b")))
+
+
 def test_a_dtype_is_a_name() -> None:
     with pytest.raises(SettingError, match="16 is not a dtype"):
         plan_conversion(variant({"dtype:model": 16}))
