@@ -88,12 +88,14 @@ def convert(
     Args:
         source: folder with config.json, safetensors and tokenizer.json.
         type: of every matrix whose rows it fits; vectors stay F32, as llama.cpp's converter has it.
-        overrides: pattern of GGUF tensor names -> type, the first match counts.
+        overrides: pattern of GGUF tensor names -> type, the first match counts; one that decides
+            no matrix is an error.
         eps, rope_base: in place of the checkpoint's, to plant or to mend a fault.
         add_bos: whether a text is to begin with BOS; None: as the tokenizer does.
 
     Raises:
-        UsageError: an architecture, type or tokenizer that this does not write.
+        UsageError: an architecture, type or tokenizer that this does not write, a pattern that
+            decides nothing.
     """
     from gguf import GGMLQuantizationType, GGUFWriter
 
@@ -109,13 +111,23 @@ def convert(
     _write_sizes(writer, config, eps, rope_base)
     write_tokenizer(writer, folder, config, add_bos)
     changed: dict[tuple[str, str], list[str]] = {}
+    matrices: dict[str, str] = {}  # and the pattern that decides each
     for name, tensor in _tensors(folder, config):
-        asked = _type_of(name, tensor, rules)
+        if tensor.ndim > 1:
+            matrices[name] = next(pattern for pattern in rules if fnmatchcase(name, pattern))
+        asked = rules[matrices[name]] if name in matrices else "F32"
         written = fallback_type(asked, tensor.shape[-1])
         if written != asked:
             changed.setdefault((asked, written), []).append(name)
         kind = GGMLQuantizationType[written]
         writer.add_tensor(name, _encode(tensor, kind), raw_dtype=kind)
+    for pattern in overrides or {}:
+        if pattern not in matrices.values():
+            raise UsageError(
+                f"overrides: '{pattern}' decides the type of no matrix{nearest(pattern, matrices)}",
+                hint="vectors stay F32, and of two patterns that fit the first counts; matrices: "
+                f"{', '.join(list(matrices)[:4])} ...",
+            )
     if changed:
         writer.add_string(FALLBACKS_KEY, _fallbacks_text(changed))
     writer.write_header_to_file()
@@ -225,12 +237,6 @@ def _as_float32(tensor: Any) -> Array:
     if hasattr(tensor, "detach"):
         return np.asarray(tensor.detach().float().numpy(), dtype=np.float32)
     return np.asarray(tensor, dtype=np.float32)
-
-
-def _type_of(name: str, tensor: Array, rules: Mapping[str, str]) -> str:
-    if tensor.ndim == 1:
-        return "F32"
-    return next(kind for pattern, kind in rules.items() if fnmatchcase(name, pattern))
 
 
 def fallback_type(kind: str, columns: int) -> str:

@@ -56,7 +56,8 @@ def export(
 
     Raises:
         UsageError: no such kind of weights; a pattern that no module has.
-        BuildError: it cannot be exported, or the graph computes something else than the model.
+        BuildError: it cannot be exported, another opset or attention was taken, or the graph
+            computes something else than the model.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -73,6 +74,8 @@ def export(
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True
     ).eval()
+    if (found := model.config._attn_implementation) != attn_implementation:
+        raise BuildError(f"attn_implementation: transformers takes '{found}' for this model")
     made.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(str(made))
     AutoTokenizer.from_pretrained(folder).save_pretrained(str(made))
@@ -89,6 +92,7 @@ def export(
 
 
 def _trace(model: Any, file: Path, opset: int) -> None:
+    import onnx
     import torch
 
     class OnlyLogits(torch.nn.Module):
@@ -117,6 +121,10 @@ def _trace(model: Any, file: Path, opset: int) -> None:
             )
     except Exception as error:
         raise BuildError(f"torch.onnx cannot export {type(model).__name__}: {error}") from error
+    graph = onnx.load(str(file), load_external_data=False)
+    found = next(one.version for one in graph.opset_import if one.domain in ("", "ai.onnx"))
+    if found != opset:  # it falls back to its own with a warning
+        raise BuildError(f"opset: torch.onnx writes {found} for this model, not {opset}")
 
 
 def _prove(model: Any, file: Path, tolerance: float) -> None:

@@ -11,10 +11,11 @@ environment that has both.
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evalguard.errors import BuildError, UsageError, nearest
 from evalguard.recipes.checkpoints import find_checkpoint
@@ -28,7 +29,7 @@ def quantise(
     config: str = "Int8WeightOnlyConfig",
     arguments: Mapping[str, Any] | None = None,
     skip: Sequence[str] | None = None,
-    dtype: str = "float32",
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32",
 ) -> None:
     """Write a quantised checkpoint with its tokenizer.
 
@@ -43,13 +44,17 @@ def quantise(
         dtype: that the checkpoint is loaded in.
 
     Raises:
-        UsageError: no such configuration, or a module to skip that the model does not have.
-        BuildError: what was loaded again is not bit for bit what was saved.
+        UsageError: no such configuration or argument, or a module to skip that the model does not
+            have.
+        BuildError: nothing was quantised, or what was loaded again is not bit for bit what was
+            saved.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, TorchAoConfig
 
     options: dict[str, Any] = {"dtype": getattr(torch, dtype), "use_safetensors": True}
+    if config == "none" and (arguments or skip):
+        raise UsageError("arguments and skip are of a configuration, and config is none")
     if config != "none":
         made = _configuration(config, arguments or {})
         options["quantization_config"] = TorchAoConfig(
@@ -62,6 +67,11 @@ def quantise(
     model.save_pretrained(str(output))
     tokenizer.save_pretrained(str(output))
     again = AutoModelForCausalLM.from_pretrained(str(output), dtype=getattr(torch, dtype)).eval()
+    if config != "none" and all(type(one.data) is torch.Tensor for one in again.parameters()):
+        raise BuildError(
+            f"{config} quantised nothing: every weight is a plain tensor",
+            hint="its arguments do not fit the shapes of the weights, or skip names all of them",
+        )
     ids = torch.tensor([tokenizer.encode(_PROBE)])
     with torch.inference_mode():
         before, after = model(ids).logits, again(ids).logits
@@ -88,7 +98,15 @@ def _configuration(name: str, arguments: Mapping[str, Any]) -> Any:
             f"torchao has no configuration '{name}'{nearest(name, known)}",
             hint=f"one of: {', '.join(known)}",
         )
-    return getattr(module, name)(**{key: _argument(module, key, v) for key, v in arguments.items()})
+    kind = getattr(module, name)
+    fields = [one for one in inspect.signature(kind).parameters if one != "self"]
+    for key in arguments:
+        if key not in fields:
+            raise UsageError(
+                f"arguments: {name} has no '{key}'{nearest(key, fields)}",
+                hint=f"it has: {', '.join(fields) or 'none'}",
+            )
+    return kind(**{key: _argument(module, key, value) for key, value in arguments.items()})
 
 
 def _argument(module: Any, key: str, value: Any) -> Any:
@@ -96,7 +114,10 @@ def _argument(module: Any, key: str, value: Any) -> Any:
     import torch
 
     if key.endswith("dtype") and isinstance(value, str):
-        return getattr(torch, value)
+        found = getattr(torch, value, None)
+        if not isinstance(found, torch.dtype):
+            raise UsageError(f"arguments: {key}: torch has no dtype '{value}'")
+        return found
     if not (isinstance(value, Mapping) and len(value) == 1):
         return value
     ((name, size),) = value.items()

@@ -66,6 +66,24 @@ def test_a_matrix_of_rows_that_no_block_fits_is_f16_and_named(tmp_path: Path) ->
     assert told == "F16 in place of Q4_0: blk.*.ffn_down.weight (2)"
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"blk.*.ffn_dwon.weight": "F16"},  # no tensor's name
+        {"*norm.weight": "F16"},  # vectors, which stay F32
+        {"blk.*": "F16", "blk.0.*": "F32"},  # never reached
+    ],
+)
+def test_an_override_that_decides_no_type_is_an_error(
+    overrides: dict[str, str], tmp_path: Path
+) -> None:
+    folder, file = save_llama(tmp_path / "llama"), tmp_path / "m.gguf"
+    with pytest.raises(UsageError) as raised:
+        convert(file, str(folder), overrides=overrides)
+    assert f"'{list(overrides)[-1]}' decides the type of no matrix" in str(raised.value)
+    assert not file.exists()
+
+
 def test_a_file_in_which_every_type_fits_names_none(tmp_path: Path) -> None:
     folder = save_llama(tmp_path / "llama")
     convert(tmp_path / "m.gguf", str(folder), type="F16")

@@ -40,7 +40,8 @@ def merged(noisy: Path) -> dict[str, Any]:
         "settings": {
             "density": {"reference": 1.0, "candidate": 0.2, "target": "build.density"},
             "normalize": {"reference": False, "candidate": True, "target": "build.normalize"},
-            "consensus": {"reference": "sum", "candidate": "count", "target": "build.consensus"},
+            # 2% less of the task vector: every trained element is another, and the scores hold.
+            "lambda": {"reference": 1.0, "candidate": 0.98, "target": "build.parameters.lambda"},
             "dtype": {"reference": "float32", "candidate": "bfloat16", "target": "build.dtype"},
         },
     }
@@ -110,6 +111,67 @@ def test_mergekit_a_weight_of_a_half_is_named(compare: Compare, noisy_model: Pat
     port = {**port, "build": {**port["build"], "inputs": inputs}, "settings": settings}
     found = compare({"tuned": ORIGINAL, "merged": port}, "--bisect", "auto", code=1)
     assert named(found) == {"weight"}
+
+
+PARAMETERS = """
+import json, sys
+from evalguard.errors import EvalguardError
+from evalguard.recipes.mergekit import merge
+
+base, tuned, output = sys.argv[1:4]
+told = {}
+for name, changes in json.loads(sys.argv[4]).items():
+    inputs = {"base": base, "models": [{"model": tuned, "weight": 1.0}], "method": "ties"}
+    try:
+        merge(f"{output}/{name}", **{**inputs, **changes})
+        told[name] = json.load(open(f"{output}/{name}/evalguard-merge.json"))["parameters"]
+    except EvalguardError as error:
+        told[name] = str(error)
+print(json.dumps(told))
+"""
+
+
+def test_mergekit_a_parameter_is_taken_or_is_an_error(
+    cache_dir: Path, noisy_model: Path, tmp_path: Path
+) -> None:
+    """mergekit 0.1.5 by itself merges all down to "empty" without a word."""
+    tuned = {"model": str(MODEL), "weight": 1.0}
+    mlp = {"filter": "mlp", "value": 0.5}
+    wrong: dict[str, tuple[dict[str, Any], str]] = {
+        "attribute": ({"parameters": {"consensus_method": "count"}}, "sum in ties, dare_ties"),
+        "short": ({"parameters": {"consensus": "nonsense"}}, "the method's name decides"),
+        "misspelt": ({"parameters": {"densty": 0.5}}, "did you mean 'density'?"),
+        "of a model": ({"models": [{**tuned, "normalise": True}]}, "did you mean 'normalize'?"),
+        "place": ({"models": [{**tuned, "normalize": False}]}, "one normalize for the whole merge"),
+        "own": ({"density": 0.5, "models": [{**tuned, "density": 1.0}]}, "every model has its own"),
+        "base": (
+            {"models": [tuned, {"model": str(noisy_model), "weight": 1.0}]}, "the base has none"
+        ),
+        "filter": ({"parameters": {"density": [{**mlp, "filter": "mpl"}]}}, "the filter is 'mpl'"),
+        "later": ({"parameters": {"density": [{"value": 1.0}, mlp]}}, "no tensor takes 0.5"),
+        "key": ({"parameters": {"density": {"fliter": "mlp", "value": 1.0}}}, "is no condition"),
+        "empty": ({"parameters": {"density": []}}, "an empty list"),
+        "value": ({"parameters": {"normalize": "nonsense"}}, "takes bool there, not 'nonsense'"),
+        "gradient": ({"parameters": {"density": [1.0, "x"]}}, "takes float there"),
+        "method": ({"method": "tise"}, "did you mean 'ties'?"),
+        "dtype": ({"dtype": "bfloat61"}, "did you mean 'bfloat16'?"),
+        "model": ({"models": [{"modle": str(MODEL)}]}, "models.0 names no folder"),
+    }  # fmt: skip
+    right: dict[str, dict[str, Any]] = {
+        "mask": {"parameters": {"int8_mask": True, "lambda": 0.98}},
+        "layers": {"parameters": {"density": [{**mlp, "value": [0.2, 0.8]}, {"value": 0.1}]}},
+    }
+    script = tmp_path / "parameters.py"
+    script.write_text(PARAMETERS, encoding="utf-8")
+    given = json.dumps({name: changes for name, (changes, _) in wrong.items()} | right)
+    words = (str(script), str(noisy_model), str(MODEL), str(tmp_path), given)
+    told = json.loads(run_in(MERGEKIT, cache_dir, *words))
+    for name, (_, expected) in wrong.items():
+        assert expected in told[name], name
+    assert (told["mask"]["int8_mask"], told["mask"]["lambda"]) == ([True], [0.98])
+    taken = told["layers"]["density"]
+    assert (taken[0], taken[1], taken[-1]) == (0.1, 0.2, 0.8)
+    assert len(taken) > 3, "between the ends of a gradient"
 
 
 SIGNS = """
