@@ -28,7 +28,7 @@ TOKENS = {"run_token", "start_up"}
 BELOW: dict[str, set[str]] = {
     **dict.fromkeys(CORE, CORE),
     **dict.fromkeys(ADAPTERS, CORE | {"gguf_table", "plugins", "regular_file"} | TOKENS),
-    "recipes": {"errors"},
+    "recipes": {"core", "errors"},
     "report": CORE,
     "run": CORE
     | ADAPTERS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.models.batching import read_batching
+from evalguard.models.built_findings import list_built_findings
 from evalguard.models.computation import read_computation
 from evalguard.models.configuration import read_configuration
 from evalguard.models.hf.smaller_batches import OUT_OF_MEMORY
@@ -70,7 +71,10 @@ def describe_model(
         padding=lm.padding if hasattr(lm, "forget_padding") else None,
         configuration=read_configuration(lm),
         caveats=list_model_caveats(lm, model_args),
-        findings=tuple(list_model_findings(lm, edited)),
+        findings=(
+            *list_model_findings(lm, edited),
+            *list_built_findings(model_args.get("pretrained")),
+        ),
     )
 
 

@@ -9,10 +9,10 @@
         dtype: bfloat16
 
 Needs ``mergekit`` from 0.1.5 on, whose methods declare their parameters: it leaves out any other
-without a word, so every one that is given is checked and read back. With a single task vector, all
-signs agree with the majority's, which is their own: a sign mask that is false anywhere comes from
-deltas that are zero, and those come from the dtype (arcee-ai/mergekit #231).
-``evalguard-merge.json`` in the output says what mergekit took, and how many there are.
+without a word, so every one that is given is checked and read back. A delta that is 0 has no sign,
+and the mask of sign consensus is false there whatever the majority says: those of rows that were
+never trained are told apart from those that rounding lost (arcee-ai/mergekit #231).
+``evalguard-merge.json`` in the output says what mergekit took, and counts them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from evalguard.core.tensors.untrained import count_untrained
 from evalguard.errors import BuildError, UsageError, nearest
 from evalguard.recipes.checkpoints import find_checkpoint
 
@@ -50,13 +51,14 @@ def merge(
             consensus and how it makes a task vector sparse are attributes of it, no parameters.
         dtype: that the arithmetic is done in.
         parameters: of the whole merge; ``normalize`` and ``density`` are two of them.
-        require_sign_consensus: whether a sign mask that is not all true fails the build.
+        require_sign_consensus: whether deltas that rounding has made 0 fail the build; the error
+            names the tensors.
 
     Raises:
         UsageError: a checkpoint that is not there, a method, dtype or parameter that mergekit does
             not know.
-        BuildError: a parameter of which mergekit took no value; the sign mask of a single task
-            vector is not all true, where that is required.
+        BuildError: a parameter of which mergekit took no value; a sign mask that is false where
+            something was trained, if that is required.
     """
     from mergekit.config import MergeConfiguration
     from mergekit.merge import MergeOptions, run_merge
@@ -90,21 +92,61 @@ def merge(
             options=MergeOptions(cuda=False, copy_tokenizer=True, lazy_unpickle=False),
         )
     _read_back(known, given, folders, taken)
+    merged = "" if _leaves_elements(known, taken) else str(output)
+    vectors = [folder for folder in folders if folder != base]
     facts: dict[str, Any] = {
         "method": method,
         "dtype": dtype,
         "parameters": {name: sorted(values) for name, values in _values_taken(taken).items()},
+        "unused": sorted(_list_unused(known, {n for values in given.values() for n in values})),
+        "deltas": examine_deltas(
+            base, vectors, dtype, merged=merged, weights=_weights(vectors, taken)
+        ),
     }
-    if len(models) == 1:
-        facts["sign_mask"] = check_sign_mask(base, folders[0], dtype)
-        if require_sign_consensus and facts["sign_mask"]["false"]:
-            share = facts["sign_mask"]["false_share"]
-            raise BuildError(
-                f"the sign mask of the one task vector is false for {share:.3%} of its elements: "
-                f"their deltas are 0 in {dtype}",
-                hint="dtype: float32 keeps small deltas, if the checkpoints have them",
-            )
     Path(str(output), FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    if require_sign_consensus:
+        _require_deltas(facts["deltas"], dtype)
+
+
+def _require_deltas(found: Mapping[str, Any], dtype: str) -> None:
+    lost, trained = found["lost_before"] + found["lost_in_merge"], found["trained"]
+    if not lost:
+        return
+    listed = [f"{one['name']} ({one['lost'] / one['trained']:.3%})" for one in found["tensors"]]
+    more = found["tensors_with_loss"] - len(listed)
+    raise BuildError(
+        f"the sign mask is false for {lost:,} of {trained:,} trained elements of the task vectors "
+        f"({lost / trained:.3%}): their deltas are 0 in {dtype}; most in {', '.join(listed)}"
+        + (f", and in {more} more tensors" if more else ""),
+        hint=f"{found['lost_before']:,} are 0 in the checkpoints, which no dtype of a merge mends; "
+        f"{found['lost_in_merge']:,} are lost by dtype {dtype}, and float32 keeps them",
+    )
+
+
+# What a method must have for a parameter that it declares to do anything.
+_NEEDS = {"density": "sparsification_method", "rescale": "sparsification_method",
+          "int8_mask": "consensus_method"}  # fmt: skip
+
+
+def _list_unused(method: Any, given: set[str]) -> list[str]:
+    """Parameters that a method declares and never reads."""
+    return [name for name in given if getattr(method, _NEEDS.get(name, ""), "") is None]
+
+
+def _leaves_elements(method: Any, taken: _Taken) -> bool:
+    """Whether a merge leaves the base's elements on purpose, or adds up no task vectors."""
+    if not hasattr(method, "sparsification_method"):
+        return True
+    least = min(_values_taken(taken).get("density", {1.0}))
+    return method.sparsification_method is not None and least < 1.0
+
+
+def _weights(vectors: Sequence[str], taken: _Taken) -> dict[str, list[float]]:
+    """Of each tensor the weight of each task vector; 1 where the method has none."""
+    return {
+        tensor: [float(own.get(folder, {}).get("weight", 1.0)) for folder in vectors]
+        for tensor, _, own in taken
+    }
 
 
 def _find_method(name: str) -> Any:
@@ -265,43 +307,99 @@ def _read_back(
                     )
 
 
-def check_sign_mask(base: str, model: str, dtype: str) -> dict[str, Any]:
-    """Count where mergekit's sign mask of a single task vector is false.
+def examine_deltas(
+    base: str,
+    vectors: Sequence[str],
+    dtype: str,
+    *,
+    merged: str = "",
+    weights: Mapping[str, Sequence[float]] | None = None,
+) -> dict[str, Any]:
+    """Count the deltas of task vectors that are 0, and mergekit's sign mask of all of them.
+
+    Args:
+        base, vectors: folders of the base and of the models that were trained from it.
+        dtype: of the merge, in which the deltas are computed.
+        merged: folder of what came out, where every delta was to be added to the base; "": where
+            elements are left as they were on purpose.
+        weights: of each tensor, those of the vectors; 1 where nothing is said.
 
     Returns:
-        elements, false, false_share, and the tensor with the largest share.
+        elements of all vectors; of these ``mask_false``; ``untrained`` (in rows without a change);
+        ``trained``, all others; of these 0 already in the checkpoint (``lost_before``), and 0 by
+        the dtype (``lost_in_merge``); ``outvoted``: not 0, of the minority's sign; ``lost_in_sum``:
+        elements of the base that a delta is added to without a change. The tensors that lost most.
     """
+    import torch
     from mergekit.merge_methods.generalized_task_arithmetic import get_mask
 
-    elements = false = 0
-    worst, worst_share = "", 0.0
-    for name, ours, theirs in _pairs(Path(base), Path(model)):
-        kind = _find_dtype(dtype)
-        delta = (theirs.to(kind) - ours.to(kind)).unsqueeze(0)
-        wrong = int((~get_mask(delta, "sum")).sum())
-        elements, false = elements + delta.numel(), false + wrong
-        if wrong / delta.numel() > worst_share:
-            worst, worst_share = name, wrong / delta.numel()
-    return {
-        "elements": elements,
-        "false": false,
-        "false_share": false / elements if elements else 0.0,
-        "worst_tensor": worst,
-        "worst_share": worst_share,
-    }
+    kind, counts = _find_dtype(dtype), dict.fromkeys(_COUNTED, 0)
+    tensors: list[dict[str, Any]] = []
+    for name, ours, theirs in _read_together(Path(base), [Path(one) for one in vectors], merged):
+        *trained, made = theirs
+        of_base, lost, changed = ours.to(kind), 0, 0
+        deltas = torch.stack([one.to(kind) - of_base for one in trained])
+        for delta, one in zip(deltas, trained, strict=True):
+            same = one.to(torch.promote_types(one.dtype, ours.dtype)) == ours
+            rows = same.reshape(-1, same.shape[-1] if same.ndim else 1)
+            untrained = count_untrained(rows.sum(dim=1).numpy(), rows.shape[1])
+            before, within = int(same.sum()) - untrained, int(((delta == 0) & ~same).sum())
+            counts["untrained"] += untrained
+            counts["trained"] += delta.numel() - untrained
+            counts["lost_before"] += before
+            counts["lost_in_merge"] += within
+            lost, changed = lost + before + within, changed + delta.numel() - untrained
+        scale = torch.tensor((weights or {}).get(name, [1.0] * len(trained)), dtype=kind)
+        deltas *= scale.reshape(-1, *[1] * (deltas.ndim - 1))
+        mask = get_mask(deltas, "sum")
+        counts["elements"] += deltas.numel()
+        counts["mask_false"] += int((~mask).sum())
+        counts["outvoted"] += int((~mask & (deltas != 0)).sum())
+        if made is not None:
+            one_sided = (deltas >= 0).all(dim=0) | (deltas <= 0).all(
+                dim=0
+            )  # none takes another back
+            added = one_sided & (deltas != 0).any(dim=0)
+            counts["added"] += int(added.sum())
+            counts["lost_in_sum"] += int((added & (made.to(kind) == of_base)).sum())
+        if lost:
+            tensors.append({"name": name, "lost": lost, "trained": changed})
+    tensors.sort(key=lambda one: -one["lost"] / one["trained"])
+    return {**counts, "tensors_with_loss": len(tensors), "tensors": tensors[:_MOST_TENSORS]}
 
 
-def _pairs(base: Path, model: Path) -> Iterator[tuple[str, Any, Any]]:
-    """Tensors that both checkpoints have."""
+_COUNTED = ("elements", "mask_false", "untrained", "trained", "lost_before", "lost_in_merge",
+            "outvoted", "added", "lost_in_sum")  # fmt: skip
+_MOST_TENSORS = 3
+
+
+def _read_together(
+    base: Path, vectors: Sequence[Path], merged: str
+) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Tensors of floating point that all have in one shape: name, the base's, the others'.
+
+    The last of these is the merged one, or None.
+    """
     from safetensors import safe_open
 
-    places: dict[str, Path] = {}
-    for file in sorted(base.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as opened:
-            places |= dict.fromkeys(opened.keys(), file)
-    for file in sorted(model.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as theirs:
-            for name in theirs.keys():  # noqa: SIM118  not a mapping
-                if name in places:
-                    with safe_open(places[name], framework="pt") as ours:
-                        yield name, ours.get_tensor(name), theirs.get_tensor(name)
+    def find(folder: Path) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            with safe_open(file, framework="pt") as opened:
+                found |= dict.fromkeys(opened.keys(), file)
+        return found
+
+    def read(place: dict[str, Path], name: str) -> Any:
+        with safe_open(place[name], framework="pt") as opened:
+            return opened.get_tensor(name)
+
+    places, made = [find(one) for one in vectors], find(Path(merged)) if merged else {}
+    for name, file in find(base).items():
+        if not vectors or any(name not in one for one in places):
+            continue
+        ours, theirs = read({name: file}, name), [read(one, name) for one in places]
+        alike = all(one.shape == ours.shape for one in theirs)
+        if alike and ours.is_floating_point() and ours.numel():
+            own = read(made, name) if name in made else None
+            fits = own is not None and own.shape == ours.shape
+            yield name, ours, [*theirs, own if fits else None]

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import check_device
+from evalguard.models.built_findings import list_built_findings
 from evalguard.models.loading import load_lm
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
@@ -170,6 +171,27 @@ def test_unused_weights_are_seen_by_every_reader(copy: Path) -> None:
     (found,) = list_model_findings(load(copy, dtype="float32"), {})
     assert found.kind == "weights_unused"
     assert found.values == {"weights": 1, "first": "model.layers.7.extra.weight"}
+
+
+MERGE = {
+    "method": "ties", "dtype": "bfloat16", "unused": [],
+    "deltas": {
+        "trained": 1000, "lost_before": 20, "lost_in_merge": 50, "added": 900, "lost_in_sum": 0,
+        "tensors": [{"name": "w", "lost": 60, "trained": 100}],
+    },
+}  # fmt: skip
+
+
+def test_what_rounding_has_eaten_of_a_merge_is_read_beside_its_weights(tmp_path: Path) -> None:
+    file, deltas = tmp_path / "evalguard-merge.json", MERGE["deltas"]
+    file.write_text(json.dumps(MERGE))
+    (found,) = list_built_findings(str(tmp_path))
+    assert (found.kind, found.values["lost_in_merge"]) == ("deltas_lost", 50)
+    assert "7.0% of the merge's deltas (70 of 1,000 trained elements): 20 in the" in found.text
+    for harmless in ({**MERGE, "deltas": {**deltas, "lost_before": 0, "lost_in_merge": 1}}, [], 1):
+        file.write_text(json.dumps(harmless))
+        assert not list(list_built_findings(str(tmp_path)))
+    assert not list(list_built_findings("owner/name"))
 
 
 def test_an_unknown_architecture_says_that_transformers_lacks_it(copy: Path) -> None:

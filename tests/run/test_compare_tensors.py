@@ -18,6 +18,7 @@ from tiny_models import save_llama
 
 from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
 from evalguard.errors import EvaluationError
+from evalguard.report.tensors.words import answer_text
 from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 
 UP, GATE = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"
@@ -411,6 +412,38 @@ def test_the_sign_mask_of_one_task_vector_is_false_where_bfloat16_kept_the_base(
     assert report.invariants[0].violations == int((sign != majority).sum()), "mergekit's own mask"
     whole = compare_states(tmp_path, base, tuned, invariants=("sign-consensus",))
     assert whole.invariants[0].share < 1e-5
+
+
+def test_rows_that_were_never_trained_are_no_deltas_that_rounding_lost(tmp_path: Path) -> None:
+    """89 of 100 tokens that no text had, and a norm that was frozen."""
+    generator = torch.Generator().manual_seed(0)
+    base = {"embed": torch.randn(1000, 64, generator=generator) * 0.02, "norm": torch.ones(64)}
+    tuned = {**base, "embed": base["embed"].clone()}
+    tuned["embed"][890:] += 5e-4 * torch.randn(110, 64, generator=generator)
+    report = compare_states(tmp_path, base, tuned, invariants=("sign-consensus",))
+    (found,) = report.invariants
+    assert (report.exit_code, found.violations) == (0, 0)
+    assert (found.elements, found.untrained) == (110 * 64, 890 * 64 + 64)
+    low = [{name: one.bfloat16() for name, one in side.items()} for side in (base, tuned)]
+    report = compare_states(tmp_path, *low, invariants=("sign-consensus",))
+    (found,) = report.invariants
+    assert (report.exit_code, found.untrained) == (1, 890 * 64 + 64)
+    assert found.share == pytest.approx(0.071, rel=0.15), "as of a matrix that was trained whole"
+    assert "more are in rows that were never trained" in answer_text(report)
+
+
+def test_rows_that_rounding_leaves_whole_are_not_called_untrained(tmp_path: Path) -> None:
+    """Deltas so small that of 64 elements one is changed, or none."""
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(1000, 64, generator=generator) * 0.02
+    tuned = base + 1e-6 * torch.randn(1000, 64, generator=generator)
+    low = [{"x": side.bfloat16()} for side in (base, tuned)]
+    unchanged = (low[0]["x"] == low[1]["x"]).all(1).sum()
+    assert 0 < unchanged < 1000
+    (found,) = compare_states(tmp_path, *low, invariants=("sign-consensus",)).invariants
+    assert found.untrained == 0
+    (nothing,) = compare_states(tmp_path, low[0], low[0], invariants=("sign-consensus",)).invariants
+    assert nothing.share == 1.0, "no task vector at all"
 
 
 def test_masks_and_finite_weights_are_invariants_too(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from system_models import (
     MODEL,
     ORIGINAL,
@@ -56,9 +59,8 @@ def test_mergekit_a_whole_task_vector_gives_the_tuned_model(
     facts = [
         json.loads(file.read_text()) for file in cache_dir.glob("builds/*/*/evalguard-merge.json")
     ]
-    # The cache has merges of several task vectors from other tests, of which no mask is checked.
-    masks = [one["sign_mask"] for one in facts if one["dtype"] == "float32" and "sign_mask" in one]
-    assert any(one["elements"] for one in masks)
+    # The cache has merges of other tests, too.
+    assert any(one["deltas"]["trained"] for one in facts if "deltas" in one)
 
 
 @pytest.mark.nightly
@@ -155,6 +157,7 @@ def test_mergekit_a_parameter_is_taken_or_is_an_error(
         "gradient": ({"parameters": {"density": [1.0, "x"]}}, "takes float there"),
         "method": ({"method": "tise"}, "did you mean 'ties'?"),
         "dtype": ({"dtype": "bfloat61"}, "did you mean 'bfloat16'?"),
+        "required": ({"dtype": "bfloat16", "require_sign_consensus": True}, "most in model."),
         "model": ({"models": [{"modle": str(MODEL)}]}, "models.0 names no folder"),
     }  # fmt: skip
     right: dict[str, dict[str, Any]] = {
@@ -178,7 +181,7 @@ SIGNS = """
 import json, sys, torch
 from pathlib import Path
 from safetensors.torch import save_file
-from evalguard.recipes.mergekit import check_sign_mask
+from evalguard.recipes.mergekit import examine_deltas
 
 base = 0.02 * torch.randn(3000, 2000, generator=torch.Generator().manual_seed(3))
 step = torch.randn(base.shape, generator=torch.Generator().manual_seed(4))
@@ -189,7 +192,7 @@ for size in (2e-4, 5e-4, 1e-3):
             folder = Path(sys.argv[1], f"{size} {stored}", name)
             folder.mkdir(parents=True, exist_ok=True)
             save_file({"w": weights.to(getattr(torch, stored))}, folder / "model.safetensors")
-        found = check_sign_mask(str(folder.parent / "base"), str(folder), dtype)
+        found = examine_deltas(str(folder.parent / "base"), [str(folder)], dtype)
         masks[f"{size} {stored} {dtype}"] = found
 print(json.dumps(masks))
 """
@@ -204,7 +207,7 @@ def test_mergekit_the_sign_mask_of_one_task_vector_is_false_where_bfloat16_loses
     script = tmp_path / "signs.py"
     script.write_text(SIGNS, encoding="utf-8")
     masks = json.loads(run_in(MERGEKIT, cache_dir, str(script), str(tmp_path)))
-    found = {name: mask["false_share"] for name, mask in masks.items()}
+    found = {name: mask["mask_false"] / mask["elements"] for name, mask in masks.items()}
     for size, share in ((2e-4, 0.170), (5e-4, 0.0710), (1e-3, 0.036)):
         assert found[f"{size} bfloat16 bfloat16"] == pytest.approx(share, abs=5e-4)
         # A bfloat16 checkpoint is no better for being read in float32.
@@ -215,4 +218,83 @@ def test_mergekit_the_sign_mask_of_one_task_vector_is_false_where_bfloat16_loses
         folder = tmp_path / name.rpartition(" ")[0]
         report = compare_tensors(str(folder / "base"), str(folder / "tuned"), options)
         # Read off the files alone, and the same to the element.
-        assert report.invariants[0].violations == mask["false"], name
+        assert report.invariants[0].violations == mask["mask_false"] == mask["lost_before"], name
+
+
+DELTAS = """
+import json, sys, torch
+from pathlib import Path
+from safetensors.torch import save_file
+from evalguard.recipes.mergekit import examine_deltas
+
+def normal(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+def save(name, embed, w):
+    folder = Path(sys.argv[1], name)
+    folder.mkdir()
+    save_file({"embed": embed, "norm": torch.ones(64), "w": w}, folder / "model.safetensors")
+    return str(folder)
+
+embed, w, step = 0.02 * normal(1, 1000, 64), 0.02 * normal(2, 64, 64), 5e-4 * normal(3, 64, 64)
+seen = embed.clone()
+seen[890:] += 5e-4 * normal(4, 110, 64)
+base, tuned = save("base", embed, w), save("tuned", seen, w + step)
+other = save("other", seen, w - step)
+print(json.dumps([
+    examine_deltas(base, [tuned, other], "float32"),
+    examine_deltas(base, [tuned, other], "bfloat16"),
+    examine_deltas(base, [tuned], "float32", merged=base, weights={"embed": [0.3]}),
+    examine_deltas(base, [tuned], "float32", merged=tuned),
+]))
+"""
+
+
+def test_mergekit_deltas_of_several_vectors_are_counted_by_why_they_are_lost(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    """89% of an embedding and a norm were never trained; in ``w`` two models moved apart."""
+    script = tmp_path / "deltas.py"
+    script.write_text(DELTAS, encoding="utf-8")
+    told = json.loads(run_in(MERGEKIT, cache_dir, str(script), str(tmp_path)))
+    whole, low, lost, added = told
+    untrained, trained = 890 * 64 + 64, 110 * 64 + 64 * 64
+    for one in (whole, low):
+        assert (one["untrained"], one["trained"]) == (2 * untrained, 2 * trained)
+    assert (whole["lost_before"], whole["lost_in_merge"]) == (0, 0)
+    assert whole["outvoted"] == pytest.approx(64 * 64, rel=0.01), "one of the two, everywhere in w"
+    assert low["lost_before"] == 0
+    assert low["lost_in_merge"] / low["trained"] == pytest.approx(0.071, rel=0.15)
+    assert {one["name"] for one in low["tensors"]} == {"embed", "w"}
+    assert lost["lost_in_sum"] == lost["added"] == trained
+    assert added["lost_in_sum"] == 0
+
+
+def test_mergekit_what_rounding_has_eaten_stands_on_the_first_screen(
+    compare: Compare, tmp_path: Path
+) -> None:
+    """Deltas of a quarter of a per cent, a third of which bfloat16 cannot add."""
+    tuned = tmp_path / "tuned"
+    shutil.copytree(MODEL, tuned)
+    generator = torch.Generator().manual_seed(5)
+    weights = load_file(tuned / "model.safetensors")
+    for name, one in weights.items():
+        if one.ndim == 2:
+            step = torch.randn(one.shape, generator=generator)
+            weights[name] = one + 2.5e-3 * one.std() * step
+    save_file(weights, tuned / "model.safetensors", metadata={"format": "pt"})
+    port = merged(MODEL)
+    inputs = {"base": str(MODEL), "models": [{"model": str(tuned), "weight": 0.3}], "density": 0.5}
+    port = {
+        **port,
+        "build": {**port["build"], "inputs": {**inputs, "method": "task_arithmetic"}},
+        "settings": {"dtype": port["settings"]["dtype"]},
+    }
+    original = {"model_args": {"pretrained": str(tuned), "dtype": "float32"}}
+    found = compare({"tuned": original, "merged": port})
+    texts = {one["kind"]: one["text"] for one in found["findings"]}
+    assert "'density' of the merge is inert" in texts["setting_unread"]
+    eaten, left = [one for one in found["findings"] if one["kind"] == "deltas_lost"]
+    assert "by dtype bfloat16; most in model." in eaten["text"]
+    assert eaten["values"]["lost_in_merge"] / eaten["values"]["trained"] == pytest.approx(0.46, 0.1)
+    assert left["values"]["lost_in_sum"] / left["values"]["added"] == pytest.approx(0.6, rel=0.2)

@@ -39,7 +39,8 @@ from typing import Any, Literal, TypeVar
 # run_chosen            of several finished runs in a folder, which is read
 # scores_depend         a model's scores depend on tokens that should not matter
 # weights_unused        a model leaves weights of its checkpoint out
-# setting_unread        a setting changes an attribute that no forward pass reads
+# setting_unread        a setting changes what no forward pass reads, and no recipe
+# deltas_lost           what rounding has eaten of a merge
 # batch_size_effect     what other batches change, where that was asked for
 # rounded_base          the base's log-probabilities are a llama.cpp logits file's, of 16 bits
 # not_stored            what could not be written or kept, and why
@@ -77,6 +78,7 @@ FindingKind = Literal[
     "scores_depend",
     "weights_unused",
     "setting_unread",
+    "deltas_lost",
     "batch_size_effect",
     "rounded_base",
     "not_stored",
@@ -86,7 +88,7 @@ DOUBTS: frozenset[FindingKind] = frozenset(
     {
         "same_model", "not_judged", "says_nothing", "broken_answers", "answers_differ",
         "task_shows_little",
-        "distributions_moved", "setting_unread",
+        "distributions_moved", "setting_unread", "deltas_lost",
     }
 )  # fmt: skip
 FindingValue = str | int | float | bool | None | tuple[str | int | float | None, ...]

@@ -138,6 +138,8 @@ class TensorDelta:
         name, candidate_name: its names on the two sides.
         rows_appended: of a padded vocabulary, at the candidate's end; the others were compared.
         unequal: elements that are not the same number on both sides; NaN never is.
+        untrained: elements of rows, or of a whole tensor, in which nothing was trained; counted
+            where an invariant asks.
         mismatched: elements beyond the tolerance; ``mismatched_absolute`` and
             ``mismatched_relative`` are the greatest differences among these.
         sign_disagreements: elements that are above zero on one side and below on the other;
@@ -172,6 +174,7 @@ class TensorDelta:
     elements: int = 0
     rows_appended: int = 0
     unequal: int = 0
+    untrained: int = 0
     mismatched: int = 0
     sign_disagreements: int = 0
     zero_on_one_side: int = 0
@@ -241,11 +244,13 @@ class InvariantTensor:
         name: of the tensor.
         elements: checked.
         violations: elements that break it.
+        untrained: elements that were left out, since nothing was trained in their rows.
     """
 
     name: str
     elements: int
     violations: int
+    untrained: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +269,11 @@ class InvariantResult:
     def elements(self) -> int:
         """Elements that were checked."""
         return sum(one.elements for one in self.tensors)
+
+    @property
+    def untrained(self) -> int:
+        """Elements that were left out."""
+        return sum(one.untrained for one in self.tensors)
 
     @property
     def violations(self) -> int:

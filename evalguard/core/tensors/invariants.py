@@ -13,10 +13,12 @@ class Invariant:
     """Attributes:
     words: what it demands, for people.
     count: the elements of a tensor that break it; None: the tensor is none of its business.
+    of_training: whether it is about what was trained, and leaves out rows that were not.
     """
 
     words: str
     count: Callable[[TensorDelta], int | None]
+    of_training: bool = False
 
 
 def _count_unchanged(delta: TensorDelta) -> int | None:
@@ -46,8 +48,10 @@ _WHOLE = frozenset(
 
 INVARIANTS: Mapping[str, Invariant] = {
     "sign-consensus": Invariant(
-        words="the sign mask of one task vector (candidate - base) is true everywhere",
+        words="the sign mask of one task vector (candidate - base) is true wherever anything was "
+        "trained",
         count=_count_unchanged,
+        of_training=True,
     ),
     "mask-all-true": Invariant(
         words="every element of the candidate's masks (tensors of bool) is true",
@@ -61,14 +65,18 @@ INVARIANTS: Mapping[str, Invariant] = {
 
 def check_invariant(name: str, deltas: Iterable[TensorDelta]) -> InvariantResult:
     """Check an invariant on all pairs that were read."""
-    invariant = INVARIANTS[name]
-    counted = [(delta, invariant.count(delta)) for delta in deltas]
-    return InvariantResult(
-        name=name,
-        words=invariant.words,
-        tensors=tuple(
-            InvariantTensor(name=delta.name, elements=delta.elements, violations=count)
-            for delta, count in counted
-            if count is not None
-        ),
-    )
+    invariant, readable = INVARIANTS[name], list(deltas)
+    # Of a candidate that is the base, nothing tells what was trained: there is no task vector.
+    leaves_out = invariant.of_training and any(delta.unequal for delta in readable)
+    tensors = []
+    for delta in readable:
+        count, untrained = invariant.count(delta), delta.untrained if leaves_out else 0
+        if count is not None:
+            checked = InvariantTensor(
+                name=delta.name,
+                elements=delta.elements - untrained,
+                violations=count - untrained,
+                untrained=untrained,
+            )
+            tensors.append(checked)
+    return InvariantResult(name=name, words=invariant.words, tensors=tuple(tensors))

@@ -19,6 +19,7 @@ from evalguard.report.tensors.words import (
     missing_lines,
     scale_lines,
     source_text,
+    untrained_text,
 )
 from evalguard.report.terminal_page import (
     NARROWEST,
@@ -91,7 +92,8 @@ def _invariant_lines(report: TensorsReport, width: int, most: int) -> list[Text]
     for one in report.invariants:
         lines += wrap_prose(
             f"{one.name}: {one.words}. Broken by {format_count(one.violations)} of "
-            f"{format_count(one.elements)} elements ({format_share(one.share)}).",
+            f"{format_count(one.elements)} elements ({format_share(one.share)})"
+            f"{untrained_text(one)}.",
             width,
         )
         worst = sorted(one.tensors, key=lambda each: -each.violations)

@@ -9,6 +9,7 @@ from evalguard.core.amounts import size_text
 from evalguard.core.reports.tensors_report import (
     STATES,
     GreatestDifference,
+    InvariantResult,
     Likeness,
     ScaleFaultKind,
     TensorDelta,
@@ -72,6 +73,13 @@ def likeness_text(likeness: Likeness | None) -> str:
     return f"{printable(likeness.words)}{table}"
 
 
+def untrained_text(result: InvariantResult) -> str:
+    """Say how much an invariant leaves out; "" for nothing."""
+    if not result.untrained:
+        return ""
+    return f"; {format_count(result.untrained)} more are in rows that were never trained"
+
+
 def answer_text(report: TensorsReport) -> str:
     """Return the answer in a sentence."""
     code = report.exit_code
@@ -85,6 +93,7 @@ def answer_text(report: TensorsReport) -> str:
             text = "BROKEN: " + "; ".join(
                 f"{one.name}: {format_count(one.violations)} of {format_count(one.elements)} "
                 f"elements ({format_share(one.share)})"
+                f"{untrained_text(one)}"
                 for one in broken
             )
     elif report.passed and not report.count("unreadable"):

@@ -24,6 +24,7 @@ from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import EvalguardError, EvaluationError, SettingError
 from evalguard.models.arguments import HF_TYPES
+from evalguard.models.built_findings import list_built_findings
 from evalguard.models.identity import identity_of_runtime
 from evalguard.models.runtimes.engine_scorer import make_scorer
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
@@ -166,6 +167,7 @@ def describe_runtime(
             "threads": policy.threads or None,
             **runtime.computation,
         },
+        findings=tuple(list_built_findings(plan.model_args.get("pretrained"))),
         caveats=runtime.caveats,
     )
 

@@ -28,7 +28,7 @@ from evalguard.core.reports.tensors_report import (
 from evalguard.core.settings import Value
 from evalguard.core.tensors.channel_factors import ChannelFactors
 from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
-from evalguard.core.tensors.invariants import check_invariant
+from evalguard.core.tensors.invariants import INVARIANTS, check_invariant
 from evalguard.core.tensors.name_map import Layout, NameAlignment
 from evalguard.core.tensors.noise import NoiseTable
 from evalguard.core.tensors.structure import Fault
@@ -53,6 +53,7 @@ from evalguard.run.tensors.merged_adapters import check_merges
 from evalguard.run.tensors.rescaling import explain_plain
 from evalguard.run.tensors.resized_pairs import ResizedPair, find_resized
 from evalguard.run.tensors.rotated_pairs import find_rotated
+from evalguard.run.tensors.row_scan import count_untrained_elements
 from evalguard.run.tensors.streaming import (
     StoredPair,
     SummedPair,
@@ -312,6 +313,9 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
         if shown is not None:
             (summed,) = sum_pairs([shown])
             delta, seen = _summed_delta(summed, options.noise)
+        if delta.fault == "" and any(INVARIANTS[one].of_training for one in options.invariants):
+            untrained = count_untrained_elements(summed.pair, delta.unequal)
+            delta = replace(delta, untrained=untrained)
         found[delta.name], others[delta.name] = delta, seen.others
         if seen.rescaling is not None:
             rescaled[delta.name] = seen.rescaling

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from evalguard.core.reports.tensors_report import TensorDelta
 from evalguard.core.tensors.name_map import NameAlignment
-from evalguard.core.tensors.untrained_buffers import is_untrained
+from evalguard.core.tensors.untrained import is_untrained_buffer
 from evalguard.store.tensor_files import TensorFiles
 
 _MOST = 3  # parts that are named
@@ -107,7 +107,7 @@ def sort_lone(
         _beside(only[1], [delta.candidate_name for delta in unread]),
     )
     buffers = [
-        [name for name in names if is_untrained(name, side.tensors[name].shape)]
+        [name for name in names if is_untrained_buffer(name, side.tensors[name].shape)]
         for side, names in zip((base, candidate), only, strict=True)
     ]
     of_base, of_candidate = (  # which nobody lacks

@@ -13,6 +13,7 @@ from evalguard.core.tensors.bounds import CAST
 from evalguard.core.tensors.grid import Grid, measure_steps
 from evalguard.core.tensors.precision_vote import Rounding
 from evalguard.core.tensors.rows import RowFault, RowScan, find_row_faults
+from evalguard.core.tensors.untrained import count_untrained
 from evalguard.run.tensors.streaming import StoredPair, bound_parts, load_bounded
 
 Array = NDArray[Any]
@@ -33,6 +34,22 @@ def shape_rows(shape: tuple[int, ...]) -> tuple[int, int] | None:
         columns = int(np.prod(shape[1:]))
     rows = int(np.prod(shape)) // columns
     return (rows, columns) if columns >= _LEAST_COLUMNS and 2 <= rows <= _MOST_ROWS else None
+
+
+def count_untrained_elements(pair: StoredPair, unequal: int) -> int:
+    """Return how many elements of a pair lie in rows in which nothing was trained."""
+    shape = shape_rows(pair.base.shape)
+    if unequal == 0:
+        return pair.elements
+    if shape is None or unequal == pair.elements:
+        return 0
+    rows, columns = shape
+    reader, step = PairRows(pair, rows, columns), max(_PIECE // columns, 1)
+    unchanged = np.zeros(rows, dtype=np.int64)
+    for first in range(0, rows, step):
+        base, candidate, _ = reader.read(first, min(first + step, rows))
+        unchanged[first : first + len(base)] = np.count_nonzero(base == candidate, axis=1)
+    return count_untrained(unchanged, columns)
 
 
 @dataclass(slots=True)

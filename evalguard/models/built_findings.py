@@ -1,0 +1,58 @@
+"""What a recipe has written beside the model that it built, for the readers of its scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from evalguard.core.reports.findings import Finding
+
+_MERGE_FACTS = "evalguard-merge.json"  # of the recipe for mergekit
+_TOLD = 0.01  # of the deltas: float32 loses about a millionth
+
+
+def list_built_findings(pretrained: object) -> Iterator[Finding]:
+    """Say of a merge what rounding has eaten of it, and which of its parameters do nothing.
+
+    Args:
+        pretrained: the model's folder; anything else has no such facts.
+    """
+    try:
+        facts = json.loads((Path(str(pretrained)) / _MERGE_FACTS).read_text(encoding="utf-8"))
+        yield from _list_merge_findings(facts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # no merge, or one of another version
+
+
+def _list_merge_findings(facts: dict[str, Any]) -> Iterator[Finding]:
+    method, dtype, found = str(facts["method"]), str(facts["dtype"]), facts["deltas"]
+    counts = {name: count for name, count in found.items() if isinstance(count, int)}
+    for name in facts["unused"]:
+        yield Finding(
+            kind="setting_unread",
+            text=f"parameter '{name}' of the merge is inert: method {method} declares it and never "
+            "reads it",
+            values={"setting": str(name), "method": method},
+        )
+    trained, added = counts["trained"], counts["added"]
+    lost = counts["lost_before"] + counts["lost_in_merge"]
+    if lost > _TOLD * trained:
+        worst = found["tensors"][0]
+        share = worst["lost"] / worst["trained"]
+        yield Finding(
+            kind="deltas_lost",
+            text=f"rounding has eaten {lost / trained:.1%} of the merge's deltas ({lost:,} of "
+            f"{trained:,} trained elements): {counts['lost_before']:,} in the checkpoints, "
+            f"{counts['lost_in_merge']:,} by dtype {dtype}; most in {worst['name']} ({share:.1%})",
+            values={**counts, "dtype": dtype, "tensor": str(worst["name"])},
+        )
+    if counts["lost_in_sum"] > _TOLD * added:
+        yield Finding(
+            kind="deltas_lost",
+            text=f"adding its deltas leaves {counts['lost_in_sum'] / added:.1%} of the merge's "
+            f"elements as they were in the base ({counts['lost_in_sum']:,} of {added:,}): they are "
+            f"too small for dtype {dtype}",
+            values={**counts, "dtype": dtype},
+        )
