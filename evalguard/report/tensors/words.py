@@ -77,7 +77,8 @@ def untrained_text(result: InvariantResult) -> str:
     """Say how much an invariant leaves out; "" for nothing."""
     if not result.untrained:
         return ""
-    return f"; {format_count(result.untrained)} more are in rows that were never trained"
+    more = "elements" if result.holds else "more"
+    return f"; {format_count(result.untrained)} {more} are in rows that were never trained"
 
 
 def answer_text(report: TensorsReport) -> str:
@@ -88,7 +89,7 @@ def answer_text(report: TensorsReport) -> str:
         broken = [one for one in report.invariants if not one.holds]
         if not broken:
             names = ", ".join(one.name for one in report.invariants)
-            text = f"HOLDS: {names} in {pairs}"
+            text = f"HOLDS: {names} in {pairs}{''.join(map(untrained_text, report.invariants))}"
         else:
             text = "BROKEN: " + "; ".join(
                 f"{one.name}: {format_count(one.violations)} of {format_count(one.elements)} "
