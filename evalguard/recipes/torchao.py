@@ -53,8 +53,6 @@ def quantise(
     from transformers import AutoModelForCausalLM, AutoTokenizer, TorchAoConfig
 
     options: dict[str, Any] = {"dtype": getattr(torch, dtype), "use_safetensors": True}
-    if config == "none" and (arguments or skip):
-        raise UsageError("arguments and skip are of a configuration, and config is none")
     if config != "none":
         made = _configuration(config, arguments or {})
         options["quantization_config"] = TorchAoConfig(

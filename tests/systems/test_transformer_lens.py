@@ -62,10 +62,18 @@ def test_transformer_lens_3_5_1_is_the_model(compare: Compare) -> None:
 
 
 def test_transformer_lens_2_3_0_has_another_attention_scale_and_the_upgrade_is_named(
-    compare: Compare,
+    compare: Compare, tmp_path: Path
 ) -> None:
-    port = {**LENS, "settings": {**OLD, "bos": of_argument("add_bos_token", True, None)}}
-    found = compare({"original": ORIGINAL, "port": port}, "--bisect", "auto", code=1)
+    """Of a checkpoint that the library knows by its scale: 2b, 16 where 2.3.0 has 14.97."""
+    folder = tmp_path / "of2b"
+    shutil.copytree(MODEL, folder)
+    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**told, "query_pre_attn_scalar": 256}))
+    given = {"pretrained": str(folder), "dtype": "float32"}
+    original = {"model_args": {**given, "attn_implementation": "eager"}}
+    settings = {**OLD, "bos": of_argument("add_bos_token", True, None)}
+    port = {**LENS, "model_args": {**LENS["model_args"], **given}, "settings": settings}
+    found = compare({"original": original, "port": port}, "--bisect", "auto", code=1, gate=LIMIT)
     assert named(found) == {"package.transformer-lens"}
 
 
