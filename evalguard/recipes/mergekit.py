@@ -356,9 +356,8 @@ def examine_deltas(
         counts["mask_false"] += int((~mask).sum())
         counts["outvoted"] += int((~mask & (deltas != 0)).sum())
         if made is not None:
-            one_sided = (deltas >= 0).all(dim=0) | (deltas <= 0).all(
-                dim=0
-            )  # none takes another back
+            # Of one sign: none takes another back.
+            one_sided = (deltas >= 0).all(dim=0) | (deltas <= 0).all(dim=0)
             added = one_sided & (deltas != 0).any(dim=0)
             counts["added"] += int(added.sum())
             counts["lost_in_sum"] += int((added & (made.to(kind) == of_base)).sum())

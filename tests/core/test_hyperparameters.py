@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from evalguard.core.tracing.hyperparameters import (
     ABSENT,
     HeldValue,
+    add_declared,
     compare_hyperparameters,
     compare_values,
     modules_text,
@@ -107,6 +108,19 @@ def test_a_number_that_is_shown_in_few_digits_is_not_equal_to_one_that_agrees_in
         for sides in ([shown], [exact]), ([exact], [shown]):
             (row,) = compare_hyperparameters(*sides)
             assert row.verdict == verdict
+
+
+def test_what_is_declared_stands_beside_all_that_the_modules_hold() -> None:
+    own = [held("norm_eps", 1e-5 if "1" in one else 1e-6, one) for one in LAYERS]
+    shown = HeldValue(name="rope_theta", value=1e4, within=50.0)
+    told = [held(name, value) for name, value in
+            (("norm_eps", 1e-6), ("rope_theta", 10001.0), ("heads", 4))]  # fmt: skip
+    found = add_declared([*own, shown], told)
+    assert found[: len(own)] == own
+    assert [(one.name, one.value, one.declared) for one in found[len(own) :]] == [
+        ("rope_theta", 10001.0, True), ("heads", 4, True),
+    ]  # fmt: skip
+    assert add_declared([replace(shown, value=9000.0)], told)[0].value == 9000.0
 
 
 def test_of_modules_with_the_same_names_the_one_that_differs_is_named() -> None:

@@ -54,6 +54,22 @@ class HeldValue:
         return abs(self.value - other.value) <= self.within * (1.0 + 1e-6)
 
 
+def add_declared(held: Sequence[HeldValue], declared: Iterable[HeldValue]) -> list[HeldValue]:
+    """Return what a library holds, module by module, and of other names what is only declared.
+
+    Where a library shows few digits, and they are those of what is declared, that is the number.
+    """
+    told = {one.name: replace(one, declared=True) for one in declared}
+    named = {one.name for one in held}
+    exact = [
+        told[one.name]
+        if one.within and one.name in told and one.agrees_with(told[one.name])
+        else one
+        for one in held
+    ]
+    return [*exact, *(one for name, one in told.items() if name not in named)]
+
+
 def compare_hyperparameters(
     base: Sequence[HeldValue], candidate: Sequence[HeldValue]
 ) -> tuple[HyperparameterDelta, ...]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.core.tracing.hyperparameters import HeldValue
+from evalguard.core.tracing.hyperparameters import HeldValue, add_declared
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import UsageError
 from evalguard.models.tracing.passes import ReportStep
@@ -51,7 +50,7 @@ def open_worker_side(
         identity=side.identity,
         record=record,
         trace=side.trace,
-        held=lambda: _beside_declared(
+        held=lambda: add_declared(
             side.held_values(), read_declared_hyperparameters(source.variant, cache_dir)
         ),
         encode=encode,
@@ -59,19 +58,6 @@ def open_worker_side(
         vocabulary=side.vocabulary,
         close=side.close,
     )
-
-
-def _beside_declared(held: Sequence[HeldValue], declared: Iterable[HeldValue]) -> list[HeldValue]:
-    """What a library holds, and of the rest what is declared, which nobody has seen in it.
-
-    Where a library shows few digits, and they are those of what is declared, that is the number.
-    """
-    told = {one.name: replace(one, declared=True) for one in declared}
-    known = {one.name: one for one in held}
-    for name, one in known.items():
-        if one.within and name in told and one.agrees_with(told[name]):
-            known[name] = told[name]
-    return [*known.values(), *(one for name, one in told.items() if name not in known)]
 
 
 def read_declared_hyperparameters(variant: Variant, cache_dir: Path) -> Iterator[HeldValue]:
