@@ -16,6 +16,7 @@ from evalguard.cli.cache import cache_command, envs_command
 from evalguard.cli.card import card_command
 from evalguard.cli.ci_jobs import github_command, gitlab_command
 from evalguard.cli.compare import compare_command, demo_command
+from evalguard.cli.dump import dump_command
 from evalguard.cli.error_output import FailureStyle, report_error, warn_problems
 from evalguard.cli.floor import floor_command
 from evalguard.cli.guard_commands import (
@@ -55,6 +56,7 @@ _COMMANDS = {
         bisect_command,
         trace_command,
         tensors_command,
+        dump_command,
         report_command,
         card_command,
     ),
@@ -107,9 +109,8 @@ class _Program(Group):
 )
 @click.version_option(evalguard.__version__, message="evalguard %(version)s")
 def cli() -> None:
-    """Tell whether a converted language model got worse, and how sure that is.
-
-    \b
+    """\b
+    Tell whether a converted language model got worse, and how sure that is.
     evalguard compare --base A --cand B --tasks T   folders, hub ids, lm-eval runs
     """
 

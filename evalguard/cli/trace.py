@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,36 +39,43 @@ if TYPE_CHECKING:
 
 
 _document_option = option_factory("Documents")
-_DOCUMENTS = (
-    task_option(
-        "--limit",
-        type=click.IntRange(min=1),
-        default=8,
-        show_default=True,
-        metavar="N",
-        help="Documents: those that moved most in the last comparison, else the first ones.",
-    ),
-    _document_option(
-        "--documents",
-        default="",
-        metavar="ID,...",
-        help="These documents of the task.",
-    ),
-    _document_option(
-        "--text",
-        type=PATH,
-        multiple=True,
-        metavar="FILE",
-        help="A document of your own. Repeatable.",
-    ),
-    _document_option(
-        "--inputs",
-        type=PATH,
-        multiple=True,
-        metavar="FILE",
-        help="Model inputs by name: .npz, .safetensors, .json.",
-    ),
-)
+
+
+def document_options(which: str) -> tuple[Callable[[Any], Any], ...]:
+    """Options of the documents that a model reads while it is looked into."""
+    return (
+        task_option(
+            "--limit",
+            type=click.IntRange(min=1),
+            default=8,
+            show_default=True,
+            metavar="N",
+            help=f"Documents: {which}.",
+        ),
+        _document_option(
+            "--documents",
+            default="",
+            metavar="ID,...",
+            help="These documents of the task.",
+        ),
+        _document_option(
+            "--text",
+            type=PATH,
+            multiple=True,
+            metavar="FILE",
+            help="A document of your own. Repeatable.",
+        ),
+        _document_option(
+            "--inputs",
+            type=PATH,
+            multiple=True,
+            metavar="FILE",
+            help="Model inputs by name: .npz, .safetensors, .json, or a dump.",
+        ),
+    )
+
+
+_DOCUMENTS = document_options("those that moved most in the last comparison, else the first ones")
 _MAP = model_option(
     "--map",
     "name_map",
@@ -173,7 +181,7 @@ def _trace(
     result = trace(
         base,
         cand,
-        documents=_read_ids(documents),
+        documents=read_document_ids(documents),
         text=text,
         inputs=inputs,
         name_map=name_map,
@@ -186,7 +194,7 @@ def _trace(
     return CommandResult(shown, result.exit_code, result.problems)
 
 
-def _read_ids(text: str) -> tuple[int, ...]:
+def read_document_ids(text: str) -> tuple[int, ...]:
     """Document numbers, each once: "3,17"."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:

@@ -118,7 +118,7 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
         UsageError: for a name that is none of these, with the nearest right name.
     """
     path = resolve_path(side.spec, cwd)
-    if side.spec in guards.names and not _is_user_folder(guards, path):
+    if side.spec in guards.names and not is_user_folder(guards, path):
         guard, variant = guards.find(side.spec)
         require_code_allowed(guard, variant)
         variant = _with_command_line(variant, side, options, cwd)
@@ -214,7 +214,7 @@ def _with_assignment(variant: Variant, assignment: Assignment) -> Variant:
     return variant.assigned(values)
 
 
-def _is_user_folder(guards: GuardSet, path: Path) -> bool:
+def is_user_folder(guards: GuardSet, path: Path) -> bool:
     """Whether a name of the demo, which nobody asked for, is a folder of the user's, too."""
     return guards.origin == "embedded" and os.path.exists(path)
 

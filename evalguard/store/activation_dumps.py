@@ -2,8 +2,9 @@
 
 A dump is a folder with one folder for each sequence, in the order of their names; a dump of one
 sequence may be that folder itself. Tensors stand in ``.safetensors``, ``.npz``, ``.npy`` (named
-after the tensor) and ``.gguf`` files, in any number. A ``config.json``, ``.yaml`` or ``.yml``
-beside them may say with which hyper-parameters they were made.
+after the tensor) and ``.gguf`` files, in any number; ``inputs.npz`` holds what the model read, and
+no activations. A ``config.json``, ``.yaml`` or ``.yml`` beside them may say with which
+hyper-parameters they were made.
 
 A tensor is taken for the point (core/tracing/points.py) that a name map says; without a rule it
 stands for the point of its own name, one without ``:in`` or ``:out`` for that module's output.
@@ -28,12 +29,13 @@ from evalguard.store.tensor_files import open_tensors
 Array = NDArray[Any]
 
 SUFFIXES = (".safetensors", ".npz", ".npy", ".gguf")
+INPUTS_FILE = "inputs.npz"
 _SETTINGS_FILES = ("config.json", "config.yaml", "config.yml")
 _POINT = re.compile(r":(in|out)(\.\d+)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
+class DumpedTensor:
     """A tensor of a file, which is read when it is asked for."""
 
     file: Path
@@ -48,7 +50,7 @@ class _Tensor:
             return found.tensors[self.name].load()
 
 
-_Points = dict[str, tuple[_Tensor, Layout]]
+_Points = dict[str, tuple[DumpedTensor, Layout]]
 
 
 class DumpedActivations:
@@ -78,7 +80,7 @@ class DumpedActivations:
         self.folder = folder
         self._modules = frozenset(modules)
         self._map = names or NameMap()
-        self._sequences = [self._find_points(one) for one in _sequence_folders(folder)]
+        self._sequences = [self._find_points(one) for one in list_sequences(folder)]
         self.hyperparameters = _read_settings(folder)
         told = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
         found = next((one for one in told if isinstance(one, str)), "")
@@ -155,7 +157,7 @@ class DumpedActivations:
             )
         return found
 
-    def _match(self, tensor: _Tensor) -> Mapping[int, Sequence[tuple[str, Layout]]]:
+    def _match(self, tensor: DumpedTensor) -> Mapping[int, Sequence[tuple[str, Layout]]]:
         """Points of a tensor by the rule that says so."""
         found = {
             number: points
@@ -170,7 +172,7 @@ class DumpedActivations:
         return known or found
 
 
-def _refuse_second(found: _Points, point: str, tensor: _Tensor) -> None:
+def _refuse_second(found: _Points, point: str, tensor: DumpedTensor) -> None:
     if point in found:
         first = found[point][0]
         raise UsageError(
@@ -180,7 +182,12 @@ def _refuse_second(found: _Points, point: str, tensor: _Tensor) -> None:
         )
 
 
-def _sequence_folders(folder: Path) -> list[Path]:
+def list_sequences(folder: Path) -> list[Path]:
+    """The folders of a dump's sequences, in their order.
+
+    Raises:
+        UsageError: there is no such folder, or nothing in it.
+    """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise UsageError(f"{folder} {what}", hint="name the folder that activations were dumped to")
@@ -200,8 +207,25 @@ def _sequence_folders(folder: Path) -> list[Path]:
     return [folder] if own else sorted(inside, key=lambda one: _natural_key(one.name))
 
 
+def list_sequence_tensors(folder: Path) -> list[list[DumpedTensor]]:
+    """Tensors of each sequence of a dump, under the names that its files give them.
+
+    Raises:
+        UsageError: there is no such folder, or nothing in it.
+        EvaluationError: a file is damaged.
+    """
+    return [
+        [tensor for file in _tensor_files(one) for tensor in _open(file)]
+        for one in list_sequences(folder)
+    ]
+
+
 def _tensor_files(folder: Path) -> list[Path]:
-    files = (one for one in folder.iterdir() if one.suffix in SUFFIXES and one.is_file())
+    files = (
+        one
+        for one in folder.iterdir()
+        if one.suffix in SUFFIXES and one.name != INPUTS_FILE and one.is_file()
+    )
     return sorted(files, key=lambda one: _natural_key(one.name))
 
 
@@ -211,7 +235,7 @@ def _natural_key(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
 
 
-def _name_points(tensor: _Tensor, rule: NameRule) -> Iterator[tuple[str, Layout]]:
+def _name_points(tensor: DumpedTensor, rule: NameRule) -> Iterator[tuple[str, Layout]]:
     """Points of a tensor by a rule: one, several of a stack, or none."""
     for one in _invert(rule, tensor.shape):
         matched = one.match(tensor.name)
@@ -246,7 +270,7 @@ def _invert(rule: NameRule, shape: Sequence[int]) -> Iterator[NameRule]:
         yield NameRule(base=rule.cand, cand=numbered, layout=layout)
 
 
-def _open(file: Path) -> list[_Tensor]:
+def _open(file: Path) -> list[DumpedTensor]:
     """Names and shapes of a file; its values are read when they are asked for.
 
     Raises:
@@ -259,7 +283,7 @@ def _open(file: Path) -> list[_Tensor]:
                     f"{file}: '{tensor.name}' cannot be read: {tensor.fault}",
                     hint="write the activations again",
                 )
-        return [_Tensor(file, name, one.shape) for name, one in found.tensors.items()]
+        return [DumpedTensor(file, name, one.shape) for name, one in found.tensors.items()]
 
 
 def _read_settings(folder: Path) -> Mapping[str, Any]:

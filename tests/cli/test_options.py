@@ -181,7 +181,7 @@ def test_a_value_that_cannot_be_meant_is_refused(
 def test_a_command_that_does_not_exist_names_the_nearest(refused: Any) -> None:
     ran = refused(2, "compere", "--base", "a")
     assert "no such command 'compere'; did you mean 'compare'?" in ran.err
-    assert "commands: bisect, cache, card, check, compare, demo, envs," in ran.err
+    assert "commands: bisect, cache, card, check, compare, demo, dump," in ran.err
 
 
 def test_usage_errors_point_at_the_help(refused: Any) -> None:

@@ -51,7 +51,7 @@ def make_trace_report(
         EvaluationError: a model cannot be loaded, or the two have nothing in common.
     """
     cache_dir = open_cache_dir(options.cache_dir)
-    step = _report_to(progress, request.base.name)
+    step = report_to(progress, request.base.name)
     with ExitStack() as stack:
         with lead_to_tokenizer(options.command):
             loaded = load_sides(request, options, cache_dir, step, stack)
@@ -126,7 +126,7 @@ def _tracer(
     base, candidate, inputs = loaded.base, loaded.candidate, loaded.sequences.inputs
     spooled: SpooledActivations | None = None
     if candidate.recorded is not None:
-        check_dump(candidate.recorded, len(inputs))
+        check_dump(candidate.recorded, inputs)
     if candidate.record is not None:
         spooled = stack.enter_context(closing(candidate.record(inputs, step)))
     if base.module is None:
@@ -162,7 +162,7 @@ def _trace_there(
     return run(recorded, inputs, detail=detail)
 
 
-def _report_to(progress: ProgressLine, name: str) -> Callable[[str, int, int], None]:
+def report_to(progress: ProgressLine, name: str) -> Callable[[str, int, int], None]:
     """Show steps on the progress line: a new line for what is done next, else another step."""
     now, shown = "", 0
 

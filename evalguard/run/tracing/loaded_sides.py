@@ -93,23 +93,10 @@ def _load_in_turn(
     stack: ExitStack,
 ) -> LoadedSides:
     """Record the candidate and close it, and only then load the base."""
-    source, choices = request.candidate, request.choices
+    source = request.candidate
     assert isinstance(source, ModelSource)
-    opened = (
-        open_apart(source, choices.policy, options, cache_dir=cache_dir, outlined=False)
-        if _is_apart(request)
-        else _open_model(source, choices, options, cache_dir)
-    )
-    with closing(opened) as candidate:
-        documents = choose_documents(request, None, candidate)
-        read = encode_sequences(documents.sequences, candidate, candidate)
-        recorded = _record(candidate, read, choices.policy.threads, step, stack)
-        held, classes = candidate.held(), _classes(candidate)
-        closed = dataclasses.replace(
-            candidate, module=None, apart=None, recorded=recorded, held=lambda: held, encode=None,
-            tokenizer=None, render_chat=None, locate_padding=None, close=_do_nothing,
-        )  # fmt: skip
-    del candidate, opened
+    alone = record_alone(source, request, options, cache_dir, step, stack, apart=_is_apart(request))
+    closed, documents = alone.side, alone.documents
     base = stack.enter_context(
         closing(_open_model(request.base, request.choices, options, cache_dir))
     )
@@ -117,14 +104,61 @@ def _load_in_turn(
         told = f"{documents.chosen}, which compared another base of this name"
         documents = dataclasses.replace(documents, chosen=told, run=None)
     sequences = encode_sequences(documents.sequences, base, closed)
-    check_same_inputs(read, sequences, base.name, closed.name)
+    check_same_inputs(alone.sequences, sequences, base.name, closed.name)
     return LoadedSides(
         base=base,
         candidate=closed,
         documents=documents,
         sequences=sequences,
-        classes=(*_classes(base), *classes),
+        classes=(*_classes(base), *alone.classes),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAlone:
+    """A model that was recorded and closed; ``side`` has its activations and is no model now."""
+
+    side: TracedSide
+    documents: MovedDocuments
+    sequences: EncodedSequences
+    classes: tuple[str, ...]
+
+
+def record_alone(
+    source: ModelSource,
+    request: TraceRequest,
+    options: CompareOptions,
+    cache_dir: Path,
+    step: ReportStep,
+    stack: ExitStack,
+    *,
+    apart: bool,
+) -> RecordedAlone:
+    """Load one model, record what flows in it, and close it; the stack closes what was recorded.
+
+    Args:
+        apart: whether a torch model gets a process of its own.
+
+    Raises:
+        UsageError, EvaluationError: as loading and encoding do.
+    """
+    choices = request.choices
+    opened = (
+        open_apart(source, choices.policy, options, cache_dir=cache_dir, outlined=False)
+        if apart
+        else _open_model(source, choices, options, cache_dir)
+    )
+    with closing(opened) as model:
+        documents = choose_documents(request, None, model)
+        read = encode_sequences(documents.sequences, model, model)
+        recorded = _record(model, read, choices.policy.threads, step, stack)
+        held, classes = model.held(), _classes(model)
+        closed = dataclasses.replace(
+            model, module=None, apart=None, recorded=recorded, held=lambda: held, encode=None,
+            tokenizer=None, render_chat=None, locate_padding=None, close=_do_nothing,
+        )  # fmt: skip
+    del model, opened
+    return RecordedAlone(side=closed, documents=documents, sequences=read, classes=classes)
 
 
 def _record(
@@ -134,10 +168,12 @@ def _record(
     step: ReportStep,
     stack: ExitStack,
 ) -> RecordedActivations:
-    """Record a candidate's own activations, for as long as the stack is open."""
+    """Record a model's own activations, for as long as the stack is open."""
     from evalguard.models.tracing.model_trace import DEFAULT_MEMORY
     from evalguard.models.tracing.recorded import record_activations
 
+    if candidate.record is not None:
+        return stack.enter_context(closing(candidate.record(read.inputs, step)))
     if candidate.apart is not None:
         return stack.enter_context(
             closing(record_side_apart(candidate.apart, read.inputs, threads=threads, step=step))

@@ -18,6 +18,7 @@ from evalguard.run.sources import (
     ModelSource,
     SideSpec,
     Source,
+    is_user_folder,
     resolve_side,
     with_base_settings,
     with_distinct_names,
@@ -25,7 +26,11 @@ from evalguard.run.sources import (
 from evalguard.run.stored_run import StoredRun
 from evalguard.run.tracing.moved_documents import MovedDocuments, choose_moved, find_comparisons
 from evalguard.run.tracing.sides import TracedSide, refuse_untraceable, refuse_worker_base
-from evalguard.run.tracing.traced_documents import DocumentChoice, read_own_documents
+from evalguard.run.tracing.traced_documents import (
+    DocumentChoice,
+    list_recorded_inputs,
+    read_own_documents,
+)
 from evalguard.run.tracing.unscored_documents import choose_first
 from evalguard.run.tracing.worker_sides import is_recording
 
@@ -63,35 +68,57 @@ def resolve_trace_request(
     first = refuse_untraceable(_side("base", base, guards, options, cwd), "base")
     folder = resolve_path(candidate, cwd)
     second: ModelSource | Path = folder
-    if name_map is None and (candidate in guards.names or not is_recording(folder)):
+    named = candidate in guards.names and not is_user_folder(guards, folder)
+    if name_map is None and (named or not is_recording(folder)):
         other = _side("cand", candidate, guards, options, cwd)
-        named = with_distinct_names(first, with_base_settings(first, other))
-        first, second = (
-            refuse_untraceable(named[0], "base"), refuse_untraceable(named[1], "cand"),
-        )  # fmt: skip
+        pair = with_distinct_names(first, with_base_settings(first, other))
+        first, second = refuse_untraceable(pair[0], "base"), refuse_untraceable(pair[1], "cand")
     refuse_worker_base(first, second)
+    return complete_request(first, second, (guards, notes), options, choice, name_map)
+
+
+def complete_request(
+    base: ModelSource,
+    candidate: ModelSource | Path,
+    found: tuple[GuardSet, tuple[str, ...]],
+    options: CompareOptions,
+    choice: DocumentChoice,
+    name_map: Path | None = None,
+) -> TraceRequest:
+    """Settle tasks and documents of sides that are known.
+
+    Args:
+        found: guard files, and what is to be said of them.
+
+    Raises:
+        UsageError: there are no documents, or they cannot be used.
+    """
+    guards, notes = found
     own = reports = last = None
+    if not choice.own and not choice.ids and not options.tasks and isinstance(candidate, Path):
+        recorded = list_recorded_inputs(candidate)
+        choice = dataclasses.replace(choice, inputs=recorded, limit=len(recorded) or choice.limit)
     if choice.own:
-        found = tuple(read_own_documents(choice))
-        own = MovedDocuments(sequences=found, chosen="documents of your own")
-    elif isinstance(second, ModelSource):
+        sequences = tuple(read_own_documents(choice))
+        own = MovedDocuments(sequences=sequences, chosen="documents of your own")
+    elif isinstance(candidate, ModelSource):
         reports = options.output_path or DEFAULT_OUTPUT
-        last = next(find_comparisons(reports, first.name, second.name, options.tasks), None)
+        last = next(find_comparisons(reports, base.name, candidate.name, options.tasks), None)
     tasks = options.tasks or (() if last is None else last.tasks) or ((_NO_TASK,) if own else ())
-    sides = [one for one in (first, second) if isinstance(one, ModelSource)]
+    sides = [one for one in (base, candidate) if isinstance(one, ModelSource)]
     if not tasks and not _tasks_of_guards(sides):
+        missing = f", and there is no comparison of the two in {reports}" if reports else ""
         raise UsageError(
-            "no documents to trace: no task is named, and there is no comparison of the two in "
-            f"{options.output_path or DEFAULT_OUTPUT}",
-            hint="--text FILE traces a document of your own, --tasks NAME those of a task",
+            f"no documents to trace: no task is named{missing}",
+            hint="--text FILE reads a document of your own, --tasks NAME those of a task",
         )
-    # the documents' number is the trace's own matter
+    # the documents' number is the command's own matter
     of_tasks = dataclasses.replace(options, tasks=tasks, limit=None, track=("none",))
-    choices = resolve_choices(first, sides[-1], guards, of_tasks)
+    choices = resolve_choices(base, sides[-1], guards, of_tasks)
     check_models(sides)
     return TraceRequest(
-        base=first,
-        candidate=second,
+        base=base,
+        candidate=candidate,
         name_map=name_map,
         choices=choices,
         choice=choice,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from evalguard.core.scorer import Request, RequestKind
 from evalguard.core.tracing.points import ModelInputs
 from evalguard.errors import UsageError
 from evalguard.regular_file import check_regular, open_regular, read_regular_text
+from evalguard.store.activation_dumps import INPUTS_FILE, list_sequences
 
 DEFAULT_DOCUMENTS = 8
 _INPUT_SUFFIXES = (".npz", ".safetensors", ".json")
@@ -29,7 +30,7 @@ class DocumentChoice:
         ids: documents of the task, by lm-eval's numbers; () for those that moved most.
         limit: how many documents at most.
         texts: files with the user's own documents, one each.
-        inputs: files of arrays by input name; see ``read_inputs``.
+        inputs: files of arrays by input name (see ``read_inputs``), or dumps that have them.
     """
 
     ids: tuple[int, ...] = ()
@@ -86,10 +87,40 @@ def read_own_documents(choice: DocumentChoice) -> list[RequestedSequence]:
         RequestedSequence(name=path.name, request=sequence_of_row("", 0, 0, [_read_text(path)]))
         for path in choice.texts
     ]
-    for path in choice.inputs:
+    for path in _list_input_files(choice.inputs):
+        name = path.parent.name if path.name == INPUTS_FILE else path.name
         for number, inputs in enumerate(read_inputs(path)):
-            found.append(RequestedSequence(name=f"{path.name} {number}", inputs=inputs))
+            found.append(RequestedSequence(name=f"{name} {number}", inputs=inputs))
     return found[: choice.limit]
+
+
+def _list_input_files(given: Sequence[Path]) -> Iterator[Path]:
+    """Files of inputs; in place of a dump those that its sequences were made of.
+
+    Raises:
+        UsageError: a folder is no dump, or does not say what it was made of.
+    """
+    for path in given:
+        if not path.expanduser().is_dir():
+            yield path
+            continue
+        recorded = list_recorded_inputs(path.expanduser())
+        if not recorded:
+            raise UsageError(
+                f"--inputs {path}: not every sequence of this dump has {INPUTS_FILE}",
+                hint="name the file with the inputs",
+            )
+        yield from recorded
+
+
+def list_recorded_inputs(folder: Path) -> tuple[Path, ...]:
+    """Files of what a dump's sequences were made of; () where any of them does not tell.
+
+    Raises:
+        UsageError: there is no such folder, or no dump in it.
+    """
+    files = [one / INPUTS_FILE for one in list_sequences(folder)] if folder.is_dir() else []
+    return tuple(files) if all(one.is_file() for one in files) else ()
 
 
 def _read_text(path: Path) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from evalguard.core.reports.compare_report import RunIdentity
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.core.tracing.hyperparameters import HeldValue, add_declared
 from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
-from evalguard.errors import UsageError
+from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.models.tracing.passes import ReportStep
 from evalguard.run.built_arguments import find_built_arguments
 from evalguard.run.loading.scorer_opening import worker_starter
@@ -18,7 +20,13 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing.recorded_sides import open_dump, open_runtime_side
 from evalguard.run.tracing.sides import TracedSide, cut_ids
-from evalguard.store.activation_dumps import SUFFIXES, DumpedActivations
+from evalguard.run.tracing.traced_documents import read_inputs
+from evalguard.store.activation_dumps import (
+    INPUTS_FILE,
+    SUFFIXES,
+    DumpedActivations,
+    list_sequences,
+)
 from evalguard.store.activation_spool import SpooledActivations
 from evalguard.store.name_map_file import read_name_map
 
@@ -106,18 +114,35 @@ def open_dumped_side(folder: Path, name_map: Path | None, base: TracedSide) -> T
     )
 
 
-def check_dump(dump: RecordedActivations, sequences: int) -> None:
-    """Refuse a dump of another number of sequences than are traced.
+def check_dump(dump: RecordedActivations, inputs: Sequence[ModelInputs]) -> None:
+    """Refuse a dump of another number of sequences than are traced, or of other inputs.
 
     Raises:
         UsageError: with both numbers.
+        MisalignedRunsError: a sequence of the dump was made of other inputs, as it says.
     """
-    if isinstance(dump, DumpedActivations) and len(dump) != sequences:
+    if not isinstance(dump, DumpedActivations):
+        return
+    if len(dump) != len(inputs):
         raise UsageError(
-            f"{dump.folder} holds activations of {len(dump)} sequences, and {sequences} are traced",
+            f"{dump.folder} holds activations of {len(dump)} sequences, and {len(inputs)} are "
+            "traced",
             hint="give the documents that were recorded, in the order of the folders: --text or "
             "--inputs for each, or --documents",
         )
+    for folder, traced in zip(list_sequences(dump.folder), inputs, strict=True):
+        file = folder / INPUTS_FILE
+        if not file.is_file():
+            continue
+        (told, *more) = read_inputs(file)
+        common = told.keys() & traced.keys()
+        other = sorted(one for one in common if not np.array_equal(told[one], traced[one]))
+        if more or other or not common:
+            raise MisalignedRunsError(
+                f"{file} says that {folder.name} was made of other inputs than are traced: "
+                f"{', '.join(other or sorted(told))}",
+                hint="leave --text, --inputs and --tasks out: the dump's own inputs are read then",
+            )
 
 
 def is_recording(path: Path) -> bool:

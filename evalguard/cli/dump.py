@@ -1,0 +1,110 @@
+"""``evalguard dump``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalguard.cli.given_options import read_compare_options
+from evalguard.cli.options_of_tasks import PROMPTS, TASK_NAMES
+from evalguard.cli.output import CommandResult, Job
+from evalguard.cli.parameters import (
+    PATH,
+    Command,
+    add_options,
+    model_option,
+    option_factory,
+    output_option,
+)
+from evalguard.cli.shared_options import CACHE_DIR, DEBUG, DEVICE, ONE_MODEL, QUIET, THREADS
+from evalguard.cli.trace import document_options, read_document_ids
+
+if TYPE_CHECKING:
+    from evalguard.run.tracing.dump_activations import Dump
+
+_points_option = option_factory("Points")
+_FIRST = (
+    "inputs", "text", "tasks", "limit", "points", "port", "folder", "config", "device",
+)  # fmt: skip
+
+
+@click.command(
+    "dump", cls=Command, first=_FIRST, short_help="Write a model's activations for its porters."
+)
+@click.argument("base", metavar="MODEL")
+@add_options(
+    *document_options("the first ones of the task"),
+    *TASK_NAMES,
+    *PROMPTS,
+    _points_option(
+        "--points",
+        multiple=True,
+        metavar="PATTERN",
+        help="Points to write: 'model.layers.*:out'. Repeatable. Default: all.",
+    ),
+    model_option(
+        "--port",
+        type=PATH,
+        metavar="FOLDER",
+        help="A port's dump: propose which of its tensors is which point (names.yaml).",
+    ),
+    *ONE_MODEL,
+    DEVICE,
+    THREADS,
+    CACHE_DIR,
+    output_option(
+        "-o",
+        "--output",
+        "folder",
+        type=PATH,
+        required=True,
+        metavar="FOLDER",
+        help="Where to: a new folder.",
+    ),
+    QUIET,
+    DEBUG,
+)
+@click.pass_obj
+def dump_command(command: str, /, base: str, folder: Path, **given: Any) -> Job:
+    """Write what flows in a model while it reads documents, for whoever ports it.
+
+    One folder a document, with a .npy file for each point (MODULE:in, MODULE:out) and what the
+    model read (inputs.npz). A port writes the same; evalguard trace --cand FOLDER compares.
+    """
+    return partial(_dump, base, folder, command=command, **given)
+
+
+def _dump(
+    base: str,
+    folder: Path,
+    *,
+    documents: str,
+    text: tuple[Path, ...],
+    inputs: tuple[Path, ...],
+    points: tuple[str, ...],
+    port: Path | None,
+    **given: Any,
+) -> CommandResult:
+    from evalguard.run.tracing.dump_activations import dump
+
+    found = dump(
+        base,
+        folder,
+        documents=read_document_ids(documents),
+        text=text,
+        inputs=inputs,
+        points=points,
+        port=port,
+        **read_compare_options(given),
+    )
+    return CommandResult(partial(_render, found, base, port))
+
+
+def _render(found: Dump, base: str, port: Path | None) -> str:
+    from evalguard.run.tracing.dump_activations import next_command, render_dump
+
+    following = next_command(found, base, port)
+    return "\n".join((*render_dump(found), *([f"Next: {following}"] if following else ())))
