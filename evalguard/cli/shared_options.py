@@ -70,7 +70,7 @@ BASE = model_option(
     "--base",
     metavar="MODEL",
     help="Base: a name in the guard file, a folder, a hub id, a URL, a finished run, a history, a "
-    "reference file, llama.cpp's logits file.",
+    "reference file, llama.cpp's logits file, a folder of dumped outputs.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",

@@ -35,7 +35,11 @@ UNDIRECTED = "direction not declared: its sign is that of a metric of which more
 # one_answer  (nearly) all documents are given one and the same answer
 # flat        every token has the same log-probability
 # one_option  there is nothing to choose from
-UninformativeKind = Literal["empty", "not_found", "one_answer", "flat", "one_option"]
+# constant    the output is the same whatever the input
+# at_chance   labels or references fit the answers no better than by chance
+UninformativeKind = Literal[
+    "empty", "not_found", "one_answer", "flat", "one_option", "constant", "at_chance"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,8 @@ class ScoreTable:
         source: where these scores come from, for messages ("model orig", "results/a").
         figure: whether this is a figure of the generated answers themselves, and no score of
             lm-eval's: NaN is a document that it is not known of.
+        distance: whether values are distances from the base, whose own is one number in every
+            document (0, or a cosine of 1): no standard error of it exists.
         uninformative: why the answers say nothing about the model; None where they do, or where
             nobody looked.
         run: what both runs must share besides documents (num_fewshot, fewshot seed, limit, task
@@ -130,6 +136,7 @@ class ScoreTable:
     n_total: int = 0
     source: str = ""
     figure: bool = False
+    distance: bool = False
     uninformative: Uninformative | None = None
     run: Mapping[str, Value] = field(default_factory=dict)
     dataset: Mapping[str, Value] = field(default_factory=dict)

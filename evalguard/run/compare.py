@@ -48,6 +48,7 @@ from evalguard.run.sources import (
     RunSource,
     SideSpec,
     Source,
+    refuse_lone_dump,
     resolve_side,
     with_base_settings,
     with_distinct_names,
@@ -67,9 +68,10 @@ def compare(
 
     Args:
         base, candidate: each a model's name in the guard file, a model folder, a hub id, or the
-            folder (or results file) of an lm-eval run made with ``--log_samples``. ``base`` may
-            also be a run folder or a history of evalguard that has its scores (``RUN:NAME`` is
-            another model in there than the run's base, or a history's latest), or a file that
+            folder (or results file) of an lm-eval run made with ``--log_samples``; or both folders
+            of what models put out, a folder a document (``docs/outputs.md``). ``base`` may also be
+            a run folder or a history of evalguard that has its scores (``RUN:NAME`` is another
+            model in there than the run's base, or a history's latest), or a file that
             ``save_reference`` wrote.
         options: how to compare; ``given`` are fields of ``CompareOptions`` that override it, e.g.
             ``tasks=["lambada_openai"], limit=500``.
@@ -222,6 +224,7 @@ def resolve_request(
         _side_of("base", base, options), guards, options, cwd=cwd
     )
     second = resolve_side(_side_of("cand", candidate, options), guards, options, cwd=cwd)
+    refuse_lone_dump(first, second)
     if isinstance(first, RunSource) and isinstance(second, RunSource):
         share_documents(first.run, second.run)
     sources = with_distinct_names(first, with_base_settings(first, second))

@@ -24,6 +24,7 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.base_file import chat_template_missing
 from evalguard.run.sources import (
     BaselineSource,
+    DumpSource,
     FileSource,
     ModelSource,
     RunSource,
@@ -39,33 +40,43 @@ _OF_MODELS = (
 )  # fmt: skip
 
 
+# What chooses documents, of no effect where they lie in folders.
+_OF_TASKS = (
+    "cluster", "limit", "num_fewshot", "reference_top_k", "requests", "sequential", "tasks",
+)  # fmt: skip
+
+
 def check_asked(sources: Sequence[Source], options: CompareOptions) -> None:
-    """Refuse, of two finished runs, to be asked for other answers than theirs.
+    """Refuse, of two finished runs or dumps, to be asked for other answers than theirs.
 
     Raises:
         UsageError: naming the options.
     """
+    dumps = all(isinstance(source, DumpSource) for source in sources)
     runs = [source for source in sources if isinstance(source, StoredSource)]
-    if len(runs) < len(sources):
+    if len(runs) < len(sources) and not dumps:
         return
-    default = CompareOptions()
+    default, idle = CompareOptions(), (*_OF_MODELS, *(_OF_TASKS if dumps else ()))
     asked = [
         field.name
         for field in fields(options)
-        if field.name in _OF_MODELS and getattr(options, field.name) != getattr(default, field.name)
+        if field.name in idle and getattr(options, field.name) != getattr(default, field.name)
     ]
     tables = [table for source in runs for table in source.run.tables]
     shots = {table.run.get("num_fewshot") for table in tables}
-    if options.num_fewshot is not None and shots - {options.num_fewshot}:
+    if runs and options.num_fewshot is not None and shots - {options.num_fewshot}:
         asked.append("num_fewshot")
     limit = options.limit
     if limit is not None and any(limit < table.n for table in tables):
         asked.append("limit")
+    if dumps and options.distributions in ("lockstep", "reference"):
+        asked.append("distributions")
     if asked:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in asked)
+        what, its = ("dumps of outputs", "dumps") if dumps else ("finished runs", "runs")
         raise UsageError(
-            f"both sides are finished runs: no model is asked, so {names} would have no effect",
-            hint="leave it out, or name the models in place of their runs",
+            f"both sides are {what}: no model is asked, so {names} would have no effect",
+            hint=f"leave it out, or name the models in place of their {its}",
         )
 
 
@@ -84,7 +95,7 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
             _check_stored(source, choices.gate)
         elif isinstance(source, FileSource):
             _check_reference(source, choices)
-        else:
+        elif isinstance(source, ModelSource):
             _check_shown(source, choices.gate)
     _check_versions(sources, choices)
 

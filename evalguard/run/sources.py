@@ -25,6 +25,7 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.regular_file import is_special
 from evalguard.run.baseline_scores import BaselineScores
 from evalguard.run.options import CompareOptions
+from evalguard.store.activation_dumps import is_dump
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +91,21 @@ class LogitsSource:
         return (self.path.name,)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpSource:
+    """A folder of what a model put out for each document; the other side is one, too."""
+
+    name: str
+    path: Path
+
+
 StoredSource = RunSource | BaselineSource
 FileSource = ReferenceSource | LogitsSource
-Source = ModelSource | StoredSource | FileSource
+Source = ModelSource | StoredSource | FileSource | DumpSource
 
 _WHAT_TO_GIVE = (
-    "give a model folder, a hub id, a server (http://HOST:PORT/v1), an lm-eval run or a name in "
-    "the guard file"
+    "give a model folder, a hub id, a server (http://HOST:PORT/v1), an lm-eval run, a folder of "
+    "dumped outputs or a name in the guard file"
 )
 _SET_OPTIONS = {"base": "--base-set", "cand": "--set"}
 
@@ -128,8 +137,11 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
     if is_special(Path(path)):
         raise UsageError(f"--{side.role} {side.spec} is not a regular file", hint=_WHAT_TO_GIVE)
     if os.path.exists(path) and is_lmeval_run(path):
-        _check_has_model(side)
+        _check_has_model(side, "a finished lm-eval run", "run")
         return RunSource(name=_short_path(path), run=read_run(path, tasks=options.tasks or None))
+    if is_dump(path):
+        _check_has_model(side, "a folder of dumped outputs", "dump")
+        return DumpSource(name=_short_path(path), path=path)
     refuse_other_harness(Path(path))
     _check_spelling(side, guards, path)
     variant = inline_variant(
@@ -145,6 +157,24 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
         name=variant.name,
         variant=_with_assignment(variant, side.assignment),
         misspelt=_spelling_hint(side, guards, path) if of_a_file else "",
+    )
+
+
+def refuse_lone_dump(base: Source, candidate: Source) -> None:
+    """Refuse a dump beside anything else.
+
+    Raises:
+        UsageError: naming both, and what to do.
+    """
+    dumps = [one for one in (base, candidate) if isinstance(one, DumpSource)]
+    if len(dumps) != 1:
+        return
+    other = candidate if dumps[0] is base else base
+    raise UsageError(
+        f"{dumps[0].path} is a folder of dumped outputs, and {other.name} is none: outputs are "
+        "compared with outputs",
+        hint=f"dump what {other.name} puts out for the same inputs, and name both folders; to find "
+        "the place of a fault: evalguard trace --base MODEL --cand FOLDER",
     )
 
 
@@ -256,12 +286,12 @@ def _sibling_folders(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def _check_has_model(side: SideSpec) -> None:
+def _check_has_model(side: SideSpec, what: str, its: str) -> None:
     if side.model_args or side.assignment:
         raise UsageError(
-            f"--{side.role} '{side.spec}' is a finished lm-eval run: no model is loaded, so model "
-            "arguments and settings have no effect",
-            hint="leave them out, or name the model instead of its run",
+            f"--{side.role} '{side.spec}' is {what}: no model is loaded, so model arguments and "
+            "settings have no effect",
+            hint=f"leave them out, or name the model instead of its {its}",
         )
 
 

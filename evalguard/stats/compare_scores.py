@@ -109,6 +109,12 @@ def tolerance_of(drift: Drift, table: ScoreTable, margin: Margin) -> MetricMargi
     Raises:
         ValueError: the metric has no such margin.
     """
+    if table.distance and margin.unit == "sigma" and drift.base.stderr == 0.0:
+        raise ValueError(
+            f"{table.metric} is a distance from the base, whose own has no standard error: nothing "
+            "says how large it may be. Give a margin in points, 1pp for 0.01 (--margin 1pp, or of "
+            f"this metric alone --gate-metric {table.metric}=1pp)"
+        )
     if table.figure and margin.unit == "sigma" and drift.base.stderr == 0.0:
         margin = FIGURE_MARGIN if FIGURES[table.metric].unit == "share" else margin
     falls = table.is_share and table.higher_is_better and drift.base.point > 0.0

@@ -147,7 +147,7 @@ class DumpedActivations:
         own = {}
         for tensor in tensors:
             if not matches[id(tensor)]:
-                _refuse_second(own, point := _own_point(tensor.name), tensor)
+                _refuse_second(own, point := point_named(tensor.name), tensor)
                 own[point] = (tensor, Layout())
         found = {**own, **found}
         if not found:
@@ -170,6 +170,31 @@ class DumpedActivations:
             if (kept := [one for one in points if PointName.parse(one[0]).module in self._modules])
         }
         return known or found
+
+
+def is_dump(path: Path) -> bool:
+    """Whether a folder holds activations and no model: arrays, or folders of tensors alone.
+
+    Folders of GGUF files alone are models in several precisions, unless a config.yaml says more.
+    """
+    if not path.is_dir() or (path / "config.json").is_file():
+        return False
+    if any(one.suffix in (".npy", ".npz") for one in _tensor_files(path)):
+        return True
+    told = any((path / name).is_file() for name in _SETTINGS_FILES)
+    kinds = {*SUFFIXES} if told else {*SUFFIXES} - {".gguf"}
+    inside = [one for one in path.iterdir() if one.is_dir() and not any(one.glob("*config.json"))]
+    return any(file.suffix in kinds for one in inside for file in _tensor_files(one))
+
+
+def read_recorded_inputs(folder: Path) -> dict[str, Array]:
+    """What the model read, by name, as a folder of a dump keeps it; {} where it keeps nothing.
+
+    Raises:
+        EvaluationError: the file is damaged.
+    """
+    file = folder / INPUTS_FILE
+    return {one.name: one.read() for one in _open(file)} if file.is_file() else {}
 
 
 def _refuse_second(found: _Points, point: str, tensor: DumpedTensor) -> None:
@@ -240,10 +265,10 @@ def _name_points(tensor: DumpedTensor, rule: NameRule) -> Iterator[tuple[str, La
     for one in _invert(rule, tensor.shape):
         matched = one.match(tensor.name)
         if matched is not None:
-            yield _own_point(matched[0]), matched[1]
+            yield point_named(matched[0]), matched[1]
 
 
-def _own_point(name: str) -> str:
+def point_named(name: str) -> str:
     """The point that a name says; of a module's name, its output."""
     return str(PointName.parse(name if _POINT.search(name) else f"{name}:out"))
 

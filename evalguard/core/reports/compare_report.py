@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from evalguard.core.gate import GateResult
 
 
-RunKind = Literal["model", "lm-eval run", "stored run"]
+RunKind = Literal["model", "lm-eval run", "stored run", "dump"]
 
 NotBisected = Literal["", "interrupted", "failed", "undeclared"]
 
@@ -57,7 +57,8 @@ class RunIdentity:
     """One side of a comparison: what was scored, and under which identity.
 
     Attributes:
-        kind: scored here, read from a finished lm-eval run, or stored by evalguard.
+        kind: scored here, read from a finished lm-eval run, stored by evalguard, or outputs that
+            were written to files.
         settings: of the guard file.
         digest: digest of everything that can change its scores.
         description: one line for people: "hf, 1.2M parameters, float32 on cpu", or the folder of an

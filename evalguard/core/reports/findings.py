@@ -43,6 +43,7 @@ from typing import Any, Literal, TypeVar
 # deltas_lost           what rounding has eaten of a merge
 # batch_size_effect     what other batches change, where that was asked for
 # rounded_base          the base's log-probabilities are a llama.cpp logits file's, of 16 bits
+# own_reference         no labels: the base is what the candidate is compared with
 # not_stored            what could not be written or kept, and why
 FindingKind = Literal[
     "same_model",
@@ -81,6 +82,7 @@ FindingKind = Literal[
     "deltas_lost",
     "batch_size_effect",
     "rounded_base",
+    "own_reference",
     "not_stored",
 ]
 # Those by which a pass may say little.

@@ -87,13 +87,13 @@ class PilotFacts:
 
     Attributes:
         kind: "sample" (documents drawn at random), "lm-eval runs" (all documents of two finished
-            runs) or "evalguard run" (what a run folder keeps).
+            runs), "dumps" (of outputs) or "evalguard run" (what a run folder keeps).
         documents: of the sample, per task; a task with fewer has them all. None for the others.
         seed: that drew the sample.
         folder: of the evalguard run.
     """
 
-    kind: Literal["sample", "lm-eval runs", "evalguard run"]
+    kind: Literal["sample", "lm-eval runs", "dumps", "evalguard run"]
     documents: int | None = None
     seed: int | None = None
     folder: str | None = None

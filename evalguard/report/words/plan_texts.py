@@ -48,7 +48,7 @@ def pilot_sentence(report: PlanReport) -> str:
         )
     if pilot.kind == "evalguard run":
         return f"Pilot: the stored run {printable(pilot.folder or '')}."
-    return "Pilot: all documents of the two lm-eval runs."
+    return f"Pilot: all documents of the two {pilot.kind}."
 
 
 def aim_sentence(report: PlanReport) -> str:

@@ -6,7 +6,7 @@ from evalguard.core.settings import Variant
 from evalguard.errors import SettingError, UsageError
 from evalguard.run.modules.module_settings import describe_module_source
 from evalguard.run.options import BisectOver
-from evalguard.run.sources import ModelSource, RunSource, Source
+from evalguard.run.sources import DumpSource, ModelSource, RunSource, Source
 
 
 def why_unsearchable(
@@ -18,9 +18,9 @@ def why_unsearchable(
     """
     if not isinstance(candidate, ModelSource):
         return UsageError(
-            f"the candidate {candidate.name} is a finished run: it cannot be run with other "
+            f"the candidate {candidate.name} is a {_kind(candidate)}: it cannot be run with other "
             "settings",
-            hint="name the candidate's model in place of its run",
+            hint=f"name the candidate's model in place of its {_kind(candidate).split()[-1]}",
         )
     if over != "settings":
         return _why_no_modules(base, candidate, over)
@@ -41,6 +41,10 @@ def why_unsearchable(
         hint="declare the candidate's settings in a guard file, or name the base's model with "
         "--base alone",
     )
+
+
+def _kind(source: Source) -> str:
+    return "dump" if isinstance(source, DumpSource) else "finished run"
 
 
 def _why_no_modules(base: Source, candidate: ModelSource, over: str) -> UsageError | None:

@@ -84,8 +84,8 @@ def floor(
 def _require_model(source: Source) -> ModelSource:
     if not isinstance(source, ModelSource):
         raise UsageError(
-            f"'{source.name}' is a finished lm-eval run: a floor needs the model, which is scored "
-            "several times",
+            f"'{source.name}' is what a model has answered: a floor needs the model, which is "
+            "scored several times",
             hint="name the model that made it",
         )
     # without what told two names apart

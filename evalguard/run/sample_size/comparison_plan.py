@@ -28,7 +28,7 @@ from evalguard.run.sample_size.pace import expected_cost
 from evalguard.run.sample_size.plan_result import PlanResult
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.sources import ModelSource, Source
+from evalguard.run.sources import DumpSource, ModelSource, Source
 from evalguard.run.stored_base import is_parquet
 from evalguard.run_token import run_scope
 from evalguard.stats.metric_plan import MetricPlan
@@ -89,7 +89,8 @@ def plan(
     metrics, failed = plan_metrics(scored, sources, choices, aim)
     limits = plan_limits(scored[1], choices, aim)
     roles = _scored_roles(sources)
-    facts = PilotFacts(kind="lm-eval runs")
+    dumps = isinstance(sources[0], DumpSource)
+    facts = PilotFacts(kind="dumps" if dumps else "lm-eval runs")
     if roles:
         facts = PilotFacts(kind="sample", documents=pilot, seed=sampled.seed)
     report = PlanReport(

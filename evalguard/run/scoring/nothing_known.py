@@ -110,7 +110,7 @@ def fail_other_calls(
 
 
 # Of a candidate without answers the changes of its texts and filters tell.
-_TOLD_AS_FINDINGS = ("one_answer", "flat")
+_TOLD_AS_FINDINGS = ("one_answer", "flat", "constant", "at_chance")
 
 
 def find_silent_candidates(

@@ -21,6 +21,11 @@ def find_same_model(scored: tuple[ScoredSide, ScoredSide]) -> tuple[Finding, ...
         text = "base and candidate are one model: the same weights, configuration and code"
     elif _is_recorded(base.origin, candidate.origin):
         text = "both runs record the same model, with the same arguments"
+    elif base.identity.kind == "dump" and base.identity.digest == candidate.identity.digest:
+        text = (
+            "both folders hold the same outputs to the last bit, as a copy of a dump does, or what "
+            "one model wrote twice"
+        )
     else:
         return ()
     proved = base.description is not None

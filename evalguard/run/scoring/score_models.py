@@ -11,6 +11,7 @@ from evalguard.run.executing.batches import score_with_fallback
 from evalguard.run.interrupts import interruptible
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
+from evalguard.run.outputs.scored_outputs import score_dumps
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.scoring.scored_side import (
@@ -25,6 +26,7 @@ from evalguard.run.scoring.side_figures import with_named_figures
 from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import (
     BaselineSource,
+    DumpSource,
     FileSource,
     ModelSource,
     Source,
@@ -108,6 +110,11 @@ def score_sides(
         meter: counts what this takes.
         base: the first side, where it is scored already.
     """
+    if isinstance(sources[0], DumpSource) and isinstance(sources[1], DumpSource):
+        sides = score_dumps(
+            (sources[0], sources[1]), distributions=choices.distributions.mode != "off"
+        )
+        return with_named_figures(sides, choices.gate, choices.answers)
     asked = sources if base is None else sources[1:]
     models = [source for source in asked if isinstance(source, ModelSource)]
     stored = next((source for source in sources if isinstance(source, BaselineSource)), None)
@@ -123,6 +130,7 @@ def score_sides(
         if isinstance(source, StoredSource)
         else side_of_model(source, next(evaluations))
         for source in asked
+        if not isinstance(source, DumpSource)  # of which there are two or none
     ]
     first, candidate = found if base is None else (base, *found)
     sides = limit_to_candidate_tasks(first, candidate), candidate

@@ -33,7 +33,7 @@ from evalguard.run.loading.load_plan import LoadPlan
 from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.run_identities import identify_model
-from evalguard.run.sources import ModelSource, Source
+from evalguard.run.sources import DumpSource, ModelSource, Source
 from evalguard.store.activation_spool import SpooledActivations
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ def refuse_untraceable(source: Source, role: Literal["base", "cand"]) -> ModelSo
     """
     if not isinstance(source, ModelSource):
         raise UsageError(
-            f"--{role} '{source.name}' is a finished run: it has scores, and no activations",
+            f"--{role} '{source.name}' is a folder of dumped activations, and a trace asks its base"
+            if isinstance(source, DumpSource)
+            else f"--{role} '{source.name}' is a finished run: it has scores, and no activations",
             hint="name the model itself",
         )
     variant = source.variant

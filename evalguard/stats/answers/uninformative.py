@@ -28,6 +28,8 @@ _HINTS = {
     "one_answer": "look at prompts, stop strings and caches of the server",
     "flat": "look at the weights of the last layer",
     "one_option": "look at the task's doc_to_choice",
+    "constant": "look at what was written, and at the weights of the last layer",
+    "at_chance": "look whether labels, texts and vocabulary are of these documents and this model",
 }
 
 
@@ -114,6 +116,10 @@ def describe_uninformative(found: Uninformative, filter_name: str) -> str:
         return f"{found.share} are given the same answer"
     if found.kind == "one_option":
         return f"{found.share} have one option to choose, so that any model answers alike"
+    if found.kind == "constant":
+        return f"the output of {found.share} is the same, whatever the input"
+    if found.kind == "at_chance":
+        return f"the answers to {found.share} fit labels or texts no better than by chance"
     return "every token has the same log-probability, so the output does not depend on the input"
 
 
