@@ -69,8 +69,8 @@ DEBUG = output_option(
 BASE = model_option(
     "--base",
     metavar="MODEL",
-    help="Base: a name in the guard file, a folder, a hub id, a URL, a finished run, a history, a "
-    "reference file, llama.cpp's logits file, a folder of dumped outputs.",
+    help="Base: a name in the guard file, a folder, a hub id, a URL, a finished run, a dump, a "
+    "history, a reference file, llama.cpp's logits file.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",
