@@ -21,8 +21,9 @@ def refuse_other_class(pretrained: str, config: PretrainedConfig) -> None:
         return  # a language model's files without its head, maybe
     raise UsageError(
         f"{pretrained} is a {kind.__name__}, no language model: no task can be asked of it",
-        hint="evalguard trace compares what flows through two of them, evalguard tensors their "
-        "weights; of one that reads images and texts try model: hf-multimodal",
+        hint="evalguard dump writes what one puts out, and compare takes two such folders; "
+        "evalguard trace compares what flows through two of them, evalguard tensors their weights; "
+        "of one that reads images and texts try model: hf-multimodal",
         target="model_args.pretrained",
     )
 
