@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from evalguard.core.reports.findings import Finding
+from evalguard.errors import error_text
 
 _MERGE_FACTS = "evalguard-merge.json"  # of the recipe for mergekit
 _TOLD = 0.01  # of the deltas: float32 loses about a millionth
@@ -19,11 +21,18 @@ def list_built_findings(pretrained: object) -> Iterator[Finding]:
     Args:
         pretrained: the model's folder; anything else has no such facts.
     """
+    file = Path(str(pretrained)) / _MERGE_FACTS
+    if not os.path.exists(file):  # a hub id may be no path at all
+        return
     try:
-        facts = json.loads((Path(str(pretrained)) / _MERGE_FACTS).read_text(encoding="utf-8"))
-        yield from _list_merge_findings(facts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # no merge, or one of another version
+        yield from [*_list_merge_findings(json.loads(file.read_text(encoding="utf-8")))]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        yield Finding(
+            kind="deltas_lost",
+            text=f"what rounding has eaten of the merge is not known: {file} is damaged, or of "
+            f"another version ({error_text(error)}); build it once more",
+            values={"file": str(file)},
+        )
 
 
 def _list_merge_findings(facts: dict[str, Any]) -> Iterator[Finding]:

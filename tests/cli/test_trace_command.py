@@ -15,6 +15,7 @@ from small_world import SmallWorld
 from tiny_models import save_gemma2
 
 from evalguard.report.contract.trace_document import trace_schema
+from evalguard.run.tracing import trace_run
 
 TEXT = "Mara carried the lantern down to the harbour because the fog had come in early."
 
@@ -174,6 +175,30 @@ def test_the_documents_that_moved_most_are_traced_and_the_run_shows_it(
     refused = trace(run, world, "other", "--documents", "999")
     assert refused.code == 2
     assert "the last comparison scored no such document of sw_choice" in refused.err
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_a_comparison_that_is_lost_while_its_models_are_traced_takes_no_trace_with_it(
+    run: Any, world: SmallWorld, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--config", world.guard, "--base", "orig", "--cand", "other", "--quiet")
+    compared = run("compare", *words, "--tasks", "sw_choice", "--json").document
+    file = Path(compared["run_folder"]) / "result.json"
+    trace_both = trace_run._trace
+
+    def lose(*given: Any) -> Any:
+        report = trace_both(*given)
+        file.write_text("{") if harm == "damaged" else file.unlink()
+        return report
+
+    monkeypatch.setattr(trace_run, "_trace", lose)
+    ran = trace(run, world, "other", "--limit", "2", "--json")
+    assert ran.code == 1, ran.err
+    assert ran.document["run"] == compared["run_folder"]
+    (said,) = (one for one in ran.document["caveats"] if "can no longer be read" in one)
+    assert str(file.parent) in said
+    assert (Path(ran.document["folder"]) / "trace.json").is_file()
+    assert "does not show this trace" in ran.err
 
 
 @pytest.mark.slow

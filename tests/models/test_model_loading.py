@@ -188,10 +188,26 @@ def test_what_rounding_has_eaten_of_a_merge_is_read_beside_its_weights(tmp_path:
     (found,) = list_built_findings(str(tmp_path))
     assert (found.kind, found.values["lost_in_merge"]) == ("deltas_lost", 50)
     assert "7.0% of the merge's deltas (70 of 1,000 trained elements): 20 in the" in found.text
-    for harmless in ({**MERGE, "deltas": {**deltas, "lost_before": 0, "lost_in_merge": 1}}, [], 1):
-        file.write_text(json.dumps(harmless))
-        assert not list(list_built_findings(str(tmp_path)))
-    assert not list(list_built_findings("owner/name"))
+    harmless = {**MERGE, "deltas": {**deltas, "lost_before": 0, "lost_in_merge": 1}}
+    file.write_text(json.dumps(harmless))
+    assert not list(list_built_findings(str(tmp_path)))
+    for nothing in ("owner/name", "x" * 5000, "a\0b", None):
+        assert not list(list_built_findings(nothing))
+
+
+def test_counts_of_a_merge_that_are_damaged_are_said_to_be(tmp_path: Path) -> None:
+    file, deltas = tmp_path / "evalguard-merge.json", MERGE["deltas"]
+    damaged = (
+        [], 1, {}, {**MERGE, "deltas": None}, {**MERGE, "unused": None},
+        {**MERGE, "deltas": {**deltas, "trained": 0}},
+        {**MERGE, "deltas": {**deltas, "tensors": []}},
+        {**MERGE, "deltas": {**deltas, "trained": "many"}},
+    )  # fmt: skip
+    for text in ('{"method":', "", *map(json.dumps, damaged)):
+        file.write_text(text)
+        (found,) = list_built_findings(str(tmp_path))
+        assert (found.kind, found.values) == ("deltas_lost", {"file": str(file)}), text
+        assert "is damaged, or of another version" in found.text
 
 
 def test_an_unknown_architecture_says_that_transformers_lacks_it(copy: Path) -> None:
@@ -283,6 +299,13 @@ def test_arguments_that_cannot_be_taken_are_usage_errors(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         load(tiny_llama, **argument)
+
+
+@pytest.mark.parametrize("asked", ["xpu", "hip", "vulkan", "meta", "privateuseone", "ipu:0"])
+def test_a_device_that_torch_knows_by_name_alone_is_refused(asked: str) -> None:
+    with pytest.raises(UsageError, match=rf"device '{asked}' is not to be had: ") as caught:
+        check_device(asked)
+    assert "--device cpu" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from typing import Any, Literal, TypeVar
 # scores_depend         a model's scores depend on tokens that should not matter
 # weights_unused        a model leaves weights of its checkpoint out
 # setting_unread        a setting changes what no forward pass reads, and no recipe
-# deltas_lost           what rounding has eaten of a merge
+# deltas_lost           what rounding has eaten of a merge, or that its counts are damaged
 # batch_size_effect     what other batches change, where that was asked for
 # rounded_base          the base's log-probabilities are a llama.cpp logits file's, of 16 bits
 # own_reference         no labels: the base is what the candidate is compared with

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from evalguard.core.reports.trace_report import SuspectModule, TraceReport
 from evalguard.core.settings import Value
-from evalguard.errors import StoreError, UsageError, error_text
+from evalguard.errors import EvalguardError, StoreError, UsageError, error_text
 from evalguard.report.contract.trace_document import render_trace_json, trace_document
 from evalguard.report.trace.trace_terminal import render_trace
 from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions
@@ -146,6 +146,6 @@ def _write_beside(report: TraceReport) -> list[str]:
     try:
         write_document(Path(report.run), TRACE_FILE, trace_document(report))
         write_run_page(Path(report.run))
-    except StoreError as error:
+    except EvalguardError as error:  # the run is damaged, or gone
         return [f"the page of {report.run} does not show this trace: {error_text(error)}"]
     return []

@@ -9,14 +9,14 @@ from typing import Any
 
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reports.trace_report import TraceReport
-from evalguard.errors import UsageError
+from evalguard.errors import EvalguardError, UsageError, error_text
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import with_workers
 from evalguard.run.interrupts import interruptible
 from evalguard.run.loading.foreign_code import has_own_process
 from evalguard.run.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.run.sources import ModelSource
-from evalguard.run.stored_run import read_stored_run
+from evalguard.run.stored_run import StoredRun, read_stored_run
 from evalguard.run.tracing.build_trace import make_trace_report
 from evalguard.run.tracing.request import TraceRequest, resolve_trace_request
 from evalguard.run.tracing.sides import is_torch_here
@@ -92,7 +92,7 @@ def trace(
     )  # fmt: skip
     with interruptible("tracing", hint=NOTHING_KEPT):
         report = _trace(request, work)
-    last = None if report.run is None else read_stored_run(Path(report.run))
+    report, last = _read_comparison(report)
     most = choose_swaps(swap, last) if _can_swap(request) else 0
     if most:
         report = with_swap_effects(
@@ -113,6 +113,17 @@ def _trace(request: TraceRequest, work: TraceWork) -> TraceReport:
         return ask_for_trace(work, env=plan_conversion(variant).env)
     with ProgressLine(quiet=work.options.quiet) as progress:
         return make_trace_report(request, work.options, detail=work.detail, progress=progress)
+
+
+def _read_comparison(report: TraceReport) -> tuple[TraceReport, StoredRun | None]:
+    """The comparison that a trace's documents come from; one that was damaged since is a note."""
+    if report.run is None:
+        return report, None
+    try:
+        return report, read_stored_run(Path(report.run))
+    except EvalguardError as error:
+        note = f"the comparison of these documents can no longer be read: {error_text(error)}"
+        return dataclasses.replace(report, notes=(*report.notes, note)), None
 
 
 def _can_swap(request: TraceRequest) -> bool:
