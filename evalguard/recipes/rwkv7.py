@@ -42,6 +42,8 @@ _PARTS = {
     "ffn.key": "ffn.key",
     "ffn.value": "ffn.value",
 }
+# rwkv-pip's, of layer norms and of group norms; fla has head_dim * norm_eps for the latter.
+_NORM_EPS, _GROUP_NORM_EPS = 1e-5, 64e-5
 _LOW_RANK = {"0": "lora.2.bias", "1": "lora.0.weight", "2": "lora.2.weight"}
 
 
@@ -63,7 +65,8 @@ def convert(
 
     Raises:
         UsageError: no such file, dtype or tokenizer.
-        BuildError: a tensor that RWKV-7 does not have, or one is missing.
+        BuildError: a tensor that RWKV-7 does not have, or one is missing, or fla cannot compute
+            the model.
     """
     import torch
     from safetensors.torch import save_file
@@ -113,6 +116,14 @@ def _read_config(
         between = weights["blocks.0.ffn.key.weight"].shape[0]
     except KeyError as error:
         raise BuildError(f"{file} is not an RWKV-7 checkpoint: it has no {error}") from error
+    if head * _NORM_EPS != _GROUP_NORM_EPS:
+        raise BuildError(
+            f"{file} has heads of {head}: RWKV-7's group norm has epsilon {_GROUP_NORM_EPS:g} "
+            f"whatever their size, flash-linear-attention's {head * _NORM_EPS:g} (head_dim * "
+            "norm_eps), and its configuration has no place for another",
+            hint="a port of your own is named as model_args.pretrained; evalguard trace shows what "
+            "its group norms do",
+        )
     return {
         "architectures": ["RWKV7ForCausalLM"],
         "model_type": "rwkv7",
@@ -124,8 +135,7 @@ def _read_config(
         "head_dim": head,
         "num_heads": heads,
         **ranks,
-        # rwkv-pip's group norm has eps 64e-5 whatever the head's size; fla's, head_dim * norm_eps.
-        "norm_eps": 1e-5,
+        "norm_eps": _NORM_EPS,
         "norm_first": True,
         "norm_bias": True,
         "hidden_act": "sqrelu",

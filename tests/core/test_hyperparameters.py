@@ -171,3 +171,20 @@ def test_modules_are_named_by_globs_that_name_no_other() -> None:
     assert modules_text(None) == "every module that has it"
     four = name_modules(kinds, [*kinds, "head"])
     assert modules_text(four) == "layers.*.q, layers.*.k, layers.*.v and 1 more"
+
+
+def test_what_one_side_has_for_the_whole_model_is_compared_with_what_all_modules_hold() -> None:
+    """Though its norms are the base's by name, and compared one by one."""
+    norms = [held("norm_eps", 1e-6, module) for module in LAYERS]
+    base = [*norms, *(held("dtype", "float32", module) for module in LAYERS)]
+    for dtype, verdict in (("float32", "equal"), ("bfloat16", "differs")):
+        whole = [*norms, held("dtype", dtype)]
+        for sides in ((base, whole), (whole, base)):
+            rows = {row.name: row.verdict for row in compare_hyperparameters(*sides)}
+            assert rows == {"norm_eps": "equal", "dtype": verdict}
+    mixed = [
+        *norms,
+        *(held("dtype", f"float{16 * n + 16}", one) for n, one in enumerate(LAYERS[:2])),
+    ]
+    rows = compare_hyperparameters(mixed, [*norms, held("dtype", "float32")])
+    assert {row.verdict for row in rows if row.name == "dtype"} == {"one side only"}

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from evalguard.errors import BuildError, UsageError
 from evalguard.recipes.rwkv7 import convert
 
-WIDTH, HEAD, RANK, LAYERS, VOCABULARY = 64, 32, 8, 2, 40
+WIDTH, HEAD, RANK, LAYERS, VOCABULARY = 128, 64, 8, 2, 40
 
 
 @pytest.fixture
@@ -120,6 +120,17 @@ def test_another_checkpoint_is_refused(
     changed = {k: v for k, v in (weights | change).items() if v is not None}
     with pytest.raises(BuildError, match=message):
         convert_weights(tmp_path, changed, tokenizer=str(tokenizer))
+
+
+@pytest.mark.parametrize(("heads", "epsilon"), [(4, "0.00032"), (8, "0.00016"), (1, "0.00128")])
+def test_heads_of_which_fla_has_another_epsilon_are_refused(
+    tmp_path: Path, weights: dict[str, torch.Tensor], tokenizer: Path, heads: int, epsilon: str
+) -> None:
+    """A port that is off by 3e-8 nats a token, with heads of 32, and nothing said so."""
+    for layer in range(LAYERS):
+        weights[f"blocks.{layer}.att.r_k"] = torch.ones(heads, WIDTH // heads)
+    with pytest.raises(BuildError, match=rf"heads of {WIDTH // heads}: .* {epsilon} \(head_dim"):
+        convert_weights(tmp_path, weights, tokenizer=str(tokenizer))
 
 
 def test_a_dtype_or_a_tokenizer_that_is_not_there_is_named(

@@ -21,6 +21,7 @@ from evalguard.report.html.trace_page import render_trace_page
 from evalguard.report.trace.hyperparameter_words import difference_text
 from evalguard.report.trace.trace_next_step import next_step
 from evalguard.report.trace.trace_terminal import render_trace
+from evalguard.report.trace.trace_words import separating_text
 
 SIDES = tuple(
     RunIdentity(
@@ -210,4 +211,18 @@ def test_the_next_comparison_names_a_task_or_is_not_offered() -> None:
 def test_the_way_that_was_there_stays() -> None:
     assert next_step(LOCATED)[0] == (
         "give the candidate the base's attention_scale there, and trace again"
+    )
+
+
+def test_what_tells_a_segment_apart_is_asked_of_a_dump_alone() -> None:
+    """A library that runs the model shows what it shows, and takes no name map."""
+    found = trace_of()
+    middle = "model.layers.1.self_attn.k_proj:out"
+    asked = [replace(one, separating=middle) for one in found.layers]
+    shown = trace_report(replace(found, layers=tuple(asked)))
+    assert 'cand: "ITS NAME IN THE DUMP"' in separating_text(shown)
+    ran = replace(shown, candidate=replace(shown.candidate, model_type="rwkv"))
+    assert separating_text(ran) == (
+        "compare the code and the weights before o_proj with the base's: model type rwkv shows "
+        "nothing there"
     )

@@ -69,3 +69,7 @@ def test_rwkv_what_both_libraries_hold_agrees_by_name(cache_dir: Path) -> None:
     rows = {one.name: one for one in compare_hyperparameters(*held)}
     sizes = ("layers", "hidden_size", "head_size", "vocabulary", "dtype")
     assert {name: rows[name].verdict for name in sizes} == dict.fromkeys(sizes, "equal")
+    for own in held:
+        epsilons = {one.module: one.value for one in own if one.name == "norm_eps"}
+        assert epsilons["model.layers.1.attn.g_norm"] == 64e-5
+        assert epsilons["model.layers.1.ffn_norm"] == epsilons["model.norm"] == 1e-5

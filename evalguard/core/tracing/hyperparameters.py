@@ -76,16 +76,38 @@ def compare_hyperparameters(
     """Compare what two runtimes hold, what differs first.
 
     Where both have modules of the same names, module by module, modules with the same answer in one
-    row; else by name alone, over all modules of a side. Names outside of the common vocabulary are
-    left out where they are equal, and where the modules have other names.
+    row, but for what one side shows for the whole model; else by name alone, over all modules of a
+    side. Names outside of the common vocabulary are left out where they are equal, and where the
+    modules have other names.
     """
     sides = list(base), list(candidate)
     if _share_modules(*sides):
-        rows = _compare_by_module(*sides)
+        whole = _list_whole(*sides)
+        rows = [
+            *_compare_by_module(
+                *([one for one in side if one.name not in whole] for side in sides)
+            ),
+            *_compare_by_name(*([one for one in side if one.name in whole] for side in sides)),
+        ]
     else:
         rows = _compare_by_name(*([one for one in side if one.common] for side in sides))
     rows = _drop_repeated_frequencies(rows)
     return tuple(sorted(rows, key=lambda row: _ORDER.index(row.verdict)))
+
+
+def _list_whole(base: Sequence[HeldValue], candidate: Sequence[HeldValue]) -> set[str]:
+    """Names of which one side has one value for the whole model, and the other one for all modules.
+
+    Where modules have several, none of them is the whole model's.
+    """
+    found = set()
+    for name in {one.name for one in base if one.common}:
+        sides = [[one for one in side if one.name == name] for side in (base, candidate)]
+        wholes = [{one.module == "" for one in side} for side in sides]
+        one_each = all(len({repr(one.value) for one in side}) == 1 for side in sides)
+        if one_each and sorted(map(tuple, wholes)) == [(False,), (True,)]:
+            found.add(name)
+    return found
 
 
 def _drop_repeated_frequencies(rows: Sequence[HyperparameterDelta]) -> list[HyperparameterDelta]:

@@ -16,6 +16,7 @@ from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ROOT
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.arguments import check_device
 from evalguard.models.runtimes.points.activations import Visit
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
@@ -33,18 +34,12 @@ def load(arguments: RuntimeArguments) -> Runtime:
     as the tokenizer does), ``prefix_token_id``, ``max_length``.
 
     Raises:
-        UsageError: no such file or strategy.
+        UsageError: no such file, strategy or device.
         EvaluationError: it is no RWKV-7.
     """
     path = _checkpoint(arguments.path())
     strategy = str(arguments.take("strategy", "cpu fp32"))
-    parts = strategy.split()
-    if len(parts) != 2 or parts[1] not in _DTYPES:
-        raise UsageError(
-            f"model_args.strategy: '{strategy}' is not known",
-            hint=f"DEVICE and one of {', '.join(_DTYPES)}, e.g. cpu fp32",
-            target="model_args.strategy",
-        )
+    _check_strategy(strategy)
     named = arguments.take("tokenizer")
     prefix = arguments.take_whole("prefix_token_id", least=0)
     add_bos = arguments.take_flag("add_bos_token")
@@ -57,6 +52,27 @@ def load(arguments: RuntimeArguments) -> Runtime:
     folder = _world_folder() if named is None else Path(str(named))
     tokenizer = open_tokenizer(folder, trust_remote_code=arguments.code_allowed)
     return RWKV7(path, strategy, tokenizer, add_bos=add_bos, prefix=prefix, longest=longest)
+
+
+def _check_strategy(strategy: str) -> None:
+    """Refuse a device or a dtype that is none.
+
+    Raises:
+        UsageError: naming it.
+    """
+    device, _, kind = strategy.partition(" ")
+    reason = f"'{strategy}' is not known" if kind not in _DTYPES else ""
+    if not reason:
+        try:
+            check_device(device)
+        except UsageError as error:
+            reason = str(error)
+    if reason:
+        raise UsageError(
+            f"model_args.strategy: {reason}",
+            hint=f"DEVICE and one of {', '.join(_DTYPES)}, e.g. cpu fp32",
+            target="model_args.strategy",
+        )
 
 
 def _world_folder() -> Path:
@@ -118,13 +134,21 @@ class RWKV7(TokenizedRuntime):
         return {"strategy": self._strategy}
 
     def held_values(self) -> Sequence[HeldValue]:
-        """Its sizes, which it reads off the weights, and their dtype; epsilons are in its code."""
+        """Its sizes, which it reads off the weights, their dtype, and the epsilons of its code."""
         from evalguard.models.tracing.read_hyperparameters import read_named_values
+
+        epsilons = self._read_unscripted([0, 0], lambda _point, _values: None)
 
         sizes = {"n_layer": "n_layer", "n_embd": "n_embd", "head_dim": "head_size",
                  "vocab_size": "vocab_size"}  # fmt: skip
         told = {name: getattr(self._model.args, own) for name, own in sizes.items()}
-        return read_named_values({**told, "dtype": self.dtype}, prefix="args")
+        return [
+            *read_named_values({**told, "dtype": self.dtype}, prefix="args"),
+            *(
+                HeldValue(name="norm_eps", value=epsilon, module=module, source="eps")
+                for module, epsilon in epsilons.items()
+            ),
+        ]
 
     def logits(self, ids: Sequence[int], first: int) -> Logits:
         """Logits of one text, from an empty state."""
@@ -139,15 +163,21 @@ class RWKV7(TokenizedRuntime):
 
     def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
         """Read a text, and show what flows through every weight that is a module of fla's."""
+        self._read_unscripted(ids, visit)
+
+    def _read_unscripted(self, ids: Sequence[int], visit: Visit) -> Mapping[str, float]:
+        """Read a text in Python; the epsilons of its norms, by module."""
         import torch
 
         from evalguard.models.runtimes.points.rwkv_points import WeightVisitor
 
         model = self._model
         read = _import_unscripted().RWKV_x070.forward_seq
-        with torch.inference_mode(), WeightVisitor(model.z, visit):
+        visitor = WeightVisitor(model.z, visit)
+        with torch.inference_mode(), visitor:
             rows, _ = read(model, list(ids), model.generate_zero_state(), True)
         visit(f"{ROOT}:out", lambda: np.atleast_2d(rows.float().cpu().numpy()))
+        return visitor.epsilons
 
     def close(self) -> None:
         """Let go of the model."""

@@ -153,11 +153,19 @@ def numbers_text(report: TraceReport) -> str:
 
 
 def separating_text(report: TraceReport) -> str:
-    """Say which line of the name map tells apart what ran before the first suspect's point."""
+    """Say which line of the name map tells apart what ran before the first suspect's point.
+
+    A library shows what it shows: of a model that it runs there is no more to record.
+    """
     first = report.trace.first
     point = None if first is None else _find_layer(report, first.point)
     if point is None or not point.separating:
         return ""
+    if report.candidate.model_type:
+        return (
+            f"compare the code and the weights {printable(point.place)} with the base's: model "
+            f"type {printable(report.candidate.model_type)} shows nothing there"
+        )
     name = printable(point.separating)
     return (
         f"tell apart what ran before {printable(point.point)}: record {name} too, by a line of the "

@@ -46,6 +46,9 @@ class WeightVisitor(TorchFunctionMode):
 
     Args:
         weights: of the model, by name.
+
+    Attributes:
+        epsilons: of the norms among them, by module: they stand in rwkv-pip's code alone.
     """
 
     def __init__(self, weights: Mapping[str, Any], visit: Visit) -> None:
@@ -53,6 +56,7 @@ class WeightVisitor(TorchFunctionMode):
         named = ((id(weight), name_module(name)) for name, weight in weights.items())
         self._modules = {key: module for key, module in named if module is not None}
         self._visit = visit
+        self.epsilons: dict[str, float] = {}
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function; see the point where it reads a weight that is one."""
@@ -65,6 +69,8 @@ class WeightVisitor(TorchFunctionMode):
         module = self._modules.get(id(weight))
         if module is None:
             return func(*args, **given)
+        if "eps" in given:
+            self.epsilons[module] = float(given["eps"])
         first = self._show(f"{module}:in", args[0])
         return self._show(f"{module}:out", func(first, *args[1:], **given))
 
