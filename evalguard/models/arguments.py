@@ -167,6 +167,23 @@ def check_device(asked: Any) -> None:
             f"{found or 'no'} {wanted.type} device{'s' if found > 1 else ''} here",
             hint=_missing_device_hint(wanted, found),
         )
+    if found is None:
+        _check_other_device(asked, wanted)
+
+
+def _check_other_device(asked: Any, wanted: torch.device) -> None:
+    """Names of devices that torch knows, whatever it was built for; meta has no numbers."""
+    import torch
+
+    try:
+        with torch.inference_mode():
+            torch.zeros(1, device=wanted).tolist()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise UsageError(
+            f"device '{asked}' is not to be had: torch {torch.__version__} has no numbers there "
+            f"({str(error).partition('. ')[0]})",
+            hint=_missing_device_hint(wanted, 0),
+        ) from error
 
 
 def check_placement(arguments: Mapping[str, Any]) -> None:

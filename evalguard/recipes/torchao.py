@@ -97,13 +97,17 @@ def _configuration(name: str, arguments: Mapping[str, Any]) -> Any:
             hint=f"one of: {', '.join(known)}",
         )
     kind = getattr(module, name)
-    fields = [one for one in inspect.signature(kind).parameters if one != "self"]
-    for key in arguments:
+    parameters = inspect.signature(kind).parameters
+    fields = [one for one in parameters if one != "self"]
+    for key, value in arguments.items():
         if key not in fields:
             raise UsageError(
                 f"arguments: {name} has no '{key}'{nearest(key, fields)}",
                 hint=f"it has: {', '.join(fields) or 'none'}",
             )
+        # torchao takes any text for true.
+        if isinstance(parameters[key].default, bool) and not isinstance(value, bool):
+            raise UsageError(f"arguments: {key}: {value!r} is neither true nor false")
     return kind(**{key: _argument(module, key, value) for key, value in arguments.items()})
 
 

@@ -12,6 +12,7 @@ stands for the point of its own name, one without ``:in`` or ``:out`` for that m
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ Array = NDArray[Any]
 SUFFIXES = (".safetensors", ".npz", ".npy", ".gguf")
 INPUTS_FILE = "inputs.npz"
 _SETTINGS_FILES = ("config.json", "config.yaml", "config.yml")
+_OWN_KEYS = ("precision", "computes_in")
 _POINT = re.compile(r":(in|out)(\.\d+)?$")
 
 
@@ -322,8 +324,22 @@ def _read_settings(folder: Path) -> Mapping[str, Any]:
             raise UsageError(f"{file} cannot be read: {error}") from error
         if not isinstance(found, dict):
             raise UsageError(f"{file} must hold a mapping of hyper-parameters to values")
+        if file.suffix != ".json":
+            _check_spelling(file, found)
         return {str(key): _read_number(value) for key, value in found.items()}
     return {}
+
+
+def _check_spelling(file: Path, found: Mapping[object, object]) -> None:
+    """Refuse what was meant for one of our keys: any other name is a hyper-parameter's.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    for key in found:
+        close = difflib.get_close_matches(str(key).lower(), _OWN_KEYS, n=1, cutoff=0.8)
+        if close and key not in _OWN_KEYS:
+            raise UsageError(f"{file}: '{key}' is no key; did you mean '{close[0]}'?")
 
 
 def _read_number(value: Any) -> Any:

@@ -112,6 +112,9 @@ def test_what_needs_no_copy_is_a_view() -> None:
         ({"base": "a", "cand": "b", "split": {"parts": 2, "index": 2}}, "no index 2"),
         ({"base": "a", "cand": "b", "take": {"index": "$1"}}, "must be a number"),
         ({"base": "a", "cand": "b", "scale": 0}, "other than 0"),
+        ({"base": "a", "cand": "b", "scale": "banana"}, "scale must be a number, got 'banana'"),
+        ({"base": "a", "cand": "b", "scale": True}, "scale must be a number, got True"),
+        ({"base": "a", "cand": "b", "add": [1]}, r"add must be a number, got [1]"),
     ],
 )
 def test_a_wrong_rule_is_named(rule: dict[str, Any], said: str) -> None:

@@ -229,6 +229,8 @@ def test_a_text_that_begins_with_bos_in_letters_gets_no_other(runtime: Runtime) 
         ({"pretrained": "/nowhere"}, "there is nothing at /nowhere"),
         ({}, "needs model_args.pretrained"),
         ({"dtype": "float31"}, "is no dtype here; did you mean 'float32'"),
+        ({"device": "tpu"}, "device: 'tpu' is not a device"),
+        ({"device": "vulkan"}, "device 'vulkan' is not to be had"),
         ({"max_lenght": 5}, "takes no argument 'max_lenght'; did you mean 'max_length'"),
         ({"max_length": "long"}, "max_length: 'long' is no whole number from 1 on"),
         ({"max_length": 1.5}, "max_length: 1.5 is no whole number from 1 on"),

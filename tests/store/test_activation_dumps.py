@@ -212,6 +212,24 @@ def test_hyper_parameters_beside_the_tensors_are_read(tmp_path: Path) -> None:
         DumpedActivations(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("precison", "precision"), ("Precision", "precision"), ("precisions", "precision"),
+        ("compute_in", "computes_in"), ("computes-in", "computes_in"),
+    ],
+)  # fmt: skip
+def test_a_key_of_ours_that_is_misspelt_is_no_hyper_parameter(
+    key: str, meant: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "x.npz", a=VALUES)
+    (tmp_path / "config.yaml").write_text(f"{key}: float16\n")
+    with pytest.raises(UsageError, match=f"'{key}' is no key; did you mean '{meant}'"):
+        DumpedActivations(tmp_path)
+    (tmp_path / "config.yaml").write_text("position: 3\ncompute_dtype: float16\n")
+    assert len(DumpedActivations(tmp_path).hyperparameters) == 2
+
+
 def test_a_spool_keeps_the_order_and_leaves_nothing_behind() -> None:
     spool = SpooledActivations(ModelRounding(precision="float32"))
     spool.add([("b:out", VALUES), ("a:in", 2 * VALUES)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,31 @@ def run_in(requirements: list[str], cache_dir: Path, *words: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+LOAD = """
+import json, sys
+from evalguard.errors import EvalguardError
+from evalguard.models.runtimes.runtime import RuntimeArguments
+from evalguard.models.runtimes.types import load_runtime
+
+told = []
+for given in json.loads(sys.argv[2]):
+    try:
+        load_runtime(sys.argv[1], RuntimeArguments(model_type=sys.argv[1], given=given)).close()
+        told.append(["", ""])
+    except EvalguardError as error:
+        told.append([type(error).__name__, str(error)])
+print(json.dumps(told))
+"""
+
+
+def list_refusals(
+    kind: str, requirements: list[str], given: list[dict[str, Any]], cache_dir: Path
+) -> list[tuple[str, str]]:
+    """Class and message of what a runtime says of each of these model_args; ("", ""): nothing."""
+    said = run_in(requirements, cache_dir, "-c", LOAD, kind, json.dumps(given))
+    return [(error, message) for error, message in json.loads(said.splitlines()[-1])]
 
 
 def save_rwkv7(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from system_models import MODEL, ORIGINAL, Compare, kl_mean, named
+from system_models import MODEL, ORIGINAL, Compare, kl_mean, named, run_in
 
 pytestmark = pytest.mark.systems
 
@@ -80,6 +80,46 @@ def test_torchao_an_output_embedding_that_is_quantised_is_named_beside_larger_gr
     limit = {"metrics": {"kl_mean": 5e-5}}
     found = compare({"original": ORIGINAL, "port": port}, "--bisect", "auto", code=1, gate=limit)
     assert named(found) == {"head"}
+
+
+ARGUMENTS = """
+import json, sys
+from evalguard.errors import EvalguardError
+from evalguard.recipes.torchao import quantise
+
+told = []
+for config, arguments in json.loads(sys.argv[2]):
+    try:
+        quantise(sys.argv[3], sys.argv[1], config, arguments)
+        told.append("taken")
+    except EvalguardError as error:
+        told.append(str(error))
+print(json.dumps(told))
+"""
+
+
+def test_torchao_an_argument_that_is_true_or_false_is_no_text(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    """torchao 0.18.0 takes any text for true: a range of 7 bits, without a word."""
+    dynamic = "Int8DynamicActivationInt8WeightConfig"
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("Int8WeightOnlyConfig", {"set_inductor_config": "banana"}),
+        ("Float8WeightOnlyConfig", {"set_inductor_config": 1}),
+        (dynamic, {"reduce_range": "no"}),
+        (dynamic, {"reduce_range": 7}),
+        (dynamic, {"weight_only_decode": []}),
+        (dynamic, {"set_inductor_config": None}),
+    ]
+    right = (dynamic, {"reduce_range": True, "set_inductor_config": False})
+    script = tmp_path / "arguments.py"
+    script.write_text(ARGUMENTS, encoding="utf-8")
+    words = (str(script), str(MODEL), json.dumps([*wrong, right]), str(tmp_path / "made"))
+    told = json.loads(run_in(QUANTISED["requirements"], cache_dir, *words).splitlines()[-1])
+    for (_, arguments), said in zip(wrong, told[:-1], strict=True):
+        ((name, value),) = arguments.items()
+        assert said == f"arguments: {name}: {value!r} is neither true nor false"
+    assert told[-1] == "taken"
 
 
 @pytest.mark.gpu

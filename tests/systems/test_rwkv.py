@@ -15,10 +15,13 @@ from system_models import (
     healthy,
     kl_mean,
     largest_difference,
+    list_refusals,
     named,
     run_in,
     save_rwkv7,
 )
+
+from evalguard.recipes.rwkv7 import convert
 
 pytestmark = pytest.mark.systems
 
@@ -84,6 +87,47 @@ def test_rwkv_half_precision_is_named_and_a_bos_that_hardly_matters_is_not(
         code=1, gate=gate,
     )  # fmt: skip
     assert named(found) == {"strategy"}
+
+
+def test_rwkv_and_fla_an_argument_that_makes_no_sense_is_a_usage_error(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    pip = PIP["model_args"]
+    of_pip = {
+        ("strategy", "tpu fp32"): "strategy: device: 'tpu' is not a device",
+        ("strategy", "vulkan fp32"): "strategy: device 'vulkan' is not to be had",
+        ("strategy", "cpu  fp32"): "'cpu  fp32' is not known",
+        ("strategy", "fp32"): "'fp32' is not known",
+        ("tokenizer", "banana"): "banana",
+        ("pretrained", "banana"): "there is nothing at banana",
+    }
+    convert(tmp_path / "fla", str(TRAINED), tokenizer=str(MODEL))
+    folder = {"pretrained": str(tmp_path / "fla")}
+    of_fla = {
+        ("prefill", "chunked"): "did you mean 'chunk'",
+        ("fuse_norm", "banana"): "neither true nor false",
+        ("pad_to", 0): "no whole number from 1 on",
+        ("segment", "banana"): "no whole number",
+        ("state_layout", "vk"): "no state is handed over without",
+        ("state_layout", "banana"): "'banana' is not known",
+        ("dtype", "banana"): "is no dtype here",
+        ("device", "banana"): "'banana' is not a device",
+        ("max_length", "banana"): "no whole number",
+        ("add_bos_token", "banana"): "neither true nor false",
+        ("prefix_token_id", "banana"): "no whole number from 0 on",
+        ("tokenizer", "banana"): "banana",
+        ("pretrained", "banana"): "there is nothing at banana",
+        ("banana", 1): "takes no argument 'banana'",
+    }
+    for kind, requirements, given, wrong in (
+        ("rwkv", PIP_REQUIREMENTS, pip, of_pip), ("fla", FLA_REQUIREMENTS, folder, of_fla),
+    ):  # fmt: skip
+        asked = [given, *({**given, name: value} for name, value in wrong)]
+        healthy_one, *told = list_refusals(kind, requirements, asked, cache_dir)
+        assert healthy_one == ("", "")
+        for argument, (error, message), said in zip(wrong, told, wrong.values(), strict=True):
+            assert error == "UsageError", argument
+            assert said in message, argument
 
 
 def test_fla_token_by_token_is_rwkv_pip(compare: Compare) -> None:

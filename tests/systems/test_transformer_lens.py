@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_models import MODEL, ORIGINAL, Compare, healthy, kl_mean, largest_difference, named
+from system_models import (
+    MODEL,
+    ORIGINAL,
+    Compare,
+    healthy,
+    kl_mean,
+    largest_difference,
+    list_refusals,
+    named,
+)
 
 pytestmark = pytest.mark.systems
 
@@ -135,6 +144,34 @@ def test_an_attention_that_the_model_does_not_have_is_an_error_and_no_verdict(
     port = {**BRIDGE, "model_args": {**BRIDGE["model_args"], "attn_implementation": "sdpa"}}
     found = compare({"original": ORIGINAL, "port": port}, code=3)
     assert "'port' cannot be loaded" in found["error"]["message"]
+
+
+def test_a_field_that_makes_no_sense_or_is_of_the_other_class_is_a_usage_error(
+    cache_dir: Path,
+) -> None:
+    """The library takes most of them, and fails in the middle of a text, or does nothing."""
+    wrong: list[tuple[str, Any, str]] = [
+        ("attn_scale", "banana", "attn_scale: 'banana' is no number"),
+        ("attn_scores_soft_cap", True, "attn_scores_soft_cap: True is no number"),
+        ("output_logits_soft_cap", "banana", "is no number"),
+        ("eps", [1e-6], "is no number"),
+        ("rotary_base", "1e4", "rotary_base: '1e4' is no number"),
+        ("window_size", "banana", "no whole number from 1 on"),
+        ("use_attn_scale", "banana", "neither true nor false"),
+        ("attn_types", ["local", "banana"], "is no list of local and global"),
+        ("attn_types", "local", "is no list of local and global"),
+        ("attn_types", ["local", "global"], "has 2 entries, and the model 4 layers"),
+        ("device", "tpu", "'tpu' is not a device"),
+        ("compatibility_mode", True, "is of a TransformerBridge"),
+        ("attn_implementation", "sdpa", "is of a TransformerBridge"),
+    ]
+    given = LENS["model_args"]
+    asked = [given, *({**given, name: value} for name, value, _ in wrong)]
+    right, *told = list_refusals("transformer_lens", LENS["requirements"], asked, cache_dir)
+    assert right == ("", "")
+    for (name, value, said), (error, message) in zip(wrong, told, strict=True):
+        assert error == "UsageError", (name, value)
+        assert said in message, (name, value)
 
 
 def test_packages_that_exclude_each_other_cannot_be_built_and_that_is_said(

@@ -16,6 +16,7 @@ two names are both there counts; names in no rule belong together where they are
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -319,7 +320,7 @@ def _rule(entry: object, where: str) -> NameRule:
 def _layout(given: Mapping[str, Any], wildcards: int, where: str) -> Layout:
     permute = given.get("permute", [])
     listed = permute if isinstance(permute, list) else [permute]
-    scale, add = float(given.get("scale", 1.0)), float(given.get("add", 0.0))
+    scale, add = (_factor(given.get(key, least), key) for key, least in (("scale", 1), ("add", 0)))
     if not (math.isfinite(scale) and scale and math.isfinite(add)):
         raise ValueError("scale must be a number other than 0, and add a number")
     transpose = _numbers(given.get("transpose", []), "transpose")
@@ -334,6 +335,14 @@ def _layout(given: Mapping[str, Any], wildcards: int, where: str) -> Layout:
         scale=scale,
         add=add,
     )
+
+
+def _factor(value: object, key: str) -> float:
+    """A number; YAML has 1e-5 as a text."""
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    raise ValueError(f"{key} must be a number, got {value!r}")
 
 
 def _permutation(entry: object, where: str) -> Permutation:

@@ -6,6 +6,7 @@ whose interpreter has neither lm-eval nor evalguard's other dependencies.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -172,6 +173,20 @@ class RuntimeArguments:
                 target=f"model_args.{name}",
             )
         return found
+
+    def take_number(self, name: str) -> float | None:
+        """Return an argument that is a finite number, None where it is not given.
+
+        Raises:
+            UsageError: it is none.
+        """
+        found: Value = self.take(name)
+        number = isinstance(found, (int, float)) and not isinstance(found, bool)
+        if found is not None and not (number and math.isfinite(found)):  # type: ignore[arg-type]
+            raise UsageError(
+                f"model_args.{name}: {found!r} is no number", target=f"model_args.{name}"
+            )
+        return found  # type: ignore[return-value]
 
     def take_flag(self, name: str) -> bool | None:
         """Return an argument that is true or false, None where it is not given.

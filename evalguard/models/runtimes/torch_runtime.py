@@ -12,6 +12,7 @@ from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.core.tracing.points import ROOT
 from evalguard.errors import UsageError, nearest
+from evalguard.models.arguments import check_device
 from evalguard.models.runtimes.points.activations import Visit
 from evalguard.models.runtimes.points.torch_hooks import hook_modules, to_numpy
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
@@ -96,7 +97,7 @@ def take_common(arguments: RuntimeArguments) -> dict[str, Any]:
         folder, dtype (a torch dtype or None), device, max_length, add_bos, prefix.
 
     Raises:
-        UsageError: a dtype that is none, or no folder.
+        UsageError: a dtype or a device that is none, or no folder.
     """
     import torch
 
@@ -110,12 +111,14 @@ def take_common(arguments: RuntimeArguments) -> dict[str, Any]:
         )
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
+    device = arguments.take("device", arguments.device)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(device)
     return {
         "folder": folder,
         "tokenizer": Path(str(arguments.take("tokenizer", str(folder)))),
         "dtype": None if named in (None, "auto") else getattr(torch, named),
-        "device": arguments.take("device", arguments.device)
-        or ("cuda" if torch.cuda.is_available() else "cpu"),
+        "device": device,
         "max_length": arguments.take_whole("max_length"),
         "add_bos": arguments.take_flag("add_bos_token"),
         "prefix": arguments.take_whole("prefix_token_id", least=0),

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     import torch
 
 # Fields of HookedTransformerConfig that a conversion is known to get wrong: settings of a run.
-_CONFIG_ARGUMENTS = (
-    "attn_scale", "attn_scores_soft_cap", "output_logits_soft_cap", "use_attn_scale", "attn_types",
-    "window_size", "eps", "rotary_base", "act_fn", "use_local_attn",
-)  # fmt: skip
+_NUMBERS = ("attn_scale", "attn_scores_soft_cap", "output_logits_soft_cap", "eps", "rotary_base")
+_FLAGS = ("use_attn_scale", "use_local_attn")
+_PATTERN = ("local", "global")
 # Checkpoints of Gemma 2 by query_pre_attn_scalar: the library has an attention scale for each.
 _GEMMA2 = {256: "google/gemma-2-2b-it", 144: "google/gemma-2-27b-it"}
 _ARCHITECTURES = {
@@ -53,16 +52,25 @@ def load(arguments: RuntimeArguments) -> Runtime:
     of its configuration by name, e.g. ``attn_scale: 16``.
 
     Raises:
+        UsageError: a field that is of the other class, or a value that it cannot have.
         EvaluationError: this version has no such class, or cannot convert the model.
     """
     _prepare_import()
     common = take_common(arguments)
     bridge = _bridge_class()
     api = arguments.choose("api", ("hooked", "bridge"), "bridge" if bridge else "hooked")
-    overrides = {n: v for n in _CONFIG_ARGUMENTS if (v := arguments.take(n)) is not None}
+    overrides = _take_fields(arguments)
     compatibility = bool(arguments.take_flag("compatibility_mode"))
     attention = arguments.take("attn_implementation")
     arguments.check_all_taken()
+    of_bridges = {"compatibility_mode": compatibility, "attn_implementation": attention}
+    if api == "hooked" and any(of_bridges.values()):
+        name = next(name for name, value in of_bridges.items() if value)
+        raise UsageError(
+            f"model_args.{name} is of a TransformerBridge: a HookedTransformer does not read it",
+            hint="api: bridge, or leave it out",
+            target=f"model_args.{name}",
+        )
     beside: list[str] = []
     if api == "bridge":
         if overrides:
@@ -82,6 +90,27 @@ def load(arguments: RuntimeArguments) -> Runtime:
         found = ", ".join(beside)
         runtime.caveats = (f"{found} is the checkpoint's, by evalguard: TransformerLens has none",)
     return runtime
+
+
+def _take_fields(arguments: RuntimeArguments) -> dict[str, Value]:
+    """Take the fields of HookedTransformerConfig that are given.
+
+    Raises:
+        UsageError: one that it would take without a word, and fail on later.
+    """
+    found: dict[str, Value] = {name: arguments.take_number(name) for name in _NUMBERS}
+    found |= {name: arguments.take_flag(name) for name in _FLAGS}
+    found["window_size"] = arguments.take_whole("window_size")
+    found["act_fn"] = arguments.take("act_fn")
+    pattern = found["attn_types"] = arguments.take("attn_types")
+    if pattern is not None and not (
+        isinstance(pattern, list) and all(one in _PATTERN for one in pattern)
+    ):
+        raise UsageError(
+            f"model_args.attn_types: {pattern!r} is no list of {' and '.join(_PATTERN)}",
+            target="model_args.attn_types",
+        )
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _prepare_import() -> None:
@@ -156,6 +185,13 @@ def _build_hooked(
         if "attn_scale" not in overrides:
             beside.append("attn_scale")
     fields |= {"dtype": dtype, "device": common["device"], "tokenizer_name": None, **overrides}
+    pattern = overrides.get("attn_types")
+    if isinstance(pattern, list) and len(pattern) != original.config.num_hidden_layers:
+        raise UsageError(
+            f"model_args.attn_types has {len(pattern)} entries, and the model "
+            f"{original.config.num_hidden_layers} layers",
+            target="model_args.attn_types",
+        )
     config = lens.HookedTransformerConfig.from_dict(fields)
     convert = getattr(loading, converter, None) or getattr(
         importlib.import_module("transformer_lens.pretrained.weight_conversions"), converter
