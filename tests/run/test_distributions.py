@@ -153,7 +153,9 @@ def test_a_reference_brackets_what_lock_step_finds(score: Score) -> None:
     np.testing.assert_allclose(kl(whole), kl(exact), atol=1e-9)
 
 
-def test_what_generates_has_no_positions_and_says_so(models: Any, score: Score) -> None:
+def test_what_generates_has_no_positions_and_says_so(
+    models: Any, score: Score, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (models["tasks"] / "sw_gen.yaml").write_text(
         (models["tasks"] / "sw_word.yaml")
         .read_text()
@@ -167,6 +169,11 @@ def test_what_generates_has_no_positions_and_says_so(models: Any, score: Score) 
     assert evaluations[1].divergences["sw_gen"].reason == GENERATION_ONLY
     assert kl(evaluations, "sw_word").size >= 24
     assert evaluations[0].notes == (f"distributions of sw_gen are not compared: {GENERATION_ONLY}",)
+    # Nor would a reference measure them, of models that do not fit in beside each other.
+    monkeypatch.setattr(memory_policy, "fits_in_memory", lambda weights, device: False)
+    evaluations = score("llama", "other", tasks=("sw_gen",))
+    assert evaluations[1].findings == ()
+    assert "distributions are not compared: other does not fit" in evaluations[1].notes[0]
 
 
 def test_a_model_of_nan_is_compared_position_by_position(score: Score) -> None:
@@ -193,8 +200,9 @@ def test_what_does_not_fit_beside_the_base_is_scored_alone(
     monkeypatch.setattr(memory_policy, "fits_in_memory", lambda weights, device: False)
     evaluations = score("llama", "other", tasks=("sw_word",))
     assert evaluations[1].divergences == {}
-    (note,) = evaluations[0].notes
-    assert "does not fit on cpu beside llama; --distributions reference" in note
+    (finding,) = evaluations[1].findings
+    assert finding.kind == "distributions_unknown"
+    assert "does not fit on cpu beside llama; --distributions reference" in finding.text
     assert score("llama", "other", tasks=("sw_word",), distributions="lockstep")[1].divergences
     assert score("llama", "other", tasks=("sw_word",), distributions="reference")[1].divergences
 

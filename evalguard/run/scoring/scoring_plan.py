@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from evalguard.conversion.planning import plan_conversion
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
@@ -93,7 +94,7 @@ class ScoringPlan:
         if hindrance.foreign and mode == "auto":
             return self._beside_foreign_code(hindrance, base, candidate)
         note = self._not_measured(hindrance)
-        return [_with_notes(evaluation, (note,)) for evaluation in self._each(sources)]
+        return _say_unknown(self._each(sources), hindrance, note)
 
     def evaluate_beside(self, base: FileSource, candidate: ModelSource) -> list[Evaluation]:
         """Score a candidate beside a base that a file keeps; both evaluations.
@@ -169,7 +170,7 @@ class ScoringPlan:
             ours = None if instead else self._scores(first)
         if ours is None:
             return self._by_reference_instead(hindrance, base, candidate)
-        return [_with_notes(ours, (note,)), _with_notes(self._alone(candidate), (note,))]
+        return _say_unknown([ours, self._alone(candidate)], hindrance, note)
 
     def _both_open(self, first: LoadedModel, second: LoadedModel) -> list[Evaluation]:
         hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
@@ -321,6 +322,18 @@ class ScoringPlan:
         return LockstepObstacle(
             f"{candidate.name} does not fit on {device} beside {first.name}", True
         )
+
+
+def _say_unknown(
+    found: Sequence[Evaluation], hindrance: LockstepObstacle, note: str
+) -> list[Evaluation]:
+    """Say that distributions are not compared, on the first screen where they could be."""
+    base, candidate = found
+    kinds = {table.run.get("output_type") for one in base.scores.values() for table in one.tables}
+    if not hindrance.apart or kinds == {"generate_until"}:
+        return [_with_notes(one, (note,)) for one in found]
+    finding = Finding(kind="distributions_unknown", text=note)
+    return [base, replace(candidate, findings=(*candidate.findings, finding))]
 
 
 def are_separate_servers(sources: Sequence[ModelSource]) -> bool:
