@@ -70,6 +70,13 @@ def merge(
     base, *folders = (
         str(find_checkpoint(name).absolute()) for name in (base, *(one["model"] for one in models))
     )
+    real = [Path(folder).resolve() for folder in folders]
+    for index, folder in enumerate(real):
+        if (first := real.index(folder)) < index:
+            raise UsageError(
+                f"models.{index} is models.{first} once more ({folders[index]})",
+                hint="mergekit takes a folder once: give it the sum of both weights",
+            )
     own = [{name: value for name, value in one.items() if name != "model"} for one in models]
     named = {"normalize": normalize, "density": density}
     whole = {**(parameters or {}), **{k: v for k, v in named.items() if v is not None}}

@@ -159,6 +159,8 @@ def test_mergekit_a_parameter_is_taken_or_is_an_error(
         "dtype": ({"dtype": "bfloat61"}, "did you mean 'bfloat16'?"),
         "required": ({"dtype": "bfloat16", "require_sign_consensus": True}, "most in model."),
         "model": ({"models": [{"modle": str(MODEL)}]}, "models.0 names no folder"),
+        "twice": ({"models": [tuned, tuned]}, "models.1 is models.0 once more"),
+        "same": ({"models": [tuned, {"model": f"{MODEL}/../model"}]}, "once more"),
     }  # fmt: skip
     right: dict[str, dict[str, Any]] = {
         "mask": {"parameters": {"int8_mask": True, "lambda": 0.98}},

@@ -130,6 +130,16 @@ def test_rwkv_and_fla_an_argument_that_makes_no_sense_is_a_usage_error(
             assert said in message, argument
 
 
+def test_rwkv_that_shows_no_config_is_no_model_that_settings_are_derived_from(
+    compare: Compare, tmp_path: Path
+) -> None:
+    file = save_rwkv7(tmp_path / "other.pth", vocabulary=1344)
+    other = {**PIP, "model_args": {**PIP["model_args"], "pretrained": str(file)}}
+    found = compare({"orig": PIP, "other": other}, code=1, limit=16)
+    assert "none can be derived: 'orig' is of model type rwkv" in found["bisect_reason"]
+    assert "distributions_unknown" in {one["kind"] for one in found["findings"]}
+
+
 def test_fla_token_by_token_is_rwkv_pip(compare: Compare) -> None:
     knobs = port(*KNOBS)
     found = compare(

@@ -22,6 +22,7 @@ from evalguard.report.contract.non_finite import NON_FINITE, null_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.bisection.bisect_findings import BisectFindings
 from evalguard.run.bisection.derived_settings import SearchableCandidate
+from evalguard.run.bisection.model_differences import why_not_derivable
 from evalguard.run.bisection.model_search import KEPT_FOLDER
 from evalguard.run.bisection.oracle_opening import open_model_oracle
 from evalguard.run.bisection.rounds import Bisection
@@ -32,6 +33,7 @@ from evalguard.run.bisection.unsearchable import why_unsearchable
 from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.judging import build_report
 from evalguard.run.scoring.score_models import score_sides
+from evalguard.run.sources import ModelSource
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import write_document
 from evalguard.worker.server_pool import keep_servers
@@ -164,8 +166,12 @@ def _reason_against(finished: FinishedComparison) -> tuple[str, NotBisected] | N
         and candidate is not None
         and not candidate.variant.settings
     ):
+        models = (one.variant for one in finished.sources if isinstance(one, ModelSource))
+        why = next(filter(None, map(why_not_derivable, models)), "")
         return (
-            "the candidate declares no settings (evalguard bisect derives them from the two "
+            f"the candidate declares no settings, and none can be derived: {why}"
+            if why
+            else "the candidate declares no settings (evalguard bisect derives them from the two "
             "models)",
             "undeclared",
         )
