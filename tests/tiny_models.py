@@ -12,6 +12,8 @@ from transformers import (
     Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Mamba2Config,
+    Mamba2ForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     PreTrainedTokenizerFast,
@@ -84,6 +86,19 @@ def save_mamba(folder: Path) -> Path:
     )  # fmt: skip
     torch.manual_seed(0)
     MambaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def save_mamba2(folder: Path) -> Path:
+    """Save a two-layer Mamba 2, whose time steps have no upper limit: an infinite number."""
+    size = save_tokenizer(folder)
+    config = Mamba2Config(
+        vocab_size=size, hidden_size=32, num_hidden_layers=2, num_heads=4, head_dim=16,
+        state_size=4, expand=2, n_groups=1, chunk_size=16, initializer_range=0.3,
+        bos_token_id=0, eos_token_id=1, pad_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Mamba2ForCausalLM(config).save_pretrained(folder)
     return folder
 
 

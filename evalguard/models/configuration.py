@@ -68,8 +68,16 @@ def _read_config(config: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:
 
 
 def _plain(value: Any) -> Value:
-    plain = to_json_value(value)
-    return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else plain
+    """A value that JSON can hold; "inf" for one that it cannot, at any depth."""
+    return _name_non_finite(to_json_value(value))
+
+
+def _name_non_finite(value: Value) -> Value:
+    if isinstance(value, Mapping):
+        return {name: _name_non_finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_name_non_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _quantisation(value: Any) -> Value:

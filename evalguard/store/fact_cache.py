@@ -49,10 +49,11 @@ class FactCache:
         return facts
 
     def put(self, kind: str, digest: str, facts: Mapping[str, Any]) -> None:
-        """Remember facts, in place of any that are there; plain JSON data."""
+        """Remember facts, in place of any that are there; plain JSON data, of any numbers."""
         path = self._path(kind, digest)
         said = {"format": FACTS_FORMAT, "kind": kind, "digest": digest, "facts": dict(facts)}
-        text = json.dumps({**said, "sha256": _checksum(said)}, allow_nan=False)
+        # Settings may be infinite (a time step without a limit), and only this class reads it.
+        text = json.dumps({**said, "sha256": _checksum(said)})
         try:
             make_folder(path.parent)
             write_atomically(path, text.encode())

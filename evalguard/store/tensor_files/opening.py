@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -343,10 +344,26 @@ def _file_kind(path: Path) -> FileKind:
 
 def _read_config(folder: Path) -> Mapping[str, Any]:
     try:
-        content = json.loads(read_regular_text(folder / "config.json"))
+        content = json.loads(
+            read_regular_text(folder / "config.json"),
+            parse_constant=str,
+            parse_float=_read_float,
+            object_hook=_read_tagged_float,
+        )
     except (OSError, ValueError, RecursionError):
         return {}  # only used to say more: the tensors speak for themselves
     return content if isinstance(content, dict) else {}
+
+
+def _read_float(text: str) -> float | str:
+    """A number; its text where it is infinite, which JSON has no number for."""
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def _read_tagged_float(found: dict[str, Any]) -> Any:
+    """An infinite number as transformers writes it, ``{"__float__": "Infinity"}``, as its text."""
+    return found["__float__"] if found.keys() == {"__float__"} else found
 
 
 def _names(files: Sequence[Path]) -> str:
