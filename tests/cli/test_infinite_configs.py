@@ -49,6 +49,8 @@ def test_a_trace_of_them_names_the_limit_and_its_document_is_json(
 ) -> None:
     (tmp_path / "story.txt").write_text("Mara carried the lantern down to the harbour.")
     sides = ("--base", limits[0], "--cand", limits[1], "--text", tmp_path / "story.txt")
+    shown = run("trace", *sides, "--quiet").out
+    assert f"Likely why: {LIMIT} [0, inf] in the base, [0, 0.004] in the candidate" in shown
     ran = run("trace", *sides, "--quiet", "--json")
     assert ran.code == 1, ran.err
     document = json.loads(ran.out, parse_constant=pytest.fail)

@@ -187,6 +187,25 @@ def test_a_tie_on_one_side_only_is_a_likely_why(tied: bool, module: str) -> None
     assert "give the candidate's output layer the base's weights" in text
 
 
+@pytest.mark.parametrize(
+    ("fault", "beside", "told"),
+    [
+        ("operation", "", True),
+        ("weights", "", False),
+        ("precision", "", False),
+        ("operation", "model.layers.*.self_attn", False),
+    ],
+)
+def test_a_configs_own_value_is_a_likely_why_of_an_operation_that_nothing_else_explains(
+    fault: str, beside: str, told: bool
+) -> None:
+    rows = [delta("config.alibi", True, False)]
+    if beside:
+        rows.append(delta("attention_scale", 0.1, 0.2, beside))
+    report = replace(located(fault, "model.layers.1.self_attn"), hyperparameters=tuple(rows))
+    assert ("Likely why: config.alibi true in the base" in shown(report)) is told
+
+
 def test_another_class_of_model_leads_to_its_layers() -> None:
     classes = delta("architecture", "GraniteForCausalLM", "LlamaForCausalLM")
     report = replace(located("operation", "model.norm"), hyperparameters=(classes,))

@@ -286,6 +286,7 @@ _NOT_COMPUTED = re.compile(
     r"supports_.*|can_.*|model_tags|main_input_name|base_model_prefix|.*_parallel|use_cache"
 )
 _PLAIN = (bool, int, float, str)
+_MOST_VALUES = 8
 
 
 def read_model(model: torch.nn.Module, config: Any = None) -> list[HeldValue]:
@@ -301,9 +302,17 @@ def read_model(model: torch.nn.Module, config: Any = None) -> list[HeldValue]:
         found += _read_module(name, module)
     held = {one.name for one in found if one.common}
     own = list(_read_config(model, config))
+    attributes = {(one.name, repr(one.value)) for one in found if not one.common}
     # what a module holds is what runs; the config only says what it was made from
-    found += [one for one in own if not (one.common and one.name in held)]
-    return found
+    return [
+        *found,
+        *(
+            one
+            for one in own
+            if one.name not in held
+            and (one.name.removeprefix("config."), repr(one.value)) not in attributes
+        ),
+    ]
 
 
 def _read_module(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
@@ -330,12 +339,23 @@ def _read_module(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
                     name=common or attribute, value=shown, module=name, source=attribute,
                     common=common is not None,
                 )  # fmt: skip
+        elif common is None and _is_short(value):
+            yield HeldValue(
+                name=attribute, value=list(value), module=name, source=attribute, common=False
+            )
         elif callable(value) and common == "activation":
             said = getattr(value, "__name__", type(value).__name__)
             yield HeldValue(
                 name="activation", value=name_activation(said), module=name, source=attribute
             )
     yield from _read_tensors(name, module)
+
+
+def _is_short(value: Any) -> bool:
+    """Whether it is a few plain values: a stride, a range of time steps."""
+    if not isinstance(value, (tuple, list)) or not 0 < len(value) <= _MOST_VALUES:
+        return False
+    return all(isinstance(one, _PLAIN) for one in value)
 
 
 def _common_attribute(attribute: str, kind: str) -> str | None:

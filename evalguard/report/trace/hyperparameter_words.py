@@ -142,11 +142,21 @@ def side_texts(one: HyperparameterDelta) -> tuple[str, str]:
 
 
 def find_explanations(report: TraceReport) -> list[HyperparameterDelta]:
-    """Hyper-parameters that differ at the first suspect, or in the model as a whole."""
+    """Hyper-parameters that differ at the first suspect, or in the model as a whole.
+
+    Where none does, and the module computes something else: those of which nothing says which
+    modules they are of.
+    """
     first = report.trace.first
     if first is None:
         return []
     found = [one for one in report.hyperparameters if touches_suspect(one, first)]
+    if first.fault == "operation" and all(one.name == "architecture" for one in found):
+        found += [
+            one
+            for one in report.hyperparameters
+            if one.verdict == "differs" and one.name.startswith("config.") and not one.modules
+        ]
     # another class explains what nothing else does
     return sorted(found, key=lambda one: one.name == "architecture")
 
