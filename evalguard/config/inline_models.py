@@ -33,16 +33,16 @@ def inline_variant(
 ) -> Variant:
     """Return the variant of a path, a hub id or a server's address, under a short name.
 
-    The user typed it, so ``trust_remote_code`` may stand among ``model_args``, as in lm-eval.
+    The user typed it, so ``trust_remote_code`` may stand among ``model_args``, as in lm-eval, and
+    ``allow_pickle``, as a guard file calls it.
 
     Raises:
         UsageError: if the spec is neither a path, a hub id nor an address, or the arguments
             contradict it.
     """
     args = dict(model_args)
-    trusted = args.pop("trust_remote_code", trust_remote_code)
-    if not isinstance(trusted, bool):
-        raise UsageError(f"trust_remote_code is true or false, not '{trusted}'")
+    trusted = _pop_flag(args, "trust_remote_code") or trust_remote_code
+    allow_pickle = _pop_flag(args, "allow_pickle") or allow_pickle
     if "pretrained" in args:
         raise UsageError(
             f"'{spec}' and pretrained={args['pretrained']} name the model twice",
@@ -62,10 +62,22 @@ def inline_variant(
         name=name,
         model=model,
         model_args={**named, **resolve_model_args(args, cwd)},
-        trust_remote_code=trusted or trust_remote_code,
+        trust_remote_code=trusted,
         allow_pickle=allow_pickle,
         allow_code=True,
     )
+
+
+def _pop_flag(args: dict[str, Value], name: str) -> bool:
+    """Take a switch out of model arguments.
+
+    Raises:
+        UsageError: it is neither true nor false.
+    """
+    value = args.pop(name, False)
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is true or false, not '{value}'")
+    return value
 
 
 def is_address(spec: str) -> bool:

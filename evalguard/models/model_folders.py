@@ -117,7 +117,8 @@ def pickle_error(path: str) -> EvaluationError:
     """The error for weights that could run code while they are read."""
     return EvaluationError(
         f"{path} holds pickled weights, which can run code when they are loaded",
-        hint="convert them to safetensors, or set allow_pickle: true for this model",
+        hint="convert them to safetensors, or give allow_pickle=true among its model arguments "
+        "(allow_pickle: true in a guard file)",
     )
 
 

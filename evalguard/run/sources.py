@@ -217,6 +217,11 @@ def _with_command_line(
             f"--{side.role}-model-args: trust_remote_code is an option of its own",
             hint="write --trust-remote-code",
         )
+    if "allow_pickle" in side.model_args:
+        raise UsageError(
+            f"--{side.role}-model-args: allow_pickle is a key of its own in a guard file",
+            hint=f"write allow_pickle: true beside the model_args of '{variant.name}' there",
+        )
     for setting in variant.settings:
         if setting.target.kind == "model_args" and setting.target.path in side.model_args:
             raise UsageError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -229,3 +230,17 @@ def test_schemas_are_printed_by_name(run: Run) -> None:
     assert unknown.code == 2
     assert "did you mean 'tensors'" in unknown.err
     assert "schemas: guard, compare, floor, nightly, noise, plan, tensors" in unknown.err
+
+
+def test_what_is_missing_comes_before_what_is_bit_identical(run: Any, tmp_path: Path) -> None:
+    """ "all 2 tensors bit-identical" was the first thing said of a model without its head."""
+    from safetensors.numpy import save_file
+
+    both = {name: np.ones((2, 2), dtype=np.float32) for name in ("a", "b")}
+    save_file({**both, "head": np.zeros(3, dtype=np.float32)}, tmp_path / "whole.safetensors")
+    save_file(both, tmp_path / "part.safetensors")
+    ran = run("tensors", tmp_path / "whole.safetensors", tmp_path / "part.safetensors")
+    assert ran.code == 1
+    assert ran.out.startswith(
+        "DIFFERENT: 1 tensor missing on one side, all 2 tensors of both bit-identical;\n"
+    )

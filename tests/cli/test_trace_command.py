@@ -424,3 +424,14 @@ def test_without_any_document_the_ways_to_name_one_are_told(
     found = refused(2, "trace", "--base", two[0], "--cand", two[1], "--output-path", tmp_path)
     assert "no documents to trace" in found.err
     assert "--text FILE" in found.err
+
+
+def test_a_folder_of_a_gguf_file_that_arguments_name_is_a_model_and_no_dump(
+    run: Any, world: SmallWorld, text: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q/model.gguf").write_bytes(b"GGUF")
+    words = ("--cand-model-args", "gguf_file=model.gguf", "--text", text)
+    ran = trace(run, world, tmp_path / "q", *words)
+    assert ran.code == 3
+    assert "activation" not in ran.err

@@ -97,6 +97,16 @@ def test_a_hub_id_on_the_command_line_keeps_its_name(tmp_path: Path) -> None:
     assert variant.allow_pickle
 
 
+@pytest.mark.parametrize("switch", ["trust_remote_code", "allow_pickle"])
+def test_a_switch_among_model_arguments_is_taken_out_of_them(tmp_path: Path, switch: str) -> None:
+    variant = inline_variant("org/model", model="hf", model_args={switch: True}, cwd=tmp_path)
+    assert dict(variant.model_args) == {"pretrained": "org/model"}
+    assert [variant.trust_remote_code, variant.allow_pickle].count(True) == 1
+    assert getattr(variant, switch)
+    with pytest.raises(UsageError, match=f"{switch} is true or false, not 'yes'"):
+        inline_variant("org/model", model="hf", model_args={switch: "yes"}, cwd=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -13,7 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import save_gemma2
-from transformers import AutoModelForCausalLM, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+)
 
 from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue, compare_hyperparameters
 from evalguard.errors import EvaluationError, UsageError
@@ -104,6 +111,29 @@ def test_the_base_of_rotary_frequencies_is_read_off_them(base: float) -> None:
     assert rope_base(plain) == base
     assert rope_base(plain.astype(np.float32).astype(np.float64)) == base
     assert rope_base(np.where(plain < 0.1, plain / 8, plain)) is None
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"factor": 4.0},
+        {"factor": 4.0, "attention_factor": 1.0},
+        {"factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.2},
+        {"factor": 4.0, "mscale": 0.7},
+        {"factor": 1.0},
+    ],
+)
+def test_the_factor_of_yarn_is_what_transformers_computes(scaling: dict[str, float]) -> None:
+    """It shows where one config says it and the other leaves it to the default."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {
+        "rope_type": "yarn", "rope_theta": 1e4, "original_max_position_embeddings": 64, **scaling
+    }  # fmt: skip
+    config = LlamaConfig(hidden_size=32, num_attention_heads=4, rope_parameters=rope)
+    _, expected = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    told = by_name(read_named_values({"rope_parameters": rope}))
+    assert told["rope_attention_factor"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_transformer_lens_says_the_same_in_other_words() -> None:

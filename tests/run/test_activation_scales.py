@@ -132,9 +132,9 @@ DAMAGED: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
         lambda tensors: {**tensors, "model.layers.2.self_attn.k_scale": torch.tensor([9e-6])},
         "1 tensor beyond tolerance, like nothing known",
     ),
-    "one missing": (without("layers.1.self_attn.k_scale"), "1 missing on one side"),
-    "all of the cache missing": (without(".k_scale", ".v_scale"), "6 missing on one side"),
-    "all of the inputs missing": (without(".input_scale"), "9 missing on one side"),
+    "one missing": (without("layers.1.self_attn.k_scale"), "1 tensor missing on one side"),
+    "all of the cache missing": (without(".k_scale", ".v_scale"), "6 tensors missing on one side"),
+    "all of the inputs missing": (without(".input_scale"), "9 tensors missing on one side"),
     "not a number": (filled(torch.nan, "layers.0.self_attn.k_scale"), "1 of 24 tensors beyond"),
     "zero": (filled(0.0, ".v_scale"), "3 of 24 tensors beyond tolerance"),
 }

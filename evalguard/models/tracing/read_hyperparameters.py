@@ -8,6 +8,7 @@ YAML or JSON file beside recorded activations.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -194,6 +195,29 @@ def _add_derived(found: dict[str, HeldValue], flat: Mapping[str, Any], prefix: s
             value=float(scalar) ** -0.5,
             source=f"{prefix}.query_pre_attn_scalar",
         )
+    _add_yarn(found, flat, prefix)
+
+
+def _add_yarn(found: dict[str, HeldValue], flat: Mapping[str, Any], prefix: str) -> None:
+    """YaRN's factor of cosines and sines: what a config says, else what follows from its others.
+
+    As transformers computes it (``modeling_rope_utils``): 0.1 m ln(factor) + 1 of ``mscale`` over
+    that of ``mscale_all_dim``, where both are there, else of m = 1.
+    """
+    for place in ("rope_parameters.", "rope_scaling."):
+        if "yarn" not in (flat.get(f"{place}rope_type"), flat.get(f"{place}type")):
+            continue
+        names = ("attention_factor", "factor", "mscale", "mscale_all_dim")
+        told, factor, scale, all_dim = (flat.get(f"{place}{name}") for name in names)
+        if told is None and isinstance(factor, (int, float)) and factor > 0:
+            numbers = [one for one in (scale, all_dim) if isinstance(one, (int, float)) and one]
+            first, second = numbers if len(numbers) == 2 else (1.0, 0.0)
+            grown = math.log(max(factor, 1.0))
+            told = (0.1 * first * grown + 1.0) / (0.1 * second * grown + 1.0)
+        if isinstance(told, (int, float)):
+            name = "rope_attention_factor"
+            source = f"{prefix}.{place}attention_factor" if prefix else f"{place}attention_factor"
+            found.setdefault(name, HeldValue(name=name, value=float(told), source=source))
 
 
 def read_hyperparameter_file(path: Path) -> list[HeldValue]:

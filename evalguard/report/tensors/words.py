@@ -117,6 +117,10 @@ def _counts_text(report: TensorsReport) -> str:
     if count == total:
         whole = "all" if total > 1 else "the"
     parts[0] = f"{whole} {_tensors(total)} {STATE_WORDS[state]}"
+    if report.missing and all(delta.passed for delta in report.deltas):
+        # what makes them differ comes first
+        parts[0] = f"{whole} {_tensors(total)} of both {STATE_WORDS[state]}"
+        return ", ".join([f"{_tensors(len(report.missing))} missing on one side", *parts])
     if report.missing:
         parts.insert(1, f"{format_count(len(report.missing))} missing on one side")
     return ", ".join(parts)

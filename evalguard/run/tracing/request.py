@@ -69,7 +69,8 @@ def resolve_trace_request(
     folder = resolve_path(candidate, cwd)
     second: ModelSource | Path = folder
     named = candidate in guards.names and not is_user_folder(guards, folder)
-    if name_map is None and (named or not is_recording(folder)):
+    is_model = named or bool(options.cand_model_args or options.cand_set)
+    if name_map is None and (is_model or not is_recording(folder)):
         other = _side("cand", candidate, guards, options, cwd)
         pair = with_distinct_names(first, with_base_settings(first, other))
         first, second = refuse_untraceable(pair[0], "base"), refuse_untraceable(pair[1], "cand")
