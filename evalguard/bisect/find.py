@@ -121,6 +121,9 @@ def find_culprits(
         counted=counted,
         weights=prior_weights(names, prior),
     )
+    if measured.unmoved:  # what single settings do is undone by others: nobody is to blame
+        search.status = "not_reproduced"
+        return conclude_search(search)
     with suppress(KeyboardInterrupt, OutOfBudget):  # "stopped" until it ends by itself
         search.run()
     return conclude_search(search)

@@ -29,6 +29,10 @@ from evalguard.bisect.twin_assignments import twins
 from evalguard.bisect.yardstick import Yardstick
 
 
+# Of the base's standard deviation over documents: what rounding leaves of a change that cancels.
+_ROUNDING = 1e-4
+
+
 class OutOfBudget(Exception):
     """The next measurement would cost more than is left."""
 
@@ -229,6 +233,13 @@ class Measurements:
     def as_base(self, mask: Mask) -> bool:
         """Whether all documents are measured under this assignment, and score as the base's."""
         return self.complete(mask) and not (mask.any() and self._drift[mask.tobytes()].any())
+
+    @property
+    def unmoved(self) -> bool:
+        """Whether the candidate scores every document as the base does, but for rounding."""
+        whole = np.ones(len(self.settings), dtype=np.bool_)
+        spread = self.yardstick.size * float(np.sqrt(self.blocks.ends[-1]))
+        return float(np.sqrt(np.mean(self.drift(whole) ** 2))) <= _ROUNDING * spread
 
     def finished(self) -> set[bytes]:
         """Assignments measured on all documents, the base among them; the bytes of their masks."""
