@@ -28,7 +28,6 @@ from evalguard.bisect.search_probe import LAUNCH, Probe
 from evalguard.bisect.twin_assignments import twins
 from evalguard.bisect.yardstick import Yardstick
 
-
 # Of the base's standard deviation over documents: what rounding leaves of a change that cancels.
 _ROUNDING = 1e-4
 
