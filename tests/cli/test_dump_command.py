@@ -60,7 +60,9 @@ def test_a_dump_says_its_points_in_order_and_its_precision(dumped: Path) -> None
     }
     assert points.index("encoder.layers.0:in") < points.index("encoder.layers.1:out")
     assert points[-1] == "(root):out"
-    assert yaml.safe_load((dumped / "config.yaml").read_text()) == {"precision": "float32"}
+    assert yaml.safe_load((dumped / "config.yaml").read_text()) == {
+        "precision": "float32", "output": "hidden"
+    }  # fmt: skip
 
 
 def test_a_dump_of_a_model_is_clear_of_it_and_located_in_a_port(
@@ -126,6 +128,21 @@ def test_patterns_choose_the_points_and_the_models_output_is_always_there(
     assert refused.code == 2
     assert "--points 'encoder.layer.*' fits no point" in refused.err
     assert sorted(one.name for one in tmp_path.iterdir()) == ["few"]
+
+
+def test_two_dumps_are_two_sides_of_a_comparison(
+    run: Any, world: SmallWorld, text: Path, dumped: Path, encoders: tuple[Path, Path, Path]
+) -> None:
+    """What the model's class says of its output is not asked of the user."""
+    other = dumped.parent / "port"
+    assert dump(run, encoders[1], "--inputs", encoders[2], "-o", other).code == 0
+    ran = run("compare", "--base", dumped, "--cand", other, "--quiet", "--margin", "1pp")
+    assert ran.code in (1, 0), ran.err
+    assert "relative_error" in ran.out
+    guard = ("--config", world.guard, "--text", text, "--points", "lm_head:out")
+    assert dump(run, "orig", *guard, "-o", dumped.parent / "words").code == 0
+    told = yaml.safe_load((dumped.parent / "words/config.yaml").read_text())
+    assert told["output"] == "logits"
 
 
 def test_a_name_map_is_proposed_for_a_ports_dump_and_trace_takes_it_as_printed(

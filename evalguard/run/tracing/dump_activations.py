@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -78,7 +79,8 @@ def dump(
 
     One folder a document: a ``.npy`` file for every point, in the base's names, and
     ``inputs.npz``, what the model read. ``points.tsv`` beside them lists the points in the order
-    of the computation, ``config.yaml`` says in which precision they were computed.
+    of the computation, ``config.yaml`` says in which precision they were computed, and whether the
+    output is one of classes.
 
     Args:
         base: the model, as ``evalguard.trace`` takes a base.
@@ -269,13 +271,30 @@ def _write_facts(
     points: Mapping[str, str],
 ) -> None:
     rounding = recorded.rounding
-    told = {"precision": rounding.precision, "computes_in": rounding.computes_in}
+    told = {
+        "precision": rounding.precision,
+        "computes_in": rounding.computes_in,
+        "output": _kind_of_output(alone.classes),
+    }
     facts = yaml.safe_dump({name: value for name, value in told.items() if value})
     header = f"# {alone.side.name} {alone.side.identity.digest}, evalguard {evalguard.__version__}"
     text = facts if facts.strip() != "{}" else ""
     (folder / "config.yaml").write_text(f"{_one_line(header)}\n{text}", encoding="utf-8")
     rows = ["point\tshape\tdtype", *(f"{name}\t{told}" for name, told in points.items())]
     (folder / "points.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+# Heads whose output is a distribution over classes, by the end of a class of transformers.
+_OF_CLASSES = re.compile(
+    r".*For(CTC|CausalLM|MaskedLM|ConditionalGeneration|"
+    r"(Sequence|Token|Image|Audio|Video|AudioFrame)Classification)|.*LMHeadModel"
+)
+
+
+def _kind_of_output(classes: Sequence[str]) -> str:
+    """What ``compare`` is to take the model's output for; "" where its class does not say."""
+    name = next(iter(classes), "")
+    return "logits" if _OF_CLASSES.fullmatch(name) else "hidden" if name.endswith("Model") else ""
 
 
 def _one_line(text: str) -> str:
