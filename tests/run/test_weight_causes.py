@@ -236,7 +236,7 @@ def test_a_bias_of_other_values_is_another_mistake_than_the_order_of_the_rows(
 
     neox = save_neox(tmp_path / "neox")
     found = derive_settings(model(neox), model(port(neox, tmp_path / "port", apply)))
-    assert "weights.query_key_value (2 of 4, rows permuted)" in names(found)
+    assert "weights.query_key_value (all 2, rows permuted)" in names(found)
     assert len(names(found)) == 2
 
 

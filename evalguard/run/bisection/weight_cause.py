@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from evalguard.models.weight_places import WeightPlace
 
-_FEW, _FEW_LAYERS = 2, 4  # names that are listed; more are counted
+_FEW, _FEW_LEAVES, _FEW_LAYERS = 2, 4, 4  # names that are listed; more are counted
+_WEIGHT = "weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +60,22 @@ def name_weights(
 def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tuple[str, str]:
     """What they are called, and how many they are where that does not say it."""
     modules = list(dict.fromkeys(places[name].module for name in tensors))
-    own = list(dict.fromkeys(name_tensor(name, places) for name in tensors))
+    named = _Names(tensors, places)
+    own = list(dict.fromkeys(named.of(name) for name in tensors))
     layers = list(dict.fromkeys(places[name].layer for name in tensors))
     if len(modules) == 1:
-        return modules[0] or own[0], ""
+        last = own[0].removeprefix(name_tensor(next(iter(tensors)), places))
+        return f"{modules[0]}{last}" if modules[0] else own[0], ""
     total = len({place.layer for place in places.values()} - {None})
-    if len(own) > _FEW and None not in layers:
+    if len(own) > _FEW and None not in layers and _are_whole(layers, tensors, places):
         if len(layers) == total:
             return "all layers", ""
         if len(layers) <= _FEW_LAYERS:
             return ", ".join(f"layers.{layer}" for layer in layers), ""
         return f"{len(layers)} layers", ""
     kinds = {places[name].kind for name in tensors}
-    if len(own) <= _FEW:
-        subject, alike = ", ".join(own), [n for n in places if name_tensor(n, places) in own]
+    if len(own) <= _FEW or (len(own) <= _FEW_LEAVES and named.are_leaves):
+        subject, alike = ", ".join(own), [n for n in places if named.of(n) in own]
     elif len(kinds) == 1:
         subject, alike = next(iter(kinds)), [n for n in places if places[n].kind in kinds]
     else:
@@ -83,6 +86,45 @@ def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tup
         *others, last = map(str, layers)
         return subject, f"layers {', '.join(others)} and {last}" if others else f"layer {last}"
     return subject, f"{len(tensors)} of {len(alike)}"
+
+
+class _Names:
+    """Names of tensors among some: of its module, and which of it where that is not its weight.
+
+    "mixer.dt_bias" is one parameter of a module that has several, and no "mixer".
+    """
+
+    def __init__(self, tensors: Collection[str], places: Mapping[str, WeightPlace]) -> None:
+        self._places = places
+        self._leaves: dict[str, set[str]] = defaultdict(set)
+        for name in tensors:
+            self._leaves[name_tensor(name, places)].add(_leaf(name, places))
+
+    @property
+    def are_leaves(self) -> bool:
+        """Whether each is called by a parameter."""
+        return all(len(of) == 1 and of != {_WEIGHT} for of in self._leaves.values())
+
+    def of(self, tensor: str) -> str:
+        """The name of a tensor; of another than those, too."""
+        module, leaf = name_tensor(tensor, self._places), _leaf(tensor, self._places)
+        leaves = self._leaves.get(module, {_WEIGHT})
+        whole = leaves == {_WEIGHT} and leaf == _WEIGHT
+        return module if whole or len(leaves) > 1 or not leaf else f"{module}.{leaf}"
+
+
+def _leaf(tensor: str, places: Mapping[str, WeightPlace]) -> str:
+    """Which parameter of its module it is; "" of a model's own."""
+    module = places[tensor].module
+    return tensor.removeprefix(f"{module}.") if module else ""
+
+
+def _are_whole(
+    layers: Collection[int | None], tensors: Collection[str], places: Mapping[str, WeightPlace]
+) -> bool:
+    """Whether these are what their layers are of: their weights at the least."""
+    weights = [n for n in places if places[n].layer in layers and _leaf(n, places) == _WEIGHT]
+    return any(_leaf(n, places) == _WEIGHT for n in tensors) or not weights
 
 
 def name_tensor(tensor: str, places: Mapping[str, WeightPlace]) -> str:
