@@ -131,7 +131,8 @@ def _entries(value: object, path: str, place: Loc) -> list[tuple[BaseModel, str,
 
 
 def _says_nothing(value: object, field: FieldInfo) -> bool:
-    default = field.get_default(call_default_factory=True)
+    # pydantic 2.10 calls no factory without it, whatever the factory takes
+    default = field.get_default(call_default_factory=True, validated_data={})
     return value is False or value == default or value in (None, [], {}, ())
 
 

@@ -98,4 +98,5 @@ def test_a_server_that_reads_no_calls_is_an_error_with_its_words(
 ) -> None:
     here = {"model_args": {"pretrained": str(taught), "dtype": "float32"}}
     found = compare({"here": here, "there": serve(vllm_python, taught)}, code=3, **asked)
-    assert "--enable-auto-tool-choice" in found["error"]["message"]
+    assert "refuses requests with tools, and answers without" in found["error"]["message"]
+    assert "--enable-auto-tool-choice" in str(found["error"]["quotes"])
