@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,9 +21,6 @@ from evalguard.cli.parameters import (
 )
 from evalguard.cli.shared_options import CACHE_DIR, DEBUG, DEVICE, ONE_MODEL, QUIET, THREADS
 from evalguard.cli.trace import document_options, read_document_ids
-
-if TYPE_CHECKING:
-    from evalguard.run.tracing.dump_activations import Dump
 
 _points_option = option_factory("Points")
 _FIRST = (
@@ -88,7 +85,7 @@ def _dump(
     port: Path | None,
     **given: Any,
 ) -> CommandResult:
-    from evalguard.run.tracing.dump_activations import dump
+    from evalguard.run.tracing.dump_activations import dump, render_dump
 
     found = dump(
         base,
@@ -100,11 +97,4 @@ def _dump(
         port=port,
         **read_compare_options(given),
     )
-    return CommandResult(partial(_render, found, base, port))
-
-
-def _render(found: Dump, base: str, port: Path | None) -> str:
-    from evalguard.run.tracing.dump_activations import next_command, render_dump
-
-    following = next_command(found, base, port)
-    return "\n".join((*render_dump(found), *([f"Next: {following}"] if following else ())))
+    return CommandResult(lambda: "\n".join(render_dump(found)))

@@ -181,6 +181,18 @@ def test_a_name_map_is_proposed_for_a_ports_dump_and_trace_takes_it_as_printed(
     assert "LOCATED: encoder.layers.1 is the first module" in " ".join(traced.out.split())
 
 
+def test_the_command_that_comes_next_names_the_guard_file_of_the_model(
+    run: Any, world: SmallWorld, text: Path, tmp_path: Path
+) -> None:
+    asked = ("--config", world.guard, "--text", text, "--points", "model.layers.*:out")
+    assert dump(run, "orig", *asked, "-o", tmp_path / "port").code == 0
+    words = (*asked, "--port", tmp_path / "port", "-o", tmp_path / "again")
+    ran = dump(run, "orig", *words)
+    command = next(line for line in ran.out.splitlines() if line.startswith("Next: evalguard "))
+    traced = run(*command.removeprefix("Next: evalguard ").split(), "--quiet")
+    assert traced.code == 0, traced.err
+
+
 @pytest.mark.parametrize("there", ["file", "full folder"])
 def test_nothing_that_is_there_is_overwritten(
     run: Any, encoders: tuple[Path, Path, Path], tmp_path: Path, there: str

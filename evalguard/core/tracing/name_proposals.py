@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.tensors.name_map import Layout, NameRule
-from evalguard.core.tracing.points import ROOT, PointName
+from evalguard.core.tracing.points import OUTPUT
 
 Array = NDArray[np.generic]
 
@@ -25,8 +25,6 @@ _OTHER = 0.3
 # How many times nearer the nearest has to be than the next one.
 _NEARER = 3.0
 _MOST_ALTERNATIVES = 4
-# Of one value under several names: behind the last point that is there nothing is known.
-_OUTPUT = str(PointName(ROOT, "out"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +173,8 @@ def _propose_by_values(family: _Family, points: _Points) -> ProposedRule:
     blank = ProposedRule(cand=family.pattern, count=family.count, shape=family.first.shape)
     if not errors:
         return blank
-    errors.sort(key=lambda one: (one[0], one[2].pattern != _OUTPUT, one[1]))
+    # of one value under several names the output: behind the last point nothing is known
+    errors.sort(key=lambda one: (one[0], one[2].pattern != OUTPUT, one[1]))
     best = errors[0]
     others = [one for one in errors if one[0] <= _NEARER * best[0] + 1e-12 and one[0] > best[0]]
     if any(_differs(one[2], best[2]) for one in others):

@@ -62,6 +62,9 @@ class PointName:
         return cls(found["module"], end, int(found["index"] or 0), int(found["call"] or 1))
 
 
+OUTPUT = str(PointName(ROOT, "out"))  # of the whole model
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRounding:
     """What a model that ran elsewhere rounds, so far as it is known: no error of its conversion.

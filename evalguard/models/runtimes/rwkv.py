@@ -14,7 +14,7 @@ import numpy as np
 
 from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import HeldValue
-from evalguard.core.tracing.points import ROOT
+from evalguard.core.tracing.points import OUTPUT
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import check_device
 from evalguard.models.runtimes.points.activations import Visit
@@ -176,7 +176,7 @@ class RWKV7(TokenizedRuntime):
         visitor = WeightVisitor(model.z, visit)
         with torch.inference_mode(), visitor:
             rows, _ = read(model, list(ids), model.generate_zero_state(), True)
-        visit(f"{ROOT}:out", lambda: np.atleast_2d(rows.float().cpu().numpy()))
+        visit(OUTPUT, lambda: np.atleast_2d(rows.float().cpu().numpy()))
         return visitor.epsilons
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import HeldValue
-from evalguard.core.tracing.points import ROOT
+from evalguard.core.tracing.points import OUTPUT
 from evalguard.errors import UsageError, nearest
 from evalguard.models.arguments import check_device
 from evalguard.models.runtimes.points.activations import Visit
@@ -73,7 +73,7 @@ class TorchRuntime(TokenizedRuntime):
 
         with torch.no_grad(), hook_modules(self.module, self.point_names(), visit):
             logits = self.forward(torch.tensor([list(ids)], device=self.device))
-        visit(f"{ROOT}:out", lambda: to_numpy(logits))
+        visit(OUTPUT, lambda: to_numpy(logits))
 
     def point_names(self) -> Mapping[str, str]:
         """What each submodule is called in the names of points, by its path."""

@@ -108,9 +108,8 @@ class _Names:
     def of(self, tensor: str) -> str:
         """The name of a tensor; of another than those, too."""
         module, leaf = name_tensor(tensor, self._places), _leaf(tensor, self._places)
-        leaves = self._leaves.get(module, {_WEIGHT})
-        whole = leaves == {_WEIGHT} and leaf == _WEIGHT
-        return module if whole or len(leaves) > 1 or not leaf else f"{module}.{leaf}"
+        several = len(self._leaves.get(module, ())) > 1
+        return module if several or leaf in ("", _WEIGHT) else f"{module}.{leaf}"
 
 
 def _leaf(tensor: str, places: Mapping[str, WeightPlace]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tracing.points import ROOT
+from evalguard.core.tracing.points import OUTPUT
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
 from evalguard.run.outputs.ctc_texts import Vocabulary, read_vocabulary
 from evalguard.store.activation_dumps import (
@@ -24,7 +24,6 @@ from evalguard.store.activation_dumps import (
 Rows = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-WHOLE_OUTPUT = f"{ROOT}:out"
 LABELS, TEXT = "labels:out", "text.txt"
 # Of a label that says nothing, as torch and transformers have it.
 IGNORED = -100
@@ -77,7 +76,7 @@ class DumpPair:
         self.logits = self._is_logits()
         self.hidden = self._hidden_points()
         self._outputs = tuple(
-            point_named(str(of.hyperparameters.get("point") or WHOLE_OUTPUT)) for of in self._dumps
+            point_named(str(of.hyperparameters.get("point") or OUTPUT)) for of in self._dumps
         )
         self._check_points()
         self.digests = (hashlib.sha256(), hashlib.sha256())

@@ -56,6 +56,9 @@ def score_dumps(
         *(score_states(pair, point, point) for point in pair.hidden),
     ]
     own = pair.logits and pair.labels is None and not pair.texts
+    scores = [
+        [_scores(one, pair, side, source) for one in found] for side, source in enumerate(sources)
+    ]
     base, candidate = (
         ScoredSide(
             identity=RunIdentity(
@@ -64,8 +67,8 @@ def score_dumps(
                 kind="dump",
                 description=f"outputs of {len(pair.documents):,} documents",
             ),
-            tables=tuple(table for one in found for table in _tables(one, pair, side, source)),
-            samples={one.task: _scores(one, pair, side, source) for one in found},
+            tables=tuple(table for one in scores[side] for table in one.tables),
+            samples={one.task: one for one in scores[side]},
             findings=(_OWN_REFERENCE,) if own else (),
         )
         for side, source in enumerate(sources)
@@ -78,14 +81,6 @@ def score_dumps(
             if one.divergences
         },
     )
-
-
-def _tables(
-    found: OutputNumbers, pair: DumpPair, side: int, source: DumpSource
-) -> list[ScoreTable]:
-    return [
-        _table(found, name, numbers, pair, side, source) for name, numbers in found.metrics.items()
-    ]
 
 
 def _table(
@@ -125,7 +120,9 @@ def _table(
 
 def _scores(found: OutputNumbers, pair: DumpPair, side: int, source: DumpSource) -> TaskScores:
     """The tables with a row for each document, as the samples of a task that a model was asked."""
-    tables = _tables(found, pair, side, source)
+    tables = [
+        _table(found, name, numbers, pair, side, source) for name, numbers in found.metrics.items()
+    ]
     given = found.likelihoods[side]
     rows: list[dict[str, Value]] = [
         {

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from hashlib import blake2b
@@ -20,8 +19,9 @@ import numpy as np
 import yaml
 
 import evalguard
+from evalguard.core.redaction import redacted_command
 from evalguard.core.tracing.name_proposals import NamedTensor, ProposedRule, propose_rules
-from evalguard.core.tracing.points import ROOT, ModelInputs, PointName, RecordedActivations
+from evalguard.core.tracing.points import OUTPUT, ModelInputs, RecordedActivations
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import with_workers
@@ -29,18 +29,17 @@ from evalguard.run.interrupts import interruptible
 from evalguard.run.loading.foreign_code import has_own_process
 from evalguard.run.needed_guards import find_guards
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.sources import SideSpec, resolve_side
 from evalguard.run.tracing.build_trace import report_to
 from evalguard.run.tracing.loaded_sides import RecordedAlone, record_alone
-from evalguard.run.tracing.request import TraceRequest, complete_request
+from evalguard.run.tracing.request import TraceRequest, complete_request, resolve_named_side
 from evalguard.run.tracing.sides import is_torch_here, refuse_untraceable
 from evalguard.run.tracing.traced_documents import DocumentChoice
+from evalguard.run.typed_options import option_words
 from evalguard.run_token import run_scope
 from evalguard.store.activation_dumps import INPUTS_FILE, list_sequence_tensors
 from evalguard.store.atomic_files import disk_error
 from evalguard.store.cache_folder import open_cache_dir
 
-_OUTPUT = str(PointName(ROOT, "out"))
 _NOTHING_KEPT = "nothing was written"
 
 
@@ -52,6 +51,7 @@ class Dump:
         documents: their names. points: of the first one, in the order of the computation.
         bytes: of all files, each counted once.
         proposed: rules for the tensors of a port's dump; None where none was given.
+        following: the command that compares that dump; "" likewise.
     """
 
     folder: Path
@@ -60,6 +60,7 @@ class Dump:
     points: tuple[str, ...]
     bytes: int
     proposed: tuple[ProposedRule, ...] | None = None
+    following: str = ""
 
 
 @run_scope()
@@ -101,15 +102,10 @@ def dump(
     options = make_options(options, **given)
     target = Path(folder).expanduser()
     _check_target(target)
-    choice = DocumentChoice(
-        ids=tuple(documents),
-        texts=tuple(Path(one) for one in text),
-        inputs=tuple(Path(one) for one in inputs),
-        **({} if options.limit is None else {"limit": int(options.limit)}),
-    )
+    choice = DocumentChoice.of(options.limit, documents=documents, text=text, inputs=inputs)
     with interruptible("reading what is to be recorded", hint=_NOTHING_KEPT):
         request = _resolve(str(base), options, choice, target)
-        options = with_workers(options, request.choices)
+        asked, options = options, with_workers(options, request.choices)
         theirs = None if port is None else _list_tensors(Path(port).expanduser())
     with interruptible("recording", hint=_NOTHING_KEPT), ExitStack() as stack:
         progress = stack.enter_context(ProgressLine(quiet=options.quiet))
@@ -123,7 +119,10 @@ def dump(
             stack,
             apart=is_torch_here(source) and has_own_process(source.variant),
         )
-        return _write(target, alone, points, theirs)
+        found = _write(target, alone, points, theirs)
+    if port is None:
+        return found
+    return replace(found, following=_trace_command(str(base), target, str(port), asked))
 
 
 def _check_target(folder: Path) -> None:
@@ -139,10 +138,8 @@ def _resolve(
 ) -> TraceRequest:
     cwd = Path.cwd()
     guards, notes = find_guards((model,), options, cwd=cwd)
-    side = SideSpec(
-        role="base", spec=model, model_args=options.base_model_args, assignment=options.base_set
-    )
-    source = refuse_untraceable(resolve_side(side, guards, options, cwd=cwd), "base")
+    named = resolve_named_side("base", model, guards, options, cwd)
+    source = refuse_untraceable(named, "base")
     return complete_request(source, target, (guards, notes), options, choice)
 
 
@@ -162,9 +159,10 @@ def _write(
     assert recorded is not None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial_folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        own = f"{os.getpid()}-{secrets.token_hex(4)}"
+        partial_folder = target.with_name(f".{target.name}.{own}.partial")
+        partial_folder.mkdir()
         try:
-            partial_folder.chmod(0o777 & ~_umask())
             written = [
                 _write_document(partial_folder / f"{number:03}", recorded, number, patterns, inputs)
                 for number, inputs in enumerate(alone.sequences.inputs)
@@ -193,13 +191,6 @@ def _write(
     )
 
 
-def _umask() -> int:
-    """The user's, which can be read only by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 def _choose_points(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
     """Points that a pattern fits, in their order, and the output of the whole model.
 
@@ -217,7 +208,7 @@ def _choose_points(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, 
     return tuple(
         name
         for name in names
-        if name == _OUTPUT or any(fnmatchcase(name, pattern) for pattern in patterns)
+        if name == OUTPUT or any(fnmatchcase(name, pattern) for pattern in patterns)
     )
 
 
@@ -376,12 +367,20 @@ def render_dump(found: Dump) -> Iterator[str]:
         f"names.yaml: rules for {ruled} of {len(found.proposed)} kinds of tensors{doubtful}; the "
         "others stand in comments"
     )
+    yield f"Next: {found.following}"
 
 
-def next_command(found: Dump, base: str, port: Path | None) -> str:
-    """The command that compares a port's dump with the model; "" where no port is there yet."""
-    if port is None:
-        return ""
-    names = str(found.folder / "names.yaml")
-    words = ["--base", base, "--cand", str(port), "--map", names, "--inputs", str(found.folder)]
-    return shlex.join(["evalguard", "trace", *words])
+# Options that a trace of the same model takes too.
+_OF_TRACE = frozenset(
+    {
+        "config", "model", "base_model_args", "base_set", "trust_remote_code", "allow_code",
+        "device", "threads", "cache_dir",
+    }
+)  # fmt: skip
+
+
+def _trace_command(base: str, target: Path, port: str, options: CompareOptions) -> str:
+    """The command that compares a port's dump with the model, by the map that was proposed."""
+    names = str(target / "names.yaml")
+    words = ["--base", base, "--cand", port, "--map", names, "--inputs", str(target)]
+    return redacted_command(["evalguard", "trace", *words, *option_words(options, _OF_TRACE)])

@@ -254,7 +254,7 @@ def open_dump(
             raise UsageError(
                 f"no tensor of {folder} has the name of a module of the base: it has "
                 f"{_show(points)}, the base {_show(sorted(inside))}",
-                hint=f"evalguard dump MODEL --port {folder} proposes a name map, or write one: "
+                hint="evalguard dump (--port) proposes a name map, or write one: "
                 'map: [{base: "model.layers.*.mlp:out", cand: "ffn_out-*"}]',
             )
         _refuse_idle_rules(names or NameMap(), folder, points, known)

@@ -65,13 +65,13 @@ def resolve_trace_request(
     """Settle names, tasks and documents; refuse what can be seen to be wrong by now."""
     cwd = Path.cwd()
     guards, notes = find_guards((base, candidate), options, cwd=cwd)
-    first = refuse_untraceable(_side("base", base, guards, options, cwd), "base")
+    first = refuse_untraceable(resolve_named_side("base", base, guards, options, cwd), "base")
     folder = resolve_path(candidate, cwd)
     second: ModelSource | Path = folder
     named = candidate in guards.names and not is_user_folder(guards, folder)
     is_model = named or bool(options.cand_model_args or options.cand_set)
     if name_map is None and (is_model or not is_recording(folder)):
-        other = _side("cand", candidate, guards, options, cwd)
+        other = resolve_named_side("cand", candidate, guards, options, cwd)
         pair = with_distinct_names(first, with_base_settings(first, other))
         first, second = refuse_untraceable(pair[0], "base"), refuse_untraceable(pair[1], "cand")
     refuse_worker_base(first, second)
@@ -135,7 +135,9 @@ def _tasks_of_guards(sides: Sequence[ModelSource]) -> tuple[str, ...]:
     return next((guard.tasks_of(names[0], names[-1]) for guard in guards), ())
 
 
-def _side(role: str, spec: str, guards: GuardSet, options: CompareOptions, cwd: Path) -> Source:
+def resolve_named_side(
+    role: str, spec: str, guards: GuardSet, options: CompareOptions, cwd: Path
+) -> Source:
     model_args, assignment = (
         (options.base_model_args, options.base_set)
         if role == "base"

@@ -9,7 +9,7 @@ from typing import Any
 
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.reports.trace_report import TraceReport
-from evalguard.errors import EvalguardError, UsageError, error_text
+from evalguard.errors import EvalguardError, error_text
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import with_workers
 from evalguard.run.interrupts import interruptible
@@ -73,12 +73,7 @@ def trace(
         Interrupted: on Ctrl-C; nothing is kept.
     """
     options = make_options(options, **given)
-    choice = DocumentChoice(
-        ids=tuple(documents),
-        texts=tuple(Path(one) for one in text),
-        inputs=tuple(Path(one) for one in inputs),
-        **({} if options.limit is None else {"limit": _count(options.limit)}),
-    )
+    choice = DocumentChoice.of(options.limit, documents=documents, text=text, inputs=inputs)
     files = requested_trace_files([Path(one) for one in output])
     with interruptible("reading what is to be traced", hint=NOTHING_KEPT):
         mapped = None if name_map is None else Path(name_map).expanduser()
@@ -138,11 +133,3 @@ def _say(options: CompareOptions) -> Callable[[str], None]:
             line.note(text)
 
     return say
-
-
-def _count(limit: float) -> int:
-    if limit < 1 or not float(limit).is_integer():
-        raise UsageError(
-            f"--limit {limit:g}: a trace reads a whole number of documents", hint="--limit 8"
-        )
-    return int(limit)

@@ -52,6 +52,31 @@ class DocumentChoice:
                 hint="leave out one of the two",
             )
 
+    @classmethod
+    def of(
+        cls,
+        limit: float | None,
+        *,
+        documents: Sequence[int],
+        text: Sequence[str | Path],
+        inputs: Sequence[str | Path],
+    ) -> DocumentChoice:
+        """Return what a command's options ask for.
+
+        Raises:
+            UsageError: a limit that is no whole number of documents; what cannot be met together.
+        """
+        if limit is not None and (limit < 1 or not float(limit).is_integer()):
+            raise UsageError(
+                f"--limit {limit:g}: a trace reads a whole number of documents", hint="--limit 8"
+            )
+        return cls(
+            ids=tuple(documents),
+            limit=DEFAULT_DOCUMENTS if limit is None else int(limit),
+            texts=tuple(Path(one) for one in text),
+            inputs=tuple(Path(one) for one in inputs),
+        )
+
     @property
     def own(self) -> bool:
         """Whether the user brings the documents, so that no task is needed."""

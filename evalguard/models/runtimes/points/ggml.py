@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.tensors.name_map import Permutation
-from evalguard.core.tracing.points import ROOT
+from evalguard.core.tracing.points import OUTPUT
 from evalguard.errors import EvaluationError
 from evalguard.models.runtimes.points.activations import Array, Visit
 
@@ -78,7 +78,7 @@ def _named_point(node: str) -> str | None:
     layer, number = node.rpartition("-")[::2]
     if layer == "l_out":
         return f"model.layers.{number}:out"
-    return {"inp_scaled": "model.embed_tokens:out", "result_output": f"{ROOT}:out"}.get(node)
+    return {"inp_scaled": "model.embed_tokens:out", "result_output": OUTPUT}.get(node)
 
 
 class Node:

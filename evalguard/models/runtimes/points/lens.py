@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evalguard.core.tracing.points import ROOT
+from evalguard.core.tracing.points import OUTPUT
 from evalguard.errors import UsageError
 from evalguard.models.runtimes.points.activations import Array, Visit
 
@@ -49,7 +49,7 @@ _WHOLE = {
     "ln_final:out": "model.norm:out",
     "unembed:in": "lm_head:in",
     "unembed:out": "lm_head:out",
-    f"{ROOT}:out": f"{ROOT}:out",
+    OUTPUT: OUTPUT,
 }
 _TABLES = {"Gemma2ForCausalLM": _GEMMA2, "LlamaForCausalLM": _LLAMA}
 _PER_HEAD = ("attn.hook_q:out", "attn.hook_k:out", "attn.hook_v:out", "attn.hook_z:out")
