@@ -84,6 +84,18 @@ def test_what_was_changed_in_the_loaded_model_is_named_with_its_module(folder: P
     }
 
 
+def test_a_size_of_the_config_compares_though_a_module_spells_an_attribute_like_it(
+    folder: Path,
+) -> None:
+    model = load(folder)
+    model.model.layers[0].mlp.vocab_size = model.config.vocab_size
+    model.model.layers[0].mlp.num_hidden_layers = model.config.num_hidden_layers
+    sizes = ["hidden_size", "vocabulary", "layers", "mlp_size"]
+    other = read_hyperparameter_file(folder / "config.json")
+    rows = {row.name: row.verdict for row in compare_hyperparameters(read_model(model), other)}
+    assert {name: rows[name] for name in sizes} == dict.fromkeys(sizes, "equal")
+
+
 def test_a_norm_in_another_dtype_is_named(folder: Path) -> None:
     candidate = load(folder)
     candidate.model.norm.to(torch.bfloat16)

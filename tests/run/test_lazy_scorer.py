@@ -11,9 +11,12 @@ import pytest
 from fake_models import FakeScorer
 
 from evalguard.core.scorer import ModelDescription, Request, Scorer
+from evalguard.core.settings import Variant
 from evalguard.errors import EvaluationError, FallbackError
+from evalguard.run.bisection.assigned_candidate import AssignedCandidate
 from evalguard.run.loading.known_models import KnownModel
 from evalguard.run.loading.lazy_scorer import LazyScorer, OtherModelError, is_loaded, local_scorer
+from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FactCache
 
 ASKED = [
@@ -127,6 +130,20 @@ def test_what_was_loaded_from_other_files_than_the_digests_is_not_remembered(
     opened("a")
     opened("a")
     assert loads == ["b", "a"]
+
+
+def test_a_bisection_names_the_files_that_changed_under_it(tmp_path: Path) -> None:
+    source = ModelSource(name="port", variant=Variant(name="port", model="hf", model_args={}))
+    proofs = {"weights": {"pretrained": "a"}, "code": {"torch": "1", "code 0 hooks": "x"}}
+    now = {"weights": {"pretrained": "a"}, "code": {"torch": "1", "code 0 hooks": "y", "late": "z"}}
+    known = KnownModel(FactCache(tmp_path / "facts"), "digest", proofs)
+    found = Described(identity=now).describe()
+    with pytest.raises(EvaluationError, match=r"\(code: code 0 hooks, code: late\)"):
+        AssignedCandidate(source=source, known=known).describe_as(found)
+    unproven = AssignedCandidate(source=source, known=None)
+    unproven.describe_as(Described(identity=proofs).describe())
+    with pytest.raises(EvaluationError, match=r"\(code: code 0 hooks, code: late\)"):
+        unproven.describe_as(found)
 
 
 def test_damaged_facts_only_cost_a_load(opened: Any, tmp_path: Path) -> None:

@@ -324,19 +324,13 @@ def read_model(model: torch.nn.Module, config: Any = None) -> list[HeldValue]:
     found = [HeldValue(name="architecture", value=type(model).__name__, source="the class")]
     for name, module in model.named_modules():
         found += _read_module(name, module)
-    held = {one.name for one in found if one.common}
     own = list(_read_config(model, config))
-    attributes = {(one.name, repr(one.value)) for one in found if not one.common}
-    # what a module holds is what runs; the config only says what it was made from
-    return [
-        *found,
-        *(
-            one
-            for one in own
-            if one.name not in held
-            and (one.name.removeprefix("config."), repr(one.value)) not in attributes
-        ),
-    ]
+    # What a module holds is what runs; the config only says what it was made from. A common name is
+    # only held under that name: what else compares with an attribute that is spelt like it?
+    held = {one.name for one in found if one.common}
+    attributes = {(f"config.{one.name}", repr(one.value)) for one in found if not one.common}
+    told = (one for one in own if (one.name, repr(one.value)) not in attributes)
+    return [*found, *(one for one in told if one.name not in held)]
 
 
 def _read_module(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evalguard.bisect.oracle import Floats, Untestable
 from evalguard.core.divergence import Divergence
 from evalguard.core.scorer import ModelDescription, Response
-from evalguard.core.settings import digest_of
+from evalguard.core.settings import Value, digest_of
 from evalguard.errors import EvaluationError
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
@@ -69,11 +69,11 @@ class AssignedCandidate:
         identity = found.identity or {}
         if self.known is None:
             if self._loaded and before is not None and before.identity != found.identity:
-                raise self._changed()
+                raise self._changed(before.identity or {}, identity)
         elif found.identity is None:
             pass  # nothing of it is kept
         elif any(identity.get(name) != proof for name, proof in self.known.proofs.items()):
-            raise self._changed()
+            raise self._changed(self.known.proofs, identity)
         elif before is None or before.identity != found.identity:
             self.known.describe_as(found)
             if before is not None and not _differs_in_batches_only(before, found):
@@ -84,11 +84,25 @@ class AssignedCandidate:
                 )
         self._loaded = True
 
-    def _changed(self) -> EvaluationError:
+    def _changed(self, before: Mapping[str, Value], now: Mapping[str, Value]) -> EvaluationError:
+        changed = list(_list_changed(before, now))
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         return EvaluationError(
-            f"files that '{self.source.name}' is loaded from changed while it was bisected",
+            f"files that '{self.source.name}' is loaded from changed while it was bisected "
+            f"({', '.join(changed[:3])}{more})",
             hint="run the same command again when they are finished",
         )
+
+
+def _list_changed(before: Mapping[str, Value], now: Mapping[str, Value]) -> Iterator[str]:
+    """Names of what proves a model and is another now: "weights: pretrained", "code: torch"."""
+    for name, proof in before.items():
+        later = now.get(name)
+        if isinstance(proof, Mapping) and isinstance(later, Mapping):
+            both = dict.fromkeys([*proof, *later])
+            yield from (f"{name}: {one}" for one in both if proof.get(one) != later.get(one))
+        elif proof != later:
+            yield name
 
 
 def _differs_in_batches_only(before: ModelDescription, found: ModelDescription) -> bool:
