@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.settings import Value
+from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.models.runtimes.points.activations import Visit
-from evalguard.models.runtimes.points.graph import find_graph_points
+from evalguard.models.runtimes.points.graph import find_graph_points, read_graph_constants
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer, open_tokenizer
@@ -190,6 +191,10 @@ class _GraphRuntime(TokenizedRuntime):
             f"{self._graph} does not say from which modules its tensors come",
             hint="OpenVINO reads an ONNX graph, too, which does",
         )
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """What stands in an ONNX graph, by module; OpenVINO's own format does not say of whom."""
+        return read_graph_constants(self._graph) if self._graph.suffix == ".onnx" else ()
 
     def logits(self, ids: Sequence[int], first: int) -> Logits:
         """Logits of one text."""
