@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -379,6 +381,49 @@ def test_a_gguf_header_that_says_more_than_the_file_holds_is_refused_before_it_i
     for read in (open_tensors, read_hyperparameter_file):
         with pytest.raises(EvaluationError, match=r"header|overlap|dimensions|elements"):
             read(file)
+
+
+def npy(shape: str, values: int = 8) -> bytes:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    length = struct.pack("<H", len(header))
+    return b"\x93NUMPY\x01\x00" + length + header.encode() + bytes(4 * values)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ([("a.npy", npy("(40,)"))], "a.npy says that it holds 160 bytes, and holds 32"),
+        ([("a.npy", npy("(4,)"))], "a.npy says that it holds 16 bytes, and holds 32"),
+        ([("a.npy", npy("(1099511627776,)"))], "says that it holds 4,398,046,511,104 bytes"),
+        ([("a.npy", npy("(-8,)"))], r"its shape is \(-8,\)"),
+        ([("a.npy", npy("(-2, -4)"))], r"its shape is \(-2, -4\)"),
+        ([("a.npy", npy("(8,)"))] * 2, "it holds a.npy twice"),
+    ],
+)
+def test_an_npz_header_that_says_other_than_its_file_holds_is_refused(
+    tmp_path: Path, compression: int, members: list[tuple[str, bytes]], said: str
+) -> None:
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "x.npz", "w", compression) as file:
+        warnings.simplefilter("ignore")  # of names that are there twice
+        for name, content in [*members, ("z.npy", npy("(40,)", 40))]:
+            file.writestr(name, content)
+    with pytest.raises(EvaluationError, match=said):
+        numbers(tmp_path / "x.npz")
+
+
+def test_what_lies_behind_the_tensor_of_a_torch_file_is_none_of_it(tmp_path: Path) -> None:
+    state = {"a": torch.arange(8.0), "b": torch.arange(8.0)}
+    torch.save(state, tmp_path / "x.pt")
+    numbers(tmp_path / "x.pt")
+    with zipfile.ZipFile(tmp_path / "x.pt") as file:
+        members = [(one, file.read(one)) for one in file.infolist()]
+    with zipfile.ZipFile(tmp_path / "x.pt", "w") as file:
+        for one, content in members:  # eight values of each tensor become ten
+            longer = content.replace(b"K\x08", b"K\x0a") if "data.pkl" in one.filename else content
+            file.writestr(one, longer)
+    with pytest.raises(EvaluationError, match="they hold 80 bytes, its records hold 64"):
+        numbers(tmp_path / "x.pt")
 
 
 def test_dimensions_whose_product_overflows_lie_behind_the_end(tmp_path: Path) -> None:

@@ -31,12 +31,15 @@ def read_npz(path: Path, stack: ExitStack) -> dict[str, StoredTensor]:
     file = OpenedFile(path, stack)
     try:
         archive = stack.enter_context(zipfile.ZipFile(path))
-        members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
-        return {
-            name: _member(name, one, archive, file)
-            for one in members
-            if (name := one.filename.removesuffix(".npy"))
-        }
+        found = {}
+        for one in archive.infolist():
+            name, suffix, _ = one.filename.rpartition(".npy")
+            if not (name and suffix):
+                continue
+            if name in found:
+                raise ValueError(f"it holds {one.filename} twice")
+            found[name] = _member(name, one, archive, file)
+        return found
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
         raise EvaluationError(
             f"{path} cannot be read as an npz file: {error}", hint="copy or download it again"
@@ -55,7 +58,13 @@ def _member(
         source: Any = FileBytes(file, info.header_offset + 30 + names + header)
     else:
         source = LoadedBytes(partial(_npz_bytes, file.path, name))
-    return _numpy_tensor(name, shape, dtype, source, file.path)
+    tensor = _numpy_tensor(name, shape, dtype, source, file.path)
+    if header + tensor.nbytes != info.file_size and not tensor.fault:
+        raise ValueError(
+            f"{info.filename} says that it holds {tensor.nbytes:,} bytes, and holds "
+            f"{info.file_size - header:,}"
+        )
+    return tensor
 
 
 def _npz_bytes(path: Path, name: str) -> Bytes:
@@ -98,6 +107,8 @@ def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if version != (1, 0):
         reader = np.lib.format.read_array_header_2_0
     shape, fortran, dtype = reader(stream)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"its shape is {shape}")
     return tuple(shape), bool(fortran and len(shape) > 1), dtype
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,30 @@ def read_torch(path: Path) -> dict[str, StoredTensor]:
             hint="it was cut off or damaged, or is no torch file: copy or download it again",
         ) from error
     found = dict(_flatten(_unwrap(content), ""))
+    _check_storages(path, found.values())
     return {name: _torch_tensor(name, tensor, path) for name, tensor in found.items()}
+
+
+def _check_storages(path: Path, tensors: Iterable[torch.Tensor]) -> None:
+    """Check that storages are as large as the zip's records: torch maps what a pickle says.
+
+    Raises:
+        EvaluationError: they are larger, and so hold what lies behind their records.
+    """
+    import torch
+
+    if not zipfile.is_zipfile(path):
+        return
+    storages = [one.untyped_storage() for one in tensors if one.layout == torch.strided]
+    told = sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+    with zipfile.ZipFile(path) as archive:
+        held = sum(one.file_size for one in archive.infolist() if "/data/" in one.filename)
+    if told > held:
+        raise EvaluationError(
+            f"{path} cannot be read as a torch file: its tensors say that they hold {told:,} "
+            f"bytes, its records hold {held:,}",
+            hint="it was damaged: copy or download it again",
+        )
 
 
 def _unwrap(content: Any) -> Any:
