@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from evalguard.conversion.digests import SETTLED_NS, KnownDigests, digest_path
@@ -76,9 +77,12 @@ def _digest_module(name: str, known: KnownDigests | None) -> Iterator[str]:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return
-    places = [] if spec is None else [*(spec.submodule_search_locations or ())]
-    if spec is not None and not places and spec.origin:
-        places = [spec.origin]
+    places = _places_of(spec)
+    if any(map(_is_in_package, places)):
+        # Ray puts a folder of its own in front of the path, and with it another psutil: a process
+        # that was started for a model, or a run without Ray, has the installed one.
+        elsewhere = [one for one in sys.path if not _is_in_package(os.path.join(one, name))]
+        places = _places_of(PathFinder.find_spec(name, elsewhere)) or places
     for place in places:
         recorded = _owners().get((os.path.dirname(place), os.path.basename(place)))
         if recorded:
@@ -89,6 +93,18 @@ def _digest_module(name: str, known: KnownDigests | None) -> Iterator[str]:
         else:  # in a zip file, perhaps
             files = [one for one in (Path(place), *Path(place).parents) if one.is_file()]
             yield from (digest_path(one, known) for one in files[:1])
+
+
+def _places_of(spec: ModuleSpec | None) -> list[str]:
+    """Folders of a package, or the file of a module; [] for what is built in."""
+    if spec is None:
+        return []
+    return [*(spec.submodule_search_locations or ())] or ([spec.origin] if spec.origin else [])
+
+
+def _is_in_package(place: str) -> bool:
+    """Whether it lies in a folder of another installed package, which has brought it."""
+    return any((str(one.parent), one.name) in _owners() for one in Path(place).parents)
 
 
 @functools.cache

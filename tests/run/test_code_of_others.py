@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
 import json
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 import time
 import zipfile
@@ -516,6 +518,43 @@ def test_a_package_counts_by_its_version_and_by_what_is_not_as_recorded(
     assert (first == "eg_lib-1.dist-info as recorded") == recorded
     change(tmp_path, monkeypatch)
     assert (digest_now() != first) == counts
+
+
+def test_a_copy_that_another_package_brings_and_puts_in_front_is_not_the_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_packages: Callable[[], None]
+) -> None:
+    for name, text in {
+        "eg_lib/__init__.py": "", "eg_lib-1.dist-info/RECORD": "eg_lib/__init__.py,,\n",
+        "carrier/theirs/eg_lib/__init__.py": "A = 1\n", "carrier/theirs/only/__init__.py": "",
+        "carrier-1.dist-info/RECORD": "carrier/theirs/eg_lib/__init__.py,,\n",
+    }.items():  # fmt: skip
+        write(name, text)(tmp_path, monkeypatch)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget_packages()
+    before = installed_packages.digest_packages(("eg_lib",))
+    assert before == {"package eg_lib": "eg_lib-1.dist-info as recorded"}
+    monkeypatch.syspath_prepend(str(tmp_path / "carrier" / "theirs"))
+    importlib.import_module("eg_lib")
+    forget_packages()
+    assert installed_packages.digest_packages(("eg_lib",)) == before
+    assert installed_packages.digest_packages(("only",))
+    monkeypatch.delitem(sys.modules, "eg_lib")
+
+
+@pytest.mark.slow
+def test_a_process_that_has_imported_ray_digests_packages_as_any_other() -> None:
+    pytest.importorskip("ray")
+    lines = (
+        "from evalguard.conversion.installed_packages import BESIDE, LIBRARIES, digest_packages",
+        "print(digest_packages((*LIBRARIES, *BESIDE)))",
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True
+        ).stdout
+        for code in (lines, ("import ray", *lines))
+    ]
+    assert told[0] == told[1]
 
 
 def test_runs_that_did_not_finish_are_named_by_the_next_one(folder: Path) -> None:
