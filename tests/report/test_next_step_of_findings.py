@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from distribution_examples import distribution, figure
@@ -15,7 +15,7 @@ from evalguard.core.reports.checkpoint_size import CheckpointSize
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.report.words.advice import decide_step
-from evalguard.report.words.meaning import derive_meaning
+from evalguard.report.words.meaning import _STEPS, derive_meaning
 from evalguard.run.scoring.task_distributions import find_moved_distributions
 
 HF = "hf, 1.2M parameters, float32, on cpu"
@@ -26,6 +26,9 @@ SIDES = {
 SERVED = {"candidate": RunIdentity(name="port", digest="2", description="local-completions")}
 UNCHANGED: dict[str, Any] = {
     "outcome": "unchanged", "sigma": 0.0, "sigma_interval": (0.0, 0.0), "significant": False,
+}  # fmt: skip
+IMPROVED: dict[str, Any] = {
+    "outcome": "improved", "sigma": -3.0, "sigma_interval": (-4.0, -2.0), "significant": True,
 }  # fmt: skip
 COMMAND = "evalguard compare --base orig --cand port"
 
@@ -56,6 +59,50 @@ def test_a_quantised_candidate_that_passed_leads_to_its_card(
     said = derive_meaning(passed(**sides, run_folder="reports/of port"))
     assert (said.command == "evalguard card 'reports/of port'") is named
     assert derive_meaning(passed(**sides, run_folder=None)).command == ""
+
+
+# What a reader need do nothing about: it is declared, asked for, allowed for in the interval, or
+# what the verdict is about.
+ASKS_NOTHING = {
+    "loss_is_spread", "prompts_differ", "sides_differ", "server_varies", "dependent_documents",
+    "made_differently", "run_chosen", "batch_size_effect", "rounded_base", "own_reference",
+}  # fmt: skip
+ABOUT = comparison()
+VALUES: dict[str, dict[str, Any]] = {
+    "task_shows_little": {"task": ABOUT.task, "filter": ABOUT.filter, "metric": ABOUT.metric},
+    "answers_differ": {"values": {"documents": 9, "same": 8, "calling": 0, "same_calls": 0}},
+    "untested_differences": {"values": {"generated": ("eos_token_id",)}},
+}
+
+
+@pytest.mark.parametrize("passing", [UNCHANGED, IMPROVED], ids=["unchanged", "improved"])
+@pytest.mark.parametrize("kind", get_args(FindingKind))
+def test_nothing_to_do_stands_only_beside_what_asks_nothing(
+    kind: FindingKind, passing: dict[str, Any]
+) -> None:
+    about = comparison(**passing)
+    found = of(kind, **VALUES.get(kind, {}))
+    said = derive_meaning(report(about, **SIDES, command=COMMAND, findings=(found,)))
+    assert said.next_step.startswith("nothing") is (kind in ASKS_NOTHING)
+    assert set(_STEPS) == set(get_args(FindingKind))
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        (COMMAND, COMMAND),
+        ("evalguard compare --distributions auto --base a --cand b", ""),
+        ("evalguard bisect --base a --budget 9 --cand b", ""),
+        ("", COMMAND),
+    ],
+)
+def test_distributions_that_nobody_compared_are_compared_next(command: str, asked: str) -> None:
+    said = derive_meaning(passed(of("distributions_unknown"), command=command))
+    asked = asked or "evalguard compare --base a --cand b"
+    assert said.command == f"{asked} --distributions reference"
+    stored = {"base": dataclasses.replace(SIDES["base"], kind="stored run")}
+    said = derive_meaning(passed(of("distributions_unknown"), **{**stored, "command": ""}))
+    assert said.next_step.endswith("--distributions reference")
 
 
 @pytest.mark.parametrize("kind", ["padding_changes", "distributions_moved"])
@@ -95,7 +142,7 @@ def test_a_model_that_was_compared_with_itself_is_to_be_replaced() -> None:
     proved = of("same_model", values={"proved": True})
     assert "this one is the base" in derive_meaning(passed(proved, of("padding_changes"))).next_step
     recorded = of("same_model", values={"proved": False})
-    assert derive_meaning(passed(recorded)).next_step == "nothing to do"
+    assert derive_meaning(passed(recorded)).next_step.startswith("make sure that the candidate is")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +153,9 @@ def test_a_model_that_was_compared_with_itself_is_to_be_replaced() -> None:
         ({"longer": (), "beyond": None, "generated": ("eos_token_id",)},
          "to test how texts end, score a task that generates them"),
         ({"longer": (), "beyond": None, "generated": (), "chat": ("chat template",)},
-         "nothing to do"),
+         "to test the chat template, apply it (--apply-chat-template)"),
+        ({"longer": (), "beyond": None, "generated": (), "other_tokens": ("rules",)},
+         "to test rules, score texts in which tokens differ"),
     ],
 )  # fmt: skip
 def test_what_is_untested_says_which_texts_would_test_it(values: Any, step: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from evalguard.core.comparison import Comparison
@@ -22,6 +23,7 @@ from evalguard.core.repeat_command import (
     without_options,
 )
 from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.reports.findings import Finding, FindingKind
 from evalguard.core.shell_words import shell_words
 from evalguard.report.words import rounding
 from evalguard.report.words.advice import (
@@ -279,7 +281,8 @@ def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
     if worst.outcome in ("regressed", "degraded"):
         return _undo(report)
     if worst.outcome == "improved":
-        return "nothing to repair; make sure that a difference is expected here", ""
+        nothing = ("nothing to repair; make sure that a difference is expected here", "")
+        return _step_of_findings(report) or nothing
     if ungated_regression_text(report):
         return (
             "nothing, by the gate; what it does not judge (advisory, or not in only) is not "
@@ -304,52 +307,135 @@ _QUANTISED = 12.0  # bits a weight: 8 of a small model with what stays unquantis
 
 def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
     """What to do where nothing fell and something was found all the same; None: nothing was."""
-    kinds = {one.kind for one in report.findings}
-    inside = trace_command(report)
-    if any(one.kind == "same_model" and one.values.get("proved") for one in report.findings):
+    for kind, said in _STEPS.items():
+        for one in (one for one in report.findings if one.kind == kind):
+            step = said(report, one) if callable(said) else said and (said, "")
+            if step:
+                return step
+    return None
+
+
+def _name_candidate(_report: CompareReport, finding: Finding) -> tuple[str, str]:
+    if finding.values.get("proved"):
         return "name what the conversion made as the candidate: this one is the base", ""
-    if "padding_changes" in kinds:
-        if inside:
-            return "to see where in the model padding enters", inside
-        return "compare in padded batches (--batch-size 8), to see what padding costs", ""
-    if "distributions_moved" in kinds:
-        limit = "--gate-metric kl_mean=0.01"
-        if inside:
-            return f"to see where the distributions move (a limit on them: {limit})", inside
-        return f"see which tokens moved (report.html), or hold them to a limit: {limit}", ""
-    if "answers_go_on" in kinds:
-        return "let the candidate's texts end where the base's do, and run again", ""
-    if "broken_answers" in kinds:
-        return "mend what breaks these answers (read some: -v, report.html), and run again", ""
+    return "make sure that the candidate is what the conversion made: both look like one model", ""
+
+
+def _enter_padding(report: CompareReport, _finding: Finding) -> tuple[str, str]:
+    inside = trace_command(report)
+    if inside:
+        return "to see where in the model padding enters", inside
+    return "compare in padded batches (--batch-size 8), to see what padding costs", ""
+
+
+def _enter_distributions(report: CompareReport, _finding: Finding) -> tuple[str, str]:
+    inside, limit = trace_command(report), "--gate-metric kl_mean=0.01"
+    if inside:
+        return f"to see where the distributions move (a limit on them: {limit})", inside
+    return f"see which tokens moved (report.html), or hold them to a limit: {limit}", ""
+
+
+def _measure_distributions(report: CompareReport, _finding: Finding) -> tuple[str, str]:
+    """By reference: it needs neither both models at once nor what the cache holds."""
+    typed = as_comparison(report.command) or _command_by_names(report, "compare")
+    if not typed:
+        return "compare the distributions, too: --distributions reference", ""
+    words = without_options(shell_words(typed), with_value=("--distributions",))
+    command = printable(shlex.join([*words, "--distributions", "reference"]))
+    return "to compare the distributions, too", command
+
+
+def _read_answers(report: CompareReport, _finding: Finding) -> tuple[str, str] | None:
     answers = other_answers(report)
-    if answers:
-        return f"read answers that differ (report.html); {hold_answers_step(answers[0])}", ""
-    dull = _insensitive_metrics(report)
-    if dull:
-        other = (
-            "score a harder task"
-            if all(one.base == 1.0 for one in dull)
-            else "score a task at which the base is far above chance"
-        )
-        if len(dull) == len(judged_comparisons(report)):
-            return f"{other}: this one can hardly fail", ""
-        more = f" and {len(dull) - 1} more" if len(dull) > 1 else ""
-        return f"to see a loss of {full_label(dull[0])}{more}, {other}", ""
-    return _step_of_untested(report)
-
-
-def _step_of_untested(report: CompareReport) -> tuple[str, str] | None:
-    """Which texts would test what the two models hold otherwise; None where all is tested."""
-    told = next((one for one in report.findings if one.kind == "untested_differences"), None)
-    if told is None:
+    if not answers:
         return None
-    tokens, longer = told.values.get("beyond"), told.values.get("longer")
+    return f"read answers that differ (report.html); {hold_answers_step(answers[0])}", ""
+
+
+def _take_other_task(report: CompareReport, _finding: Finding) -> tuple[str, str] | None:
+    dull = _insensitive_metrics(report)
+    if not dull:
+        return None
+    other = (
+        "score a harder task"
+        if all(one.base == 1.0 for one in dull)
+        else "score a task at which the base is far above chance"
+    )
+    if len(dull) == len(judged_comparisons(report)):
+        return f"{other}: this one can hardly fail", ""
+    more = f" and {len(dull) - 1} more" if len(dull) > 1 else ""
+    return f"to see a loss of {full_label(dull[0])}{more}, {other}", ""
+
+
+def _test_the_rest(_report: CompareReport, finding: Finding) -> tuple[str, str] | None:
+    """Which texts would test what the two models hold otherwise; None where nobody says."""
+    of, tokens = finding.values, finding.values.get("beyond")
+    longer, other = of.get("longer"), of.get("other_tokens")
     if isinstance(tokens, int) and isinstance(longer, tuple) and longer:
         more = rounding.format_count(tokens)
         return f"to test {printable(str(longer[0]))}, score texts of more than {more} tokens", ""
-    if told.values.get("generated"):
+    if of.get("generated"):
         return "to test how texts end, score a task that generates them", ""
+    if of.get("chat"):
+        return "to test the chat template, apply it (--apply-chat-template)", ""
+    if isinstance(other, tuple) and other:
+        return f"to test {printable(str(other[0]))}, score texts in which tokens differ", ""
     return None
+
+
+def _find_unused(report: CompareReport, _finding: Finding) -> tuple[str, str]:
+    command = tensors_command(report.base, report.candidate)
+    return "see which weights of the checkpoint nothing reads", command
+
+
+_Step = Callable[[CompareReport, Finding], "tuple[str, str] | None"]
+# What a finding asks for where nothing fell, gravest first; "": nothing, so that "nothing to do"
+# may stand beside it. Every kind has its line. First what makes the pass say nothing, or little;
+# then what makes both sides' numbers doubtful; then what keeps the next run from them.
+_STEPS: Mapping[FindingKind, str | _Step] = {
+    "same_model": _name_candidate,
+    "scores_unrelated": "make sure that both sides answered the same documents",
+    "broken_documents": "read the broken documents (-v, report.html)",
+    "padding_changes": _enter_padding,
+    "distributions_moved": _enter_distributions,
+    "answers_go_on": "let the candidate's texts end where the base's do, and run again",
+    "broken_answers": "mend what breaks these answers (read some: -v, report.html), and run again",
+    "says_nothing": "read the answers (-v, report.html): they do not depend on the model",
+    "first_answers_fail": "mend what cuts or empties these answers, and run again",
+    "no_answer_found": (
+        "read texts without an answer (-v, report.html): look at prompt, chat template and filter"
+    ),
+    "not_judged": "score what the verdict is without, or take it off the gate",
+    "setting_unread": "take the inert setting away, or set what a forward pass reads",
+    "deltas_lost": "build the merge in a wider dtype, and run again",
+    "weights_unused": _find_unused,
+    "scores_depend": "mend what lets other tokens change a score, and run again",
+    "far_better": "make sure that both sides are scored alike",
+    "distributions_unknown": _measure_distributions,
+    "answers_differ": _read_answers,
+    "task_shows_little": _take_other_task,
+    "rests_on_documents": "compare more documents: a few decide this verdict",
+    "prompts_cut": "let the model read whole prompts (max_length), and run again",
+    "bos_twice": "let BOS be written once (add_bos_token), and run again",
+    "chosen_against_odds": (
+        "let the engine sample from what it shows (temperature 0, no penalties), and run again"
+    ),
+    "stops_left_in": "have the server leave stop sequences out, and run again",
+    "untested_differences": _test_the_rest,
+    "one_revision": "give each address a revision of its own",
+    "waiver": "renew or correct the waiver, or take it out of the guard file",
+    "not_stored": "store what was not: make room or name another place, and run again",
+    "loss_is_spread": "",  # of losses that the gate decides
+    "prompts_differ": "",  # declared by who asked
+    "sides_differ": "",  # what the verdict is about
+    "server_varies": "",  # a part of every paired difference, and of its interval
+    "dependent_documents": "",  # p and interval allow for it
+    "made_differently": "",  # what rounding may follow from; no score differs by it alone
+    "run_chosen": "",
+    "batch_size_effect": "",  # asked for
+    "rounded_base": "",  # 16 bits, far below any margin
+    "own_reference": "",
+}
 
 
 def _insensitive_metrics(report: CompareReport) -> list[Comparison]:
