@@ -101,7 +101,10 @@ def _culprit_annotations(view: ReportView) -> Iterator[str]:
     place = "" if found is None or found.fix is None else found.fix.where
     for search in () if found is None else found.searches:
         for one in search.culprits:
-            message = f"{one.change}: {one.share} {search.unit} of the drift. {search.answer}"
+            makes = f"{one.share} {search.unit} of the drift"
+            if one.share == "-":
+                makes = f"{one.alone} {search.unit} alone, {one.beside} beside the other culprits"
+            message = f"{one.change}: {makes}. {search.answer}"
             yield annotation_command("warning", f"culprit: {one.setting}", message, place=place)
 
 

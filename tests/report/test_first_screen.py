@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 from distribution_examples import distribution
-from example_bisections import BY_STATUS, OF_A_LIMIT, bisection, culprit, search
+from example_bisections import BY_STATUS, OF_A_LIMIT, bisection, culprit, measured, search
 from example_nights import a_history, a_night, a_trend
 from example_reports import DEMO, INF, UNCHANGED, UNDECIDED, comparison, failed, report
 from rich.cells import cell_len
@@ -28,12 +28,14 @@ from evalguard.core.waivers import Waiver
 from evalguard.harness.finished_runs.run_facts import caveats_of
 from evalguard.report.compare_markdown import render_markdown as markdown
 from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.contract.compare_reading import read_report
 from evalguard.report.floor_terminal import render_floor
 from evalguard.report.formats import render_report
 from evalguard.report.history_terminal import history_text
 from evalguard.report.night_terminal import night_text
 from evalguard.report.plan_terminal import render_plan
+from evalguard.report.view.bisection_view import bisection_view
 from evalguard.report.view.report_view import build_report_view
 
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
@@ -188,6 +190,63 @@ def test_shares_that_do_not_add_up_are_said_not_to() -> None:
     two = search(culprits=(culprit(), culprit("norm_dtype", 0.31)))
     together = "(together +1.41: they act on each other); +0.06 left"
     assert cause_of(two) == f"Cause: attn_softcap +1.40, norm_dtype +0.31 {together}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (  # beyond the drift, and of the other sign
+            {"drift_sigma": 1.1, "unexplained_sigma": 0.0,
+             "culprits": (culprit(sigma=1.5), culprit("norm_dtype", -0.4))},
+            "attn_softcap (alone +1.50 sigma, without it -0.40 sigma), "
+            "norm_dtype (alone -0.40 sigma, without it +1.50 sigma); +0.06 left",
+        ),
+        (  # one is a factor
+            {"drift_sigma": 1e10, "log_unit": 0.05, "unexplained_sigma": 0.0,
+             "culprits": (
+                 culprit(sigma=9e9, sigma_alone=4e9),
+                 culprit("norm_dtype", 1e9, sigma_alone=None),
+             )},
+            "attn_softcap (alone a factor of 2e+08, without it -0.40 sigma), "
+            "norm_dtype (without it +1.50 sigma); +0.06 left",
+        ),
+        (  # a share of 1e22 where the whole is 1e8
+            {"drift_sigma": 5.7e8, "log_unit": 0.05,
+             "culprits": (culprit(sigma_alone=2.0, shapley_sigma=-1.6e22),)},
+            "attn_softcap (alone +2.00 sigma, without it +0.06 sigma); +0.06 left",
+        ),
+        (  # larger than the drift that it is a part of, alone
+            {"drift_sigma": 1.0, "unexplained_sigma": -0.5, "culprits": (culprit(sigma=1.5),)},
+            "attn_softcap (alone +1.50 sigma, without it -0.50 sigma); +0.06 left",
+        ),
+        (  # of the other sign than a gain
+            {"drift_sigma": -2.0, "culprits": (culprit(sigma=1.5),)},
+            "attn_softcap (alone +1.50 sigma, without it +0.06 sigma); +0.06 left",
+        ),
+        (  # nothing but what each adds beside the other was measured
+            {"drift_sigma": 1.1, "measured": (),
+             "culprits": (culprit(sigma_alone=None, sigma=3.0), culprit("norm_dtype", -1.9))},
+            "attn_softcap (neither measured alone nor without it), "
+            "norm_dtype (alone -1.90 sigma); +0.06 left",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_share_of_the_drift_is_told_by_two_drifts(
+    changes: dict[str, Any], said: str
+) -> None:
+    probes = (
+        measured("norm_dtype", documents=5153, drift_sigma=-0.4),
+        measured("attn_softcap", documents=5153, drift_sigma=1.5),
+        measured("attn_softcap", documents=100, drift_sigma=7.0),
+    )
+    found = search(**{"settings": ("attn_softcap", "norm_dtype"), "measured": probes, **changes})
+    assert cause_of(found) == f"Cause: {said}"
+    whole = report(comparison(), bisect=bisection(found))
+    view = bisection_view(whole.bisect)
+    assert view is not None
+    assert {one.share for one in view.searches[0].culprits} == {"-"}
+    told = compare_document(whole)["bisect"]["culprits"]
+    assert [one["shapley"] for one in told] == [one.shapley_sigma for one in found.culprits]
 
 
 def test_parts_of_a_culprit_stand_in_it_with_shares_only_where_these_add_up() -> None:

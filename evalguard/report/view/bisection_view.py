@@ -28,7 +28,7 @@ from evalguard.report.words.bisection_texts import (
     search_answer,
     search_subject,
 )
-from evalguard.report.words.culprit_shares import search_facts, sums_text
+from evalguard.report.words.culprit_shares import are_shares, search_facts, sums_text
 from evalguard.report.words.plain_text import printable
 
 # Targets whose null is what comes with the checkpoint itself.
@@ -39,6 +39,8 @@ _LEGEND = " of each alone, beside the other culprits, and as its share (Shapley)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CulpritView:
     """A guilty setting; ``change`` is "reference -> candidate", the drifts in its search's unit.
+
+    ``share`` is "-" where what the culprits make are no shares of the drift.
 
     ``alone`` begins with "~" where it was measured on part of the documents. ``number`` is the
     share (Shapley) as a number.
@@ -246,7 +248,7 @@ def _culprit_view(culprit: GuiltySetting, search: MetricSearch) -> CulpritView:
         change=f"{_value(culprit.reference, culprit)} -> {_value(culprit.candidate, culprit)}",
         alone=f"~{alone}" if _is_partial(culprit) else alone,
         beside=beside,
-        share=share,
+        share=share if are_shares(search) else "-",
         role=culprit.role,
         number=culprit.shapley_sigma,
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     pass
 from evalguard.report.words.bisection_drifts import (
     drift_phrase,
+    is_beyond_reading,
     search_drift_phrase,
     search_drift_text,
 )
@@ -37,7 +38,8 @@ def shares_text(found: BisectReport, searches: Sequence[MetricSearch]) -> str:
     """Return "a +1.30 (in it b +1.08, +0.26 in its other parts), c +0.4": each with its share.
 
     Shares of parts are shown where they add up to that of the whole; else what each makes by
-    itself, and that this is not the sum.
+    itself, and that this is not the sum. What is no share of the drift is told by two drifts that
+    were measured: "a (alone a factor of 5e+08, without it +0.3 sigma)".
 
     Args:
         searches: of one metric, none of them inside a culprit.
@@ -51,6 +53,8 @@ def shares_text(found: BisectReport, searches: Sequence[MetricSearch]) -> str:
     first, last = searches[0], searches[-1]
     if first.unit != SIGMA:
         text += f" {printable(first.unit)}"
+    if not all(map(are_shares, searches)):
+        return text
     shares = sum(one.shapley_sigma for search in searches for one in search.culprits)
     explained = (first.drift_sigma or 0.0) - (last.unexplained_sigma or 0.0)
     if _is_near(shares, explained, first):
@@ -83,7 +87,7 @@ def _group_text(found: BisectReport, search: MetricSearch, group: Sequence[Guilt
         return f"{text} (all {len(inner.settings)} parts of {them} together)"
     if inner.status not in ("minimal", "masked"):
         return f"{text} (no single part of {them} is proven)"
-    if adds_up(inner, group):
+    if adds_up(inner, group) and are_shares(inner) and are_shares(search):
         parts = [_group_text(found, inner, part) for part in _parted_groups(found, inner.culprits)]
         left = inner.unexplained_sigma or 0.0
         rest = (
@@ -107,8 +111,43 @@ def _leaves(found: BisectReport, search: MetricSearch) -> list[GuiltySetting]:
 
 
 def _share(search: MetricSearch, culprit: GuiltySetting) -> str:
-    """Its share, rounded as in the table."""
-    return search_drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
+    """Its share, rounded as in the table; of what is none, the drifts alone and without it."""
+    if are_shares(search):
+        return search_drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
+    told = (("alone", culprit.sigma_alone), ("without it", _drift_without(search, culprit)))
+    known = [f"{name} {search_drift_phrase(d, search)}" for name, d in told if d is not None]
+    return f"({', '.join(known) or 'neither measured alone nor without it'})"
+
+
+def _drift_without(search: MetricSearch, culprit: GuiltySetting) -> float | None:
+    """The drift that was measured with it at reference and the others at candidate; None: none."""
+    if len(search.culprits) == 1:
+        return search.unexplained_sigma
+    others = (set(search.settings), {one.setting for one in search.culprits})
+    for wanted in (one - {culprit.setting} for one in others):
+        for probe in search.measured:
+            if set(probe.settings) == wanted and probe.documents_so_far == search.n:
+                return probe.drift_sigma
+    return None
+
+
+def are_shares(search: MetricSearch) -> bool:
+    """Whether what its culprits make are shares of its drift: of its sign, none larger than it.
+
+    Where settings act on each other they need not be; and how many times the base's a metric is
+    says of several settings no sum.
+    """
+    whole, shares = search.drift_sigma, [one.shapley_sigma for one in search.culprits]
+    if whole is None:
+        return True
+    if len(shares) > 1 and any(is_beyond_reading(one, search.log_unit) for one in shares):
+        return False
+    sign = -1.0 if whole < 0.0 else 1.0
+    least = -(_ROUNDING if search.unit == SIGMA else _ROUNDING * search.margin)
+    return all(
+        sign * one >= least and (sign * one <= abs(whole) or _is_near(one, whole, search))
+        for one in shares
+    )
 
 
 def adds_up(inner: MetricSearch, group: Sequence[GuiltySetting]) -> bool:
