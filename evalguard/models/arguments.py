@@ -128,6 +128,26 @@ def check_dtypes(arguments: Mapping[str, Any]) -> None:
             )
 
 
+def check_attention(asked: object) -> None:
+    """Refuse an attention implementation that transformers does not know; a hub's kernel may be.
+
+    Raises:
+        UsageError: naming those that it knows.
+    """
+    from transformers import modeling_utils
+
+    functions = getattr(modeling_utils, "ALL_ATTENTION_FUNCTIONS", None)  # since 4.48
+    if asked is None or functions is None or not hasattr(functions, "keys"):
+        return
+    known = {"eager", *functions.keys()}
+    if not isinstance(asked, dict) and asked not in known and "/" not in str(asked):
+        raise UsageError(
+            f"model_args.attn_implementation: {asked!r} is not known{nearest(str(asked), known)}",
+            hint=f"one of: {', '.join(sorted(known))}",
+            target="model_args.attn_implementation",
+        )
+
+
 def check_types(arguments: Mapping[str, Any]) -> None:
     """Refuse values that lm-eval would take without a word and fail on later."""
     for argument, (kind, least, wanted) in _TYPES.items():

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scorer import DEFAULT_BATCH_SIZE, ScoringPolicy
-from evalguard.errors import SettingError, UsageError, nearest
+from evalguard.errors import EvalguardError, SettingError, UsageError, nearest
 from evalguard.models.arguments import (
     HF_TYPES,
     check_arguments,
+    check_attention,
     check_device,
     check_dtypes,
     check_loaded_device,
@@ -19,6 +20,7 @@ from evalguard.models.arguments import (
     check_types,
     constructor_parameters,
 )
+from evalguard.models.empty_model import build_empty_model, read_effective_config
 from evalguard.models.load_failures import explain_load_failures
 from evalguard.models.model_folders import check_model_folder, find_local_folder, pickle_error
 from evalguard.models.served.shown_top_tokens import ask_for_top_tokens, take_top_argument
@@ -47,7 +49,7 @@ def load_lm(
 
     Raises:
         UsageError: unknown model type, dtype or argument, with the nearest name; an argument that
-            belongs to the run or that evalguard fixes.
+            belongs to the run or that evalguard fixes; a config's value that no model can have.
         SettingError: config overrides for a model type that has no Hugging Face config.
         EvaluationError: no such folder, no model in it, damaged or pickled weights, an unknown
             architecture, a hub id that cannot be reached.
@@ -83,6 +85,7 @@ def _load_hf(
     check_folders(arguments, allow_pickle)
     check_dtypes(arguments)
     check_types(arguments)
+    check_attention(arguments.get("attn_implementation"))
     check_placement(arguments)
     arguments.setdefault("device", default_device(policy))
     # of generation, and of everything that lm-eval's own path scores
@@ -90,13 +93,52 @@ def _load_hf(
     one_device = not (arguments.get("parallelize") or arguments.get("tp_plan"))
     if one_device:
         check_device(arguments["device"])
-    with silence_libraries():
-        lm = GuardedHFLM(
-            **arguments, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
-        )
+    try:
+        with silence_libraries():
+            lm = GuardedHFLM(
+                **arguments, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
+            )
+    except EvalguardError:
+        raise
+    except Exception as error:
+        _refuse_unbuildable(arguments, trust_remote_code, error)
+        raise
     if one_device:
         check_loaded_device(arguments["device"], lm.device)
     return lm
+
+
+def _refuse_unbuildable(
+    arguments: Mapping[str, Any], trust_remote_code: bool, error: Exception
+) -> None:
+    """Refuse a value of a config with which no model can be made, where one can without it.
+
+    Both are tried with no weights, once loading has failed.
+
+    Raises:
+        UsageError: naming the field.
+    """
+    overrides = dict(arguments["config_overrides"])
+    if not overrides or not _is_buildable(arguments, {}, trust_remote_code):
+        return
+    for path, value in overrides.items():
+        if not _is_buildable(arguments, {path: value}, trust_remote_code):
+            raise UsageError(
+                f"config.{path} cannot be {value!r}: no model can be made with it "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:200]})",
+                target=f"config.{path}",
+            ) from error
+
+
+def _is_buildable(
+    arguments: Mapping[str, Any], overrides: Mapping[str, Value], trust_remote_code: bool
+) -> bool:
+    try:
+        config = read_effective_config(arguments, overrides, trust_remote_code=trust_remote_code)
+        build_empty_model(config, arguments, trust_remote_code=trust_remote_code)
+    except EvalguardError:
+        return False
+    return True
 
 
 def _load_registered(

@@ -365,10 +365,33 @@ def test_weights_of_other_shapes_are_named_with_both(tiny_llama: Path) -> None:
         load(tiny_llama, overrides={"vocab_size": 400})
 
 
-def test_a_failure_names_the_config_that_was_asked_for(tiny_llama: Path) -> None:
-    with pytest.raises(EvaluationError) as raised:
-        load(tiny_llama, overrides={"hidden_act": "gellu"})
-    assert raised.value.hint == "it was loaded with config.hidden_act = 'gellu'"
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("hidden_act", "gellu", "did you mean 'gelu'"),
+        ("hidden_act", 5, "config.hidden_act cannot be 5"),
+        ("hidden_size", "wide", "cannot be 'wide'"),
+        ("attention_bias", "banana", "cannot be 'banana'"),
+        ("rope_parameters.rope_type", "linar", "did you mean 'linear'"),
+        ("rope_parameters.rope_theta", "banana", "no model can be made with it (TypeError"),
+        ("vocab_size", -4, "no model can be made with it (RuntimeError"),
+    ],
+)
+def test_a_value_that_a_config_cannot_have_is_a_usage_error(
+    tiny_llama: Path, path: str, value: Any, said: str
+) -> None:
+    """Beside a field that is innocent, and comes first."""
+    with pytest.raises(UsageError) as raised:
+        load(tiny_llama, overrides={"rms_norm_eps": 1e-5, path: value})
+    assert f"config.{path} cannot be {value!r}" in str(raised.value)
+    assert said in str(raised.value)
+    assert raised.value.target == f"config.{path}"
+
+
+def test_an_attention_that_nobody_knows_is_a_usage_error(tiny_llama: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean 'sdpa'") as raised:
+        load(tiny_llama, attn_implementation="sdpaa")
+    assert "eager" in raised.value.hint
 
 
 def test_a_model_without_a_name_is_a_usage_error() -> None:
@@ -403,7 +426,6 @@ def test_what_a_config_derives_follows_an_override(tmp_path: Path) -> None:
         ({"rms_norm_epss": 1e-5}, "did you mean 'rms_norm_eps'"),
         ({"rope_theta": 1e4}, r"did you mean 'rope_parameters\.rope_theta'"),
         ({"rope_parameters.rope_thetta": 1e4}, r"did you mean 'rope_parameters\.rope_theta'"),
-        ({"hidden_size": "wide"}, "hidden_size cannot be 'wide'"),
         ({"attn_implementation": "eager"}, "has no attribute 'attn_implementation'"),
     ],
 )

@@ -158,12 +158,15 @@ def test_a_field_that_makes_no_sense_or_is_of_the_other_class_is_a_usage_error(
         ("rotary_base", "1e4", "rotary_base: '1e4' is no number"),
         ("window_size", "banana", "no whole number from 1 on"),
         ("use_attn_scale", "banana", "neither true nor false"),
+        ("act_fn", "banana", "act_fn: 'banana' is not known"),
+        ("act_fn", 5, "act_fn: 5 is not known"),
         ("attn_types", ["local", "banana"], "is no list of local and global"),
         ("attn_types", "local", "is no list of local and global"),
         ("attn_types", ["local", "global"], "has 2 entries, and the model 4 layers"),
         ("device", "tpu", "'tpu' is not a device"),
         ("compatibility_mode", True, "is of a TransformerBridge"),
         ("attn_implementation", "sdpa", "is of a TransformerBridge"),
+        ("attn_implementation", "banana", "attn_implementation: 'banana' is not known"),
     ]
     given = LENS["model_args"]
     asked = [given, *({**given, name: value} for name, value, _ in wrong)]

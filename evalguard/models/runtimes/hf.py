@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
+from evalguard.models.arguments import check_attention
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenizer import FolderTokenizer
 from evalguard.models.runtimes.torch_runtime import (
@@ -31,7 +32,8 @@ def load(arguments: RuntimeArguments) -> Runtime:
     weights are quantised while they are loaded).
 
     Raises:
-        UsageError: a quantisation that transformers does not know, or that did not happen.
+        UsageError: a quantisation or an attention that transformers does not know; a quantisation
+            that did not happen.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -40,6 +42,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
     attention = arguments.take("attn_implementation")
     quantisation = arguments.take("quantization_config")
     arguments.check_all_taken()
+    check_attention(attention)
     options: dict[str, Any] = {"trust_remote_code": arguments.code_allowed}
     if attention is not None:
         options["attn_implementation"] = attention

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.models.arguments import check_attention
 from evalguard.models.runtimes.points.activations import Visit
 from evalguard.models.runtimes.points.lens import lens_visit
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
@@ -63,6 +64,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
     compatibility = bool(arguments.take_flag("compatibility_mode"))
     attention = arguments.take("attn_implementation")
     arguments.check_all_taken()
+    check_attention(attention)
     of_bridges = {"compatibility_mode": compatibility, "attn_implementation": attention}
     if api == "hooked" and any(of_bridges.values()):
         name = next(name for name, value in of_bridges.items() if value)
@@ -185,6 +187,7 @@ def _build_hooked(
         if "attn_scale" not in overrides:
             beside.append("attn_scale")
     fields |= {"dtype": dtype, "device": common["device"], "tokenizer_name": None, **overrides}
+    _check_activation(overrides.get("act_fn"))
     pattern = overrides.get("attn_types")
     if isinstance(pattern, list) and len(pattern) != original.config.num_hidden_layers:
         raise UsageError(
@@ -206,6 +209,24 @@ def _build_hooked(
         refactor_factored_attn_matrices=False,
     )
     return module.to(dtype)
+
+
+def _check_activation(asked: Value) -> None:
+    """The library takes any text, and fails once the first layer is built.
+
+    Raises:
+        UsageError: it has no such function.
+    """
+    module = "transformer_lens.utilities.activation_functions"
+    if asked is None or importlib.util.find_spec(module) is None:
+        return
+    known = getattr(importlib.import_module(module), "SUPPORTED_ACTIVATIONS", None)
+    if known and asked not in known:
+        raise UsageError(
+            f"model_args.act_fn: {asked!r} is not known{nearest(str(asked), known)}",
+            hint=f"one of: {', '.join(sorted(known))}",
+            target="model_args.act_fn",
+        )
 
 
 def _sizes(told: Mapping[str, Any], config: Any) -> dict[str, Any]:
