@@ -85,7 +85,8 @@ def _load_hf(
     check_folders(arguments, allow_pickle)
     check_dtypes(arguments)
     check_types(arguments)
-    check_attention(arguments.get("attn_implementation"))
+    if not trust_remote_code:  # which may bring one of its own
+        check_attention(arguments.get("attn_implementation"))
     check_placement(arguments)
     arguments.setdefault("device", default_device(policy))
     # of generation, and of everything that lm-eval's own path scores
