@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from evalguard.core.tensors.grid import explain_by_grid, find_grid
+from evalguard.core.tensors.grid import explain_by_grid, find_grid, find_shifted_grid
 from evalguard.core.tensors.precision_vote import (
     list_roundings,
     round_float8,
@@ -92,6 +92,69 @@ def test_another_quantiser_is_named_by_the_grid_that_its_values_lie_on(
     explained = explain_by_grid(exact, candidate)
     assert explained is not None
     assert (explained.name, explained.nearest) == (grid.name, False)
+
+
+def quantise(
+    values: np.ndarray, bits: int, group: int, *, off: float = 0, how: str = "to nearest"
+) -> np.ndarray:
+    """Affine integers with a zero point for each group, which is ``off`` by some steps."""
+    groups = values.reshape(-1, group)
+    high, low = (np.maximum(groups.max(1), 0), np.minimum(groups.min(1), 0))
+    kept = 0.6 if how == "clipped" else 1.0
+    scale = kept * (high - low)[:, None] / (2**bits - 1)
+    zero = np.rint(-kept * low[:, None] / scale)
+    levels = groups / scale
+    if how == "moved":
+        levels = levels + np.random.default_rng(0).normal(0, 0.5, levels.shape)
+    codes = np.clip((np.floor if how == "cut off" else np.rint)(levels) + zero, 0, 2**bits - 1)
+    made = ((codes - zero - off) * scale).reshape(values.shape).astype(np.float32)
+    # of eight bits bfloat16 would keep seven
+    return round_mantissa(made, 7) if how == "in bfloat16" and bits < 8 else made
+
+
+@pytest.mark.parametrize("how", ["to nearest", "clipped", "moved", "in bfloat16"])
+@pytest.mark.parametrize(("bits", "group", "off"), [(3, 32, 1), (4, 128, -1), (8, 64, 2)])
+def test_whole_steps_beside_the_grid_are_wrong_zero_points_and_no_rounding(
+    bits: int, group: int, off: int, how: str
+) -> None:
+    exact = make_weights(8)
+    candidate = quantise(exact, bits, group, off=off, how=how)
+    shifted = find_shifted_grid(exact, candidate)
+    assert explain_by_grid(exact, candidate) is None
+    assert shifted is not None
+    assert shifted.left < np.linalg.norm(candidate - exact) / np.linalg.norm(exact)
+    if abs(off) == 1:
+        words = f"values shifted by one step {'down' if off > 0 else 'up'}, otherwise {bits} bits"
+        assert shifted.detail.startswith(words)
+
+
+@pytest.mark.parametrize("how", ["to nearest", "clipped", "moved", "cut off"])
+@pytest.mark.parametrize(
+    ("kind", "bits", "group"),
+    [("normal", 3, 32), ("of one sign", 4, 128), ("heavy-tailed", 4, 32), ("sparse", 8, 64)],
+)
+def test_no_quantiser_with_its_own_zero_points_is_shifted(
+    bits: int, group: int, kind: str, how: str
+) -> None:
+    """Nor one that cuts its numbers off, whose errors are half a step in the middle."""
+    exact = make_weights(9, tails=kind == "heavy-tailed")
+    if kind == "of one sign":
+        exact = np.abs(exact)
+    if kind == "sparse":
+        exact = np.where(np.arange(exact.size).reshape(exact.shape) % 3, 0, exact)
+    assert find_shifted_grid(exact, quantise(exact, bits, group, how=how)) is None
+
+
+def test_other_faults_of_a_quantised_matrix_are_no_shift() -> None:
+    exact = np.abs(make_weights(10))
+    healthy = quantise(exact, 4, 64)
+    others = {
+        "scaled": 1.1 * healthy,
+        "in another order": healthy[::-1],
+        "of one row": np.where(np.arange(len(exact))[:, None] == 3, healthy + 0.01, healthy),
+        "of another": quantise(np.abs(make_weights(11)), 4, 64),
+    }
+    assert [k for k, one in others.items() if find_shifted_grid(exact, one) is not None] == []
 
 
 def test_rounding_errors_of_float32_are_named_as_such() -> None:

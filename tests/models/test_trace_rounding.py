@@ -96,6 +96,36 @@ def test_a_coarser_rounding_than_the_declared_one_is_an_error(rule: str, bits: i
     assert bool(found.suspects) == (rule == "int4" and bits == 8)
 
 
+def shift_steps(where: str) -> Callable[[Any], None]:
+    """Round linear layers of a name to 4 bits, a step too low, as wrong zero points do."""
+
+    def change(model: Any) -> None:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear) and where in name:
+                exact = module.weight.data.float().numpy()
+                steps = np.ptp(exact, axis=1, keepdims=True) / 15
+                module.weight.data = torch.from_numpy((np.rint(exact / steps) - 1) * steps)
+
+    return change
+
+
+@pytest.mark.parametrize("where", ["k_proj", ""])
+@pytest.mark.parametrize("said", [{}, {"bits": 4}])
+def test_zero_points_that_are_off_are_no_rounding_that_could_be_declared(
+    where: str, said: dict[str, Any]
+) -> None:
+    base = make_llama()
+    found = trace_models(base, changed(base, shift_steps(where)), DOCUMENTS, said=said)
+    assert found.first is not None
+    assert "zero points that are off (values shifted by one step down" in found.first.operation
+    assert found.twin is not None
+    assert not found.twin.undeclared
+    layers = {one.module for one in found.suspects if one.fault == "weights"}
+    assert {name for name in layers if "k_proj" in name} == {
+        name for name, _ in base.named_modules() if name.endswith("k_proj")
+    }
+
+
 def test_what_a_config_says_is_declared() -> None:
     base = make_llama()
     candidate = changed(base, rounded(ROUNDINGS["int8"][0]))

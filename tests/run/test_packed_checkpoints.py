@@ -151,11 +151,47 @@ def test_a_wrong_bias_is_named_as_a_zero_point(tmp_path: Path, weights: Tensors)
     assert words(report).startswith("zero points off (row 7, columns 64 to 127, values shifted by")
 
 
-def test_all_zero_points_off_by_one_are_no_moved_errors(tmp_path: Path, weights: Tensors) -> None:
+@pytest.mark.parametrize("pack", [pack_gptq, pack_act_order])
+def test_all_zero_points_off_by_one_are_named_and_no_moved_errors(
+    tmp_path: Path, weights: Tensors, pack: Callable[[torch.Tensor], Tensors]
+) -> None:
     """Version 1 of GPTQ's format read as version 2, or the other way round."""
-    packed = pack_gptq(weights[f"{UP}.weight"])
     config = {"quant_method": "gptq", "checkpoint_format": "gptq_v2"}
-    assert compare(tmp_path, weights, {**plain(weights), **packed}, **config).exit_code == 1
+    packed = pack(weights[f"{UP}.weight"])
+    report = compare(tmp_path, weights, {**plain(weights), **packed}, **config)
+    assert report.exit_code == 1
+    every = "128 rows: 0 to 127, values shifted by one step up"
+    assert words(report).startswith(f"zero points off ({every}")
+
+
+@pytest.mark.parametrize("group", [GROUP, COLUMNS])
+@pytest.mark.parametrize("share", [1, 2, 3])
+def test_zero_points_of_int8_that_are_off_by_one_are_named_however_many_they_are(
+    tmp_path: Path, weights: Tensors, group: int, share: int
+) -> None:
+    groups = weights[f"{UP}.weight"].reshape(ROWS, -1, group)
+    low, high = groups.amin(2).clamp(max=0), groups.amax(2).clamp(min=0)
+    scale = (high - low) / 255
+    zero = (-128 - low / scale).round()
+    codes = ((groups / scale[..., None]).round() + zero[..., None]).clamp(-128, 127)
+    zero[::share] += 1
+    packed = {
+        f"{UP}.weight": codes.reshape(ROWS, COLUMNS).to(torch.int8),
+        f"{UP}.weight_scale": scale,
+        f"{UP}.weight_zero_point": zero.clamp(-128, 127).to(torch.int8),
+    }
+    config = {"num_bits": 8, "type": "int", "symmetric": False, "group_size": group}
+    config["strategy"] = "group" if group < COLUMNS else "channel"
+    told = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"all": {"targets": ["Linear"], "weights": config}},
+    }
+    report = compare(tmp_path, weights, {**plain(weights), **packed}, **told)
+    assert report.exit_code == 1
+    (damage,) = find(report).damage
+    assert (damage.fault, damage.rows) == ("zero points off", len(range(0, ROWS, share)))
+    assert "values shifted by one step down" in damage.detail
 
 
 def pack_few_bits(weight: torch.Tensor, bits: int, *, per_row: bool, kept: float) -> Tensors:

@@ -101,6 +101,14 @@ def round_all(weights: Weights) -> None:
         weights[name] = weights[name].to(torch.bfloat16).to(torch.float32)
 
 
+def shift_keys(weights: Weights) -> None:
+    """Four bits by row, and zero points that are one off."""
+    for name, one in weights.items():
+        if "k_proj" in name:
+            steps = (one.amax(1, keepdim=True) - one.amin(1, keepdim=True)) / 15
+            weights[name] = ((one / steps).round() - 1) * steps
+
+
 def swap_gate_and_up(weights: Weights) -> None:
     before = dict(weights)
     for name in before:
@@ -127,6 +135,7 @@ def swap_and_round(weights: Weights) -> None:
         (swap_and_round, "weights.layers.1, layers.2 (swapped)"),
         (exchange({2: 1}), "weights.layers.2 (a copy of other weights)"),
         (scale_head, "weights.down_proj (all 4, scaled, by 1.25)"),
+        (shift_keys, "weights.k_proj (all 4, zero points off)"),
         (round_all, "weights.tensors (all 39, rounded to bf16)"),
     ],
 )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.tensors.bounds import SEARCHED
 from evalguard.core.tensors.rows import RowFault, factor_text, rows_text
-from evalguard.core.tensors.structure import Fault
+from evalguard.core.tensors.structure import Fault, shift_text
 
 Array = NDArray[Any]
 
@@ -187,9 +187,13 @@ class BlockFit:
         rows = [row for one in named for row in one.rows]
         for flagged in flags.values():
             flagged[rows] = False
-        if sum(int(one.sum()) for one in flags.values()) > _MOST_BLOCKS * self.rms.size:
+        # a shift by whole steps is seen in a block itself, and not beside the others
+        shifted = flags["zero points off"]
+        others = sum(int(one.sum()) for one in flags.values()) - int(shifted.sum())
+        if others > _MOST_BLOCKS * self.rms.size:
             return None
-        if self.moves_errors and float(np.median(_finite(self.rms))) > _MOVED:
+        squares = _finite(self.rms) ** 2 - np.where(shifted, _finite(self.shift) ** 2, 0.0)
+        if self.moves_errors and float(np.median(squares)) > _MOVED**2:
             return None
         found = [
             *named,
@@ -219,9 +223,7 @@ class BlockFit:
         if fault == "blocks scaled":
             parts.append(factor_text(1 + self.factor[index]))
         if fault == "zero points off":
-            steps = np.unique(np.rint(self.shift[index] / 2).astype(int))
-            named = [f"{step:+d}" for step in steps[:3].tolist()]
-            parts.append(f"values shifted by {' or '.join(named)} steps")
+            parts.append(shift_text(np.rint(self.shift[index] / 2)))
         blocks = tuple(
             (int(one), int(at) * self.width, (int(at) + 1) * self.width - 1)
             for one, at in places[:8].tolist()

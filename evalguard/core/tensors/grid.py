@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.tensors.precision_vote import BFLOAT16_BITS
+from evalguard.core.tensors.structure import StructureFault, shift_text
 
 Array = NDArray[Any]
 Sharing = Literal["tensor", "row", "column", "group", "mantissa"]
@@ -23,12 +24,15 @@ Sharing = Literal["tensor", "row", "column", "group", "mantissa"]
 _MOST_ROWS = 256  # of a matrix are looked at
 _GROUPS = (128, 64, 32, 16)
 _LEAST_WIDTH = 8  # numbers of a group, and of a column twice as many
+_FEW_ROWS = 2 * _LEAST_WIDTH  # on no grid: neither are more
 _MOST_LEVELS = 256
 _OFF = 0.08  # of a step: what float32 and bfloat16 leave of few levels
 _LEAST_DISTINCT = 6  # numbers of a group, none of them twice; fewer lie on some grid by chance
 _MOST_GROUPS = 0.95  # of those that say anything are on it
 _FAR_OFF = 0.9  # of the base's norm: a rounding to one bit leaves 0.6 of it
 _NEAREST = 0.55  # of a step
+_WHOLE_STEP = 0.25  # of a group's middle error from one: cutting numbers off leaves half a step
+_LEFT = 0.25  # of its squared error, once the steps are taken off: a rounding leaves 0.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +121,65 @@ def explain_by_grid(base: Array, candidate: Array) -> Grid | None:
         return None
     # a permuted or shifted matrix lies on its grid too
     steps = measure_steps(grid, ours, theirs)
-    if np.median(difference - steps) > 0:
+    if np.median(difference - steps) > 0 or _measure_shifts(grid, ours, theirs, steps).any():
         return None
     nearest = grid.even and bool(np.mean(difference <= _NEAREST * steps) > 0.99)
     return Grid(
         bits=grid.bits, shared=grid.shared, group=grid.group, even=grid.even, nearest=nearest,
         steps=grid.steps,
     )  # fmt: skip
+
+
+def find_shifted_grid(base: Array, candidate: Array) -> StructureFault | None:
+    """Say by how many whole steps of its grid the candidate is shifted, as wrong zero points do it;
+    None where it is not: a rounding alone is off to both sides.
+
+    Args:
+        base, candidate: of one shape: a matrix, or some of its rows.
+    """
+    ours, theirs = _as_rows(base), _as_rows(candidate)
+    if ours is None or theirs is None or find_grid(theirs[:_FEW_ROWS]) is None:
+        return None
+    grid = find_grid(theirs)
+    if grid is None:
+        return None
+    steps = measure_steps(grid, ours, theirs)
+    shifts = _measure_shifts(grid, ours, theirs, steps)
+    if not shifts.any():
+        return None
+    left = np.linalg.norm(theirs - ours - shifts * steps) / max(np.linalg.norm(ours), 1e-30)
+    detail = f"{shift_text(shifts[shifts != 0])}, otherwise {grid}"
+    return StructureFault(fault="zero points off", detail=detail, left=float(left))
+
+
+def _measure_shifts(grid: Grid, base: Array, candidate: Array, steps: Array) -> Array:
+    """Return by how many whole steps the group of each element is shifted, 0 of those that are not;
+    all 0 where most are not.
+
+    The middle error of a group is near 0 of any rounding. At its ends numbers may be cut off, by
+    any amount: these say nothing.
+    """
+    if grid.shared == "mantissa":
+        return np.zeros_like(base)
+    with np.errstate(all="ignore"):
+        errors = np.where(steps > 0, (candidate - base) / steps, 0.0)
+    turn = grid.shared == "column"
+    rows, columns = errors.T.shape if turn else errors.shape
+    width = {"tensor": errors.size, "group": grid.group}.get(grid.shared, columns)
+    groups, values = ((one.T if turn else one).reshape(-1, width) for one in (errors, candidate))
+    middle = np.median(groups, axis=1, keepdims=True)
+    whole = np.rint(middle)
+    ends = (values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True))
+    inside = (values > ends[0]) & (values < ends[1])
+    size, left = (
+        np.sum(inside * one**2, axis=1, keepdims=True) for one in (groups, groups - whole)
+    )
+    moved = (np.abs(middle - whole) < _WHOLE_STEP) & (left <= _LEFT * size)
+    moved &= (whole != 0) & (size > 0)
+    if 2 * np.count_nonzero(moved) <= len(groups):
+        return np.zeros_like(base)
+    shifts = np.repeat(np.where(moved, whole, 0), width).reshape(rows, columns)
+    return shifts.T if turn else shifts
 
 
 def measure_steps(grid: Grid, base: Array, candidate: Array) -> Array:
@@ -205,7 +261,7 @@ def _share(rows: Array) -> Iterator[tuple[Sharing, int, Array]]:
     yield "tensor", 0, rows.reshape(1, -1)
     if columns >= _LEAST_WIDTH:
         yield "row", 0, rows
-    if len(rows) >= 2 * _LEAST_WIDTH:
+    if len(rows) >= _FEW_ROWS:
         yield "column", 0, np.ascontiguousarray(rows.T)
     for size in _GROUPS:
         if columns % size == 0 and columns > size:

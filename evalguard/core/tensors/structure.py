@@ -297,6 +297,15 @@ def block_size(index: Array) -> int:
     return 1
 
 
+def shift_text(steps: Array) -> str:
+    """Return "values shifted by one step", "by -1 or +15 steps", the most frequent first."""
+    whole, counts = np.unique(steps.astype(int), return_counts=True)
+    most = whole[np.argsort(-counts, kind="stable")][:3].tolist()
+    if len(most) == 1 and abs(most[0]) == 1:
+        return f"values shifted by one step{' down' if most[0] < 0 else ' up'}"
+    return f"values shifted by {' or '.join(f'{step:+d}' for step in most)} steps"
+
+
 def _moved(index: Array) -> int:
     return int(np.count_nonzero(index != np.arange(len(index))))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evalguard.core.tensors.grid import explain_by_grid
+from evalguard.core.tensors.grid import explain_by_grid, find_shifted_grid
 from evalguard.core.tensors.structure import LARGEST_SEARCHED, find_structure
 from evalguard.core.tracing.points import ROOT
 from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD, WeightFinding
@@ -186,7 +186,11 @@ class _SeenWeights:
         """Say what most weights are, and which class of them is the floor."""
         matrices = {key: each for key, each in self.found.items() if self.axes[key] > 1}
         vectors = {key: each for key, each in self.found.items() if self.axes[key] < 2}
-        name, votes = vote_class(matrices.values())
+        # what no rounding makes says nothing about how the others were rounded
+        shifted = sum(each.shifted for each in matrices.values())
+        name, votes = vote_class(each for each in matrices.values() if not each.shifted)
+        if shifted:
+            votes = {**votes, OTHER: votes.get(OTHER, 0) + shifted}
         rule = self._rule(name, matrices)
         policies: Mapping[str, str] = {}
         if name in (SAME, *EPSILON):
@@ -278,6 +282,7 @@ _LAYOUTS: Mapping[str, str] = {
     "columns permuted": "has its columns in another order ({})",
     "heads permuted": "has its heads in another order ({})",
     "rotary pairs": "has its rotary pairs in another order ({})",
+    "zero points off": "has zero points that are off ({})",
 }
 
 
@@ -292,7 +297,7 @@ def describe_weight(base: NDArray[np.float32], candidate: NDArray[np.float32], e
     if not np.any(candidate):
         return "is all zeros"
     if base.size <= LARGEST_SEARCHED and np.all(np.isfinite(base)):
-        fault = find_structure(base, candidate)
+        fault = find_structure(base, candidate) or find_shifted_grid(base, candidate)
         if fault is not None:
             return _LAYOUTS[fault.fault].format(fault.detail)
     if not np.any(base):  # nothing that a share could be of

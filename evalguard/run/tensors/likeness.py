@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.reports.tensors_report import Likeness
 from evalguard.core.tensors.channel_factors import ChannelFactors
-from evalguard.core.tensors.grid import Grid, explain_by_grid
+from evalguard.core.tensors.grid import Grid, explain_by_grid, find_shifted_grid
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.core.tensors.precision_vote import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
@@ -105,9 +105,11 @@ def describe_difference(
     grid = None if rounding is not None else explain_by_grid(base, candidate)
     if grid is not None:
         rounding = _grid_likeness(grid)
-    factor = find_factor(base, candidate) if vote is None or not pair.is_bounded else None
-    if factor is not None and rounding is None:
-        return Description(likeness=_structure(factor))
+    found = find_factor(base, candidate) if rounding is None else None
+    if found is None and vote is None and grid is None:
+        found = find_shifted_grid(base, candidate)
+    if found is not None:
+        return Description(likeness=_structure(found))
     damage: tuple[RowFault, ...] = ()
     if pair.is_bounded or (beyond and _is_uneven(summed)):
         expected = None if grid is None else expect_grid(grid)
