@@ -147,9 +147,11 @@ def find_shifted_grid(base: Array, candidate: Array) -> StructureFault | None:
     shifts = _measure_shifts(grid, ours, theirs, steps)
     if not shifts.any():
         return None
-    left = np.linalg.norm(theirs - ours - shifts * steps) / max(np.linalg.norm(ours), 1e-30)
+    left = float(np.linalg.norm(theirs - ours - shifts * steps)) / max(
+        float(np.linalg.norm(ours)), 1e-30
+    )
     detail = f"{shift_text(shifts[shifts != 0])}, otherwise {grid}"
-    return StructureFault(fault="zero points off", detail=detail, left=float(left))
+    return StructureFault(fault="zero points off", detail=detail, left=left)
 
 
 def _measure_shifts(grid: Grid, base: Array, candidate: Array, steps: Array) -> Array:
@@ -165,7 +167,7 @@ def _measure_shifts(grid: Grid, base: Array, candidate: Array, steps: Array) -> 
         errors = np.where(steps > 0, (candidate - base) / steps, 0.0)
     turn = grid.shared == "column"
     rows, columns = errors.T.shape if turn else errors.shape
-    width = {"tensor": errors.size, "group": grid.group}.get(grid.shared, columns)
+    width = errors.size if grid.shared == "tensor" else grid.group or columns
     groups, values = ((one.T if turn else one).reshape(-1, width) for one in (errors, candidate))
     middle = np.median(groups, axis=1, keepdims=True)
     whole = np.rint(middle)
