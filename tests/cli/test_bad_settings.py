@@ -24,7 +24,7 @@ BAD: dict[str, tuple[str, object, int, str]] = {
              "setting 's': no module is named 'model.layer.*.self_attn'"),
     "attribute": ("attr:model.layers.*.self_attn.scalling", 1.0, 3, "did you mean 'scaling'?"),
     "config": ("config.rms_norm_epps", 1.0, 3, "did you mean 'rms_norm_eps'?"),
-    "value": ("config.rms_norm_eps", "abc", 3, "config.rms_norm_eps cannot be 'abc'"),
+    "value": ("config.rms_norm_eps", "abc", 2, "config.rms_norm_eps cannot be 'abc'"),
     "argument": ("model_args.dtpe", "float32", 2, "did you mean 'dtype'?"),
     "dtype": ("dtype:model.norm", "flot32", 3, "flot32"),
 }  # fmt: skip
