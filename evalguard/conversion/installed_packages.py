@@ -102,14 +102,22 @@ def _places_of(spec: ModuleSpec | None) -> list[str]:
     return [*(spec.submodule_search_locations or ())] or ([spec.origin] if spec.origin else [])
 
 
-def _is_in_package(place: str) -> bool:
+_Owners = Mapping[tuple[str, str], tuple[str, ...]]
+
+
+def _is_in_package(place: str, owners: _Owners | None = None) -> bool:
     """Whether it lies in a folder of another installed package, which has brought it."""
-    return any((str(one.parent), one.name) in _owners() for one in Path(place).parents)
+    owners = _owners() if owners is None else owners
+    return any((str(one.parent), one.name) in owners for one in Path(place).parents)
 
 
 @functools.cache
-def _owners() -> Mapping[tuple[str, str], tuple[str, ...]]:
-    """(folder, file or folder in it) -> the ``.dist-info`` of packages that have files there."""
+def _owners() -> _Owners:
+    """(folder, file or folder in it) -> the ``.dist-info`` of packages that have files there.
+
+    Of packages that others bring in folders of their own, none: only who imports the others sees
+    them.
+    """
     owners: dict[tuple[str, str], tuple[str, ...]] = {}
     for folder in dict.fromkeys(os.path.abspath(place) for place in sys.path if place):
         try:
@@ -120,7 +128,7 @@ def _owners() -> Mapping[tuple[str, str], tuple[str, ...]]:
             package = os.path.join(folder, name)
             for top in set(_TOP.findall(_record(package))):
                 owners[folder, top] = (*owners.get((folder, top), ()), package)
-    return owners
+    return {at: of for at, of in owners.items() if not _is_in_package(os.path.join(*at), owners)}
 
 
 _TOP = re.compile(r'^"?([^/,"\n]+)', re.MULTILINE)

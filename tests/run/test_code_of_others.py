@@ -527,16 +527,20 @@ def test_a_copy_that_another_package_brings_and_puts_in_front_is_not_the_install
         "eg_lib/__init__.py": "", "eg_lib-1.dist-info/RECORD": "eg_lib/__init__.py,,\n",
         "carrier/theirs/eg_lib/__init__.py": "A = 1\n", "carrier/theirs/only/__init__.py": "",
         "carrier-1.dist-info/RECORD": "carrier/theirs/eg_lib/__init__.py,,\n",
+        "carrier/theirs/eg_lib-1.dist-info/RECORD": "eg_lib/__init__.py,,\n",
+        "carrier/theirs/only-1.dist-info/RECORD": "only/__init__.py,,\n",
     }.items():  # fmt: skip
         write(name, text)(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path))
     forget_packages()
     before = installed_packages.digest_packages(("eg_lib",))
     assert before == {"package eg_lib": "eg_lib-1.dist-info as recorded"}
+    all_before = installed_packages.digest_environment()
     monkeypatch.syspath_prepend(str(tmp_path / "carrier" / "theirs"))
     importlib.import_module("eg_lib")
     forget_packages()
     assert installed_packages.digest_packages(("eg_lib",)) == before
+    assert installed_packages.digest_environment() == all_before
     assert installed_packages.digest_packages(("only",))
     monkeypatch.delitem(sys.modules, "eg_lib")
 
@@ -545,8 +549,8 @@ def test_a_copy_that_another_package_brings_and_puts_in_front_is_not_the_install
 def test_a_process_that_has_imported_ray_digests_packages_as_any_other() -> None:
     pytest.importorskip("ray")
     lines = (
-        "from evalguard.conversion.installed_packages import BESIDE, LIBRARIES, digest_packages",
-        "print(digest_packages((*LIBRARIES, *BESIDE)))",
+        "from evalguard.conversion.installed_packages import digest_environment",
+        "print(digest_environment())",
     )
     told = [
         subprocess.run(
