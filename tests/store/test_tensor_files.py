@@ -426,6 +426,12 @@ def test_what_lies_behind_the_tensor_of_a_torch_file_is_none_of_it(tmp_path: Pat
         numbers(tmp_path / "x.pt")
 
 
+def test_a_tensor_without_numbers_in_a_torch_file_damages_no_other(tmp_path: Path) -> None:
+    torch.save({"a": torch.arange(8.0), "m": torch.empty(99, device="meta")}, tmp_path / "x.pt")
+    with open_tensors(tmp_path / "x.pt") as files:
+        np.testing.assert_array_equal(files.tensors["a"].load(), np.arange(8.0))
+
+
 def test_dimensions_whose_product_overflows_lie_behind_the_end(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     file = tmp_path / "m.gguf"

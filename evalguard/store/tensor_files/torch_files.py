@@ -75,7 +75,12 @@ def _check_storages(path: Path, tensors: Iterable[torch.Tensor]) -> None:
 
     if not zipfile.is_zipfile(path):
         return
-    storages = [one.untyped_storage() for one in tensors if one.layout == torch.strided]
+    plain = (torch.Tensor, torch.nn.Parameter)  # others may wrap several, and have no storage
+    storages = [
+        one.untyped_storage()
+        for one in tensors
+        if type(one) in plain and one.layout == torch.strided and one.device.type == "cpu"
+    ]
     told = sum({one.data_ptr(): one.nbytes() for one in storages}.values())
     with zipfile.ZipFile(path) as archive:
         held = sum(one.file_size for one in archive.infolist() if "/data/" in one.filename)
