@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import UsageError, nearest
@@ -139,12 +139,21 @@ def check_attention(asked: object) -> None:
     functions = getattr(modeling_utils, "ALL_ATTENTION_FUNCTIONS", None)  # since 4.48
     if asked is None or functions is None or not hasattr(functions, "keys"):
         return
-    known = {"eager", *functions.keys()}
-    if not isinstance(asked, dict) and asked not in known and "/" not in str(asked):
+    if not isinstance(asked, dict) and "/" not in str(asked):
+        check_known("attn_implementation", asked, sorted({"eager", *functions.keys()}))
+
+
+def check_known(argument: str, asked: object, known: Collection[str]) -> None:
+    """Refuse what is none of some words, which are named in their order.
+
+    Raises:
+        UsageError: naming the nearest.
+    """
+    if asked not in known:
         raise UsageError(
-            f"model_args.attn_implementation: {asked!r} is not known{nearest(str(asked), known)}",
-            hint=f"one of: {', '.join(sorted(known))}",
-            target="model_args.attn_implementation",
+            f"model_args.{argument}: {asked!r} is not known{nearest(str(asked), known)}",
+            hint=f"one of: {', '.join(known)}",
+            target=f"model_args.{argument}",
         )
 
 

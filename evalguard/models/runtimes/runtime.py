@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.errors import UsageError, nearest
+from evalguard.models.arguments import check_known
 from evalguard.models.runtimes.points.activations import Visit
 
 Logits = NDArray[np.float32]
@@ -209,12 +210,7 @@ class RuntimeArguments:
             UsageError: it is another one.
         """
         found = str(self.take(name, default))
-        if found not in choices:
-            raise UsageError(
-                f"model_args.{name}: '{found}' is not known{nearest(found, choices)}",
-                hint=f"one of: {', '.join(choices)}",
-                target=f"model_args.{name}",
-            )
+        check_known(name, found, choices)
         return found
 
     def path(self, name: str = "pretrained") -> Path:

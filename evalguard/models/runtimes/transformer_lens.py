@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
-from evalguard.errors import EvaluationError, UsageError, nearest
-from evalguard.models.arguments import check_attention
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.arguments import check_attention, check_known
 from evalguard.models.runtimes.points.activations import Visit
 from evalguard.models.runtimes.points.lens import lens_visit
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
@@ -221,12 +221,8 @@ def _check_activation(asked: Value) -> None:
     if asked is None or importlib.util.find_spec(module) is None:
         return
     known = getattr(importlib.import_module(module), "SUPPORTED_ACTIVATIONS", None)
-    if known and asked not in known:
-        raise UsageError(
-            f"model_args.act_fn: {asked!r} is not known{nearest(str(asked), known)}",
-            hint=f"one of: {', '.join(sorted(known))}",
-            target="model_args.act_fn",
-        )
+    if known:
+        check_known("act_fn", asked, sorted(known))
 
 
 def _sizes(told: Mapping[str, Any], config: Any) -> dict[str, Any]:
