@@ -69,8 +69,8 @@ DEBUG = output_option(
 BASE = model_option(
     "--base",
     metavar="MODEL",
-    help="Base: a name in the guard file, a folder, a hub id, a URL, a finished run, a dump, a "
-    "history, a reference file, llama.cpp's logits file.",
+    help="Base: a name in the guard file, a folder, hub id, GGUF, URL or TYPE:MODEL, a finished "
+    "run, a dump, a reference file, llama.cpp's logits file.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",
@@ -86,7 +86,8 @@ _BASE = (
         default="hf",
         metavar="TYPE",
         show_default=True,
-        help="lm-eval's type of models that are given as folder or hub id.",
+        help="Model type of folders, hub ids and URLs, unless TYPE:MODEL says it. A GGUF, a graph "
+        "and a URL tell their own.",
     ),
     model_option(
         "--base-model-args",

@@ -15,6 +15,7 @@ from evalguard.core.settings import Value, Variant
 from evalguard.errors import UsageError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_TYPED = re.compile(r"([A-Za-z][\w-]*):(?!//|\d+(/|$))(.+)", re.DOTALL)
 _HINT = 'write dtype=float32,revision=main or {"dtype": "float32", "revision": "main"}'
 _ADDRESS_HINT = "a server is http://HOST:PORT/v1"
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -30,8 +31,12 @@ def inline_variant(
     cwd: Path,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    chat: bool = False,
 ) -> Variant:
     """Return the variant of a path, a hub id or a server's address, under a short name.
+
+    An address without a model type (``hf``) is asked for completions, or, for ``chat``, put
+    conversations; where it names the endpoint, that decides.
 
     The user typed it, so ``trust_remote_code`` may stand among ``model_args``, as in lm-eval, and
     ``allow_pickle``, as a guard file calls it.
@@ -54,7 +59,7 @@ def inline_variant(
                 f"'{spec}' and base_url={args['base_url']} name the server twice",
                 hint="leave base_url out of the model args",
             )
-        name, model, named = _resolve_address(spec, model)
+        name, model, named = _resolve_address(spec, model, chat=chat)
     else:
         name, pretrained = _resolve_spec(spec, cwd)
         named = {"pretrained": pretrained}
@@ -66,6 +71,20 @@ def inline_variant(
         allow_pickle=allow_pickle,
         allow_code=True,
     )
+
+
+def split_model_type(spec: str, cwd: Path) -> tuple[str, str]:
+    """Return the model type and the model of ``TYPE:MODEL``; the type is "" where none is given.
+
+    >>> split_model_type("vllm:./llama", Path("/"))
+    ('vllm', './llama')
+    >>> split_model_type("http://host:8000/v1", Path("/"))
+    ('', 'http://host:8000/v1')
+    """
+    found = _TYPED.fullmatch(spec)
+    if found is None or os.path.lexists(resolve_path(spec, cwd)):
+        return "", spec
+    return found[1], found[3]
 
 
 def _pop_flag(args: dict[str, Value], name: str) -> bool:
@@ -94,8 +113,8 @@ _ENDPOINTS = {
 }
 
 
-def _resolve_address(spec: str, model: str) -> tuple[str, str, dict[str, Value]]:
-    """Name, model type and arguments of the server at an address; a chat's by default."""
+def _resolve_address(spec: str, model: str, *, chat: bool) -> tuple[str, str, dict[str, Value]]:
+    """Name, model type and arguments of the server at an address."""
     try:
         parts = urlsplit(spec)
         host, _ = parts.hostname, parts.port
@@ -103,11 +122,13 @@ def _resolve_address(spec: str, model: str) -> tuple[str, str, dict[str, Value]]
         raise UsageError(f"'{spec}' is no address: {error}", hint=_ADDRESS_HINT) from error
     if not host:
         raise UsageError(f"'{spec}' names no server", hint=_ADDRESS_HINT)
-    if model == "hf":
-        chat = "openai" if host == "api.openai.com" else "local"
-        model = f"{chat}-chat-completions"
-    end = _ENDPOINTS.get(model, "")
     url = spec.rstrip("/")
+    if model == "hf":
+        named = next((end for end in _ENDPOINTS.values() if url.endswith(end)), "")
+        chat = named == "/chat/completions" if named else chat
+        where = "openai" if host == "api.openai.com" else "local"
+        model = f"{where}-{'chat-' if chat or where == 'openai' else ''}completions"
+    end = _ENDPOINTS.get(model, "")
     if not url.endswith(end):
         url += end if parts.path.strip("/") else f"/v1{end}"
     name = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/").removesuffix(end)

@@ -12,8 +12,32 @@ from evalguard.errors import EvaluationError
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_TIMEOUT = 5.0  # seconds that the hub has to answer
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# what transformers' own weights are called
+_TORCH_WEIGHTS = re.compile(r"(pytorch_|adapter_)?model[\w.-]*\.bin")
+# which model type reads a file, the surer ones first
+_TYPES_OF_FILES = {".gguf": "llama_cpp", ".xml": "openvino", ".onnx": "onnx", ".pth": "rwkv"}
 # what trainers leave beside the weights; transformers never loads these
 _TRAINER_FILES = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
+
+
+def find_model_type(path: Path) -> str:
+    """Return the model type that reads what lies at a path; "hf" where none else is known to.
+
+    A folder with weights of transformers is theirs, whatever lies beside them.
+    """
+    if path.is_file():
+        return _TYPES_OF_FILES.get(path.suffix.lower(), "hf")
+    if not path.is_dir():
+        return "hf"
+    names = {entry.name for entry in os.scandir(path) if entry.is_file()}
+    if any(name.endswith(".safetensors") or _TORCH_WEIGHTS.fullmatch(name) for name in names):
+        return "hf"
+    # A .pth of a folder may be anybody's, and an .xml is a graph only beside its numbers.
+    graphs = {name for name in names if name.removesuffix(".xml") + ".bin" in names}
+    found = {Path(name).suffix.lower() for name in names} - {".pth", ".xml"}
+    found |= {".xml"} if graphs else set()
+    found |= {".onnx"} if any(path.glob("onnx/*.onnx")) else set()  # where exporters put it
+    return next((kind for suffix, kind in _TYPES_OF_FILES.items() if suffix in found), "hf")
 
 
 def find_local_folder(name: str) -> Path | None:
@@ -28,7 +52,7 @@ def find_local_folder(name: str) -> Path | None:
     if path.is_file():
         raise EvaluationError(
             f"{path} is a file, not a model folder",
-            hint="name the folder that holds config.json and the weights",
+            hint=_hint_of_type(path) or "name the folder that holds config.json and the weights",
         )
     looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
     if looks_like_path or os.sep + os.sep in name or name.endswith("/"):
@@ -53,7 +77,8 @@ def check_model_folder(
         if not (folder / name).is_file():
             raise EvaluationError(
                 f"{folder} is not a model folder: it has no {name}",
-                hint=f"it holds: {', '.join(path.name for path in files[:8]) or 'no files'}",
+                hint=_hint_of_type(folder)
+                or f"it holds: {', '.join(path.name for path in files[:8]) or 'no files'}",
             )
     tensors = [path for path in files if path.suffix == ".safetensors"]
     pickled = [
@@ -62,9 +87,18 @@ def check_model_folder(
         if path.suffix in _PICKLE_SUFFIXES and not path.name.startswith(_TRAINER_FILES)
     ]
     if pickled and not tensors and not allow_pickle:
+        other = _hint_of_type(folder)
+        if other:
+            raise EvaluationError(f"{folder} has no weights of transformers", hint=other)
         raise pickle_error(str(pickled[0]))
     for path in tensors:
         _check_safetensors(path)
+
+
+def _hint_of_type(path: Path) -> str:
+    """Which model type reads what lies there; "" where no other than hf is known to."""
+    kind = find_model_type(path)
+    return "" if kind == "hf" else f"model: {kind} reads it ({kind}:PATH on the command line)"
 
 
 def checkpoint_folder(source: str, revision: str = "main", subfolder: str = "") -> Path | None:

@@ -23,9 +23,11 @@ def find_built_arguments(variant: Variant, cache_dir: Path) -> Mapping[str, Valu
     if variant.build is None:
         return plan.model_args
     if is_runtime(variant) and variant.environment is not None:
-        from evalguard.worker.environments import prepare_interpreter, worker_variables
+        from evalguard.worker.environments import prepare_worker_interpreter, worker_variables
 
-        own = prepare_interpreter(variant.environment, plan.packages, cache_dir, name=variant.name)
+        own = prepare_worker_interpreter(
+            variant.environment, plan.packages, cache_dir, name=variant.name
+        )
         env = {**worker_variables(cache_dir), **plan.env}
         made = find_build(variant, plan, cache_dir, python=own.python, variables=env)
     elif is_runtime(variant):

@@ -52,6 +52,7 @@ from evalguard.run.sources import (
     resolve_side,
     with_base_settings,
     with_distinct_names,
+    with_tokens_of,
 )
 from evalguard.run.stored_base import is_parquet, is_stored_base, read_baseline
 from evalguard.run.typed_options import typed_comparison
@@ -229,7 +230,11 @@ def resolve_request(
         share_documents(first.run, second.run)
     sources = with_distinct_names(first, with_base_settings(first, second))
     choices = resolve_choices(sources[0], sources[1], guards, options)
-    choices = replace(choices, notes=(*choices.notes, *notes))
+    second, of_second = with_tokens_of(sources[0], sources[1])
+    first, of_first = with_tokens_of(second, sources[0])
+    sources = first, second
+    told = tuple(filter(None, (of_first, of_second)))
+    choices = replace(choices, notes=(*choices.notes, *notes, *told))
     check_models(source for source in sources if isinstance(source, ModelSource))
     return sources, choices
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalguard.config.guard import Guard, GuardSet
-from evalguard.config.inline_models import inline_variant, is_address
+from evalguard.config.inline_models import inline_variant, is_address, split_model_type
 from evalguard.config.local_paths import resolve_model_args, resolve_path
 from evalguard.config.trust import require_code_allowed
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
@@ -22,6 +22,8 @@ from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, read_run
 from evalguard.harness.finished_runs.other_harnesses import refuse_other_harness
 from evalguard.harness.finished_runs.run_files import is_lmeval_run
 from evalguard.models.arguments import HF_TYPES
+from evalguard.models.model_folders import find_model_type
+from evalguard.models.tokenizer_files import puts_bos_first
 from evalguard.regular_file import is_special
 from evalguard.run.baseline_scores import BaselineScores
 from evalguard.run.options import CompareOptions
@@ -104,9 +106,10 @@ FileSource = ReferenceSource | LogitsSource
 Source = ModelSource | StoredSource | FileSource | DumpSource
 
 _WHAT_TO_GIVE = (
-    "give a model folder, a hub id, a server (http://HOST:PORT/v1), an lm-eval run, a folder of "
-    "dumped outputs or a name in the guard file"
+    "give a model folder, a GGUF, a hub id, a server (http://HOST:PORT/v1), an lm-eval run, a "
+    "folder of dumped outputs or a name in the guard file; TYPE:MODEL says the model type"
 )
+_COMPLETIONS = ("local-completions", "openai-completions")
 _SET_OPTIONS = {"base": "--base-set", "cand": "--set"}
 
 
@@ -143,13 +146,18 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
         _check_has_model(side, "a folder of dumped outputs", "dump")
         return DumpSource(name=_short_path(path), path=path)
     refuse_other_harness(Path(path))
+    named, spec = split_model_type(side.spec, cwd)
+    if named:
+        side, path = replace(side, spec=spec), resolve_path(spec, cwd)
     _check_spelling(side, guards, path)
+    model = named or options.model
     variant = inline_variant(
-        side.spec,
-        model=options.model,
+        spec,
+        model=find_model_type(path) if model == "hf" and not named else model,
         model_args=dict(side.model_args),
         cwd=cwd,
         trust_remote_code=options.trust_remote_code,
+        chat=bool(options.requests or options.apply_chat_template),
     )
     # a server's model has whatever name the server gives it
     of_a_file = variant.model in HF_TYPES and not os.path.exists(path)
@@ -206,6 +214,36 @@ def with_base_settings(base: Source, candidate: Source) -> Source:
         for one in candidate.variant.settings
     )
     return replace(candidate, variant=replace(candidate.variant, settings=settings))
+
+
+def with_tokens_of(other: Source, asked: Source) -> tuple[Source, str]:
+    """Give a server that was named by its address alone the token ids of the other side.
+
+    lm-eval's client of completions sends token ids: of a tokenizer that it would look for under the
+    server's name of its model, and without BOS whatever the tokenizer does by itself.
+
+    Returns:
+        the second source, and what was set; "" where nothing is.
+
+    Raises:
+        EvaluationError: the other side's tokenizer cannot be loaded.
+    """
+    if not (isinstance(asked, ModelSource) and isinstance(other, ModelSource)):
+        return asked, ""
+    ours, theirs = asked.variant.model_args, other.variant.model_args
+    of_completions = asked.guard is None and asked.variant.model in _COMPLETIONS
+    source = theirs.get("tokenizer") or theirs.get("pretrained")
+    readable = other.variant.model in HF_TYPES and other.variant.build is None
+    if not (of_completions and readable and source) or {"tokenizer", "tokenizer_backend"} & {*ours}:
+        return asked, ""
+    found: dict[str, Value] = {"tokenizer": source, "tokenizer_backend": "huggingface"}
+    told = f"{asked.name} is asked with token ids of {other.name}'s tokenizer"
+    if "add_bos_token" not in ours:
+        trusted = other.variant.trust_remote_code
+        found["add_bos_token"] = bool(puts_bos_first(theirs, trust_remote_code=trusted))
+        told += f", {'BOS first' if found['add_bos_token'] else 'without BOS'}, as there"
+    variant = replace(asked.variant, model_args={**found, **ours})
+    return replace(asked, variant=variant), told
 
 
 def _with_command_line(

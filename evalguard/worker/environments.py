@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalguard.core.settings import OwnEnvironment, digest_of
@@ -60,6 +60,22 @@ class KeptEnvironment:
     python: str
     size: int
     last_used: float
+
+
+def prepare_worker_interpreter(
+    own: OwnEnvironment, packages: Mapping[str, str], cache_dir: Path, *, name: str
+) -> Interpreter:
+    """``prepare_interpreter``, with numpy, which a worker needs whatever its model's library does.
+
+    Raises:
+        UsageError, BuildError: as there.
+    """
+    found = prepare_interpreter(own, packages, cache_dir, name=name)
+    brought = {_package_name(one.rpartition("-")[0]) for one in found.packages}
+    if not own.requirements or "numpy" in brought:
+        return found
+    both = replace(own, requirements=(*own.requirements, "numpy"))
+    return prepare_interpreter(both, packages, cache_dir, name=name)
 
 
 def prepare_interpreter(

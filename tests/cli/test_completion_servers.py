@@ -417,3 +417,20 @@ metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
         written.unlink()  # the folder is that of all tests
     assert done.code == 3
     assert "leaves no room for a context" in done.document["error"]["message"]
+
+
+@pytest.mark.parametrize("end", ["/v1", "/v1/completions"])
+def test_an_address_alone_is_asked_with_the_token_ids_of_the_other_side(
+    world: SmallWorld, capfd, end: str
+) -> None:
+    with serving(ModelStub(world.models["llama"])) as url:
+        address = url.removesuffix("/v1/completions") + end
+        words = ["compare", "--base", world.models["llama"], "--cand", address, "--tasks"]
+        words += ["sw_word", "--include-path", world.tasks, "--cand-model-args", "model=served"]
+        words += ["--output-path", world.folder / "reports", "--json", "--quiet"]
+        done = run_here(words, capfd)
+    assert done.code == 0, done.out + done.err
+    assert done.document["candidate"]["model_type"] == "local-completions"
+    told = f"is asked with token ids of {world.models['llama'].name}'s tokenizer"
+    assert [told in one for one in done.document["notes"]].count(True) == 1
+    assert all(abs(one["sigma"] or 0.0) < 1e-3 for one in done.document["comparisons"])

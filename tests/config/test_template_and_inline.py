@@ -8,7 +8,7 @@ import pytest
 
 from evalguard.config.guard_search import load_guards
 from evalguard.config.guard_template import TEMPLATE, write_template
-from evalguard.config.inline_models import inline_variant, parse_model_args
+from evalguard.config.inline_models import inline_variant, parse_model_args, split_model_type
 from evalguard.core.settings import TARGET_KINDS
 from evalguard.errors import StoreError, UsageError
 
@@ -122,6 +122,26 @@ def test_a_spec_that_is_neither_folder_nor_hub_id_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         inline_variant(spec, model="hf", model_args={}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "model_type", "model"),
+    [
+        ("vllm:./llama", "vllm", "./llama"),
+        ("local-completions:http://h:1/v1", "local-completions", "http://h:1/v1"),
+        ("transformer_lens:org/model", "transformer_lens", "org/model"),
+        ("http://h:1/v1", "", "http://h:1/v1"),
+        ("localhost:8000/v1", "", "localhost:8000/v1"),
+        ("org/model", "", "org/model"),
+        ("there:already", "", "there:already"),
+        ("vllm:", "", "vllm:"),
+    ],
+)
+def test_a_model_type_stands_before_the_model(
+    tmp_path: Path, spec: str, model_type: str, model: str
+) -> None:
+    (tmp_path / "there:already").mkdir()
+    assert split_model_type(spec, tmp_path) == (model_type, model)
 
 
 def test_contradicting_arguments_are_refused(tmp_path: Path) -> None:

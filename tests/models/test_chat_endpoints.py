@@ -37,7 +37,9 @@ def opened() -> Iterator[Callable[[ChatServer], LMScorer]]:
 
         def open_server(server: ChatServer, **more: Any) -> LMScorer:
             stack.enter_context(serving(server))
-            variant = inline_variant(server.url, model="hf", model_args=more, cwd=Path.cwd())
+            variant = inline_variant(
+                server.url, model="hf", model_args=more, cwd=Path.cwd(), chat=True
+            )
             policy = ScoringPolicy()
             lm = load_lm(
                 variant.model,
@@ -174,15 +176,30 @@ def test_the_one_model_of_a_server_need_not_be_named(opened: Callable[..., LMSco
             "https://user:word@h/api/v1/chat/completions",
             "h/api",
         ),
+        ("http://h:1/v1/completions", "hf", "http://h:1/v1/completions", "h:1"),
         ("http://h:1/v1", "local-completions", "http://h:1/v1/completions", "h:1"),
         ("http://h:1/generate", "sglang-generate", "http://h:1/generate", "h:1/generate"),
     ],
 )
 def test_an_address_leads_to_the_endpoint(typed: str, model: str, url: str, name: str) -> None:
-    found = inline_variant(typed, model=model, model_args={}, cwd=Path.cwd())
+    found = inline_variant(typed, model=model, model_args={}, cwd=Path.cwd(), chat=True)
     assert found.model_args == {"base_url": url}
     assert found.name == name
-    assert found.model == ("local-chat-completions" if model == "hf" else model)
+    chat = "chat-" if "chat" in url else ""
+    assert found.model == (f"local-{chat}completions" if model == "hf" else model)
+
+
+@pytest.mark.parametrize("typed", ["http://h:1", "http://h:1/v1", "http://h:1/v1/completions"])
+def test_an_address_is_asked_for_completions_where_nothing_is_put_as_a_conversation(
+    typed: str,
+) -> None:
+    found = inline_variant(typed, model="hf", model_args={}, cwd=Path.cwd())
+    assert found.model == "local-completions"
+    assert found.model_args == {"base_url": "http://h:1/v1/completions"}
+    whole = inline_variant(
+        "http://h:1/v1/chat/completions", model="hf", model_args={}, cwd=Path.cwd()
+    )
+    assert whole.model == "local-chat-completions"
 
 
 def test_openais_own_address_is_asked_as_openai_wants_it() -> None:

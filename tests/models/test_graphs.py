@@ -31,10 +31,12 @@ def refusal(folder: Path, kind: str = "onnx", **given: Any) -> UsageError:
     return caught.value
 
 
-def test_a_graph_alone_is_not_a_model_and_its_folder_is_asked_for(exported: Path) -> None:
-    error = refusal(exported / "model.onnx")
-    assert "is a file" in str(error)
-    assert "name its folder" in error.hint
+def test_a_graph_that_is_named_itself_is_the_one_of_its_folder(exported: Path) -> None:
+    error = refusal(exported / "model.onnx", file="model.onnx")
+    assert "is the graph already" in str(error)
+    (exported / "other.onnx").write_bytes(b"graph")
+    error = refusal(exported / "model.onnx", optimization="most")  # behind the choice of a graph
+    assert "model_args.optimization: 'most' is not known" in str(error)
 
 
 def test_a_folder_without_a_graph_says_what_makes_one(exported: Path) -> None:

@@ -19,6 +19,7 @@ from evalguard.errors import EvalguardError, EvaluationError, SettingError, Usag
 from evalguard.models.arguments import check_device
 from evalguard.models.built_findings import list_built_findings
 from evalguard.models.loading import load_lm
+from evalguard.models.model_folders import find_model_type
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
 
@@ -56,6 +57,53 @@ def edit_config(folder: Path, **changes: Any) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"there is no model folder .*nowhere"):
         load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("files", "model_type"),
+    [
+        (("config.json", "model.safetensors", "model.gguf", "model.onnx"), "hf"),
+        (("config.json", "pytorch_model-00001-of-00002.bin"), "hf"),
+        (("config.json", "model.gguf"), "llama_cpp"),
+        (("README.md", "model-00001-of-00002.gguf", "model-00002-of-00002.gguf"), "llama_cpp"),
+        (("config.json", "openvino_model.xml", "openvino_model.bin"), "openvino"),
+        (("config.json", "tokenizer.json", "model.onnx", "model.onnx_data"), "onnx"),
+        (("config.json", "onnx/model_q4.onnx"), "onnx"),
+        (("notes.xml", "consolidated.00.pth", "params.json"), "hf"),
+        ((), "hf"),
+    ],
+)
+def test_what_lies_in_a_folder_says_which_type_reads_it(
+    tmp_path: Path, files: tuple[str, ...], model_type: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert find_model_type(tmp_path) == model_type
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [("m.gguf", "llama_cpp"), ("M.GGUF", "llama_cpp"), ("m.onnx", "onnx"), ("m.pth", "rwkv"),
+     ("openvino_model.xml", "openvino"), ("model.safetensors", "hf"), ("config.json", "hf")],
+)  # fmt: skip
+def test_a_file_says_which_type_reads_it(tmp_path: Path, name: str, model_type: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    assert find_model_type(tmp_path / name) == model_type
+    assert find_model_type(tmp_path / "nowhere.gguf") == "hf"
+    if model_type != "hf":
+        with pytest.raises(EvaluationError) as raised:
+            load(tmp_path / name)
+        assert raised.value.hint.startswith(f"model: {model_type} reads it")
+
+
+def test_a_graph_of_openvino_is_no_pickled_checkpoint(tiny_llama: Path, tmp_path: Path) -> None:
+    shutil.copy(tiny_llama / "config.json", tmp_path)
+    for suffix in ("xml", "bin"):
+        (tmp_path / f"openvino_model.{suffix}").write_bytes(b"")
+    with pytest.raises(EvaluationError, match="no weights of transformers") as raised:
+        load(tmp_path)
+    assert "model: openvino" in raised.value.hint
 
 
 def test_a_file_is_no_model_folder(tiny_llama: Path) -> None:

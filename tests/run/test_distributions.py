@@ -173,7 +173,7 @@ def test_what_generates_has_no_positions_and_says_so(
     monkeypatch.setattr(memory_policy, "fits_in_memory", lambda weights, device: False)
     evaluations = score("llama", "other", tasks=("sw_gen",))
     assert evaluations[1].findings == ()
-    assert "distributions are not compared: other does not fit" in evaluations[1].notes[0]
+    assert f"distributions of sw_gen are not compared: {GENERATION_ONLY}" in evaluations[1].notes
 
 
 def test_a_model_of_nan_is_compared_position_by_position(score: Score) -> None:

@@ -22,6 +22,7 @@ from evalguard.worker.environments import (
     list_environments,
     pin_requirements,
     prepare_interpreter,
+    prepare_worker_interpreter,
     remove_environments,
     worker_variables,
 )
@@ -84,6 +85,20 @@ def test_requirements_become_an_environment_that_is_made_once(
     gone = remove_environments(cache, [Path(second.python).parent.parent.name[:8]])
     assert [one.requirements for one in gone] == [("planted==2.0",)]
     assert len(list_environments(cache)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("needs", ["", "numpy"])
+def test_a_worker_has_numpy_whether_its_library_brings_it_or_not(
+    wheels: Wheel, tmp_path: Path, needs: str
+) -> None:
+    wheels("planted", "1.0", needs=needs)
+    wheels("numpy", "2.0")
+    own, cache = OwnEnvironment(requirements=("planted==1.0",)), tmp_path / "cache"
+    found = prepare_worker_interpreter(own, {}, cache, name="m")
+    assert version_in(found.python, "numpy") == "2.0"
+    assert prepare_worker_interpreter(own, {}, cache, name="m") == found
+    assert (found == prepare_interpreter(own, {}, cache, name="m")) is bool(needs)
 
 
 @pytest.mark.slow

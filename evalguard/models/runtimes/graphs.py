@@ -64,8 +64,8 @@ class _Texts:
 def load(arguments: RuntimeArguments) -> Runtime:
     """Load a folder with a graph, its tokenizer and, if there is one, its config.json.
 
-    model_args: ``pretrained`` (the folder), ``file`` (of several graphs), ``tokenizer`` (another
-    folder), ``max_length`` (default: the configuration's), ``threads``, ``add_bos_token``,
+    model_args: ``pretrained`` (the folder, or its graph), ``file`` (of several graphs),
+    ``tokenizer`` (another folder), ``max_length`` (default: the configuration's), ``threads``, ``add_bos_token``,
     ``prefix_token_id``; of onnx ``provider`` (CPUExecutionProvider) and ``optimization`` (disabled,
     basic, extended, all); of openvino ``target`` (CPU) and ``precision`` (f32, bf16, f16; default:
     what OpenVINO takes).
@@ -75,13 +75,14 @@ def load(arguments: RuntimeArguments) -> Runtime:
         EvaluationError: the graph does not load, or does not turn token ids into logits.
     """
     folder = arguments.path()
+    named_file = arguments.take("file")
     if not folder.is_dir():
-        raise UsageError(
-            f"model_args.pretrained: {folder} is a file",
-            hint="name its folder, which has the tokenizer too; file: names one of several graphs",
-            target="model_args.pretrained",
-        )
-    graph = _find_graph(folder, arguments.take("file"), _SUFFIXES[arguments.model_type])
+        if named_file is not None:
+            raise UsageError(
+                f"model_args.file: {folder} is the graph already", target="model_args.file"
+            )
+        folder, named_file = folder.parent, folder.name
+    graph = _find_graph(folder, named_file, _SUFFIXES[arguments.model_type])
     threads = arguments.take_whole("threads", arguments.threads, least=0)
     named = Path(str(arguments.take("tokenizer", str(folder))))
     tokenizer = open_tokenizer(named, trust_remote_code=arguments.code_allowed)

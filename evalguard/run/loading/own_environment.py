@@ -99,9 +99,9 @@ def prepare_worker(variant: Variant, cache_dir: Path) -> WorkerPlace:
         return WorkerPlace(variant=variant, python=sys.executable, env=plan.env)
     python, env = sys.executable, dict(plan.env)
     if variant.environment is not None:
-        from evalguard.worker.environments import prepare_interpreter, worker_variables
+        from evalguard.worker.environments import prepare_worker_interpreter, worker_variables
 
-        found = prepare_interpreter(
+        found = prepare_worker_interpreter(
             variant.environment, plan.packages, cache_dir, name=variant.name
         )
         python, env = found.python, {**worker_variables(cache_dir), **env}

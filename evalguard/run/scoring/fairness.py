@@ -27,14 +27,19 @@ _TOKENIZER_HINT = (
 )
 
 
+def share_vocabulary(base: ModelDescription, candidate: ModelDescription) -> bool:
+    """Whether nothing is known against one vocabulary; that of a GGUF's own tokenizer is not."""
+    known = base.vocabulary_digest and candidate.vocabulary_digest
+    return not known or base.vocabulary_digest == candidate.vocabulary_digest
+
+
 def check_vocabularies(base: ModelDescription, candidate: ModelDescription) -> None:
     """Refuse two models whose vocabularies differ.
 
     Raises:
         MisalignedRunsError: with both sizes and what to do.
     """
-    known = base.vocabulary_digest and candidate.vocabulary_digest
-    if not known or base.vocabulary_digest == candidate.vocabulary_digest:
+    if share_vocabulary(base, candidate):
         return
     sizes = f"{base.vocabulary_size:,} and {candidate.vocabulary_size:,} entries"
     if base.vocabulary_size == candidate.vocabulary_size:

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from evalguard.conversion.planning import plan_conversion
-from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
@@ -17,11 +16,11 @@ from evalguard.run.executing.refusals import ran_out_of_memory
 from evalguard.run.interrupts import interruptible
 from evalguard.run.loading.foreign_code import brings_code, has_own_process
 from evalguard.run.loading.lazy_scorer import runs_here
-from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.own_environment import shows_distributions
 from evalguard.run.scoring.by_reference import ReferenceScoring
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator, served_scorer
+from evalguard.run.scoring.fairness import share_vocabulary
 from evalguard.run.scoring.loaded_models import is_loaded_beside
 from evalguard.run.scoring.lockstep_scoring import LockstepScoring
 from evalguard.run.scoring.run_context import RunContext
@@ -39,14 +38,10 @@ _SCORES_HINT = "--distributions off compares the scores alone"
 
 @dataclass(frozen=True, slots=True)
 class LockstepObstacle:
-    """Why two models cannot be scored in lock-step; ``apart``: whether a reference would do.
-
-    ``foreign``: one of them runs code of others, which is no reason to measure less.
-    """
+    """Why two models cannot be scored in lock-step; ``apart``: whether a reference would do."""
 
     reason: str
     apart: bool = False
-    foreign: bool = False
 
     def __str__(self) -> str:
         return f"{self.reason}; {_REFERENCE_HINT}" if self.apart else self.reason
@@ -89,12 +84,10 @@ class ScoringPlan:
         hindrance = self._apart(sources)
         if hindrance is None:
             return self._side_by_side(base, candidate)
-        if self._instead(hindrance):
-            return self._by_reference_instead(hindrance, base, candidate)
-        if hindrance.foreign and mode == "auto":
-            return self._beside_foreign_code(hindrance, base, candidate)
+        if hindrance.apart and mode == "auto":
+            return self._by_reference(hindrance, base, candidate)
         note = self._not_measured(hindrance)
-        return _say_unknown(self._each(sources), hindrance, note)
+        return [_with_notes(found, (note,)) for found in self._each(sources)]
 
     def evaluate_beside(self, base: FileSource, candidate: ModelSource) -> list[Evaluation]:
         """Score a candidate beside a base that a file keeps; both evaluations.
@@ -165,12 +158,12 @@ class ScoringPlan:
             if hindrance is None:
                 with self.context.open_model(candidate) as second:
                     return self._both_open(first, second)
-            instead = self._instead(hindrance)
-            note = "" if instead else self._not_measured(hindrance)
-            ours = None if instead else self._scores(first)
+            apart = hindrance.apart and self.context.choices.distributions.mode == "auto"
+            note = "" if apart else self._not_measured(hindrance)
+            ours = None if apart else self._scores(first)
         if ours is None:
-            return self._by_reference_instead(hindrance, base, candidate)
-        return _say_unknown([ours, self._alone(candidate)], hindrance, note)
+            return self._by_reference(hindrance, base, candidate)
+        return [_with_notes(found, (note,)) for found in (ours, self._alone(candidate))]
 
     def _both_open(self, first: LoadedModel, second: LoadedModel) -> list[Evaluation]:
         hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
@@ -205,25 +198,13 @@ class ScoringPlan:
             found = self._evaluator.evaluate_with(lockstep)
         return self._measured(found, lockstep.divergences)
 
-    def _instead(self, hindrance: LockstepObstacle) -> bool:
-        """Whether a reference takes the place of lock-step: where a limit needs numbers.
+    def _by_reference(
+        self, hindrance: LockstepObstacle, base: ModelSource, candidate: ModelSource
+    ) -> list[Evaluation]:
+        """Compare by reference, unless the base's scores are kept and it left no reference.
 
-        Of a base that is met again there is one anyway.
+        That one is run again where a limit needs numbers, or where more candidates follow.
         """
-        distributions = self.context.choices.distributions
-        wanted = self._needed or distributions.base_recurs
-        return distributions.mode == "auto" and hindrance.apart and wanted
-
-    def _by_reference_instead(
-        self, hindrance: LockstepObstacle, base: ModelSource, candidate: ModelSource
-    ) -> list[Evaluation]:
-        note = f"distributions are compared by reference: {hindrance.reason}"
-        return [_with_notes(found, (note,)) for found in self._one_by_one(base, candidate)]
-
-    def _beside_foreign_code(
-        self, hindrance: LockstepObstacle, base: ModelSource, candidate: ModelSource
-    ) -> list[Evaluation]:
-        """Compare by reference, unless the base's scores are kept and it left no reference."""
         by_reference = ReferenceScoring(self.context)
         with ExitStack() as run:
             with self.context.open_model(base) as first:
@@ -249,7 +230,8 @@ class ScoringPlan:
 
     def _is_kept_alone(self, base: LoadedModel, by_reference: ReferenceScoring) -> bool:
         """Whether a base's scores are all kept, and its distributions are not."""
-        if self.base_again or self._evaluator.kept is None:
+        again = self.base_again or self._needed or self.context.choices.distributions.base_recurs
+        if again or self._evaluator.kept is None:
             return False
         evaluator, references = self._evaluator, by_reference.references(base)
         names = evaluator.tasks.names
@@ -304,10 +286,10 @@ class ScoringPlan:
         for source in sources:
             if brings_code(source.variant, plan_conversion(source.variant)):
                 reason = f"{source.name} runs code of others, so it has a process of its own"
-                return LockstepObstacle(reason, apart=True, foreign=True)
+                return LockstepObstacle(reason, apart=True)
             if has_own_process(source.variant):
                 reason = f"{source.name} runs in a worker process"
-                return LockstepObstacle(reason, apart=True, foreign=bool(runs_other_code()))
+                return LockstepObstacle(reason, apart=True)
         if self.context.choices.memory == "sequential":
             return LockstepObstacle("memory sequential loads one model at a time", apart=True)
         return None
@@ -322,18 +304,6 @@ class ScoringPlan:
         return LockstepObstacle(
             f"{candidate.name} does not fit on {device} beside {first.name}", True
         )
-
-
-def _say_unknown(
-    found: Sequence[Evaluation], hindrance: LockstepObstacle, note: str
-) -> list[Evaluation]:
-    """Say that distributions are not compared, on the first screen where they could be."""
-    base, candidate = found
-    kinds = {table.run.get("output_type") for one in base.scores.values() for table in one.tables}
-    if not hindrance.apart or kinds == {"generate_until"}:
-        return [_with_notes(one, (note,)) for one in found]
-    finding = Finding(kind="distributions_unknown", text=note)
-    return [base, replace(candidate, findings=(*candidate.findings, finding))]
 
 
 def are_separate_servers(sources: Sequence[ModelSource]) -> bool:
@@ -390,7 +360,7 @@ def _no_rows(source: ModelSource, told: ModelDescription) -> LockstepObstacle | 
 def _unlike_vocabularies(
     base: ModelDescription, candidate: ModelDescription
 ) -> LockstepObstacle | None:
-    if base.vocabulary_digest == candidate.vocabulary_digest:
+    if share_vocabulary(base, candidate):
         return None
     return LockstepObstacle("the vocabularies of base and candidate differ")
 
