@@ -38,6 +38,22 @@ def _init(file: Path, force: bool) -> CommandResult:
     return CommandResult(str)
 
 
+@click.command("skill", short_help="Print a page for coding agents.")
+@DEBUG
+def skill_command() -> Job:
+    """Print SKILL.md: how a coding agent uses evalguard, and what it must not conclude.
+
+    evalguard skill > .claude/skills/evalguard/SKILL.md puts it where agents look.
+    """
+    return _skill
+
+
+def _skill() -> CommandResult:
+    from evalguard.run.listing import read_skill
+
+    return CommandResult(read_skill)
+
+
 @click.command("check", short_help="Check guard files.")
 @click.argument("files", type=PATH, nargs=-1)
 @DEBUG

@@ -24,6 +24,7 @@ from evalguard.cli.guard_commands import (
     init_command,
     models_command,
     schema_command,
+    skill_command,
     tasks_command,
 )
 from evalguard.cli.history import history_command
@@ -69,12 +70,14 @@ _COMMANDS = {
         cache_command,
         envs_command,
         track_command,
+        skill_command,
     ),
 }
 
 
 _EPILOG = """\b
-Exit: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided, 130/143 stopped"""
+Exit: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided, 130/143 stopped
+evalguard --version; evalguard COMMAND --help"""
 
 
 class _Program(Group):
@@ -88,6 +91,10 @@ class _Program(Group):
             known = ", ".join(self.list_commands(ctx))
             raise click.UsageError(f"no such command '{args[0]}'{hint}\ncommands: {known}", ctx)
         return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Leave out the two options of the program, which the last line names: one screen."""
+        self.format_commands(ctx, formatter)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in sections, what people need first on top."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from evalguard.config.embedded import embedded_tasks
+from evalguard.config.embedded import embedded_folder, embedded_tasks
 from evalguard.config.guard_schema import build_guard_schema
 from evalguard.config.guard_search import load_guards
 from evalguard.config.guard_template import write_template
 from evalguard.core.redaction import redact_value, shown_value
 from evalguard.core.settings import Value
-from evalguard.errors import UsageError, nearest
+from evalguard.errors import EvalguardError, UsageError, nearest
 from evalguard.harness.tasks import task_names
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 from evalguard.report.schemas import SCHEMAS
@@ -85,6 +85,21 @@ def describe_models(config: Path | None) -> list[dict[str, Value]]:
 def render_models(models: Sequence[dict[str, Value]]) -> str:
     """Return the models as text, one paragraph each."""
     return "\n\n".join(_model_paragraph(model) for model in models)
+
+
+def read_skill() -> str:
+    """Return the page that tells coding agents how evalguard is used.
+
+    Raises:
+        EvalguardError: the installation is damaged.
+    """
+    page = embedded_folder() / "skills" / "evalguard" / "SKILL.md"
+    try:
+        return page.read_text(encoding="utf-8").rstrip("\n")
+    except OSError as error:
+        raise EvalguardError(
+            f"evalguard's own page is missing: {page}", hint="install evalguard again"
+        ) from error
 
 
 def describe_types() -> list[dict[str, Value]]:

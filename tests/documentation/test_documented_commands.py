@@ -7,18 +7,22 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 import pytest
+from small_world import run_here
 
 from benchmarks.gate_policies import gate_of, policies, state
 from benchmarks.tables import scored
 from evalguard.cli.main import cli
+from evalguard.report.contract.compare_document import compare_schema
 
 ROOT = Path(__file__).parent.parent.parent
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SKILL = ROOT / "skills" / "evalguard" / "SKILL.md"
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", SKILL, *sorted((ROOT / "docs").rglob("*.md"))]
 _PLACEHOLDER = re.compile(r"\.\.\.|\[|<|\bOPTIONS\b|…")
 
 
@@ -139,3 +143,37 @@ def test_every_policy_on_the_page_of_the_gate_is_short_loads_and_judges(name: st
     for candidate, expected in ((right, "passed"), (wrong, "regressed")):
         metrics = [scored(right, candidate, "mean", task=t, metric=m) for t, m in names]
         assert state(gate_of(text), metrics) == expected
+
+
+def test_the_page_for_agents_is_what_the_command_prints(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    page = SKILL.read_text("utf-8")
+    assert run_here(["skill"], capfd).out == page
+    front = page.split("---\n")[1]
+    assert [line.partition(":")[0] for line in front.splitlines()] == ["name", "description"]
+    codes = re.findall(r"^\| (\d) \|", page, re.MULTILINE)
+    assert [int(one) for one in codes] == [0, 1, 2, 3, 4]
+
+
+def properties_of(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """The keys of an object of a schema, or of the objects in a list."""
+    if "$ref" in part:
+        return properties_of(whole, whole["$defs"][part["$ref"].rpartition("/")[2]])
+    for inside in ("items", "anyOf"):
+        if inside in part:
+            first = part[inside]
+            return properties_of(whole, first[0] if isinstance(first, list) else first)
+    found: dict[str, Any] = part["properties"]
+    return found
+
+
+def test_every_key_that_the_page_for_agents_names_is_one_of_a_comparison() -> None:
+    known = compare_schema()
+    first = "|".join(known["properties"])
+    named = re.findall(rf"`((?:{first})(?:\[\])?(?:\.\w+)*)`", SKILL.read_text("utf-8"))
+    assert len(named) >= 10
+    for key in named:
+        place: Any = known
+        for name in key.replace("[]", "").split("."):
+            place = properties_of(known, place)[name]

@@ -65,10 +65,10 @@ def load(arguments: RuntimeArguments) -> Runtime:
     """Load a folder with a graph, its tokenizer and, if there is one, its config.json.
 
     model_args: ``pretrained`` (the folder, or its graph), ``file`` (of several graphs),
-    ``tokenizer`` (another folder), ``max_length`` (default: the configuration's), ``threads``, ``add_bos_token``,
-    ``prefix_token_id``; of onnx ``provider`` (CPUExecutionProvider) and ``optimization`` (disabled,
-    basic, extended, all); of openvino ``target`` (CPU) and ``precision`` (f32, bf16, f16; default:
-    what OpenVINO takes).
+    ``tokenizer`` (another folder), ``max_length`` (default: the configuration's), ``threads``,
+    ``add_bos_token``, ``prefix_token_id``; of onnx ``provider`` (CPUExecutionProvider) and
+    ``optimization`` (disabled, basic, extended, all); of openvino ``target`` (CPU) and
+    ``precision`` (f32, bf16, f16; default: what OpenVINO takes).
 
     Raises:
         UsageError: no such file, or an argument that does not exist.
