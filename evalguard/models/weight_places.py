@@ -22,6 +22,9 @@ _KIND_PATTERNS: tuple[tuple[WeightKind, re.Pattern[str]], ...] = (
     ("recurrent", re.compile(r"mixer|mamba|ssm|recurren|lru|delta|retention|conv|time_?mix")),
 )
 _NORM_PATTERN = re.compile(r"norm|^ln_?\w{0,4}$")
+# What is cut into heads: attention as it is called, or its projections alone; and norms of a head.
+_HEADS = re.compile(r"^w?(q|k|v|kv|qkv)(_|$)|^o_proj$|^(query|key|value)|retention|time_?mix")
+_HEAD_NORM = re.compile(r"(^|_)[qk]_?(layer)?_?norm")
 _MODEL_NAME = re.compile(r"For[A-Z]|LMHead|Model$|PreTrained")
 
 
@@ -32,6 +35,17 @@ class WeightPlace:
     kind: WeightKind
     layer: int | None
     module: str
+
+
+def may_have_heads(name: str) -> bool:
+    """Whether a tensor of this name may be cut into heads: one of attention, and none of an MLP."""
+    parts = re.split(r"[./]", name.lower())
+    kinds = {_kind_from_name(part) for part in parts}
+    if "mlp" in kinds or any(
+        _NORM_PATTERN.search(part) and not _HEAD_NORM.search(part) for part in parts
+    ):
+        return False
+    return "attention" in kinds or any(map(_HEADS.search, parts))
 
 
 def locate_weights(model: PreTrainedModel) -> dict[str, WeightPlace]:

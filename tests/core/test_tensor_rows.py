@@ -34,7 +34,11 @@ def find(
         scan.add(first, base[part], candidate[part], most[part])
     damaged = np.flatnonzero(scan.beyond)
     damaged = scan.without_drift(damaged) if drifts else damaged
-    return find_row_faults(scan, damaged, lambda rows: (base[rows], candidate[rows], most[rows]))
+
+    def read(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return base[rows], candidate[rows], most[rows]
+
+    return find_row_faults(scan, damaged, read, heads=True)
 
 
 def roll(values: np.ndarray) -> None:

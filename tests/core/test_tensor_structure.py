@@ -50,7 +50,7 @@ FAULTS = {
 @pytest.mark.parametrize("case", FAULTS)
 def test_a_fault_of_layout_is_named(case: str) -> None:
     base, candidate = FAULTS[case]
-    found = find_structure(base, np.ascontiguousarray(candidate))
+    found = find_structure(base, np.ascontiguousarray(candidate), heads=True)
     assert found is not None
     assert found.fault == case.partition(",")[0]
     assert found.left < 1e-5
@@ -59,7 +59,7 @@ def test_a_fault_of_layout_is_named(case: str) -> None:
 @pytest.mark.parametrize("case", [case for case in FAULTS if "scaled" not in case])
 def test_a_fault_of_layout_is_named_through_a_rounding(case: str) -> None:
     base, candidate = FAULTS[case]
-    found = find_structure(base, round_mantissa(candidate, 7))
+    found = find_structure(base, round_mantissa(candidate, 7), heads=True)
     assert found is not None
     assert found.fault == case.partition(",")[0]
 
@@ -67,7 +67,7 @@ def test_a_fault_of_layout_is_named_through_a_rounding(case: str) -> None:
 @pytest.mark.parametrize("case", FAULTS)
 def test_the_rule_that_is_proposed_undoes_the_fault(case: str) -> None:
     base, candidate = FAULTS[case]
-    found = find_structure(base, np.ascontiguousarray(candidate))
+    found = find_structure(base, np.ascontiguousarray(candidate), heads=True)
     assert found is not None
     if found.fault == "shifted":
         assert not found.rule, "elements were lost"

@@ -539,8 +539,8 @@ def test_rows_of_many_sizes_that_all_moved_are_an_order_and_no_duplicates(
     rows = sizes * torch.randn(64, 64, generator=draw)
     rows[20:24] = 1.02 * rows[40:44]  # and some are nearly alike
     moved = rows.view(len(order), -1, 64)[order].reshape(64, 64)
-    report = compare_states(tmp_path, {"w": rows}, {"w": moved})
-    assert likeness(report, "w").startswith(name)
+    report = compare_states(tmp_path, {QUERY: rows}, {QUERY: moved})
+    assert likeness(report, QUERY).startswith(name)
 
 
 @pytest.mark.parametrize("seed", [11, 12, 13])

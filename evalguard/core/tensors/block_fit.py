@@ -36,6 +36,7 @@ _FEW_LEVELS = 4  # of which so much is lost that a factor of a block says nothin
 _FEW_BLOCKS, _FEW = 0.02, 16  # beyond their bound: of more, errors were moved
 _MOVED = 2.0  # as much as quantisers move in the middle block; what is off by more is another
 _NEGATED = 0.1  # of a factor
+_LITTLE, _AS_OTHERS = 0.1, 4.0  # of the squares that a factor explains, and times what is usual
 _WHOLE = 0.8  # of a row's blocks
 _MOST_BLOCKS = 0.25  # that stand out; of more, the others are no rule
 
@@ -135,6 +136,9 @@ class BlockFit:
         with np.errstate(over="ignore", invalid="ignore"):
             rest = np.maximum(rms**2 * self.width - explained**2, 0)
         wrong = left & ~off_zero & scaled & (kept > 4 * rest) & (explained**2 > rest)
+        # a factor leaves little, or what the format leaves of other blocks
+        usual = max(float(np.median(rms**2)), 1.0) * self.width
+        wrong &= (rest <= _LITTLE * explained**2) | (rest <= _AS_OTHERS * usual)
         return {
             "zero points off": off_zero,
             "blocks zeroed": zeroed,

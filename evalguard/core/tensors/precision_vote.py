@@ -30,6 +30,7 @@ FAMILIES: tuple[Family, ...] = (
 _SAME_ROUNDING = 0.85
 _CERTAIN = 0.995  # no other way need be tried
 _GROUPS = (32, 64, 128)
+_MOST_LOST = 0.7  # of the norm: a rounding to three levels of normal numbers leaves less
 
 _NF4 = np.array(  # quantiles of a normal distribution, as QLoRA has them (arXiv:2305.14314, E)
     [-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0,
@@ -235,12 +236,16 @@ def _votes(
         own_size = _norm(own)
         if own_size == 0.0 or not math.isfinite(own_size):
             continue
+        correlation = float(np.vdot(own.ravel(), error.ravel())) / (own_size * size)
+        # what is rounded to nearly nothing is like its own error, whatever it is compared with
+        if own_size > _MOST_LOST * _norm(exact) and correlation <= _CERTAIN:
+            continue
         yield PrecisionVote(
             family=way.family,
             detail=way.detail,
             way=way,
             rounded=side,
-            correlation=float(np.vdot(own.ravel(), error.ravel())) / (own_size * size),
+            correlation=correlation,
             ratio=size / own_size,
         )
 

@@ -15,7 +15,13 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tensors.structure import Fault, block_size
+from evalguard.core.tensors.structure import (
+    LEAST_HEAD,
+    UNKNOWN_DAMAGE,
+    Fault,
+    block_size,
+    is_curve,
+)
 
 Array = NDArray[Any]
 Rows = NDArray[np.intp]
@@ -27,13 +33,22 @@ SPAN = 32  # elements of a block, as most formats have them
 _TREE = 8  # projections by which near rows are looked for; all of them prove it
 _SAMPLE = 256  # rows that propose by how much all of them are shifted
 _MOST_LOOKED_UP = 4096  # rows without a hint that they come from anywhere
-_READ = 64  # rows that are read again for their blocks
-_LEAST_HEAD = 8  # rows: fewer that move together are no head
+_FEWEST, _SPREAD = 8, 5.0  # rows that say what is usual, and times their standard deviation
+_READ = 64  # rows that are read again for their factors and blocks
+_LARGEST = (
+    16  # one of so many elements is left out: a factor that holds of the largest alone is none
+)
 _GAIN = 0.5  # an explanation leaves at most this part of a row's difference
+_LEFT = 0.1  # of its squares, of what a factor explains
+_MOST_HOLD = 0.9  # of the rows that are read: then a factor holds of the others too
 _FARTHEST = 0.6  # unrelated rows are 1.4 times their norm apart
 _UNLIKE = 0.5  # of a row's squares: no rounding of two bits leaves as much
 _DRIFT = 0.02  # of a row's squares: more is a coarse quantiser, or another tensor
 _OUTLIER = 16.0  # times the median of the rows' relative squared errors
+_NEARER = 1e-3  # times the relative squared error of others: rows that no fault is in
+_OTHERS = 0.1  # of a difference's squares: what a fault leaves to rows that it does not name
+# Rows are these by how far they are off, and by nothing else that shows.
+_BY_SIZE: frozenset[Fault] = frozenset({"rows scaled", "blocks scaled", *UNKNOWN_DAMAGE})
 _TAIL = 8.0  # times the usual error of an element: of a million normal ones none is as large
 
 
@@ -149,6 +164,55 @@ class RowScan:
         most = min(_OUTLIER * usual, max(0.8, 4 * usual))
         return np.flatnonzero(relative > max(most, _DRIFT))
 
+    def tells_apart(self, beyond: Rows) -> bool:
+        """Whether rows within their bounds are hardly off, so that the others are the damaged."""
+        within = np.setdiff1d(np.arange(self.rows), beyond)
+        if within.size < _OTHERS * self.rows or not beyond.size:
+            return False
+        medians = [float(np.median(self.relative[rows])) for rows in (within, beyond)]
+        return medians[0] <= _NEARER * medians[1]
+
+    def are_explained(self, faults: Sequence[RowFault], beyond: Rows) -> bool:
+        """Whether what is known of some rows is nearly all of the difference of all."""
+        known = [one for one in faults if one.fault not in UNKNOWN_DAMAGE]
+        return self._left_by(known, beyond) <= _OTHERS
+
+    def telling(self, faults: Sequence[RowFault], beyond: Rows) -> tuple[RowFault, ...]:
+        """Leave out what is a fault by its size alone, where the rows beside it are off as much.
+
+        As rows of their size are: errors may grow with a row, or be the same in all.
+        """
+        if self._left_by(faults, beyond) <= _OTHERS:
+            return tuple(faults)
+        with np.errstate(all="ignore"):
+            size, noise = np.log(self.base_squares), np.log(self.noise)
+            held = np.isfinite(size) & np.isfinite(noise)
+            held[_rows_of(faults)] = False
+            usual = self._usual <= _DRIFT and np.count_nonzero(held) >= _FEWEST
+            over, least = np.zeros(self.rows), np.log(_OUTLIER)
+            if usual:
+                flat = np.ptp(size[held]) == 0
+                over = noise - np.polyval(
+                    np.polyfit(size[held], noise[held], 0 if flat else 1), size
+                )
+                least = max(least, _SPREAD * float(np.std(over[held])))
+        return tuple(
+            one
+            for one in faults
+            if one.fault not in _BY_SIZE or np.median(over[list(one.rows)]) > least
+        )
+
+    def _left_by(self, faults: Sequence[RowFault], beyond: Rows) -> float:
+        """Return the share of the squares of a difference that is in rows without a fault."""
+        noise = np.where(np.isfinite(self.noise), self.noise, 0.0)
+        whole = float(noise[np.union1d(beyond, _rows_of(faults))].sum())
+        left = float(noise[np.setdiff1d(beyond, _rows_of(faults))].sum())
+        return left / whole if whole else 0.0
+
+
+def _rows_of(faults: Sequence[RowFault]) -> Rows:
+    return np.array([row for one in faults for row in one.rows], dtype=np.intp)
+
 
 def draw_directions(columns: int) -> Array:
     """Return (columns, 32) random directions that keep the norms of rows, the same ones always."""
@@ -156,10 +220,15 @@ def draw_directions(columns: int) -> Array:
     return drawn / np.float32(np.sqrt(PROJECTIONS))
 
 
-def find_row_faults(scan: RowScan, damaged: Rows, read: RowReader) -> tuple[RowFault, ...]:
+def find_row_faults(
+    scan: RowScan, damaged: Rows, read: RowReader, *, heads: bool = False
+) -> tuple[RowFault, ...]:
     """Say what was done to the damaged rows; the fault of most rows first.
 
     Rows that nothing explains are "rows damaged".
+
+    Args:
+        heads: whether rows may be heads, as those of attention are; else they are blocks.
     """
     found: list[RowFault] = []
     broken = damaged[~scan.finite[damaged]]
@@ -170,10 +239,10 @@ def find_row_faults(scan: RowScan, damaged: Rows, read: RowReader) -> tuple[RowF
     if zeroed.size:
         found.append(_whole("rows zeroed", zeroed))
     left = np.setdiff1d(left, zeroed)
-    for fault in _multiples(scan, left):
+    for fault in _multiples(scan, left, read):
         found.append(fault)
         left = np.setdiff1d(left, fault.rows)
-    for fault in _moves(scan, left, damaged):
+    for fault in _moves(scan, left, damaged, heads=heads):
         found.append(fault)
         left = np.setdiff1d(left, fault.rows)
     if left.size:
@@ -205,19 +274,49 @@ def _ranges(listed: Sequence[int]) -> Iterator[tuple[int, int]]:
             start = at
 
 
-def _multiples(scan: RowScan, rows: Rows) -> Iterator[RowFault]:
+def _multiples(scan: RowScan, rows: Rows, read: RowReader) -> Iterator[RowFault]:
     """Rows that are the base's times a factor, -1 apart from the others."""
     base, other, dot = (one[rows] for one in (scan.base_squares, scan.candidate_squares, scan.dot))
     with np.errstate(all="ignore"):
         factor = dot / base
         left = other - dot * factor
         explained = (base > 0) & (left <= 0.04 * scan.noise[rows]) & (left <= 0.09 * other)
+    places = np.flatnonzero(explained)
+    if places.size:
+        few = _choose(places)
+        held = zip(factor[few], *read(rows[few]), strict=True)
+        good = np.array([_is_multiple(one, *sides) for one, *sides in held])
+        explained[few[~good] if good.mean() > _MOST_HOLD else np.setdiff1d(places, few[good])] = (
+            False
+        )
     negated = explained & (np.abs(factor + 1) < 0.05)
     scaled = explained & ~negated
     if negated.any():
         yield _whole("rows negated", rows[negated])
     if scaled.any():
         yield _whole("rows scaled", rows[scaled], factor_text(factor[scaled]))
+
+
+def _choose(rows: Rows) -> Rows:
+    """Return 64 of the rows, spread over them, or all."""
+    if rows.size <= _READ:
+        return rows
+    return rows[np.linspace(0, rows.size - 1, _READ).astype(np.intp)]
+
+
+def _is_multiple(factor: float, base: Array, candidate: Array, allowed: Array) -> bool:
+    """Whether a factor that explains most of a difference holds of small elements as well, and is
+    no part of a curve."""
+    ours, theirs = base.astype(np.float64), candidate.astype(np.float64)
+    rest = theirs - factor * ours
+    small = np.argsort(np.abs(ours), kind="stable")[: ours.size - -(-ours.size // _LARGEST)]
+    if (np.abs(rest[small]) <= max(1.0, abs(factor)) * allowed[small]).all():
+        return True
+    noise = float(np.sum((theirs[small] - ours[small]) ** 2))
+    size = float(np.linalg.norm(factor * ours))
+    return float(np.sum(rest[small] ** 2)) <= _LEFT * noise and not is_curve(
+        ours, rest, float(np.linalg.norm(rest)) / size
+    )
 
 
 def factor_text(factors: Array) -> str:
@@ -228,10 +327,10 @@ def factor_text(factors: Array) -> str:
     return f"by {least:.3g} to {most:.3g}"
 
 
-def _moves(scan: RowScan, rows: Rows, damaged: Rows) -> Iterator[RowFault]:
+def _moves(scan: RowScan, rows: Rows, damaged: Rows, *, heads: bool) -> Iterator[RowFault]:
     if rows.size == 0 or scan.rows < 2 or scan.columns < 4:
         return
-    sources = _find_sources(scan, rows, damaged)
+    sources = find_sources(scan, rows, damaged)
     moved, source = rows[sources >= 0], sources[sources >= 0]
     if not moved.size:
         return
@@ -241,15 +340,20 @@ def _moves(scan: RowScan, rows: Rows, damaged: Rows) -> Iterator[RowFault]:
         return
     known = dict(zip(moved.tolist(), source.tolist(), strict=True))
     if {*known} == {*known.values()}:
-        yield _describe_order(known, scan.rows)
+        yield _describe_order(known, scan.rows, heads=heads)
         return
     pairs = [f"{row} is the base's {at}" for row, at in [*known.items()][:3]]
     more = " ..." if len(known) > 3 else ""
     yield _whole("rows duplicated", moved, f"{', '.join(pairs)}{more}")
 
 
-def _find_sources(scan: RowScan, rows: Rows, damaged: Rows) -> Array:
-    """Return the base's row that each of the rows holds, -1 where that is none or its own."""
+def find_sources(scan: RowScan, rows: Rows, damaged: Rows) -> Array:
+    """Return the base's row that each of the rows holds, -1 where that is none or its own.
+
+    Args:
+        rows: that are asked for, finite and not zero.
+        damaged: all that differ: the others say how far off a row may be.
+    """
     from scipy.spatial import cKDTree
 
     healthy = np.setdiff1d(np.arange(scan.rows), damaged)
@@ -307,23 +411,26 @@ def _describe_shift(moved: Rows, source: Rows, damaged: Rows, count: int) -> Row
     return RowFault(fault="rows shifted", rows=rows, detail=f"from row {first} on, {number}")
 
 
-def _describe_order(known: dict[int, int], count: int) -> RowFault:
-    """Rows that exchange their places: rolled, swapped, heads, or any order."""
+def _describe_order(known: dict[int, int], count: int, *, heads: bool) -> RowFault:
+    """Rows that exchange their places: rolled, swapped, heads or other blocks, or any order."""
     rows = np.array(sorted(known))
     source = np.array([known[row] for row in rows.tolist()])
     first, size = int(rows[0]), int(rows[-1] - rows[0]) + 1
     steps = np.unique((rows - source) % size)
-    if size == rows.size > 2 and steps.size == 1:
-        step = int(steps[0])
+    step = int(steps[0])
+    two_heads = heads and 2 * step == size
+    if size == rows.size > 2 and steps.size == 1 and not two_heads:
         by = step if step <= size // 2 else step - size
         return _whole("rows rolled", rows, f"by {by}")
     order = np.arange(count)
     order[rows] = source
     width = block_size(order)
-    if width >= _LEAST_HEAD:
-        heads = np.unique(rows // width)
-        detail = f"{len(heads)} of {count // width} heads of {width} rows"
-        return RowFault(fault="heads permuted", rows=tuple(rows.tolist()), detail=detail)
+    if width >= LEAST_HEAD:
+        moved = len(np.unique(rows // width))
+        what = "heads" if heads else "blocks"
+        detail = f"{moved} of {count // width} {what} of {width} rows"
+        kind: Fault = "heads permuted" if heads else "rows permuted"
+        return RowFault(fault=kind, rows=tuple(rows.tolist()), detail=detail)
     pairs = [(row, at) for row, at in known.items() if row < at and known[at] == row]
     if 2 * len(pairs) == rows.size and len(pairs) <= 8:
         words = ", ".join(f"{row} and {at}" for row, at in pairs[:3])
@@ -345,9 +452,7 @@ _WHOLE: dict[Fault, Fault] = {"blocks damaged": "rows damaged"}
 
 def _blocks(rows: Rows, read: RowReader) -> list[RowFault]:
     """Say which blocks of some rows are damaged, each kind apart; at most 64 rows are read."""
-    few = rows
-    if rows.size > _READ:
-        few = rows[np.linspace(0, rows.size - 1, _READ).astype(np.intp)]
+    few = _choose(rows)
     base, candidate, allowed = read(few)
     made = [
         block
@@ -392,7 +497,7 @@ def _row_blocks(row: int, base: Array, candidate: Array, allowed: Array) -> Iter
     for place in places.tolist():
         first, last = place * SPAN, min((place + 1) * SPAN, base.size) - 1
         here = slice(first, last + 1)
-        fault, factor = _name_block(base[here], candidate[here])
+        fault, factor = _name_block(base[here], candidate[here], allowed[here])
         if run is not None and run.last == first - 1 and run.fault == fault:
             run = _Block(row, run.first, last, fault, run.factor)
             continue
@@ -403,7 +508,7 @@ def _row_blocks(row: int, base: Array, candidate: Array, allowed: Array) -> Iter
         yield run
 
 
-def _name_block(base: Array, candidate: Array) -> tuple[Fault, float]:
+def _name_block(base: Array, candidate: Array, allowed: Array) -> tuple[Fault, float]:
     ours, theirs = base.astype(np.float64), candidate.astype(np.float64)
     if not theirs.any():
         return "blocks zeroed", 0.0
@@ -413,7 +518,9 @@ def _name_block(base: Array, candidate: Array) -> tuple[Fault, float]:
     factor = float(ours @ theirs) / squares
     left = float(np.sum((theirs - factor * ours) ** 2))
     noise = float(np.sum((theirs - ours) ** 2))
-    if left > 0.1 * noise or left > 0.1 * float(theirs @ theirs):
+    if left > _LEFT * noise or left > _LEFT * float(theirs @ theirs):
+        return "blocks damaged", 1.0
+    if not _is_multiple(factor, ours, theirs, allowed):
         return "blocks damaged", 1.0
     if abs(factor + 1) < 0.1:
         return "blocks negated", -1.0

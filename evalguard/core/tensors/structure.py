@@ -43,8 +43,12 @@ UNKNOWN_DAMAGE: frozenset[Fault] = frozenset({"rows damaged", "blocks damaged"})
 _GAIN = 0.1
 _ROUNDED = 0.25
 _PROJECTIONS = 8
+LEAST_HEAD = 8  # rows: fewer that move together are no head
 LARGEST_SEARCHED = 1 << 25  # elements of a tensor that callers search: 128 MB a side
 _MOST_HEADS = 1024
+_CURVED = 0.5  # of what is left of a factor or a constant: more of it no rounding bends alike
+_EXACT = 1e-5  # of the base's norm: below are float32's own roundings
+_BENT = 1 << 13  # elements by which a curve is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +69,20 @@ class StructureFault:
     by: float | None = None
 
 
-def find_structure(base: Array, candidate: Array) -> StructureFault | None:
+def find_structure(base: Array, candidate: Array, *, heads: bool = False) -> StructureFault | None:
     """Say which fault of layout makes the candidate differ from the base, None if none does.
 
     Args:
         base, candidate: whole tensors in float32, finite; their shapes may differ.
+        heads: whether their rows or columns may be heads, as those of attention are; else they are
+            blocks.
     """
     if base.size != candidate.size or not base.size:
         return None
     if base.shape != candidate.shape:
         return _find_reshaped(base, candidate)
     return find_factor(base, candidate) or _first_proven(
-        _rearrangements(base, candidate), base, candidate
+        _rearrangements(base, candidate, heads=heads), base, candidate
     )
 
 
@@ -148,7 +154,7 @@ def _first_proven(
     return next((found for found in proposals if found.left <= enough), None)
 
 
-def _rearrangements(base: Array, candidate: Array) -> Iterator[StructureFault]:
+def _rearrangements(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:
     if base.ndim < 1 or base.size < 4:
         return
     yield from _shifts(base, candidate)
@@ -166,10 +172,10 @@ def _rearrangements(base: Array, candidate: Array) -> Iterator[StructureFault]:
                 left=_relative(turned - rows, rows),
                 rule=f"reshape: [{rows.shape[1]}, {rows.shape[0]}]\n  transpose: [1, 0]",
             )
-        yield from _rotary(rows, others)
-        yield from _permutations(rows, others)
+        yield from _rotary(rows, others, heads=heads)
+        yield from _permutations(rows, others, heads=heads)
     else:
-        yield from _rotary(base[:, None], candidate[:, None])
+        yield from _rotary(base[:, None], candidate[:, None], heads=heads)
 
 
 def _find_reshaped(base: Array, candidate: Array) -> StructureFault | None:
@@ -208,11 +214,39 @@ def _factors(base: Array, candidate: Array) -> Iterator[StructureFault]:
     squares = float(here @ here)
     factor = float(there @ here) / squares if squares else 0.0
     if factor and math.isfinite(factor):
-        left = float(np.linalg.norm(there / factor - here)) / math.sqrt(squares)
-        yield _times(factor, left, 4 if left > 1e-3 else 6)  # as many as a rounding on top leaves
+        rest = there / factor - here
+        left = float(np.linalg.norm(rest)) / math.sqrt(squares)
+        if not is_curve(here, rest, left):
+            # as many digits as a rounding on top leaves
+            yield _times(factor, left, 4 if left > 1e-3 else 6)
     constant = float(np.median(there - here))
     if constant and squares:
-        yield _plus(constant, float(np.linalg.norm(there - constant - here)) / math.sqrt(squares))
+        rest = there - constant - here
+        left = float(np.linalg.norm(rest)) / math.sqrt(squares)
+        if not is_curve(here, rest, left):
+            yield _plus(constant, left)
+
+
+def is_curve(base: Array, rest: Array, left: float) -> bool:
+    """Whether what a factor or a constant leaves is a curve over the base: then the candidate is
+    another function of it, an exponential or a square.
+
+    Args:
+        left: the norm of ``rest`` over the base's.
+    """
+    if left <= _EXACT:
+        return False
+    step = -(-base.size // _BENT)
+    ours, theirs = base[::step], rest[::step]
+    ours = ours / np.abs(ours).max(initial=1e-30)
+    terms = np.stack([np.ones_like(ours), ours, ours**2, ours**3, np.abs(ours)], axis=1)
+    free = len(ours) - terms.shape[1]
+    squares = float(theirs @ theirs)
+    if free < 1 or not squares:
+        return False
+    unexplained = theirs - terms @ np.linalg.lstsq(terms, theirs, rcond=None)[0]
+    share = float(unexplained @ unexplained) / free * len(ours) / squares
+    return bool(share < 1 - _CURVED)
 
 
 def _shifts(base: Array, candidate: Array) -> Iterator[StructureFault]:
@@ -232,26 +266,31 @@ def _shifts(base: Array, candidate: Array) -> Iterator[StructureFault]:
             )
 
 
-def _rotary(base: Array, candidate: Array) -> Iterator[StructureFault]:
-    """Propose the two orders of rotary pairs, for every number of heads that fits the rows."""
+def _rotary(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:
+    """Propose the two orders of rotary pairs, for every number of heads that fits the rows; of
+    rows that are no heads, those of the two halves of all."""
     size = base.shape[0]
+    most = min(size // LEAST_HEAD, _MOST_HEADS) if heads else min(size // 4, 1)
     for order in ("interleaved", "halves"):
-        for heads in (n for n in range(1, min(size // 4, _MOST_HEADS) + 1) if size % (2 * n) == 0):
-            index = Permutation(heads=heads, order=order).index(size)
+        for number in (n for n in range(1, most + 1) if size % (2 * n) == 0):
+            index = Permutation(heads=number, order=order).index(size)
             # a few rows that move tell most orders apart, so that few matrices are built
             few = np.flatnonzero(index != np.arange(size))[:16]
             if not few.size or _relative(candidate[index[few]] - base[few], base[few]) > _ROUNDED:
                 continue
+            beside = order == "interleaved"
+            detail = f"{'beside each other' if beside else 'half a head apart'}, {number} head"
+            if not heads:
+                detail = "the two halves interleaved" if beside else "every second one first"
             yield StructureFault(
-                fault="rotary pairs",
-                detail=f"{'beside each other' if order == 'interleaved' else 'half a head apart'}, "
-                f"{heads} head{'s' if heads > 1 else ''}",
+                fault="rotary pairs" if heads else "rows permuted",
+                detail=f"{detail}s" if number > 1 else detail,
                 left=_relative(candidate[index] - base, base),
-                rule=f"permute: {{heads: {heads}, order: {order}}}",
+                rule=f"permute: {{heads: {number}, order: {order}}}",
             )
 
 
-def _permutations(base: Array, candidate: Array) -> Iterator[StructureFault]:
+def _permutations(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:
     """Propose an order of rows, then of columns: each is found among the other side's by nearness.
 
     Rows are compared by a few random projections, which keep distances (Johnson-Lindenstrauss).
@@ -270,17 +309,19 @@ def _permutations(base: Array, candidate: Array) -> Iterator[StructureFault]:
         left = _relative(there[index] - here, here)
         blocks = block_size(index)
         kind: Fault = "rows permuted" if axis == 0 else "columns permuted"
-        order, detail, heads = index, f"{_moved(index):,} of {len(index):,} {words}", ""
+        order, detail, by_blocks = index, f"{_moved(index):,} of {len(index):,} {words}", ""
         if blocks > 1:
-            kind, order = "heads permuted", index[::blocks] // blocks
-            detail = f"{len(order)} heads of {blocks} {words}"
-            heads = f"heads: {len(order)}, "
+            order = index[::blocks] // blocks
+            are_heads = heads and blocks >= LEAST_HEAD
+            kind = "heads permuted" if are_heads else kind
+            detail = f"{len(order)} {'heads' if are_heads else 'blocks'} of {blocks} {words}"
+            by_blocks = f"heads: {len(order)}, "
         listed = ", ".join(map(str, order.tolist()))
         if axis == 0 and blocks == 1 and _moved(index) == 2:
             kind = "rows swapped"
             detail = " and ".join(map(str, np.flatnonzero(index != np.arange(len(index))).tolist()))
         short = len(order) <= 64 and len(np.unique(index)) == len(index)
-        rule = f"permute: {{axis: {axis}, {heads}order: [{listed}]}}" if short else ""
+        rule = f"permute: {{axis: {axis}, {by_blocks}order: [{listed}]}}" if short else ""
         yield StructureFault(fault=kind, detail=detail, left=left, rule=rule)
 
 

@@ -30,6 +30,7 @@ from evalguard.core.tracing.weight_precision import (
     vote_class,
 )
 from evalguard.models.tracing.passes import as_array
+from evalguard.models.weight_places import may_have_heads
 
 if TYPE_CHECKING:
     import torch
@@ -119,7 +120,9 @@ def compare_weights(
         if ratio > WEIGHTS_THRESHOLD:
             rounding = find_rounding(own, other, seen.found[key], compared.dtype)
             looks = (
-                f"looks rounded to {rounding}" if rounding else describe_weight(own, other, error)
+                f"looks rounded to {rounding}"
+                if rounding
+                else describe_weight(own, other, error, heads=may_have_heads(".".join(key)))
             )
             findings.append(
                 WeightFinding(
@@ -286,18 +289,22 @@ _LAYOUTS: Mapping[str, str] = {
 }
 
 
-def describe_weight(base: NDArray[np.float32], candidate: NDArray[np.float32], error: float) -> str:
+def describe_weight(
+    base: NDArray[np.float32], candidate: NDArray[np.float32], error: float, *, heads: bool = False
+) -> str:
     """Say what a weight that differs looks like: transposed, permuted, scaled.
 
     Args:
         error: relative L2 from the base's.
+        heads: whether its rows or columns may be heads, as those of attention are.
     """
     if not np.all(np.isfinite(candidate)):
         return "holds nan or infinite values"
     if not np.any(candidate):
         return "is all zeros"
     if base.size <= LARGEST_SEARCHED and np.all(np.isfinite(base)):
-        fault = find_structure(base, candidate) or find_shifted_grid(base, candidate)
+        fault = find_structure(base, candidate, heads=heads)
+        fault = fault or find_shifted_grid(base, candidate)
         if fault is not None:
             return _LAYOUTS[fault.fault].format(fault.detail)
     if not np.any(base):  # nothing that a share could be of

@@ -31,7 +31,7 @@ from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
 from evalguard.core.tensors.invariants import INVARIANTS, check_invariant
 from evalguard.core.tensors.name_map import Layout, NameAlignment
 from evalguard.core.tensors.noise import NoiseTable
-from evalguard.core.tensors.structure import Fault
+from evalguard.core.tensors.structure import UNKNOWN_DAMAGE, Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.run.tensors.activation_scales import (
@@ -42,6 +42,7 @@ from evalguard.run.tensors.activation_scales import (
 from evalguard.run.tensors.aligned_names import align_names
 from evalguard.run.tensors.configurations import compare_configurations
 from evalguard.run.tensors.duplicates import find_duplicates, name_tied
+from evalguard.run.tensors.exchanged_rows import find_exchanged_rows
 from evalguard.run.tensors.likeness import (
     Description,
     describe_difference,
@@ -304,6 +305,7 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
 
     found: dict[str, TensorDelta] = {}
     unlike: list[StoredPair] = []
+    unknown: list[StoredPair] = []
     others: dict[str, tuple[Likeness, ...]] = {}
     rescaled: dict[str, ChannelFactors] = {}
     processes = options.processes or default_processes(total)
@@ -319,10 +321,16 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
         found[delta.name], others[delta.name] = delta, seen.others
         if seen.rescaling is not None:
             rescaled[delta.name] = seen.rescaling
-        unknown = delta.state == "beyond" and delta.likeness is None
-        if unknown and summed.sums.relative_l2 > _UNLIKE:
-            unlike.append(summed.pair)
-    for name, other in find_exchanged(unlike).items():
+        like = delta.likeness
+        if delta.state == "beyond" and (like is None or like.fault in UNKNOWN_DAMAGE):
+            unknown.append(summed.pair)
+            if like is None and summed.sums.relative_l2 > _UNLIKE:
+                unlike.append(summed.pair)
+    exchanged = find_exchanged(unlike)
+    rows = find_exchanged_rows([pair for pair in unknown if pair.name not in exchanged])
+    for name, likeness in rows.items():
+        found[name] = replace(found[name], likeness=likeness, damage=())
+    for name, other in exchanged.items():
         found[name] = replace(
             found[name],
             likeness=Likeness(

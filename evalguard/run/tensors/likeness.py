@@ -26,6 +26,7 @@ from evalguard.core.tensors.structure import (
     find_swapped,
     fingerprint_places,
 )
+from evalguard.models.weight_places import may_have_heads
 from evalguard.run.tensors.packed_fit import fit_blocks
 from evalguard.run.tensors.rescaling import find_rescaling, name_rescaling
 from evalguard.run.tensors.row_scan import (
@@ -269,7 +270,7 @@ def find_layout_fault(pair: StoredPair) -> StructureFault | None:
         return None
     if not (np.isfinite(base).all() and np.isfinite(candidate).all()):
         return None
-    return find_structure(base, candidate)
+    return find_structure(base, candidate, heads=may_have_heads(pair.name))
 
 
 def describe_layout_fault(pair: StoredPair) -> Likeness | None:

@@ -14,6 +14,7 @@ from evalguard.core.tensors.grid import Grid, measure_steps
 from evalguard.core.tensors.precision_vote import Rounding
 from evalguard.core.tensors.rows import RowFault, RowScan, find_row_faults
 from evalguard.core.tensors.untrained import count_untrained
+from evalguard.models.weight_places import may_have_heads
 from evalguard.run.tensors.streaming import StoredPair, bound_parts, load_bounded
 
 Array = NDArray[Any]
@@ -114,7 +115,8 @@ def name_rows(pair: StoredPair, rows: NDArray[np.intp]) -> tuple[RowFault, ...]:
     if shape is None or not rows.size:
         return ()
     reader = PairRows(pair, *shape)
-    found = find_row_faults(_fill(reader), rows, reader.pick)
+    heads = may_have_heads(pair.name)
+    found = find_row_faults(_fill(reader), rows, reader.pick, heads=heads)
     blocks = ("blocks ", "rows damaged")
     return tuple(one for one in found if not one.fault.startswith(blocks))
 
@@ -133,23 +135,36 @@ def scan_rows(
         return ()
     reader = PairRows(pair, *shape, expected)
     scan = _fill(reader)
-    damaged = np.flatnonzero(scan.beyond)
+    heads = may_have_heads(pair.name)
+    damaged = beyond = np.flatnonzero(scan.beyond)
     strict = pair.is_bounded and not pair.candidate.parts
     if damaged.size > _MOST_DAMAGED * shape[0] and not strict:
+        whole = find_row_faults(scan, beyond, reader.pick, heads=heads)
+        if scan.tells_apart(beyond) or scan.are_explained(whole, beyond):
+            return whole
         outliers = scan.outliers()
         if 0 < outliers.size <= _MOST_DAMAGED * shape[0]:
             damaged = outliers
-    if expected is None and not pair.is_bounded:
+    unbounded = expected is None and not pair.is_bounded
+    if unbounded:
         damaged = scan.without_drift(damaged)
-    return find_row_faults(scan, damaged, reader.pick) if damaged.size else ()
+    if not damaged.size:
+        return ()
+    found = find_row_faults(scan, damaged, reader.pick, heads=heads)
+    return scan.telling(found, beyond) if unbounded else found
 
 
 def _fill(reader: PairRows) -> RowScan:
     scan = RowScan.of(reader.rows, reader.columns)
+    fill_scan(scan, reader, 0)
+    return scan
+
+
+def fill_scan(scan: RowScan, reader: PairRows, start: int) -> None:
+    """Add all rows of a pair to a scan, from its row ``start`` on."""
     height = max(1, _PIECE // reader.columns)
     for first in range(0, reader.rows, height):
-        scan.add(first, *reader.read(first, min(first + height, reader.rows)))
-    return scan
+        scan.add(start + first, *reader.read(first, min(first + height, reader.rows)))
 
 
 def expect_rounding(way: Rounding) -> Callable[[Array, Array], Array]:
