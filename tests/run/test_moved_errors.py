@@ -90,3 +90,17 @@ def test_weights_rescaled_by_channel_are_neither_equal_nor_different(
     assert compare(tmp_path, weights, {**moved, **packed}).exit_code == 1
     alone = {**plain(weights), norm: weights[norm] / factors, **pack_gptq(weights[f"{UP}.weight"])}
     assert compare(tmp_path, weights, alone).exit_code == 1, "nothing takes it back"
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.5])
+def test_factors_of_some_rows_are_no_rescaling_of_channels(
+    factor: float, tmp_path: Path, weights: Tensors
+) -> None:
+    """What a rounding makes of the factors of columns is no rescaling of columns."""
+    weight = weights[f"{UP}.weight"].clone()
+    weight[5:20] *= factor
+    codes = quantise_moving_errors(weight)
+    packed = pack_codes(codes, weight.reshape(ROWS, -1, GROUP).abs().amax(2) / 7)
+    report = compare(tmp_path, weights, {**plain(weights), **packed})
+    assert report.exit_code == 1
+    assert words(report).startswith(("rows scaled (15 rows: 5 to 19", "blocks scaled ("))

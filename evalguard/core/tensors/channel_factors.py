@@ -17,6 +17,7 @@ Array = NDArray[Any]
 _ROUNDS = 4
 _LEFT = 0.7  # of what one factor of all leaves: what is left of a difference that these explain
 _LEAST = 0.01  # standard deviation of their logarithms; below it a scale was rounded
+_TIMES = 2.0  # times what a rounding alone makes of it
 _ALIKE, _APART = 0.03, 0.15  # of a factor that takes another back: usually, and in nearly all
 
 
@@ -70,8 +71,9 @@ def find_channel_factors(base: Array, candidate: Array) -> ChannelFactors | None
     few = _spread(rows) <= 2 * _LEAST
     if few:
         columns = _solve(ours, theirs, axis=0)
-    if _spread(columns) <= _LEAST:  # of rows alone are scales that were exchanged
-        return None
+    chance = _spread_by_chance(ours * rows[:, None], theirs, columns)
+    if _spread(columns) <= max(_LEAST, _TIMES * chance):
+        return None  # of rows alone are scales that were exchanged
     return ChannelFactors(columns=columns, rows=None if few else rows)
 
 
@@ -93,6 +95,15 @@ def _solve(ours: Array, theirs: Array, *, axis: int) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.sum(ours * theirs, axis=axis) / squares
     return np.where(squares > 0, found, 1.0)
+
+
+def _spread_by_chance(ours: Array, theirs: Array, columns: Array) -> float:
+    """Return how far the factors of columns would be spread by what they leave alone."""
+    rest = theirs - ours * columns
+    squares = np.sum(ours * ours, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.sqrt(np.sum((ours * rest) ** 2, axis=0)) / squares / columns
+    return float(np.sqrt(np.mean(np.nan_to_num(errors, posinf=0.0) ** 2)))
 
 
 def _spread(factors: Array) -> float:

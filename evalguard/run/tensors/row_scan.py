@@ -145,13 +145,12 @@ def scan_rows(
         outliers = scan.outliers()
         if 0 < outliers.size <= _MOST_DAMAGED * shape[0]:
             damaged = outliers
-    unbounded = expected is None and not pair.is_bounded
-    if unbounded:
+    if expected is None and not pair.is_bounded:
         damaged = scan.without_drift(damaged)
     if not damaged.size:
         return ()
     found = find_row_faults(scan, damaged, reader.pick, heads=heads)
-    return scan.telling(found, beyond) if unbounded else found
+    return scan.telling(found, beyond)
 
 
 def _fill(reader: PairRows) -> RowScan:
