@@ -64,8 +64,10 @@ def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tup
     own = list(dict.fromkeys(named.of(name) for name in tensors))
     layers = list(dict.fromkeys(places[name].layer for name in tensors))
     if len(modules) == 1:
-        last = own[0].removeprefix(name_tensor(next(iter(tensors)), places))
-        return f"{modules[0]}{last}" if modules[0] else own[0], ""
+        leaves = named.leaves(next(iter(tensors)))
+        if not modules[0] or not leaves:
+            return modules[0] or own[0], ""
+        return ", ".join(f"{modules[0]}.{leaf}" for leaf in leaves), ""
     total = len({place.layer for place in places.values()} - {None})
     if len(own) > _FEW and None not in layers and _are_whole(layers, tensors, places):
         if len(layers) == total:
@@ -91,14 +93,30 @@ def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tup
 class _Names:
     """Names of tensors among some: of its module, and which of it where that is not its weight.
 
-    "mixer.dt_bias" is one parameter of a module that has several, and no "mixer".
+    "mixer.dt_bias" is one parameter of a module that has several, and no "mixer"; "mixer.norm" is
+    one of several modules of a name.
     """
 
     def __init__(self, tensors: Collection[str], places: Mapping[str, WeightPlace]) -> None:
         self._places = places
         self._leaves: dict[str, set[str]] = defaultdict(set)
+        self._all: dict[str, set[str]] = defaultdict(set)
+        self._paths: dict[str, set[str]] = defaultdict(set)
+        asked: dict[str, set[str]] = defaultdict(set)
+        for name in places:
+            module = name_tensor(name, places)
+            self._all[module].add(_leaf(name, places))
+            self._paths[module].add(_path(name, places))
         for name in tensors:
-            self._leaves[name_tensor(name, places)].add(_leaf(name, places))
+            module = name_tensor(name, places)
+            self._leaves[module].add(_leaf(name, places))
+            asked[module].add(_path(name, places))
+        # of several modules of a name, all of which are meant, none need be told from the others
+        self._shared = {
+            module
+            for module, paths in self._paths.items()
+            if len(paths) > 1 and asked.get(module, paths) != paths
+        }
 
     @property
     def are_leaves(self) -> bool:
@@ -108,8 +126,26 @@ class _Names:
     def of(self, tensor: str) -> str:
         """The name of a tensor; of another than those, too."""
         module, leaf = name_tensor(tensor, self._places), _leaf(tensor, self._places)
-        several = len(self._leaves.get(module, ())) > 1
-        return module if several or leaf in ("", _WEIGHT) else f"{module}.{leaf}"
+        whole = self._stands_for_all(module)
+        if module in self._shared:
+            module = ".".join(_path(tensor, self._places).split(".")[-2:])
+        return module if whole or leaf in ("", _WEIGHT) else f"{module}.{leaf}"
+
+    def leaves(self, tensor: str) -> list[str]:
+        """Which parameters of a tensor's module are among those; [] where they stand for it."""
+        module = name_tensor(tensor, self._places)
+        own = self._leaves[module]
+        return [] if _WEIGHT in own or self._stands_for_all(module) else sorted(own)
+
+    def _stands_for_all(self, module: str) -> bool:
+        """Whether several of a module's parameters are meant: its weight with others, or each."""
+        own = self._leaves.get(module, set())
+        return len(own) > 1 and (_WEIGHT in own or own == self._all[module])
+
+
+def _path(tensor: str, places: Mapping[str, WeightPlace]) -> str:
+    """Its module's name without numbers."""
+    return ".".join(part for part in places[tensor].module.split(".") if not part.isdigit())
 
 
 def _leaf(tensor: str, places: Mapping[str, WeightPlace]) -> str:
