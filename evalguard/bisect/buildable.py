@@ -37,6 +37,14 @@ class Buildable:
         else:
             self._failed[mask.tobytes()] = mask.copy()
 
+    def tie(self, names: Sequence[str]) -> None:
+        """Take settings for one: no assignment parts them."""
+        self._constraints += tuple(
+            Constraint(when={one: side}, then={other: side})
+            for one, other in zip(names, (*names[1:], names[0]), strict=True)
+            for side in ("candidate", "reference")
+        )
+
     def refused(self, mask: Mask) -> bool:
         """Whether it is known that this assignment cannot be built."""
         if mask.tobytes() in self._failed:

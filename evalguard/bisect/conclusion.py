@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 
@@ -28,10 +28,10 @@ def conclude_search(search: CulpritSearch) -> BisectResult:
             p_value=case.p_values.get(int(one)),
         )
         for one in likely
-        if case.belief.inclusion[one] >= _SUSPECTED and one not in case.proven
+        if case.belief.inclusion[one] >= _SUSPECTED and one not in case.proven | measured.joined
     ]
     repaired = case.plan.repaired
-    inert = measured.inert() & ~_accused(names, {*case.proven}, suspects)
+    inert = measured.inert() & ~_accused(names, case.proven | measured.joined, suspects)
     return BisectResult(
         status=search.status,
         culprits=culprits,
@@ -66,8 +66,9 @@ def _names(names: tuple[str, ...], mask: Mask) -> tuple[str, ...]:
     return tuple(name for name, inside in zip(names, mask, strict=True) if inside)
 
 
-def _accused(names: tuple[str, ...], proven: set[int], suspects: Sequence[Suspect]) -> Mask:
-    """Who is guilty or suspected: one that acts only with a partner changes nothing by itself."""
+def _accused(names: tuple[str, ...], proven: Set[int], suspects: Sequence[Suspect]) -> Mask:
+    """Who is guilty, suspected, or undone by others: what changes nothing with a partner, or
+    without it, is not without effect."""
     suspected = {one.name for one in suspects}
     return np.array([i in proven or name in suspected for i, name in enumerate(names)])
 

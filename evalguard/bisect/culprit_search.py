@@ -8,6 +8,9 @@ documents.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import combinations
+
 import numpy as np
 
 from evalguard.bisect.answer_structure import NOTHING, Structure
@@ -20,7 +23,7 @@ from evalguard.bisect.effort import Effort
 from evalguard.bisect.events import Listener
 from evalguard.bisect.fit import Fit, fit_effects
 from evalguard.bisect.measured_rows import Rows
-from evalguard.bisect.measurement import Measurements
+from evalguard.bisect.measurement import Measurements, OutOfBudget
 from evalguard.bisect.oracle import Mask
 from evalguard.bisect.posterior import Posterior
 from evalguard.bisect.search_progress import Progress
@@ -46,6 +49,8 @@ _ALONE = 2.5  # standard errors that it must drift there
 _CLOSER = 0.75  # of the margin: what counts, where more than the margin is left
 _FAR = 8.0  # standard errors of the jitter: a drift that far above it is not near to chance
 _SUSPECTING = 3.0  # full evaluations that a suspicion is worth which cannot become more
+_GLANCE = 1 / 16  # of the documents: whether a change cancels shows on each of them
+_MOST_GUILTY = 2  # beside what cancels
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
@@ -88,7 +93,8 @@ class CulpritSearch:
             status = self._final_status()
             if status is None:
                 status = self._advance()
-            if status == "unexplained" and self._eliminates():
+            eliminated = status == "unexplained" and self._eliminates()
+            if eliminated or (status is not None and self._joins()):
                 self.consider()
             elif status is not None:
                 self.status = status
@@ -174,6 +180,9 @@ class CulpritSearch:
         case, asked = self.case, len(self.measured.probes)
         probable = case.belief.probability >= self._effort.verify
         if probable and case.belief.structure.components and case.open:
+            if self._joins():
+                self.consider()
+                return None
             self._verify(case)
         else:
             choice = self._choose()
@@ -218,6 +227,38 @@ class CulpritSearch:
             total=self.measured.total,
         )
 
+    def _joins(self) -> bool:
+        """Take for one setting what only together does nothing; False if there is no such thing.
+
+        All but a few of the suspects: a scale and what takes it back, rows in another order and
+        what reads them, whatever of that kind stands beside a fault. Looked for only where one
+        undoes what another does.
+        """
+        fit = self.case.fit
+        parts = fit.structure.components
+        opposed = np.min(fit.effects, initial=0.0) < 0.0 < np.max(fit.effects, initial=0.0)
+        if not opposed and all(one.kind != "redundant" for one in parts):
+            return False
+        suspects = sorted({one for part in parts for one in part.members} - self.measured.joined)
+        for count in range(min(len(suspects), _MOST_GUILTY) + 1):
+            for guilty in combinations(suspects, count):
+                others = ~np.isin(np.arange(self._n), guilty)
+                grown = self._n - count > len(self.measured.joined)
+                if grown and self._undone(others):
+                    self.measured.join(others)
+                    return True
+        return False
+
+    def _undone(self, mask: Mask) -> bool:
+        """Whether settings do nothing together, while a part of them does something."""
+        measured = self.measured
+        with suppress(OutOfBudget):  # what is proven without it stands
+            for share in (_GLANCE, 1.0):
+                if not measured.measure(mask, share) or not measured.undone(mask):
+                    return False
+            return abs(measured.mean(mask)) <= self._margin
+        return False
+
     def _eliminates(self) -> bool:
         """Measure all but one setting, if that one alone was seen to change any score."""
         silent = self.measured.inert()
@@ -257,6 +298,8 @@ class CulpritSearch:
     def _final_status(self) -> Status | None:
         """What the answer is, if it is one."""
         structure, sure = self.case.belief.structure, self.case.belief.probability
+        if len(self.measured.joined) == self._n:
+            return "not_reproduced"
         if structure.diffuse and (self.measured.spent < self._effort.least or not self._spread()):
             return None
         if structure == NOTHING:

@@ -30,6 +30,7 @@ from evalguard.bisect.yardstick import Yardstick
 
 # Of the base's standard deviation over documents: what rounding leaves of a change that cancels.
 _ROUNDING = 1e-4
+_UNDONE = 0.1  # of what a part of some settings does: what their jitter leaves of it at most
 
 
 class OutOfBudget(Exception):
@@ -67,11 +68,12 @@ class Measurements:
         self._costs = _cumulated(document_costs, self.blocks.order)
         self._counted = counted
         self._flips = Flips.of(drift[self.blocks.order], counted=counted)
-        self._estimates = Estimates(Jitter(drift.size, self.blocks.lumpiness), self._flips)
+        self._estimates = self._estimated()
         whole = np.ones(len(settings), dtype=np.bool_)
         self._masks = {whole.tobytes(): whole}
         self._drift = {whole.tobytes(): drift[self.blocks.order]}
         self._rows: Rows | None = None
+        self.joined = frozenset[int]()
         buildable.learn(whole, built=True)
 
     @property
@@ -182,9 +184,9 @@ class Measurements:
     def rows(self) -> Rows:
         """All of it, as rows."""
         if self._rows is None:
-            drifts = list(self._drift.values())
+            drifts = [self._drift[key] for key in self._telling]
             unit = self.yardstick.size
-            masks = list(self._masks.values())
+            masks = [self._masks[key] for key in self._telling]
             means, variances = self._estimates.of(masks, drifts, self.blocks.ends[-1])
             self._rows = Rows(
                 masks=np.array(masks),
@@ -227,7 +229,8 @@ class Measurements:
     def finished_drifts(self) -> Floats:
         """Drift of each document, of the rows that are complete; (rows, n)."""
         n = self.blocks.ends[-1]
-        return np.array([drift for drift in self._drift.values() if drift.size == n])
+        drifts = [self._drift[key] for key in self._telling]
+        return np.array([drift for drift in drifts if drift.size == n])
 
     def as_base(self, mask: Mask) -> bool:
         """Whether all documents are measured under this assignment, and score as the base's."""
@@ -238,7 +241,33 @@ class Measurements:
         """Whether the candidate scores every document as the base does, but for rounding."""
         whole = np.ones(len(self.settings), dtype=np.bool_)
         spread = self.yardstick.size * float(np.sqrt(self.blocks.ends[-1]))
-        return float(np.sqrt(np.mean(self.drift(whole) ** 2))) <= _ROUNDING * spread
+        return _root_mean_square(self.drift(whole)) <= _ROUNDING * spread
+
+    def undone(self, mask: Mask) -> bool:
+        """Whether some of these settings undo what others of them do, on each document measured.
+
+        Two mistakes that hide each other make each document better or worse; what a scale does,
+        and what takes it back, leave it as it was.
+        """
+        parts = [key for key, part in self._masks.items() if not (part & ~mask).any()]
+        most = max(_root_mean_square(self._drift[key]) for key in parts)
+        return _root_mean_square(self.drift(mask)) < _UNDONE * most
+
+    def join(self, mask: Mask) -> None:
+        """Take settings for one: what some of them do without the others is no evidence."""
+        self.joined, self._rows = frozenset(np.flatnonzero(mask).tolist()), None
+        self._estimates = self._estimated()
+        self._buildable.tie(self._names(mask))
+
+    def _estimated(self) -> Estimates:
+        jitter = Jitter(self.blocks.order.size, self.blocks.lumpiness)
+        return Estimates(jitter, self._flips)
+
+    @property
+    def _telling(self) -> list[bytes]:
+        """Assignments that are evidence: those with all of what is one setting, or none."""
+        inside = [(key, mask[[*self.joined]]) for key, mask in self._masks.items()]
+        return [key for key, joined in inside if joined.all() or not joined.any()]
 
     def finished(self) -> set[bytes]:
         """Assignments measured on all documents, the base among them; the bytes of their masks."""
@@ -286,6 +315,10 @@ class Measurements:
         )
         self.probes.append(probe)
         self._listen(ProbeEnded(probe=probe, spent=self.spent))
+
+
+def _root_mean_square(drift: Floats) -> float:
+    return float(np.sqrt(np.mean(drift**2)))
 
 
 def _cumulated(costs: tuple[Floats, Floats] | None, order: Indices) -> tuple[Floats, Floats] | None:
