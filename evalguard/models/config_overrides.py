@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import SettingError, UsageError, nearest
+from evalguard.models.config_values import check_name, check_values
 
 if TYPE_CHECKING:
     from evalguard.core.settings import Value
@@ -31,7 +32,7 @@ def override_config(config: Any, overrides: Mapping[str, Value]) -> None:
         if not hasattr(known, head):
             raise _unknown_attribute(path, config, known)
         current = getattr(config, head)
-        _check_name(path, current, value)
+        check_name(path, current, value)
         changed = (
             _set_nested(current, rest, value, path, config)
             if rest
@@ -44,6 +45,7 @@ def override_config(config: Any, overrides: Mapping[str, Value]) -> None:
             raise UsageError(
                 f"config.{path} cannot be {value!r}: {reason}", target=f"config.{path}"
             ) from error
+    check_values(config, overrides)
 
 
 def apply_overrides(
@@ -88,30 +90,6 @@ def derive_attributes(
         changed = name not in before or value != before[name]
         if changed and name not in heads and not name.startswith("_"):
             setattr(config, name, value)
-
-
-def _check_name(path: str, current: object, value: Value) -> None:
-    """Refuse what is no name where a field holds one of transformers' table.
-
-    Transformers looks it up while it builds the model, and says no more than the name.
-
-    Raises:
-        UsageError: the table has no such entry; the nearest ones are given.
-    """
-    from transformers.activations import ACT2FN
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    known: set[str] = set()
-    if path.startswith("rope_") and path.rpartition(".")[2] in ("rope_type", "type"):
-        known = {"default", *ROPE_INIT_FUNCTIONS}
-    elif isinstance(current, str) and current in ACT2FN:
-        known = set(ACT2FN)
-    if known and value is not None and value not in known:
-        raise UsageError(
-            f"config.{path} cannot be {value!r}{nearest(str(value), known)}",
-            hint=f"one of: {', '.join(sorted(known))}",
-            target=f"config.{path}",
-        )
 
 
 def _default_like(config: Any) -> Any:

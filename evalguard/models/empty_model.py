@@ -45,8 +45,7 @@ def read_effective_config(
             pretrained, trust_remote_code=trust_remote_code, **where
         )
         apply_overrides(config, overrides, pretrained, **where)
-        for name, value in config_model_args(config, model_args).items():
-            override_config(config, {name: value})
+        override_config(config, config_model_args(config, model_args))
     return config
 
 

@@ -23,6 +23,7 @@ from evalguard.models.arguments import (
 from evalguard.models.empty_model import build_empty_model, read_effective_config
 from evalguard.models.load_failures import explain_load_failures
 from evalguard.models.model_folders import check_model_folder, find_local_folder, pickle_error
+from evalguard.models.random_weights import MisfitError
 from evalguard.models.served.shown_top_tokens import ask_for_top_tokens, take_top_argument
 
 if TYPE_CHECKING:
@@ -99,10 +100,9 @@ def _load_hf(
             lm = GuardedHFLM(
                 **arguments, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
             )
-    except EvalguardError:
-        raise
     except Exception as error:
-        _refuse_unbuildable(arguments, trust_remote_code, error)
+        if isinstance(error, MisfitError) or not isinstance(error, EvalguardError):
+            _refuse_unbuildable(arguments, trust_remote_code, error)
         raise
     if one_device:
         check_loaded_device(arguments["device"], lm.device)
@@ -112,7 +112,8 @@ def _load_hf(
 def _refuse_unbuildable(
     arguments: Mapping[str, Any], trust_remote_code: bool, error: Exception
 ) -> None:
-    """Refuse a value of a config with which no model can be made, where one can without it.
+    """Refuse a value of a config with which no model can be made of these weights, where one can
+    without it.
 
     Both are tried with no weights, once loading has failed.
 
@@ -120,26 +121,30 @@ def _refuse_unbuildable(
         UsageError: naming the field.
     """
     overrides = dict(arguments["config_overrides"])
-    if not overrides or not _is_buildable(arguments, {}, trust_remote_code):
+    stored = _shapes(arguments, {}, trust_remote_code) if overrides else None
+    if stored is None:
         return
+    misfits = error.weights if isinstance(error, MisfitError) else ()
+    kind = "" if misfits else f"no model can be made with it: {type(error).__name__}: "
     for path, value in overrides.items():
-        if not _is_buildable(arguments, {path: value}, trust_remote_code):
+        shapes = _shapes(arguments, {path: value}, trust_remote_code)
+        if shapes is None or any(shapes.get(one) != stored.get(one) for one in misfits):
             raise UsageError(
-                f"config.{path} cannot be {value!r}: no model can be made with it "
-                f"({type(error).__name__}: {' '.join(str(error).split())[:200]})",
+                f"config.{path} cannot be {value!r}: {kind}{' '.join(str(error).split())[:240]}",
                 target=f"config.{path}",
             ) from error
 
 
-def _is_buildable(
+def _shapes(
     arguments: Mapping[str, Any], overrides: Mapping[str, Value], trust_remote_code: bool
-) -> bool:
+) -> dict[str, tuple[int, ...]] | None:
+    """Shapes of a model's weights by name, as its config says; None where none can be made."""
     try:
         config = read_effective_config(arguments, overrides, trust_remote_code=trust_remote_code)
-        build_empty_model(config, arguments, trust_remote_code=trust_remote_code)
+        model = build_empty_model(config, arguments, trust_remote_code=trust_remote_code)
     except EvalguardError:
-        return False
-    return True
+        return None
+    return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
 def _load_registered(

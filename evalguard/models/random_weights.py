@@ -25,27 +25,38 @@ class RecordingLoader:
         return model
 
 
+class MisfitError(EvaluationError):
+    """Weights of a model are not in its checkpoint, or in another shape: ``weights``, by name."""
+
+    def __init__(self, message: str, *, hint: str, weights: Sequence[str]) -> None:
+        super().__init__(message, hint=hint)
+        self.weights = tuple(weights)
+
+
 def refuse_random_weights(pretrained: str, report: Mapping[str, Any]) -> None:
     """Refuse a model with weights that its checkpoint does not have.
 
     transformers only warns, and fills them with random numbers.
 
     Raises:
-        EvaluationError: naming the first of them, and what usually makes such tensors missing.
+        MisfitError: naming the first of them, and what usually makes such tensors missing.
     """
-    other_shapes = sorted(_describe_key(key) for key in report.get("mismatched_keys") or ())
+    mismatched = report.get("mismatched_keys") or ()
+    other_shapes = sorted(_describe_key(key) for key in mismatched)
     if other_shapes:
-        raise EvaluationError(
+        raise MisfitError(
             f"{pretrained} has other shapes for {len(other_shapes)} of the model's weights "
             f"({_name_some(other_shapes)})",
             hint="the sizes in config.json do not fit these weights",
+            weights=[key if isinstance(key, str) else key[0] for key in mismatched],
         )
     missing = sorted(str(key) for key in report.get("missing_keys") or ())
     if missing:
         left_over = sorted(str(key) for key in report.get("unexpected_keys") or ())
-        raise EvaluationError(
+        raise MisfitError(
             f"{pretrained} lacks {len(missing)} of the model's weights ({_name_some(missing)})",
             hint=_explain_missing(missing, left_over),
+            weights=missing,
         )
 
 

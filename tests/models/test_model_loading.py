@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -13,11 +14,13 @@ import torch
 import transformers
 from architectures import save_architecture
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import check_device
 from evalguard.models.built_findings import list_built_findings
+from evalguard.models.config_overrides import override_config
 from evalguard.models.loading import load_lm
 from evalguard.models.model_folders import find_model_type
 
@@ -408,9 +411,23 @@ def test_a_tokenizer_that_cannot_be_had_is_named_not_the_model(tiny_llama: Path)
         load(tiny_llama, tokenizer="some/tokenizer")
 
 
-def test_weights_of_other_shapes_are_named_with_both(tiny_llama: Path) -> None:
-    with pytest.raises(EvaluationError, match=r"other shapes .*\[384, 32\] stored, \[400, 32\] in"):
-        load(tiny_llama, overrides={"vocab_size": 400})
+def test_weights_of_other_shapes_are_named_with_both_and_the_field_that_asks_for_them(
+    tiny_llama: Path,
+) -> None:
+    words = r"config.vocab_size cannot be 400: .*\[384, 32\] stored, \[400, 32\] in"
+    with pytest.raises(UsageError, match=words) as raised:
+        load(tiny_llama, overrides={"rms_norm_eps": 1e-5, "vocab_size": 400})
+    assert raised.value.target == "config.vocab_size"
+    with pytest.raises(UsageError, match=r"num_hidden_layers cannot be 3: .* lacks 9 of the"):
+        load(tiny_llama, overrides={"num_hidden_layers": 3})
+
+
+def test_weights_that_a_checkpoint_lost_are_no_fault_of_a_setting_beside_them(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EvaluationError, match=r"lacks 1 of the model's weights .*up_proj"):
+        load(copy, overrides={"num_hidden_layers": 1, "rms_norm_eps": 1e-5})
 
 
 @pytest.mark.parametrize(
@@ -421,8 +438,8 @@ def test_weights_of_other_shapes_are_named_with_both(tiny_llama: Path) -> None:
         ("hidden_size", "wide", "cannot be 'wide'"),
         ("attention_bias", "banana", "cannot be 'banana'"),
         ("rope_parameters.rope_type", "linar", "did you mean 'linear'"),
-        ("rope_parameters.rope_theta", "banana", "no model can be made with it (TypeError"),
-        ("vocab_size", -4, "no model can be made with it (RuntimeError"),
+        ("rope_parameters.rope_theta", "banana", "no model can be made with it: TypeError"),
+        ("head_dim", 7, "no model can be made with it: "),
     ],
 )
 def test_a_value_that_a_config_cannot_have_is_a_usage_error(
@@ -434,6 +451,68 @@ def test_a_value_that_a_config_cannot_have_is_a_usage_error(
     assert f"config.{path} cannot be {value!r}" in str(raised.value)
     assert said in str(raised.value)
     assert raised.value.target == f"config.{path}"
+
+
+FINITE, FRACTION, ABOVE = "a finite number", "a number from 0 to 1", "a number above 0"
+COUNT = "a whole number from 1 on"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "wanted"),
+    [
+        ("llama", "rms_norm_eps", -1e-6, "a number from 0 on"),
+        ("llama", "rms_norm_eps", math.nan, FINITE),
+        ("llama", "rope_parameters.rope_theta", math.inf, FINITE),
+        ("llama", "rope_parameters.rope_theta", -1e4, ABOVE),
+        ("llama", "attention_dropout", 2, FRACTION),
+        ("llama", "max_position_embeddings", 0, COUNT),
+        ("llama", "num_hidden_layers", 0, COUNT),
+        ("llama", "num_attention_heads", -4, COUNT),
+        ("llama", "num_key_value_heads", 3, "and num_key_value_heads 3 has to divide it"),
+        ("llama", "num_attention_heads", 3, "num_attention_heads is 3, and num_key_value_heads"),
+        ("llama", "bos_token_id", 384, "a token id below 384"),
+        ("llama", "eos_token_id", [1, -2], "a token id below 384"),
+        ("gemma2", "sliding_window", 0, COUNT),
+        ("gemma2", "query_pre_attn_scalar", -16, ABOVE),
+        ("gemma2", "final_logit_softcapping", 0.0, ABOVE),
+        ("gpt2", "resid_pdrop", -0.5, FRACTION),
+        ("gpt2", "layer_norm_epsilon", -1.0, "a number from 0 on"),
+        ("gpt2", "n_head", 0, COUNT),
+        ("mixtral", "num_experts_per_tok", 9, "at most num_local_experts, 8"),
+        ("mixtral", "router_aux_loss_coef", math.nan, FINITE),
+    ],
+)
+def test_a_number_that_no_model_has_is_refused_with_what_may_stand_there(
+    kind: str, path: str, value: Any, wanted: str
+) -> None:
+    config = AutoConfig.for_model(kind, **({"vocab_size": 384} if kind == "llama" else {}))
+    if kind == "llama":
+        config.num_attention_heads, config.num_key_value_heads = 4, 2
+    with pytest.raises(UsageError) as raised:
+        override_config(config, {"use_cache": True, path: value})
+    assert f"config.{path} cannot be {value!r}" in str(raised.value)
+    assert wanted in raised.value.hint
+    assert raised.value.target == f"config.{path}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides"),
+    [
+        ("llama", {"rms_norm_eps": 0, "attention_dropout": 0, "pad_token_id": None}),
+        ("llama", {"num_attention_heads": 6, "num_key_value_heads": 3}),
+        ("llama", {"num_key_value_heads": 3, "num_attention_heads": 6}),
+        ("gemma2", {"sliding_window": None, "attn_logit_softcapping": None}),
+        ("deepseek_v3", {"n_shared_experts": 0, "first_k_dense_replace": 0, "q_lora_rank": None}),
+        ("mamba2", {"time_step_limit": (0.0, math.inf), "pad_token_id": -1}),
+        ("gpt2", {"n_inner": None, "attn_pdrop": 1}),
+    ],
+)
+def test_numbers_that_are_unusual_and_that_a_model_may_have_are_taken(
+    kind: str, overrides: dict[str, Any]
+) -> None:
+    config = AutoConfig.for_model(kind)
+    override_config(config, overrides)
+    assert {name: getattr(config, name) for name in overrides} == overrides
 
 
 def test_an_attention_that_nobody_knows_is_a_usage_error(tiny_llama: Path) -> None:

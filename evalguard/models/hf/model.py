@@ -116,8 +116,8 @@ class GuardedHFLM(PieceScoring):
             super()._create_model(pretrained, **arguments)
             return
         # transformers lays unknown arguments over a config only if it reads that config itself
-        for name in [n for n in arguments if n not in LOADER_ARGUMENTS and hasattr(self.config, n)]:
-            override_config(self._config, {name: arguments.pop(name)})
+        fields = [n for n in arguments if n not in LOADER_ARGUMENTS and hasattr(self.config, n)]
+        override_config(self._config, {name: arguments.pop(name) for name in fields})
         arguments["config"] = self._config
         if self._quantisation is not None:  # lm-eval's own is that of the checkpoint
             arguments["quantization_config"] = read_quantisation(self._quantisation)
