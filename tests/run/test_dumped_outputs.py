@@ -331,10 +331,25 @@ def test_exchanged_documents_are_refused(compare: Compare, tmp_path: Path) -> No
         compare(base, port)
 
 
-def test_exchanged_documents_without_inputs_fail(compare: Compare, tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", ["logits", "hidden"])
+def test_exchanged_documents_without_inputs_are_refused_by_their_numbers(
+    compare: Compare, tmp_path: Path, output: str
+) -> None:
+    outputs = with_noise([one[:, :20] for one in OUTPUTS], 1e-3)
+    base = write_dump(tmp_path / "orig", outputs, config={"output": output})
+    port = write_dump(tmp_path / "port", [outputs[1], outputs[0], *outputs[2:]])
+    words = "documents look exchanged: 000 of .*port is as 001 of .*orig .* one of 2 of 12"
+    with pytest.raises(MisalignedRunsError, match=words):
+        compare(base, port)
+
+
+def test_a_model_that_mixes_up_documents_whose_inputs_are_known_fails(
+    compare: Compare, tmp_path: Path
+) -> None:
     outputs = [one[:, :20] for one in OUTPUTS]
-    base = write_dump(tmp_path / "orig", outputs, config=LOGITS)
-    assert compare(base, write_dump(tmp_path / "port", outputs[::-1])).exit_code == 1
+    base = write_dump(tmp_path / "orig", outputs, config=LOGITS, inputs=INPUTS)
+    port = write_dump(tmp_path / "port", outputs[::-1], inputs=INPUTS)
+    assert compare(base, port).exit_code == 1
 
 
 def test_inputs_beside_the_documents_count_likewise(compare: Compare, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from transformers import HubertConfig, HubertModel
 
 from evalguard.core.reports.trace_report import Trace
 from evalguard.core.tensors.name_map import NameMap, parse_name_map
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
 from evalguard.models.runtimes.points.torch_hooks import hook_modules
 from evalguard.models.tracing.model_trace import trace_models
 from evalguard.run.tracing.recorded_sides import open_dump, read_token_ids
@@ -108,9 +108,14 @@ def port(hubert: HubertModel, *, conv: bool = True, gelu: bool = True) -> Hubert
     return made
 
 
-def dump(model: HubertModel, folder: Path, names: NameMap = NAMES) -> Path:
+def dump(
+    model: HubertModel,
+    folder: Path,
+    names: NameMap = NAMES,
+    given: Sequence[Mapping[str, np.ndarray]] | None = None,
+) -> Path:
     """Write what flows in a model as another runtime would: its own names and layouts."""
-    for number, inputs in enumerate(signals()):
+    for number, inputs in enumerate(given or signals()):
         found: dict[str, np.ndarray] = {}
 
         def visit(point: str, value: Callable[[], Any], found: Any = found) -> None:
@@ -204,6 +209,22 @@ def test_a_dump_of_fewer_documents_or_of_other_ones_is_an_error(
         trace_models(hubert, recorded, [one, other, one])
     with pytest.raises(EvaluationError, match="no recorded activation has the name and shape"):
         trace_models(hubert, recorded, [other])
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+def test_a_dump_whose_documents_are_exchanged_is_refused(
+    hubert: HubertModel, tmp_path: Path, healthy: bool
+) -> None:
+    one, other = (values["input_values"] for values in signals())
+    size = min(one.shape[1], other.shape[1])
+    given = [{"input_values": values[:, :size].copy()} for values in (one, other)]
+    model = hubert if healthy else port(hubert)
+    folder = dump(model, tmp_path, given=given)
+    modules = [path for path, _ in hubert.named_modules() if path]
+    trace_models(hubert, open_dump(folder, NAMES, modules=modules), given)
+    words = r"exchanged: document 1 of the recording .* is as document 2"
+    with pytest.raises(MisalignedRunsError, match=words):
+        trace_models(hubert, open_dump(folder, NAMES, modules=modules), given[::-1])
 
 
 def test_inputs_that_a_language_model_does_not_read_are_refused() -> None:

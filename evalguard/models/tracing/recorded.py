@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evalguard.core.exchanged_documents import DocumentOrder
 from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
 from evalguard.core.tensors.other_row_counts import RowCounts, find_row_counts
 from evalguard.core.tracing.points import ROOT, ModelRounding, PointName
@@ -86,6 +87,7 @@ def trace_recorded(
 
     Raises:
         EvaluationError: no point of the recording is one of the base's, or has its shape.
+        MisalignedRunsError: its documents look exchanged.
         UsageError: its precision is none that is known.
     """
     stated = candidate.rounding.precision
@@ -103,6 +105,7 @@ def trace_recorded(
         )
     recorded = traced.run("base", base, ComparedPass(reference=None, spool=spool))
     source = _RecordedSource(candidate, spool)
+    _refuse_exchanged(source, spool, recorded.events, len(traced.sequences))
     unaligned = _list_unaligned(candidate, recorded.events, len(traced.sequences))
     accumulated = _compare_directly(source, spool, recorded.events, len(traced.sequences))
     with ActivationSpool(memory) as answers:
@@ -370,6 +373,31 @@ def _list_unaligned(
             if name in events and numbers
         ),
     ]
+
+
+def _refuse_exchanged(
+    source: _RecordedSource, spool: ActivationSpool, points: Iterable[str], n_sequences: int
+) -> None:
+    """Refuse documents in another order, as the first point says at which they differ.
+
+    Behind it a module may mix them up, which is a fault of the model.
+    """
+    for point in points:
+        order = DocumentOrder()
+        for sequence in range(n_sequences):
+            ours, theirs = spool.get(sequence, point), source.get(sequence, point)
+            fitted = None if ours is None or theirs is None else fit_reference(theirs, ours)
+            if ours is not None and fitted is not None:
+                order.add(as_array(ours), as_array(fitted))
+        if order.differing():
+            names = [f"document {number + 1}" for number in range(n_sequences)]
+            order.refuse_exchanged(
+                names,
+                ("the base", f"the recording ({point})"),
+                "give the documents in the order of the recording's folders, or lay the inputs.npz "
+                "of each into its folder",
+            )
+            return
 
 
 def _compare_directly(

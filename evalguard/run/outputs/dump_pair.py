@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.exchanged_documents import DocumentOrder
 from evalguard.core.tracing.points import OUTPUT
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
 from evalguard.run.outputs.ctc_texts import Vocabulary, read_vocabulary
@@ -85,10 +86,11 @@ class DumpPair:
         """Read a point of every document in turn; "": the model's output.
 
         Raises:
-            MisalignedRunsError: the two have other shapes.
+            MisalignedRunsError: the two have other shapes; at the end, where the inputs are not
+                known, that documents of one are others of the other.
             EvaluationError: a tensor is damaged, empty, or holds no real numbers.
         """
-        width = 0
+        width, order = 0, DocumentOrder()
         for number, name in enumerate(self.documents):
             base, candidate = (
                 self._rows(side, number, point or self._outputs[side]) for side in (0, 1)
@@ -109,7 +111,11 @@ class DumpPair:
                 )
             for digest, rows in zip(self.digests, (base, candidate), strict=True):
                 digest.update(f"{point}{rows.shape}".encode() + rows.tobytes())
+            order.add(base, candidate)
             yield PairedOutput(base=base, candidate=candidate)
+        if not all(self.inputs):
+            sides = str(self.paths[0]), str(self.paths[1])
+            order.refuse_exchanged(self.documents, sides, _SAME_DOCUMENTS)
 
     def _rows(self, side: int, number: int, point: str) -> Rows:
         values = self._dumps[side].read(number, point)
