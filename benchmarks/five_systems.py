@@ -77,8 +77,11 @@ def answer(row: Row, work: Path) -> tuple[bool, str]:
         common = ["--config", "guard.yaml", "--cache-dir", str(CACHE), "--cand", "cand"]
         words = ["compare", *common, "--base", "base", "--limit", "16", *row.words]
         code, document = call(words, work)
-        found = {one["setting"] for one in (document.get("bisect") or {}).get("culprits", ())}
+        search = document.get("bisect") or {}
+        found = {one["setting"] for one in search.get("culprits", ())}
         verdicts = [_verdict(document)]
+        if search.get("status") == "stopped":  # by whoever ended this: it says nothing of names
+            verdicts.append("search stopped")
         if row.traced and "error" not in document:
             (work / "text.txt").write_text("Mara carried the lantern down to the harbour.")
             words = ["trace", *common, "--base", "traced", "--text", "text.txt", "--swap", "0"]

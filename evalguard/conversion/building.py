@@ -39,6 +39,7 @@ from evalguard.run_token import this_run
 from evalguard.start_up import list_start_up_files
 
 _LAST_LINES = 15
+_REFUSAL = ".refusal"  # beside the output: why a recipe refuses its inputs
 # What evalguard adds to a build; a release that changes none of it builds nothing anew.
 RECIPES = Path(evalguard.__file__).parent / "recipes"
 _CALL_PROCESS = (
@@ -282,6 +283,7 @@ def _run(
                 "folder": job.recipe.folder,
                 "inputs": dict(job.inputs),
                 "output": str(output),
+                "refusal": str(work / _REFUSAL),
             }
         )
     with log.open("wb") as sink:
@@ -299,7 +301,9 @@ def _run(
             ) from error
         status = _wait(process, given, variant, log, timeout)
     if status:
-        raise _failure(variant, f"failed with exit status {status}", log)
+        refusal = work / _REFUSAL  # of a recipe; libraries write to the log before it
+        said = refusal if refusal.is_file() else None
+        raise _failure(variant, f"failed with exit status {status}", log, said)
 
 
 def _wait(
@@ -321,8 +325,9 @@ def _wait(
     return process.returncode
 
 
-def _failure(variant: Variant, what: str, log: Path) -> BuildError:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+def _failure(variant: Variant, what: str, log: Path, said: Path | None = None) -> BuildError:
+    text = (said or log).read_text(encoding="utf-8", errors="replace")
+    lines = text.splitlines()[-_LAST_LINES:]
     end = "".join(f"\n  {line}" for line in lines)
     return BuildError(
         f"the build of '{variant.name}' {what}" + (f":{end}" if end else ""),

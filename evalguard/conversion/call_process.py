@@ -22,13 +22,15 @@ class CallJob(TypedDict):
     folder: str
     inputs: dict[str, Value]
     output: str
+    refusal: str
 
 
 def run(job: CallJob) -> None:
     """Call the recipe's function as ``function(**inputs, output=Path)``.
 
     The parent allowed the code to run before it started this process. evalguard's own errors end
-    the process with their words in the log, any other exception with its traceback.
+    the process with their words in the log, and in the file ``refusal`` without what libraries have
+    said before; any other exception with its traceback.
     """
     inputs = {**job["inputs"], "output": Path(job["output"])}
     try:
@@ -37,7 +39,10 @@ def run(job: CallJob) -> None:
         function(**inputs)
     except EvalguardError as error:
         origin = recipe_origin(job["call"])
-        sys.exit(f"{error}\n{error.hint}" + (f"\nit is a recipe of {origin}" if origin else ""))
+        lines = (str(error), error.hint, f"it is a recipe of {origin}" if origin else "")
+        words = "\n".join(one for one in lines if one)
+        Path(job["refusal"]).write_text(words, encoding="utf-8")
+        sys.exit(words)
 
 
 def _check_names(function: Callable[..., object], call: str, inputs: Mapping[str, object]) -> None:

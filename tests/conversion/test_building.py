@@ -171,6 +171,24 @@ def test_a_failed_build_shows_the_end_of_its_log_and_leaves_nothing(folder: Path
     assert runs(folder) == 2
 
 
+def test_a_recipe_that_refuses_its_inputs_is_quoted_without_what_libraries_said(
+    folder: Path,
+) -> None:
+    (folder / "make.py").write_text(
+        "from evalguard.errors import BuildError\n"
+        "def make(output):\n"
+        "    print('Failed to load a kernel')\n"
+        "    raise BuildError('bits: 9 is not known', hint='one of: 4, 8')\n"
+    )
+    with pytest.raises(BuildError) as raised:
+        made(folder, of=recipe(folder, command=(), call="make.py:make", inputs={}))
+    words = str(raised.value).splitlines()
+    assert words[1:] == ["  bits: 9 is not known", "  one of: 4, 8"]
+    log = Path(raised.value.hint.removeprefix("the whole log: ")).read_text()
+    assert "Failed to load a kernel" in log
+    assert "bits: 9 is not known" in log
+
+
 def test_a_build_that_makes_no_output_fails(folder: Path) -> None:
     with pytest.raises(BuildError, match="made no 'elsewhere'"):
         made(folder, of=recipe(folder, output="elsewhere", command=("true",)))
