@@ -296,9 +296,11 @@ def merge_rows(work: Path) -> Iterator[Row]:
         yield Row(system=system, what=what, base=hf(MODEL), limit=1e-3,
                   candidate=merged(setting, method="task_arithmetic"), words=("--bisect", "auto"),
                   names=frozenset({"planted"}), ours=kl)  # fmt: skip
-    for name in ("base", "models", "method", "dtype", "normalize", "density",
-                 "require_sign_consensus", "parameters"):  # fmt: skip
-        value = {"lambda": "banana"} if name == "parameters" else "banana"
+    text = ("base", "models", "method", "dtype", "normalize", "density", "require_sign_consensus")
+    for name, value in (
+        *((name, "banana") for name in text), ("parameters", {"lambda": "banana"}),
+        ("density", 2.0), ("density", -0.5),
+    ):  # fmt: skip
         port = merged(**{name: value})
         port["settings"] = {}
         yield nonsense(system, f"{name}: {value}", port)

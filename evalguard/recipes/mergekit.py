@@ -212,6 +212,9 @@ def _validate(place: str, parameter: Any, value: Any) -> None:
         raise UsageError(f"{place}: mergekit takes {kind} there, not {value!r}") from error
     if not found:
         raise UsageError(f"{place}: an empty list stands for no value")
+    if place.endswith(".density") and not all(0 <= one <= 1 for one in found):
+        # mergekit keeps everything above 1, and counts from the other end below 0
+        raise UsageError(f"{place}: a density is a share from 0 to 1, not {value!r}")
 
 
 def _attribute_words(method: Any, name: str) -> str:

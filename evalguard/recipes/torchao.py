@@ -108,7 +108,13 @@ def _configuration(name: str, arguments: Mapping[str, Any]) -> Any:
         # torchao takes any text for true.
         if isinstance(parameters[key].default, bool) and not isinstance(value, bool):
             raise UsageError(f"arguments: {key}: {value!r} is neither true nor false")
-    return kind(**{key: _argument(module, key, value) for key, value in arguments.items()})
+        if type(parameters[key].default) is int and type(value) is not int:
+            raise UsageError(f"arguments: {key}: {value!r} is no whole number")
+    given = {key: _argument(module, key, value) for key, value in arguments.items()}
+    try:
+        return kind(**given)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise UsageError(f"arguments: {name} refuses {dict(arguments)}: {error}") from error
 
 
 def _argument(module: Any, key: str, value: Any) -> Any:
@@ -126,7 +132,13 @@ def _argument(module: Any, key: str, value: Any) -> Any:
     known = [one for one in dir(module) if one.startswith("Per")]
     if name not in known:
         raise UsageError(
-            f"{key}: torchao has no '{name}'{nearest(str(name), known)}",
+            f"arguments: {key}: torchao has no '{name}'{nearest(str(name), known)}",
             hint=f"one of: {', '.join(known)}",
+        )
+    count = type(size) is int and size >= (name == "PerGroup")
+    if not (size is None or count or isinstance(size, list)):
+        raise UsageError(
+            f"arguments: {key}: {name} takes a whole number, not {size!r}",
+            hint=f"{key}: {{PerGroup: 32}}",
         )
     return getattr(module, name)() if size is None else getattr(module, name)(size)
