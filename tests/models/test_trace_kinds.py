@@ -9,6 +9,7 @@ import pytest
 import torch
 from traced_faults import DOCUMENTS, after
 from traced_models import changed, make_llama
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from evalguard.core.tracing.sums import ErrorSums
 from evalguard.models.tracing.model_trace import trace_models
@@ -70,3 +71,81 @@ def test_factors_and_offsets_are_read_off_the_sums() -> None:
         assert relation is not None
         assert relation.kind == kind
         assert relation.value == pytest.approx(value, rel=1e-3)
+
+
+def make_router(kind: str, **sizes: Any) -> Any:
+    """A mixture whose routers choose with biases that its files store beside the weights."""
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[kind](
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, moe_intermediate_size=24,
+        initializer_range=0.3, num_experts_per_tok=2, **sizes,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for name, held in model.named_buffers():
+        if name.endswith("_bias"):
+            held.copy_(torch.linspace(-0.3, 0.3, 8)[torch.randperm(8)])
+    return model
+
+
+def test_buffers_that_are_stored_are_weights() -> None:
+    base = make_router(
+        "deepseek_v3", q_lora_rank=12, kv_lora_rank=12, qk_rope_head_dim=8, qk_nope_head_dim=8,
+        v_head_dim=8, n_routed_experts=8, n_group=2, topk_group=1, first_k_dense_replace=1,
+    )  # fmt: skip
+    gate = "model.layers.1.mlp.gate"
+    for change, says in (
+        (lambda held: held.zero_(), "is all zeros"),
+        (lambda held: held.copy_(held.flip(0)), "has its elements in another order (8 of 8"),
+        (lambda held: held.mul_(-1), "looks scaled by -1 (other sign)"),
+    ):
+        candidate = changed(base, lambda m, c=change: c(m.get_buffer(f"{gate}.{CORRECTION}")))
+        found = trace_models(base, candidate, DOCUMENTS)
+        assert found.first is not None
+        assert [one.module for one in found.suspects] == [gate]
+        assert found.first.operation.startswith(f"weights: {CORRECTION} {says}")
+        assert base.get_buffer(f"{gate}.{CORRECTION}").any(), "left as it was"
+    healthy = trace_models(base, changed(base, lambda _: None, torch.bfloat16), DOCUMENTS)
+    assert healthy.suspects == ()
+    other = trace_models(base, changed(base, after(gate, add_to_weights)), DOCUMENTS)
+    assert [one.fault for one in other.suspects] == ["operation"]
+
+
+CORRECTION = "e_score_correction_bias"
+
+
+def add_to_weights(routed: Any) -> Any:
+    return tuple(one + 0.25 if one.is_floating_point() else one for one in routed)
+
+
+@pytest.mark.parametrize("also", [False, True])
+def test_weights_that_a_module_hands_to_another_are_named_where_they_are_held(also: bool) -> None:
+    kinds = ["full_attention", "full_attention"]
+    base = make_router("lfm2_moe", num_experts=8, num_dense_layers=1, layer_types=kinds)
+    block = "model.layers.1.feed_forward"
+
+    def change(model: Any) -> None:
+        model.get_buffer(f"{block}.expert_bias").zero_()
+        if also:
+            after(f"{block}.gate", add_to_weights)(model)
+
+    found = trace_models(base, changed(base, change), DOCUMENTS)
+    named = [(one.module, one.fault) for one in found.suspects]
+    assert named == [(block, "weights"), *([(f"{block}.gate", "operation")] if also else [])]
+
+
+def test_weights_that_show_beside_an_output_are_named_as_weights() -> None:
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_config(
+        CONFIG_MAPPING["gpt_oss"](
+            vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, head_dim=8,
+            num_attention_heads=4, num_key_value_heads=2, num_local_experts=2,
+            num_experts_per_tok=2, initializer_range=0.3, pad_token_id=1,
+        )
+    ).eval()  # fmt: skip
+    attention = "model.layers.1.self_attn"
+    candidate = changed(base, lambda m: m.get_parameter(f"{attention}.sinks").zero_())
+    found = trace_models(base, candidate, DOCUMENTS)
+    assert [(one.module, one.difference) for one in found.suspects] == [
+        (attention, "weights: sinks is all zeros")
+    ]

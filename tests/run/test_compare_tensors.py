@@ -105,6 +105,27 @@ def test_faults_are_named_each_at_its_own_tensor(tmp_path: Path, state: State) -
     assert {delta.state for delta in others} == {"identical"}
 
 
+def test_what_was_done_to_a_vector_is_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    base = {f"{n}.weight": 1 + rng.normal(0, 0.05 * n, 48).astype(np.float32) for n in range(1, 6)}
+    base["6.bias"] = rng.normal(size=48).astype(np.float32)
+    made = {
+        "1.weight": base["1.weight"][::-1], "2.weight": np.zeros(48, np.float32),
+        "3.weight": -base["3.weight"], "4.weight": base["4.weight"] + 1,
+        "5.weight": 1 + rng.normal(0, 0.05, 48).astype(np.float32),
+        "6.bias": rng.permutation(base["6.bias"]),
+    }  # fmt: skip
+    sides = [
+        {name: torch.from_numpy(np.array(one)) for name, one in side.items()}
+        for side in (base, made)
+    ]
+    report = compare_states(tmp_path, *sides)
+    seen = {one.name: one.likeness.name if one.likeness else "" for one in report.deltas}
+    assert list(seen.values()) == [
+        "rows permuted", "zeroed", "scaled", "plus a constant", "", "rows permuted",
+    ]  # fmt: skip
+
+
 def test_one_quantised_matrix_stands_out_of_a_cast_model(tmp_path: Path, state: State) -> None:
     from evalguard.core.tensors.precision_vote import round_integer
 

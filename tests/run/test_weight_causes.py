@@ -109,6 +109,22 @@ def shift_keys(weights: Weights) -> None:
             weights[name] = ((one / steps).round() - 1) * steps
 
 
+def permute_norms(weights: Weights) -> None:
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(2))
+    for name, one in weights.items():
+        if name.endswith("input_layernorm.weight"):
+            weights[name] = one[order]
+
+
+def zero(part: str) -> Callable[[Weights], None]:
+    def change(weights: Weights) -> None:
+        for name, one in weights.items():
+            if part in name:
+                weights[name] = torch.zeros_like(one)
+
+    return change
+
+
 def swap_gate_and_up(weights: Weights) -> None:
     before = dict(weights)
     for name in before:
@@ -136,6 +152,9 @@ def swap_and_round(weights: Weights) -> None:
         (exchange({2: 1}), "weights.layers.2 (a copy of other weights)"),
         (scale_head, "weights.down_proj (all 4, scaled, by 1.25)"),
         (shift_keys, "weights.k_proj (all 4, zero points off)"),
+        (permute_norms, "weights.input_layernorm (all 4, rows permuted)"),
+        (zero("norm"), "weights.norms (all 9, zeroed)"),
+        (zero("layers.2."), "weights.layers.2 (zeroed)"),
         (round_all, "weights.tensors (all 39, rounded to bf16)"),
     ],
 )

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.tensors.name_map import Permutation
+from evalguard.core.tensors.precision_vote import BFLOAT16_BITS, round_float16, round_mantissa
 
 Array = NDArray[Any]
 Fault = Literal[
     # of whole tensors
     "transposed", "transposed, old shape", "reshaped", "columns permuted", "rotary pairs",
-    "scaled", "plus a constant", "shifted", "swapped", "stale tied head",
+    "zeroed", "scaled", "plus a constant", "shifted", "swapped", "stale tied head",
     # of some rows (heads are blocks of them), and of blocks within rows
     "rows appended", "rows cut off",
     "rows permuted", "heads permuted", "rows swapped", "rows rolled", "rows shifted",
@@ -44,6 +45,8 @@ _GAIN = 0.1
 _ROUNDED = 0.25
 _PROJECTIONS = 8
 LEAST_HEAD = 8  # rows: fewer that move together are no head
+_LEAST_DISTINCT = 8  # numbers of a vector; of fewer another one may hold the same by chance
+_TELLING = 2.0**-6  # of an element: less than its neighbours in bfloat16 may be a rounding
 LARGEST_SEARCHED = 1 << 25  # elements of a tensor that callers search: 128 MB a side
 _MOST_HEADS = 1024
 _CURVED = 0.5  # of what is left of a factor or a constant: more of it no rounding bends alike
@@ -69,6 +72,9 @@ class StructureFault:
     by: float | None = None
 
 
+ZEROED = StructureFault(fault="zeroed", left=1.0)
+
+
 def find_structure(base: Array, candidate: Array, *, heads: bool = False) -> StructureFault | None:
     """Say which fault of layout makes the candidate differ from the base, None if none does.
 
@@ -81,6 +87,11 @@ def find_structure(base: Array, candidate: Array, *, heads: bool = False) -> Str
         return None
     if base.shape != candidate.shape:
         return _find_reshaped(base, candidate)
+    if not candidate.any():
+        return ZEROED if base.any() else None
+    if base.ndim > 1 and base.size == max(base.shape):  # a vector, for which there is no rule
+        found = find_structure(base.reshape(-1), candidate.reshape(-1), heads=heads)
+        return None if found is None else replace(found, rule="")
     return find_factor(base, candidate) or _first_proven(
         _rearrangements(base, candidate, heads=heads), base, candidate
     )
@@ -176,6 +187,9 @@ def _rearrangements(base: Array, candidate: Array, *, heads: bool) -> Iterator[S
         yield from _permutations(rows, others, heads=heads)
     else:
         yield from _rotary(base[:, None], candidate[:, None], heads=heads)
+        index = _find_element_order(base, candidate)
+        if index is not None:
+            yield _describe_order(index, candidate[index] - base, base, 0, "elements")
 
 
 def _find_reshaped(base: Array, candidate: Array) -> StructureFault | None:
@@ -306,23 +320,54 @@ def _permutations(base: Array, candidate: Array, *, heads: bool) -> Iterator[Str
         index = cKDTree(there @ directions).query(here @ directions)[1]
         if len(np.unique(index)) < 0.99 * len(index) or (index == np.arange(len(index))).all():
             continue
-        left = _relative(there[index] - here, here)
-        blocks = block_size(index)
-        kind: Fault = "rows permuted" if axis == 0 else "columns permuted"
-        order, detail, by_blocks = index, f"{_moved(index):,} of {len(index):,} {words}", ""
-        if blocks > 1:
-            order = index[::blocks] // blocks
-            are_heads = heads and blocks >= LEAST_HEAD
-            kind = "heads permuted" if are_heads else kind
-            detail = f"{len(order)} {'heads' if are_heads else 'blocks'} of {blocks} {words}"
-            by_blocks = f"heads: {len(order)}, "
-        listed = ", ".join(map(str, order.tolist()))
-        if axis == 0 and blocks == 1 and _moved(index) == 2:
-            kind = "rows swapped"
-            detail = " and ".join(map(str, np.flatnonzero(index != np.arange(len(index))).tolist()))
-        short = len(order) <= 64 and len(np.unique(index)) == len(index)
-        rule = f"permute: {{axis: {axis}, {by_blocks}order: [{listed}]}}" if short else ""
-        yield StructureFault(fault=kind, detail=detail, left=left, rule=rule)
+        yield _describe_order(index, there[index] - here, here, axis, words, heads=heads)
+
+
+def _find_element_order(base: Array, candidate: Array) -> Array | None:
+    """Return where each of a vector's elements stands in the candidate; None where they are others.
+
+    Sorted, two vectors of one distribution are near each other, however little they have to do with
+    one another: the numbers must be the same, up to a rounding to 16 bits on top.
+    """
+    if len(np.unique(base)) < min(_LEAST_DISTINCT, base.size):
+        return None
+    for held in (base, round_mantissa(base, BFLOAT16_BITS), round_float16(base)):
+        moved = np.flatnonzero(held != candidate)
+        places = moved[np.argsort(candidate[moved], kind="stable")]
+        sources = moved[np.argsort(held[moved], kind="stable")]
+        if moved.size and np.array_equal(held[sources], candidate[places]):
+            far = np.abs(candidate[moved] - held[moved]) > _TELLING * np.abs(held[moved])
+            index = np.arange(base.size)
+            index[sources] = places
+            return index if 2 * np.count_nonzero(far) > moved.size else None
+    return None
+
+
+def _describe_order(
+    index: Array, left: Array, base: Array, axis: int, words: str, *, heads: bool = False
+) -> StructureFault:
+    """Say in which order rows, columns or a vector's elements stand.
+
+    Args:
+        left: the difference that is left once it is undone.
+        heads: whether blocks of it may be heads.
+    """
+    blocks = 1 if words == "elements" else block_size(index)
+    kind: Fault = "rows permuted" if axis == 0 else "columns permuted"
+    order, detail, by_blocks = index, f"{_moved(index):,} of {len(index):,} {words}", ""
+    if blocks > 1:
+        order = index[::blocks] // blocks
+        are_heads = heads and blocks >= LEAST_HEAD
+        kind = "heads permuted" if are_heads else kind
+        detail = f"{len(order)} {'heads' if are_heads else 'blocks'} of {blocks} {words}"
+        by_blocks = f"heads: {len(order)}, "
+    listed = ", ".join(map(str, order.tolist()))
+    if axis == 0 and blocks == 1 and _moved(index) == 2:
+        kind = "rows swapped"
+        detail = " and ".join(map(str, np.flatnonzero(index != np.arange(len(index))).tolist()))
+    short = len(order) <= 64 and len(np.unique(index)) == len(index)
+    rule = f"permute: {{axis: {axis}, {by_blocks}order: [{listed}]}}" if short else ""
+    return StructureFault(fault=kind, detail=detail, left=_relative(left, base), rule=rule)
 
 
 def block_size(index: Array) -> int:

@@ -167,6 +167,7 @@ def rank_suspects(
     """
     layer_of = number_layers(point.code for point in points)
     guilty_weights = _points_of_weights(points, findings)
+    owners = {finding.module for held in guilty_weights.values() for finding in held}
     # whose code uses weights of modules that it does not call
     users = {
         point.code
@@ -187,8 +188,11 @@ def rank_suspects(
         for finding in findings_here:
             looks = f"weights: {finding.looks}"
             beyond.add(point, delta, finding.module, "weights", looks, looks)
-        explained = point.misfed or (point.code in users and point.computed_ratio() <= threshold)
-        if ratio > threshold and not explained:
+        alike = point.computed_ratio() <= threshold
+        explained = point.misfed or (point.code in users and alike)
+        if ratio > threshold and point.code in owners and point.computed is not None and alike:
+            beyond.earliest.setdefault(point.code, point.order)  # its weights are all that it is
+        elif ratio > threshold and not explained:
             fault, found = _find_operation(point, delta)
             difference = f"{point.place}: {found}" if point.place else found
             where = ", ".join(filter(None, (kind, point.place)))
@@ -225,7 +229,8 @@ class _Beyond:
         if known is not None and (known.local_ratio >= ratio or known.fault == "weights"):
             return
         # Attention weights, say, beside the output: where the fault shows first is told instead.
-        if known is not None and point.kind == "container" and _SECOND.search(point.name):
+        beside = point.kind == "container" and _SECOND.search(point.name)
+        if known is not None and beside and fault != "weights":
             return
         self.found[module] = SuspectModule(
             module=module,
@@ -293,7 +298,8 @@ def _points_of_weights(
 ) -> Mapping[str, Sequence[WeightFinding]]:
     """Find where a module's own weights show most; nowhere, if they change nothing that was run.
 
-    Weights of a module that is never called are used by the code of one that holds it.
+    Weights of a module that is never called are used by the code of one that holds it; those with
+    which a module's own code does nothing, by that of one that it hands them to.
     """
     worst: dict[str, WeightFinding] = {}
     for finding in findings:
@@ -309,6 +315,11 @@ def _points_of_weights(
             p for p in own
             if p.local
             and (p.local.squared_difference or p.local.nonfinite or finding.nonfinite)
+        ]  # fmt: skip
+        seen = seen or [
+            p for p in points
+            if p.code.startswith(f"{module}.") and p.code not in worst
+            and p.computed is not None and p.computed_ratio() <= THRESHOLD < p.run_ratio()
         ]  # fmt: skip
         if seen:
             point = max(seen, key=lambda p: p.run_ratio()).name

@@ -18,6 +18,7 @@ from evalguard.models.tracing.weights import (
     is_plain,
     pair_weights,
     plain_weights,
+    stored_buffers,
     weights_beside,
 )
 
@@ -140,6 +141,12 @@ def with_weights_of(
             theirs = weights_beside(slot.parameter, matched[slot.key])
             if theirs is not None and theirs.shape == slot.parameter.shape:
                 slot.fill(theirs)
+        for name, module in base.named_modules():
+            for key, own in stored_buffers(module).items():
+                place = matched.get((name or ROOT, key))
+                theirs = None if place is None else place.read(own.shape)
+                if theirs is not None and theirs.shape == own.shape:
+                    module._buffers[key] = torch.from_numpy(np.array(theirs)).to(own.device)
         yield base
 
 

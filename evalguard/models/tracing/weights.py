@@ -277,11 +277,11 @@ def weights_beside(ours: torch.Tensor, theirs: HeldWeight) -> NDArray[np.float32
 _LAYOUTS: Mapping[str, str] = {
     "transposed": "looks transposed",
     "transposed, old shape": "looks transposed and stored in its old shape",
-    "rows swapped": "has two rows exchanged ({})",
+    "rows swapped": "has two {rows} exchanged ({})",
     "scaled": "looks scaled {}",
     "plus a constant": "looks like the base's plus a constant ({})",
     "shifted": "looks shifted {}",
-    "rows permuted": "has its rows in another order ({})",
+    "rows permuted": "has its {rows} in another order ({})",
     "columns permuted": "has its columns in another order ({})",
     "heads permuted": "has its heads in another order ({})",
     "rotary pairs": "has its rotary pairs in another order ({})",
@@ -306,7 +306,8 @@ def describe_weight(
         fault = find_structure(base, candidate, heads=heads)
         fault = fault or find_shifted_grid(base, candidate)
         if fault is not None:
-            return _LAYOUTS[fault.fault].format(fault.detail)
+            rows = "rows" if count_axes(base) > 1 else "elements"
+            return _LAYOUTS[fault.fault].format(fault.detail, rows=rows)
     if not np.any(base):  # nothing that a share could be of
         return f"is no longer 0 (up to {np.abs(candidate).max():.3g})"
     return f"differs by {100 * error:.2g}%"
@@ -442,7 +443,11 @@ def probe_matrix(module: torch.nn.Module, columns: int) -> NDArray[np.float32] |
 def pair_weights(
     base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, str], torch.Tensor, HeldWeight]]:
-    """Pair the base's parameters with their places in the candidate."""
+    """Pair the base's parameters, and the buffers that its files store, with their places in the
+    candidate.
+
+    Buffers beside packed weights are parts of these.
+    """
     modules = {name or ROOT: module for name, module in candidate.named_modules()}
     counterparts = {ours: modules[theirs] for theirs, ours in names.items()}
     for name, module in base.named_modules():
@@ -450,6 +455,23 @@ def pair_weights(
         if other is None:
             continue
         turned = type(module).__name__ == "Conv1D"
-        for key, parameter in module._parameters.items():
-            if parameter is not None:
-                yield (name or ROOT, key), parameter, HeldWeight(other, key, turned)
+        held = {key: one for key, one in module._parameters.items() if one is not None}
+        for key, one in {**held, **stored_buffers(module)}.items():
+            yield (name or ROOT, key), one, HeldWeight(other, key, turned)
+
+
+def stored_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Give a module's own buffers of numbers that are stored with its weights: a router's biases.
+
+    None of a module that is quantised, where they are scales.
+    """
+    held = {key: one for key, one in module._buffers.items() if one is not None}
+    own = (*module._parameters.values(), *held.values())
+    if any(one is not None and one.ndim and not one.is_floating_point() for one in own):
+        return {}
+    passing = module._non_persistent_buffers_set
+    return {
+        key: one
+        for key, one in held.items()
+        if one.is_floating_point() and is_plain(one) and key not in passing
+    }

@@ -63,7 +63,7 @@ def find_numbers(
         else:
             groups.append((kind, number.fault, number.by, [name]))
     for _, fault, by, tensors in groups:
-        yield f"{fault}, {_number_text(fault, by)}" if by else "zeroed", tensors
+        yield f"{fault}, {_number_text(fault, by)}", tensors
 
 
 def _number_text(fault: str, by: float) -> str:
@@ -90,8 +90,8 @@ def _read_number(name: str, stored: StoredNames, known: str) -> _Number | None:
     """
     base, candidate = stored.read(name)
     largest = float(candidate.abs().max())
-    if largest == 0.0:
-        return _Number(fault=_SCALED, by=0.0)  # whatever else it looks like
+    if largest == 0.0:  # zeroed: no number is left
+        return None
     difference = candidate - base
     shift = float(difference.median())
     apart = float((difference - shift).abs().max())

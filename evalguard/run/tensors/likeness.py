@@ -18,6 +18,7 @@ from evalguard.core.tensors.rows import RowFault
 from evalguard.core.tensors.structure import (
     LARGEST_SEARCHED,
     UNKNOWN_DAMAGE,
+    ZEROED,
     Fault,
     StructureFault,
     find_exact,
@@ -87,6 +88,8 @@ def describe_difference(
         beyond: whether it is more than the tolerance allows.
     """
     pair, sums = summed.pair, summed.sums
+    if beyond and sums.candidate.zeros == sums.elements:
+        return Description(likeness=_structure(ZEROED))
     base, candidate = _sample_rows(pair)
     exact = _find_exact(summed, base, candidate)
     # a cast of equal elements adds a constant to them as exactly
@@ -163,7 +166,7 @@ def _conclude(
     shape = shape_rows(summed.pair.base.shape)
     rows = shape[0] if shape else 1
     share = sum(len(one.rows) for one in damage) / rows
-    large = summed.sums.relative_l2 > _LAYOUT_ERROR
+    large = summed.sums.relative_l2 > _LAYOUT_ERROR or shape is None  # of a vector all is cheap
     most = share > _MOST and damage[0].fault not in _NEVER_LAYOUT
     unknown = bool(damage) and damage[0].fault in UNKNOWN_DAMAGE
     # rows that stand out by having moved: so may all others have, of which fewer are far off
