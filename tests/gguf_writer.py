@@ -1,4 +1,4 @@
-"""A Llama as a GGUF file in float32, written by hand (GGUF v3, ggml's specification)."""
+"""A Llama as a GGUF file, in float32 written by hand (GGUF v3, ggml's specification)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -45,6 +47,30 @@ def save_gguf(model: Path, file: Path) -> Path:
         data = _padded(data + tensor.numpy().tobytes())
     file.write_bytes(_padded(head) + data)
     return file
+
+
+def save_quantised_gguf(model: Path, kind: str, path: Path) -> Path:
+    """Write a Llama's folder so, its matrices of whole blocks in ``kind``; skip without gguf."""
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(save_gguf(model, path.with_suffix(".f32")))
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, field in reader.fields.items():
+        if key.startswith("llama."):
+            value = field.contents()
+            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
+    quantised = getattr(gguf.GGMLQuantizationType, kind)
+    for tensor in reader.tensors:
+        rows = np.array(tensor.data).reshape(tuple(reversed(tensor.shape)))
+        if rows.ndim == 2 and rows.shape[1] % 32 == 0:
+            data = gguf.quants.quantize(rows, quantised)
+            writer.add_tensor(tensor.name, data, raw_dtype=quantised)
+        else:
+            writer.add_tensor(tensor.name, rows)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, bytes]:

@@ -29,6 +29,7 @@ def permute_heads(values: np.ndarray, heads: int) -> np.ndarray:
 
 
 SQUARE, WIDE, CUBE = make_weights(64, 64), make_weights(48, 64), make_weights(4, 3, 2)
+STACK = make_weights(4, 12, 16)
 FAULTS = {
     "transposed": (SQUARE, SQUARE.T),
     "transposed, of another shape": (WIDE, WIDE.T),
@@ -42,6 +43,9 @@ FAULTS = {
     "scaled": (WIDE, WIDE * np.float32(1.02)),
     "scaled, other sign": (WIDE, -WIDE),
     "plus a constant": (WIDE[0], WIDE[0] + 1),
+    "swapped": (STACK, np.roll(STACK, 6, axis=1)),
+    "swapped, turned": (STACK, np.roll(STACK, 8, axis=2)),
+    "heads permuted, two": (WIDE, np.roll(WIDE, 24, axis=0)),
     "zeroed": (WIDE, WIDE * 0),
     "zeroed, a vector": (WIDE[0], WIDE[0] * 0),
     "rows permuted, a vector": (WIDE[0], WIDE[0][shuffle(64)]),
@@ -73,8 +77,8 @@ def test_the_rule_that_is_proposed_undoes_the_fault(case: str) -> None:
     base, candidate = FAULTS[case]
     found = find_structure(base, np.ascontiguousarray(candidate), heads=True)
     assert found is not None
-    if found.fault in ("shifted", "zeroed"):
-        assert not found.rule, "elements were lost"
+    if found.fault in ("shifted", "zeroed", "swapped"):
+        assert not found.rule, "elements were lost, or no rule says it"
         return
     text = f'map:\n- base: "x"\n  cand: "y"\n  {found.rule}\n'
     pair = parse_name_map(yaml.safe_load(text), where="map").find("x", {"y"})

@@ -84,7 +84,7 @@ def make_router(kind: str, **sizes: Any) -> Any:
     model = AutoModelForCausalLM.from_config(config).eval()
     for name, held in model.named_buffers():
         if name.endswith("_bias"):
-            held.copy_(torch.linspace(-0.3, 0.3, 8)[torch.randperm(8)])
+            held.copy_(torch.linspace(-0.3, 0.3, len(held))[torch.randperm(len(held))])
     return model
 
 
@@ -132,6 +132,23 @@ def test_weights_that_a_module_hands_to_another_are_named_where_they_are_held(al
     found = trace_models(base, changed(base, change), DOCUMENTS)
     named = [(one.module, one.fault) for one in found.suspects]
     assert named == [(block, "weights"), *([(f"{block}.gate", "operation")] if also else [])]
+
+
+def test_halves_that_all_experts_have_exchanged_are_told() -> None:
+    sizes = {"n_routed_experts": 4, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
+    ranks = {"q_lora_rank": 12, "kv_lora_rank": 12}
+    heads = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    base = make_router("deepseek_v3", **sizes, **ranks, **heads)
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+
+    def exchange(model: Any) -> None:
+        held = model.get_parameter(name)
+        held.copy_(held.roll(held.shape[1] // 2, 1).clone())
+
+    found = trace_models(base, changed(base, exchange), DOCUMENTS)
+    assert found.first is not None
+    told = "gate_up_proj has its two halves along axis 1 exchanged"
+    assert found.first.operation == f"weights: {told}"
 
 
 def test_weights_that_show_beside_an_output_are_named_as_weights() -> None:

@@ -172,6 +172,23 @@ def test_rotary_positions_explain_attention_and_nothing_else(
     assert ("Likely why: rope_theta 10000 in the base" in shown(report)) is told
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "where", "told"),
+    [
+        ("lm_head_multiplier", "(root)", "model", True),
+        ("lm_head_multiplier", "(root)", "model.layers.*.mlp", False),
+        ("lm_head_multiplier", "model.layers.1", "model", False),
+        ("dtype", "(root)", "lm_head", False),
+    ],
+)
+def test_a_value_of_the_inner_model_explains_what_the_logits_are_made_of(
+    name: str, module: str, where: str, told: bool
+) -> None:
+    row = replace(delta(name, 0.5, 1.0), modules=(where,))
+    report = replace(located("operation", module), hyperparameters=(row,))
+    assert (f"Likely why: {name} 0.5 in the base" in shown(report)) is told
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("module", ["lm_head", "model.embed_tokens"])
 def test_a_tie_on_one_side_only_is_a_likely_why(tied: bool, module: str) -> None:

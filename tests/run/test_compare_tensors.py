@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from gguf_writer import save_gguf
+from gguf_writer import save_gguf, save_quantised_gguf
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama
 
@@ -489,30 +489,6 @@ def test_tolerances_can_be_given(tmp_path: Path, state: State) -> None:
     assert "TF32" in wide.deltas[0].tolerance.reason
 
 
-def save_quantised(model: Path, kind: str, path: Path) -> Path:
-    """Write the model's float32 GGUF file again, its matrices of whole blocks in ``kind``."""
-    gguf = pytest.importorskip("gguf")
-    reader = gguf.GGUFReader(save_gguf(model, path.with_suffix(".f32")))
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, field in reader.fields.items():
-        if key.startswith("llama."):
-            value = field.contents()
-            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
-    quantised = getattr(gguf.GGMLQuantizationType, kind)
-    for tensor in reader.tensors:
-        rows = np.array(tensor.data).reshape(tuple(reversed(tensor.shape)))
-        if rows.ndim == 2 and rows.shape[1] % 32 == 0:
-            data = gguf.quants.quantize(rows, quantised)
-            writer.add_tensor(tensor.name, data, raw_dtype=quantised)
-        else:
-            writer.add_tensor(tensor.name, rows)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 @pytest.mark.parametrize(
     ("kind", "looks"),
     # its rows have 32 elements
@@ -521,7 +497,7 @@ def save_quantised(model: Path, kind: str, path: Path) -> Path:
 def test_a_quantised_gguf_is_within_what_its_type_keeps_and_named(
     tmp_path: Path, model: Path, kind: str, looks: str
 ) -> None:
-    report = compare(model, save_quantised(model, kind, tmp_path / "q.gguf"))
+    report = compare(model, save_quantised_gguf(model, kind, tmp_path / "q.gguf"))
     assert report.exit_code == 0
     assert likeness(report, UP) == looks
     assert likeness(report, QUERY) == looks, "its heads put back in order first"
@@ -535,7 +511,7 @@ def test_a_wrong_tensor_in_a_quantised_gguf_is_beyond_what_its_type_keeps(
     other = {**state, UP: state[GATE].clone(), GATE: state[UP].clone()}
     (tmp_path / "other").mkdir()
     save_file(other, tmp_path / "other" / "model.safetensors")
-    report = compare(tmp_path / "other", save_quantised(model, "Q8_0", tmp_path / "q.gguf"))
+    report = compare(tmp_path / "other", save_quantised_gguf(model, "Q8_0", tmp_path / "q.gguf"))
     assert report.exit_code == 1
     assert [delta.name for delta in report.deltas if delta.state == "beyond"] == sorted([GATE, UP])
     assert likeness(report, UP) == f"swapped (it is {GATE})"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from changed_models import at_reference, changed, model, scores
-from gguf_writer import save_gguf
+from gguf_writer import save_gguf, save_quantised_gguf
+from safetensors.torch import load_file, save_file
 from tiny_models import save_llama
 
 from evalguard.run.bisection.derived_settings import derive_settings
@@ -56,3 +57,39 @@ def test_weights_of_a_gguf_file_are_exchanged_in_groups(tmp_path: Path) -> None:
     other_way = derive_settings(candidate, model(base))
     assert not other_way.complete
     assert "weights: no setting, because the weights are in m.gguf" in " ".join(other_way.notes)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "F32"])
+def test_what_is_wrong_in_a_gguf_file_beside_its_rounding_is_one_setting(
+    kind: str, tmp_path: Path
+) -> None:
+    base = save_llama(tmp_path / "base")
+    other = changed(base, tmp_path / "other", only=UNCHANGED)
+    weights = load_file(other / "model.safetensors")
+    for name, one in weights.items():
+        if "k_proj" in name:  # so that the file holds them in the order of the base
+            pairs = one.reshape(2, 4, 2, -1)
+            weights[name] = pairs.swapaxes(1, 2).reshape(one.shape).contiguous()
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    port = tmp_path / "port"
+    port.mkdir()
+    save_quantised_gguf(other, kind, port / "m.gguf")
+    candidate = model(port, gguf_file="m.gguf", tokenizer=str(base), dtype="float32")
+    found = derive_settings(model(base), candidate)
+    weighed = [one.name for one in found.variant.settings if one.name.startswith("weights.")]
+    assert weighed[0] == "weights.k_proj (all 2, rotary pairs)"
+    kinds = ("embeddings", "norms", "attention", "mlp", "output_head")
+    assert {*weighed[1:]} == {f"weights.{one}" for one in kinds}
+    assert found.complete
+    plain = scores(model(base), tmp_path)
+    assert scores(at_reference(found.variant), tmp_path) == plain
+
+
+def test_a_rounding_alone_is_no_cause_of_a_gguf_file(tmp_path: Path) -> None:
+    base = save_llama(tmp_path / "base")
+    (port := tmp_path / "port").mkdir()
+    save_quantised_gguf(base, "Q8_0", port / "m.gguf")
+    found = derive_settings(model(base), model(port, gguf_file="m.gguf", tokenizer=str(base)))
+    assert not [one.name for one in found.variant.settings if "(" in one.name]
+    tied = at_reference(found.variant)
+    assert scores(tied, tmp_path) == scores(model(base), tmp_path), "its output layer too"

@@ -11,7 +11,14 @@ import torch
 from changed_models import at_reference, model, scores
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from evalguard.run.bisection.derived_settings import DerivedCandidate, derive_settings
 from evalguard.run.modules.module_settings import derive_module_settings
@@ -266,6 +273,58 @@ def test_a_bias_of_other_values_is_another_mistake_than_the_order_of_the_rows(
     found = derive_settings(model(neox), model(port(neox, tmp_path / "port", apply)))
     assert "weights.query_key_value (all 2, rows permuted)" in names(found)
     assert len(names(found)) == 2
+
+
+def save_mixtral(folder: Path) -> Path:
+    """Two layers of four experts, which its files store one by one, and transformers stacks."""
+    made = save_llama(folder)  # for its tokenizer
+    torch.manual_seed(6)
+    MixtralForCausalLM(
+        MixtralConfig(
+            vocab_size=LlamaConfig.from_pretrained(made).vocab_size, hidden_size=32,
+            intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, num_local_experts=4, max_position_embeddings=64,
+        )
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def swap_experts(weights: Weights) -> None:
+    before = dict(weights)
+    for name in before:
+        if ".w1." in name:
+            other = name.replace(".w1.", ".w3.")
+            weights[name], weights[other] = before[other], before[name]
+
+
+def turn_experts(weights: Weights) -> None:
+    for name, one in weights.items():
+        if ".w2." in name:
+            weights[name] = -one
+
+
+def change_experts(weights: Weights) -> None:
+    """Two mistakes in one stack."""
+    for name, one in weights.items():
+        if ".w1." in name:
+            weights[name] = one.flip(0) if ".experts.1." in name else -one
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (swap_experts, "weights.experts.gate_up_proj (all 2, swapped)"),
+        (turn_experts, "weights.experts.down_proj (all 2, scaled)"),
+        (change_experts, "weights.mlp"),
+    ],
+)
+def test_what_is_wrong_with_all_experts_is_one_setting(
+    change: Callable[[Weights], None], name: str, tmp_path: Path
+) -> None:
+    base = save_mixtral(tmp_path / "mixtral")
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert names(found) == [name]
+    assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
 
 
 @pytest.mark.parametrize("norm", ["model.norm", "model.layers.2.input_layernorm"])

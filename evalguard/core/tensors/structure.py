@@ -169,6 +169,7 @@ def _rearrangements(base: Array, candidate: Array, *, heads: bool) -> Iterator[S
     if base.ndim < 1 or base.size < 4:
         return
     yield from _shifts(base, candidate)
+    yield from _halves(base, candidate)
     if base.ndim >= 2:
         rows, others = (one.reshape(one.shape[0], -1) for one in (base, candidate))
         if rows.shape[0] == rows.shape[1]:
@@ -278,6 +279,16 @@ def _shifts(base: Array, candidate: Array) -> Iterator[StructureFault]:
                 detail=f"by {'one' if step > 0 else 'minus one'} along axis {axis}",
                 left=_relative(moved - first, first),
             )
+
+
+def _halves(base: Array, candidate: Array) -> Iterator[StructureFault]:
+    """Propose that stacked matrices of two halves (gate and up of all experts) have the other one
+    first."""
+    for axis in (1, 2) if base.ndim == 3 and len(base) > 1 else ():
+        if base.shape[axis] % 2 == 0:
+            left = np.roll(candidate, base.shape[axis] // 2, axis) - base
+            detail = f"two halves along axis {axis}"
+            yield StructureFault(fault="swapped", detail=detail, left=_relative(left, base))
 
 
 def _rotary(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:

@@ -281,6 +281,7 @@ _LAYOUTS: Mapping[str, str] = {
     "scaled": "looks scaled {}",
     "plus a constant": "looks like the base's plus a constant ({})",
     "shifted": "looks shifted {}",
+    "swapped": "has its {} exchanged",
     "rows permuted": "has its {rows} in another order ({})",
     "columns permuted": "has its columns in another order ({})",
     "heads permuted": "has its heads in another order ({})",

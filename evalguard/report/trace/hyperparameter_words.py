@@ -176,6 +176,8 @@ def touches_suspect(one: HyperparameterDelta, suspect: SuspectModule) -> bool:
     if not one.modules:
         words = _HELD_BY.get(one.name.removeprefix("config.").partition("_")[0], ())
         return any(word in module[-1].lower() for word in words)
+    if suspect.module == ROOT:  # what the modules right inside hold: a multiplier of its logits
+        return one.name != "dtype" and any("." not in glob for glob in one.modules)
     # rotary positions are computed in an attention by a module of its own, inside or beside it
     inside = (-1, 0, 1) if one.name.startswith("rope") else (0, 1)
     return any(

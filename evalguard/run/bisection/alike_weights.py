@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from evalguard.core.reports.tensors_report import Likeness
 from evalguard.core.tensors.structure import UNKNOWN_DAMAGE
 from evalguard.errors import EvalguardError
-from evalguard.models.checkpoint_files import CheckpointFiles
 from evalguard.models.weight_places import WeightPlace
 from evalguard.run.bisection.stored_names import StoredNames
 from evalguard.run.bisection.weight_cause import WeightCause, build_cause, cut_by_module
@@ -22,29 +21,36 @@ _FEWEST_ROUNDED = 2  # matrices of one rounding
 
 
 def describe_differences(
-    stored: StoredNames,
-    base: CheckpointFiles,
-    candidate: CheckpointFiles,
-    differing: Iterable[str],
+    stored: StoredNames, base: str, candidate: str, differing: Iterable[str]
 ) -> dict[str, Likeness]:
-    """What the difference of each looks like; those of which nothing is known are left out."""
-    folders = [str(files.files[0].parent) for files in (base, candidate)]
+    """What the difference of each looks like; those of which nothing is known are left out.
+
+    Of what loading stacks, what all parts that differ look like.
+
+    Args:
+        base, candidate: paths, of which the candidate's may be a GGUF file.
+    """
     try:
-        report = compare_tensors(folders[0], folders[1], TensorOptions(processes=0))
+        report = compare_tensors(base, candidate, TensorOptions(processes=0))
     except EvalguardError:
         return {}  # a form that only loading reads: they are searched without it
-    alike = {
-        (delta.name, delta.candidate_name): delta.likeness
-        for delta in report.deltas
-        if delta.likeness is not None
-        and delta.likeness.kind in ("structure", "precision")
-        and delta.likeness.name not in UNKNOWN_DAMAGE
-    }
-    found = {
-        name: alike.get((stored.base.get(name, ""), stored.candidate.get(name, "")))
-        for name in differing
-    }
-    return {name: one for name, one in found.items() if one is not None}
+    deltas = {delta.name: delta for delta in report.deltas}
+    found: dict[str, Likeness] = {}
+    for name in differing:
+        keys = stored.stacked.get(name) or frozenset({stored.base.get(name, "")})
+        parts = [deltas[key] for key in sorted(keys) if key in deltas]
+        if name in stored.candidate:  # what is compared has to be what is loaded
+            parts = [one for one in parts if one.candidate_name == stored.candidate[name]]
+        looks = [one.likeness for one in parts if one.state not in ("identical", "equal")]
+        first = looks[0] if looks else None
+        if (
+            first is not None
+            and first.kind in ("structure", "precision")
+            and first.name not in UNKNOWN_DAMAGE
+            and all(one is not None and one.name == first.name for one in looks)
+        ):
+            found[name] = first
+    return found
 
 
 _MOVED = 0.05  # of a bias's difference: what is left of it once its elements are put in order

@@ -43,7 +43,7 @@ def find_numbers(
     for name in differing:
         likeness = likenesses.get(name)
         known = likeness.name if likeness is not None and likeness.name in _BY_A_NUMBER else ""
-        if known or name not in matrices:
+        if name in stored.base and (known or name not in matrices):
             number = _read_number(name, stored, known)
             if number is not None:
                 told[name] = number

@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 class StoredNames:
     """The files of both sides, and under which name each stores a tensor of the model's.
 
-    What loading converts (stacks, splits) is left out.
+    What loading converts is left out. ``stacked``: names of what it stacks (experts), where both
+    sides store the same ones.
     """
 
     base: Mapping[str, str]
     candidate: Mapping[str, str]
+    stacked: Mapping[str, frozenset[str]]
     files: tuple[CheckpointFiles, CheckpointFiles]
 
     @classmethod
     def of(
         cls, model: PreTrainedModel, base: CheckpointFiles, candidate: CheckpointFiles
     ) -> StoredNames:
-        sides = []
+        sides, stacks = [], []
         tied = map_tied_names(model)
         for files in (base, candidate):
             with ExitStack() as stack:
@@ -46,7 +48,13 @@ class StoredNames:
                     names.setdefault(name, held)
                     names.setdefault(source, held)
             sides.append(names)
-        return cls(base=sides[0], candidate=sides[1], files=(base, candidate))
+            stacked: dict[str, set[str]] = {}
+            for key, into in loaded.items():
+                if into.converted and len(into.names) == 1:
+                    stacked.setdefault(into.names[0], set()).add(key)
+            stacks.append({name: frozenset(keys) for name, keys in stacked.items()})
+        both = dict(stacks[0].items() & stacks[1].items())
+        return cls(base=sides[0], candidate=sides[1], stacked=both, files=(base, candidate))
 
     def read(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         """The base's and the candidate's elements of a tensor, one after the other, as float64."""

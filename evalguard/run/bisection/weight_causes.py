@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalguard.models.checkpoint_files import CheckpointFiles
@@ -51,7 +52,8 @@ def find_weight_causes(
             left.pop(name)
     places = _place_tied(places, stored)
     matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
-    likenesses = describe_differences(stored, base, candidate, left)
+    folders = [str(files.files[0].parent) for files in (base, candidate)]
+    likenesses = describe_differences(stored, folders[0], folders[1], left)
     likenesses |= find_moved_biases(stored, places, left, likenesses, matrices)
     for words, tensors in find_numbers(stored, places, left, likenesses, matrices):
         causes.append(build_cause(words, tensors, places))
@@ -59,6 +61,20 @@ def find_weight_causes(
             likenesses.pop(name, None)
     causes += group_alike(likenesses, places, matrices)
     return tuple(causes)
+
+
+def find_quantised_causes(
+    model: PreTrainedModel, base: CheckpointFiles, candidate: Path, differing: Sequence[str]
+) -> tuple[WeightCause, ...]:
+    """Do the same for a GGUF file, where what a rounding is of is no cause: its kinds of weights
+    are asked apart."""
+    stored = StoredNames.of(model, base, base)
+    places = _place_tied(locate_weights(model), stored)
+    stored = replace(stored, candidate={})
+    likenesses = describe_differences(stored, str(base.files[0].parent), str(candidate), differing)
+    faults = {name: one for name, one in likenesses.items() if one.kind == "structure"}
+    matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
+    return tuple(group_alike(faults, places, matrices))
 
 
 def _place_tied(places: Mapping[str, WeightPlace], stored: StoredNames) -> dict[str, WeightPlace]:

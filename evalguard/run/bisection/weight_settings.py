@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from evalguard.conversion.name_patterns import Covering
@@ -17,12 +18,12 @@ from evalguard.models.checkpoint_comparison import (
 from evalguard.models.checkpoint_files import (
     open_stored_tensors,
 )
-from evalguard.models.loading_names import map_loading_names
+from evalguard.models.loading_names import map_loading_names, map_tied_names
 from evalguard.models.weight_places import WEIGHT_KINDS, WeightPlace, locate_weights
 from evalguard.run.bisection.argument_settings import argument_setting
 from evalguard.run.bisection.model_differences import HFSide
 from evalguard.run.bisection.weight_cause import WeightCause
-from evalguard.run.bisection.weight_causes import find_weight_causes
+from evalguard.run.bisection.weight_causes import find_quantised_causes, find_weight_causes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +145,14 @@ def find_causes(
     Args:
         differing: names of those that differ; None: to be found.
     """
-    if candidate.model is None or base.files is None or candidate.files is None:
+    if candidate.model is None or base.files is None:
         return ()
+    if candidate.files is None:
+        given = candidate.model_args
+        file = Path(str(given["pretrained"])) / str(given.get("gguf_file") or "")
+        if differing is None or not file.is_file():
+            return ()
+        return find_quantised_causes(candidate.model, base.files, file, differing)
     if differing is None:
         if (
             _checkpoint_place(base) == _checkpoint_place(candidate)
@@ -163,8 +170,11 @@ def _all_stored(side: HFSide) -> tuple[str, ...]:
     assert side.model is not None
     assert side.files is not None
     with ExitStack() as stack:
-        names = map_loading_names(side.model, open_stored_tensors(side.files, stack))
-    return tuple(dict.fromkeys(name for into in names.values() for name in into.names))
+        loaded = map_loading_names(side.model, open_stored_tensors(side.files, stack))
+    names = dict.fromkeys(name for into in loaded.values() for name in into.names)
+    tied = map_tied_names(side.model)
+    # a GGUF file's output layer may be another one than its embedding
+    return (*names, *(name for name, one in tied.items() if one in names and name not in names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
