@@ -131,6 +131,21 @@ LOCATED = trace_report(trace_of())
 CLEAR = trace_report(
     trace_of(layers=layers(4, 9), suspects=(), first=None), hyperparameters=(), exit_code=0
 )
+ANOTHER_LAYOUT = suspect(
+    7, "model.layers.2.self_attn", 2.0e6, cancels_at="model.layers.2.self_attn:out"
+)
+CANCELLING = trace_report(
+    trace_of(
+        layers=(
+            *layers(4, 9)[:-1],
+            layer(7, "model.layers.2.self_attn", 2.0e6, 1.0, cancels_at=ANOTHER_LAYOUT.cancels_at),
+        ),
+        suspects=(),
+        first=None,
+        other_layouts=(ANOTHER_LAYOUT,),
+    ),
+    exit_code=0,
+)
 UNKNOWN = trace_report(
     trace_of(layers=(), suspects=(), first=None, twin=None, caveats=("nothing could be seen",)),
     notes=(),
@@ -172,6 +187,7 @@ NAMED_BY_OTHERS = trace_report(
 EXAMPLES = {
     "located": LOCATED,
     "clear": CLEAR,
+    "cancelling": CANCELLING,
     "unknown": UNKNOWN,
     "detailed": DETAILED,
     "endless": ENDLESS,

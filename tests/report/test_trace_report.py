@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 from example_reports import DEMO
 from example_traces import (
+    ANOTHER_LAYOUT,
+    CANCELLING,
     CLEAR,
     DETAILED,
     EXAMPLES,
@@ -96,6 +98,18 @@ def test_where_nothing_is_beyond_the_floor_the_screen_says_how_far_it_is() -> No
     assert text.startswith("CLEAR: no module introduces more error than rounding does")
     assert "evalguard compare --base ./orig --cand ./port --device cpu" in text
     assert "what differs" not in text
+
+
+def test_another_layout_is_shown_below_the_suspects_and_is_no_location() -> None:
+    screen = " ".join(render_trace(CANCELLING, width=100).split())
+    assert "CLEAR: no module introduces more error than rounding does" in screen
+    assert "largest local error is 0.8x" in screen
+    assert "1 module laid out otherwise, which cancels" in screen
+    assert "another layout, cancels at model.layers.2.self_attn:out" in screen
+    both = replace(LOCATED, trace=replace(LOCATED.trace, other_layouts=(ANOTHER_LAYOUT,)))
+    shown = render_trace(both, width=100, verbose=True)
+    assert shown.index("12345x") < shown.index("another layout")
+    assert "another layout, cancels at model.layers.2.self_attn:out" in render_trace_page(both)
 
 
 def test_where_nothing_is_known_the_screen_says_why() -> None:

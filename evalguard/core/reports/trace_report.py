@@ -63,6 +63,7 @@ class LayerDelta:
             between.
         accumulated_floor: of benign twins with their own values.
         check: the one whose error over floor is larger.
+        cancels_at: the point at which nothing of the error here is left; "" where it stays.
     """
 
     point: str
@@ -80,6 +81,7 @@ class LayerDelta:
     check: Check = "as it runs"
     since: tuple[str, ...] = ()
     separating: str = ""
+    cancels_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,8 @@ class SuspectModule:
         check: which of both checks saw more.
         local_ratio: error introduced here over the floor.
         accumulated_ratio: with each side's own values; None: not measured.
+        cancels_at: of a module that is laid out otherwise: the point at which the modules that read
+            it have undone that; "" for a suspect.
     """
 
     module: str
@@ -129,6 +133,7 @@ class SuspectModule:
     relation: ConstantRelation | None = None
     swap_sigma: float | None = None
     difference: str = ""
+    cancels_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +236,8 @@ class Trace:
         suspects: modules beyond the floor, the largest local ratio first.
         first: of these in order of execution, but for those of rounding's size before one that is
             a hundred times as large; None where nothing is beyond the floor.
+        other_layouts: modules beyond the floor whose errors cancel, as ``suspects``: permuted or
+            scaled values with a reader that is so, too. They are no suspects.
         localised: whether local errors were measured; False for two sides of files alone, whose
             suspects rest on the growth of the accumulated error and are weaker evidence.
         never_run: modules of the base that no sequence ran.
@@ -242,6 +249,7 @@ class Trace:
     layers: tuple[LayerDelta, ...]
     suspects: tuple[SuspectModule, ...]
     first: SuspectModule | None
+    other_layouts: tuple[SuspectModule, ...] = ()
     localised: bool = True
     unaligned: tuple[UnalignedPoint, ...] = ()
     never_run: tuple[str, ...] = ()

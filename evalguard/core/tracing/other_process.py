@@ -98,6 +98,7 @@ class PassCall:
         record: folder for ``.npy`` files of its own tensors; "": none are kept.
         detail: globs of points whose error is wanted by token and by ``heads``.
         threads: CPU threads of torch; 0: as many as it uses.
+        released, apart: see ``ComparedPass``.
     """
 
     inputs: ModelInputs
@@ -111,6 +112,8 @@ class PassCall:
     detail: tuple[str, ...]
     heads: int
     threads: int
+    released: tuple[str, ...] = ()
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

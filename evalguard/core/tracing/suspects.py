@@ -90,6 +90,7 @@ class MeasuredPoint:
         misfed: whether its code was given a tensor of such another shape: its error says nothing.
         rows: which rows of that other shape one side has more, in words; "" where that is not seen.
         separating: see LayerDelta.
+        cancels_at: the point at which what reads this one has undone its error; "" if not.
     """
 
     name: str
@@ -111,6 +112,7 @@ class MeasuredPoint:
     misfed: bool = False
     rows: str = ""
     separating: str = ""
+    cancels_at: str = ""
 
     def ratios(self) -> tuple[float, Check]:
         """Give the larger ratio of both checks, and which it is; 0 where nothing was measured."""
@@ -151,6 +153,7 @@ class Ranking:
     layers: tuple[LayerDelta, ...]
     suspects: tuple[SuspectModule, ...]
     first: SuspectModule | None
+    other_layouts: tuple[SuspectModule, ...]
 
 
 def rank_suspects(
@@ -175,8 +178,9 @@ def rank_suspects(
         for finding in guilty_weights.get(point.name, ())
         if finding.module != point.code
     }
-    layers, beyond = [], _Beyond()
+    layers, named, cancelling = [], _Beyond(), _Beyond()
     for point in points:
+        beyond = cancelling if point.cancels_at else named
         ratio, check = point.ratios()
         findings_here = guilty_weights.get(point.name, ())
         worst = max((finding.ratio for finding in findings_here), default=0.0)
@@ -197,15 +201,16 @@ def rank_suspects(
             difference = f"{point.place}: {found}" if point.place else found
             where = ", ".join(filter(None, (kind, point.place)))
             beyond.add(point, delta, point.code, fault, f"{where}: {found}", difference)
-    suspects = sorted(beyond.found.values(), key=lambda s: (-s.local_ratio, s.order))
+    suspects = sorted(named.found.values(), key=lambda s: (-s.local_ratio, s.order))
+    cancelled = [one for one in cancelling.found.values() if one.module not in named.found]
     largest = max((one.local_ratio for one in suspects), default=0.0)
     telling = [
         one
         for one in suspects
         if one.fault == "weights" or one.local_ratio > _SMALL or one.local_ratio * _FAR > largest
     ]
-    first = min(telling, key=lambda suspect: beyond.earliest[suspect.module], default=None)
-    return Ranking(tuple(layers), tuple(suspects), first)
+    first = min(telling, key=lambda suspect: named.earliest[suspect.module], default=None)
+    return Ranking(tuple(layers), tuple(suspects), first, tuple(cancelled))
 
 
 @dataclass(slots=True)
@@ -244,6 +249,7 @@ class _Beyond:
             local_ratio=ratio,
             accumulated_ratio=delta.accumulated_ratio,
             relation=_relation(point),
+            cancels_at=point.cancels_at,
         )
 
 
@@ -290,6 +296,7 @@ def _delta(point: MeasuredPoint, ratio: float, check: Check, layer: int | None) 
         check=check,
         since=point.since,
         separating=point.separating,
+        cancels_at=point.cancels_at,
     )
 
 

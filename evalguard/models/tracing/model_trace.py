@@ -9,9 +9,10 @@ own tensors are compared: the same code, the same meaning.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
@@ -22,9 +23,10 @@ from evalguard.core.tracing.suspects import (
     rank_suspects,
     ulp_floor,
 )
-from evalguard.core.tracing.weight_precision import SAME, DeclaredPrecision
+from evalguard.core.tracing.weight_precision import EPSILON, SAME, DeclaredPrecision
 from evalguard.errors import EvaluationError
 from evalguard.models.tracing.alignment import ModuleAlignment, align_modules
+from evalguard.models.tracing.cancelling import ReleasedPasses, note_cancelling
 from evalguard.models.tracing.declared import read_declared
 from evalguard.models.tracing.measured import (
     apply_computed_floors,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
     from evalguard.core.settings import Value
     from evalguard.core.tracing.points import ModelInputs, RecordedActivations
+    from evalguard.core.tracing.sums import ErrorSums
     from evalguard.core.tracing.suspects import MeasuredPoint
     from evalguard.models.tracing.outline import OtherPasses
 
@@ -160,12 +163,14 @@ class _ModelTrace:
             note_rounding(point, local, dtype=weights.dtype)
             apply_floors(point, floors, dtype, exact=weights.exact)
         why_not = self._measure_operations(weights, {point.name: point for point in points})
+        unmeasured = self._note_cancelling(points, recorded, weights, dtype, why_not)
         ranking = rank_suspects(points, weights.findings, kinds=name_kinds(self.base))
         attention = (attention_of(self.base), attention_of(self.candidate))
         return Trace(
             layers=ranking.layers,
             suspects=ranking.suspects,
             first=ranking.first,
+            other_layouts=ranking.other_layouts,
             unaligned=(
                 *alignment.unaligned,
                 *_unaligned_points(recorded, local, doubtful, weights),
@@ -192,7 +197,85 @@ class _ModelTrace:
             documents=len(self.traced.sequences),
             tokens=sum(count_tokens(inputs) for inputs in self.traced.sequences),
             to_the_end=reaches_output(local.sums),
-            caveats=tuple(floors.failed),
+            caveats=(*floors.failed, *filter(None, (unmeasured,))),
+        )
+
+    def _note_cancelling(
+        self,
+        points: Sequence[MeasuredPoint],
+        recorded: ComparedPass,
+        weights: WeightsCompared,
+        dtype: str,
+        not_upcast: str,
+    ) -> str:
+        """Note whose error cancels: as both run and, where that hides small faults, in float32.
+
+        What is rounded more than that hides more, and nothing in it is said to cancel.
+
+        Args:
+            not_upcast: why the candidate cannot run in float32; "" if it can.
+
+        Returns:
+            Why that could not be measured; "" where it was.
+        """
+        classes = {dtype, weights.matrices, *weights.policies.values()}
+        exact = classes == {SAME}
+        if not exact and (not_upcast or not classes <= EPSILON.keys()):
+            return ""
+        events = tuple(recorded.events.values())
+        apply = partial(apply_floors, dtype=dtype, exact=weights.exact)
+        passes = self._release(self.spool, partial(self._measure_floors, weights), apply)
+        failed = note_cancelling(points, events, passes)
+        if exact or not any(point.cancels_at for point in points):
+            return failed
+        with (
+            ActivationSpool(self.memory) as spool,
+            rounded_as_candidate(
+                self.base, self.candidate, self.names, weights, buffers=self.buffers
+            ) as rounded,
+            in_float32(rounded) as twin,
+        ):
+
+            def measure_floors(released: frozenset[str]) -> TwinFloors:
+                floors = TwinFloors(
+                    traced=self.traced, own=spool, reference=spool, forced=spool, released=released
+                )
+                floors.add("another batch shape, last bits moved", twin, moved=True)
+                return floors
+
+            self.traced.run("base in float32", twin, ComparedPass(reference=None, spool=spool))
+            forced = ComparedPass(reference=spool, forced=spool)
+            self._run_candidate("candidate in float32, forced", forced, wide=True)
+            wide = collect_points(events, forced.first_sums, {})
+            apply = partial(apply_floors, dtype=SAME, exact=True)
+            floors = measure_floors(frozenset())
+            for point in wide:
+                apply(point, floors)
+            passes = self._release(spool, measure_floors, apply, wide=True)
+            failed = failed or note_cancelling(wide, events, passes)
+        confirmed = {point.name for point in wide if point.cancels_at}
+        for point in points:
+            point.cancels_at = point.cancels_at if point.name in confirmed else ""
+        return failed
+
+    def _release(
+        self,
+        spool: ActivationSpool,
+        floors: Callable[[frozenset[str]], TwinFloors],
+        apply: Callable[[MeasuredPoint, TwinFloors], None],
+        *,
+        wide: bool = False,
+    ) -> ReleasedPasses:
+        def run(released: frozenset[str]) -> Mapping[str, ErrorSums]:
+            visitor = ComparedPass(reference=spool, forced=spool, released=released, apart=True)
+            return self._run_candidate("candidate, partly forced", visitor, wide=wide).first_sums
+
+        return ReleasedPasses(
+            run=run,
+            floors=floors,
+            apply=apply,
+            base=spool,
+            sequences=len(self.traced.sequences),
         )
 
     def _run_candidate(
@@ -212,10 +295,16 @@ class _ModelTrace:
         with in_float32(self.candidate) if wide else nullcontext(self.candidate) as model:
             return self.traced.run(label, model, visitor, self.names)
 
-    def _measure_floors(self, weights: WeightsCompared) -> TwinFloors:
+    def _measure_floors(
+        self, weights: WeightsCompared, released: frozenset[str] = frozenset()
+    ) -> TwinFloors:
         """Run the benign twins of the first check."""
         floors = TwinFloors(
-            traced=self.traced, own=self.spool, reference=self.spool, forced=self.spool
+            traced=self.traced,
+            own=self.spool,
+            reference=self.spool,
+            forced=self.spool,
+            released=released,
         )
         floors.add("another batch shape, last bits moved", self.base, moved=True)
         base_dtype, dtype = computing_dtype(self.base), weights.dtype

@@ -168,6 +168,8 @@ class PassRunner:
             reference=source,
             forced=source if call.forced else None,
             details=PointDetails(call.detail, call.heads) if call.detail else None,
+            released=frozenset(call.released),
+            apart=call.apart,
         )
         self._recorded = []
 
@@ -324,6 +326,8 @@ class OtherPasses:
                 detail=() if visitor.details is None else tuple(visitor.details.patterns),
                 heads=0 if visitor.details is None else visitor.details.heads,
                 threads=self.threads,
+                released=tuple(sorted(visitor.released)),
+                apart=visitor.apart,
             ),
             label,
             files=files,

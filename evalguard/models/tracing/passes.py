@@ -71,6 +71,8 @@ class ComparedPass:
         events: every point once, in the order of execution of the first sequence that has it.
         spool: where the tensors are stored before they are replaced.
         candidate_is_reference: the model that runs is the base; sums keep base and candidate apart.
+        released: points that keep the model's own tensors in a forced pass.
+        apart: whether each sequence has sums of its own, under :func:`sequence_key`.
     """
 
     reference: ActivationSource | None
@@ -90,6 +92,8 @@ class ComparedPass:
     details: PointDetails | None = None
     spool: ActivationSpool | None = None
     candidate_is_reference: bool = False
+    released: frozenset[str] = frozenset()
+    apart: bool = False
 
     def __call__(self, event: PointEvent, value: torch.Tensor) -> torch.Tensor | None:
         self.events.setdefault(event.name, event)
@@ -100,7 +104,7 @@ class ComparedPass:
         if self.origin is None and self.forced is None and value.is_floating_point():
             self._note_origin(event, value)
         self._compare(event, value)
-        if self.forced is None:
+        if self.forced is None or event.name in self.released:
             return self._moved(event.name, value) if self.jitter else None
         other = self.forced.get(self.sequence, event.name)
         if other is None:
@@ -141,7 +145,8 @@ class ComparedPass:
             self.sorted.add(event.name)
         if event.name in self.sorted:
             return
-        sums = self.sums.setdefault(event.name, [ErrorSums() for _ in range(self.rows)])
+        key = sequence_key(self.sequence, event.name) if self.apart else event.name
+        sums = self.sums.setdefault(key, [ErrorSums() for _ in range(self.rows)])
         if axis is None:
             for each in sums:
                 each.add(base, own)
@@ -223,6 +228,8 @@ class TwinFloors:
         own: what a twin's free pass is compared with. reference, forced: of its forced pass.
         local, accumulated: relative L2 by point. coherent: of its coherent part, locally.
         twins: that were run. failed: why others were not.
+        released: points that a twin's forced pass keeps its own tensors at; then each sequence has
+            floors of its own (:func:`sequence_key`), and there is no free pass.
     """
 
     traced: TracedSequences
@@ -234,6 +241,7 @@ class TwinFloors:
     accumulated: dict[str, float] = field(default_factory=dict)
     twins: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    released: frozenset[str] = frozenset()
 
     def copy(self) -> TwinFloors:
         """Give floors that a twin can be added to on trial."""
@@ -256,12 +264,20 @@ class TwinFloors:
             plain: round each operation as plain code does, for a candidate of unknown code.
         """
         rows = _ROWS if moved else 1
-        forced = ComparedPass(reference=self.reference, forced=self.forced, rows=rows, jitter=moved)
+        forced = ComparedPass(
+            reference=self.reference,
+            forced=self.forced,
+            rows=rows,
+            jitter=moved,
+            released=self.released,
+            apart=bool(self.released),
+        )
         free = ComparedPass(reference=self.own, rows=rows, jitter=moved)
         try:
             with plain_sums() if plain else nullcontext():
                 self.traced.run(f"twin ({label}), forced", twin, forced)
-                self.traced.run(f"twin ({label})", twin, free)
+                if not self.released:
+                    self.traced.run(f"twin ({label})", twin, free)
         except EvaluationError as error:
             self.failed.append(f"the twin with {label} could not be run: {error}")
             return
@@ -315,6 +331,11 @@ class PointDetails:
             )
             for point, tokens in self._tokens.items()
         )
+
+
+def sequence_key(sequence: int, point: str) -> str:
+    """Name the sums of one sequence at a point."""
+    return f"{sequence} {point}"
 
 
 def as_array(value: torch.Tensor) -> NDArray[Any]:

@@ -31,6 +31,7 @@ from evalguard.core.tracing.weight_precision import (
 )
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.models.noise.measuring import rounded_products
+from evalguard.models.tracing.cancelling import ReleasedPasses, note_cancelling
 from evalguard.models.tracing.measured import (
     apply_floors,
     collect_points,
@@ -137,11 +138,25 @@ def trace_recorded(
         apply_floors(point, floors, coarser, exact=stated == SAME == dtype)
     if dtype == SAME:
         _note_products(base, points, traced, source)
+    unmeasured = ""
+    if precision == coarser == SAME:  # coarser roundings hide small faults in what cancels
+        unmeasured = note_cancelling(
+            points,
+            tuple(recorded.events.values()),
+            ReleasedPasses(
+                run=partial(_run_released, base, traced, source, None),
+                floors=partial(_released_floors, base, traced, source, memory),
+                apply=partial(apply_floors, dtype=SAME, exact=stated == SAME),
+                base=spool,
+                sequences=len(traced.sequences),
+            ),
+        )
     ranking = rank_suspects(points, kinds=name_kinds(base))
     return Trace(
         layers=ranking.layers,
         suspects=ranking.suspects,
         first=ranking.first,
+        other_layouts=ranking.other_layouts,
         unaligned=(
             *unaligned,
             *(
@@ -171,8 +186,44 @@ def trace_recorded(
         documents=len(traced.sequences),
         tokens=sum(count_tokens(inputs) for inputs in traced.sequences),
         to_the_end=reaches_output(local.sums),
-        caveats=tuple(floors.failed),
+        caveats=(*floors.failed, *filter(None, (unmeasured,))),
     )
+
+
+def _run_released(
+    base: torch.nn.Module,
+    traced: TracedSequences,
+    source: _RecordedSource,
+    answers: ActivationSpool | None,
+    released: frozenset[str],
+) -> Mapping[str, ErrorSums]:
+    visitor = ComparedPass(
+        reference=source,
+        forced=source,
+        spool=answers,
+        candidate_is_reference=True,
+        released=released,
+        apart=True,
+    )
+    return traced.run("base, partly forced to the recorded activations", base, visitor).first_sums
+
+
+def _released_floors(
+    base: torch.nn.Module,
+    traced: TracedSequences,
+    source: _RecordedSource,
+    memory: int,
+    released: frozenset[str],
+) -> TwinFloors:
+    """Measure the floors of :func:`trace_recorded` in float32 with some points released."""
+    with ActivationSpool(memory) as answers:
+        _run_released(base, traced, source, answers, released)
+        floors = TwinFloors(
+            traced=traced, own=answers, reference=answers, forced=source, released=released
+        )
+        floors.add("another batch shape, last bits moved", base, moved=True)
+        floors.add("every operation rounded as plain float32 code does", base, plain=True)
+    return floors
 
 
 def _note_products(

@@ -35,7 +35,9 @@ def depth_points(report: TraceReport) -> Iterator[DepthPoint]:
         groups.setdefault(label, []).append(one)
     for label, layers in groups.items():
         accumulated = [one.accumulated_ratio for one in layers if _known(one.accumulated_ratio)]
-        local = [one.local_ratio for one in layers if _known(one.local_ratio)]
+        local = [
+            one.local_ratio for one in layers if _known(one.local_ratio) and not one.cancels_at
+        ]
         layer = layers[0].layer
         if (layer is not None and (accumulated or local)) or any((*accumulated, *local)):
             yield DepthPoint(
@@ -48,8 +50,10 @@ def depth_points(report: TraceReport) -> Iterator[DepthPoint]:
 
 
 def is_beyond(report: TraceReport, one: LayerDelta) -> bool:
-    """Whether the local error of a point is above the floor."""
+    """Whether the local error of a point is above the floor, and not one that cancels."""
     twin = report.trace.twin
+    if one.cancels_at:
+        return False
     return _known(one.local_ratio) and twin is not None and (one.local_ratio or 0) > twin.threshold
 
 

@@ -48,7 +48,8 @@ def render_trace(
     if not verbose:
         blocks = [*_first_screen(view, width), *_details(view, width)]
         return render_page(blocks, width, color=color)
-    everything = _Shown(suspects=len(view.suspects), depths=_MOST_DEPTHS, caveats=None)
+    rows = len(view.suspects) + len(view.other_layouts)
+    everything = _Shown(suspects=rows, depths=_MOST_DEPTHS, caveats=None)
     blocks = [
         _answer(view, width, everything),
         _suspects(view, width, everything),
@@ -146,7 +147,8 @@ def _cut(lines: list[Text], most: int | None) -> list[Text]:
 def _suspects(view: TraceView, width: int, of: _Shown) -> list[Text]:
     if not of.suspects:
         return []
-    shown = list(view.suspects[: of.suspects])
+    rows = (*view.suspects, *view.other_layouts)
+    shown = list(rows[: of.suspects])
     first = next((one for one in view.suspects if one.is_first), None)
     if first is not None and first not in shown:
         shown[-1:] = [first]
@@ -160,7 +162,7 @@ def _suspects(view: TraceView, width: int, of: _Shown) -> list[Text]:
         leaving=[len(header) - 1], giving_way=0, least=_LEAST_MODULE, wrapping=True,
     )  # fmt: skip
     lines = table.lines(width, styles)
-    rest = len(view.suspects) - len(shown)
+    rest = len(rows) - len(shown)
     if rest:
         lines += wrap_prose(f"and {rest} more", width, style="dim")
     if not of.legend:
@@ -178,7 +180,7 @@ def _suspect_row(one: SuspectView, width: int, *, swap: bool) -> list[str]:
         f"{'> ' if one.is_first else '  '}{one.module}", max(_LEAST_MODULE, 3 * width // 5)
     )
     sigma = [one.swap or "-"] if swap else []
-    return [name, one.local, *sigma, one.difference]
+    return [name, one.local, *sigma, one.cancels or one.difference]
 
 
 def _details(view: TraceView, width: int) -> list[list[Text]]:

@@ -25,6 +25,7 @@ from evalguard.report.trace.trace_next_step import next_step
 from evalguard.report.trace.trace_words import (
     CHECKS,
     TraceState,
+    cancels_text,
     format_error,
     format_ratio,
     lead_text,
@@ -48,7 +49,10 @@ _LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectView:
-    """A module beyond the floor; ``local`` and ``accumulated`` as multiples of it."""
+    """A module beyond the floor; ``local`` and ``accumulated`` as multiples of it.
+
+    ``cancels``: where its error is undone, in words; "" for a suspect.
+    """
 
     module: str
     operation: str
@@ -60,6 +64,7 @@ class SuspectView:
     swap: str
     is_first: bool
     why: str
+    cancels: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +112,7 @@ class TraceView:
         nonfinite: where nan or infinite values arise. weights: their class, and why it is a floor.
         padded: what padding changes, beside a suspect that is the lead; "" else.
         numbers: the first suspect's in words. configuration: how hyper-parameters compare.
+        other_layouts: modules whose errors cancel, which are no suspects.
         growth: ratios over depth. threshold: a ratio above it is beyond the floor.
     """
 
@@ -128,6 +134,7 @@ class TraceView:
     chosen: str
     swap_task: str
     suspects: tuple[SuspectView, ...]
+    other_layouts: tuple[SuspectView, ...]
     legend: str
     layers: tuple[LayerView, ...]
     growth: tuple[DepthPoint, ...]
@@ -177,7 +184,8 @@ def build_trace_view(report: TraceReport) -> TraceView:
         chosen=printable(report.chosen),
         swap_task=printable(report.swap_task),
         suspects=tuple(_suspect_view(report, one) for one in trace.suspects),
-        legend=_LEGEND if trace.suspects else "",
+        other_layouts=tuple(_suspect_view(report, one) for one in trace.other_layouts),
+        legend=_LEGEND if trace.suspects or trace.other_layouts else "",
         layers=tuple(_layer_view(report, one) for one in trace.layers),
         growth=tuple(depth_points(report)),
         threshold=None if trace.twin is None else trace.twin.threshold,
@@ -229,6 +237,7 @@ def _suspect_view(report: TraceReport, one: SuspectModule) -> SuspectView:
         swap="" if one.swap_sigma is None else f"{one.swap_sigma:+.2g}",
         is_first=trace.first is not None and trace.first.module == one.module,
         why=", ".join(dict.fromkeys(printable(hyper.name) for hyper in causes)),
+        cancels=cancels_text(one) if one.cancels_at else "",
     )
 
 

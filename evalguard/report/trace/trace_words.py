@@ -9,6 +9,7 @@ from evalguard.core.reports.trace_report import (
     Check,
     LayerDelta,
     PaddedTwin,
+    SuspectModule,
     Trace,
     TraceReport,
 )
@@ -75,7 +76,7 @@ def lead_text(report: TraceReport) -> str:
         return f"{padded_text(report.padded)}{alone}"
     if report.exit_code == 0:
         worst = max(
-            (one for one in trace.layers if one.local_ratio is not None),
+            (one for one in trace.layers if one.local_ratio is not None and not one.cancels_at),
             key=lambda one: one.local_ratio or 0.0,
             default=None,
         )
@@ -83,7 +84,7 @@ def lead_text(report: TraceReport) -> str:
         if worst is not None:
             ratio = format_ratio(worst.local_ratio)
             largest = f"; the largest local error is {ratio} the floor, at {printable(worst.point)}"
-        return f"no module introduces more error than rounding does{largest}"
+        return f"no module introduces more error than rounding does{largest}{_layouts_text(trace)}"
     broken = trace.broken_base
     if broken is not None:
         return (
@@ -101,6 +102,18 @@ def lead_text(report: TraceReport) -> str:
         )
     why = next(iter((*report.notes, *trace.caveats)), "nothing could be measured")
     return f"where the error comes from is not known: {printable(why)}"
+
+
+def _layouts_text(trace: Trace) -> str:
+    number = len(trace.other_layouts)
+    if not number:
+        return ""
+    return f"; {number} module{'s' if number > 1 else ''} laid out otherwise, which cancels"
+
+
+def cancels_text(one: SuspectModule) -> str:
+    """Say that a module is laid out otherwise, and where that is undone."""
+    return f"another layout, cancels at {printable(one.cancels_at)}"
 
 
 def missed_text(trace: Trace) -> str:

@@ -1,0 +1,212 @@
+"""Tiny models of several architectures, laid out otherwise in one layer with the same logits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+_SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "max_position_embeddings": 48, "initializer_range": 0.2,
+}  # fmt: skip
+_CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", _SIZES),
+    "gemma2": ("gemma2", {**_SIZES, "query_pre_attn_scalar": 8, "sliding_window": 6}),
+    "mixtral": ("mixtral", {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gpt2": (
+        "gpt2",
+        {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 48,
+         "initializer_range": 0.2},
+    ),
+    "gpt_neox": ("gpt_neox", {**_SIZES, "rotary_pct": 0.25}),
+    "deepseek_v3": (
+        "deepseek_v3",
+        {**_SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 16, "n_routed_experts": 4,
+         "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+         "q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+         "v_head_dim": 8, "rope_interleave": False},
+    ),
+}  # fmt: skip
+
+_HEADS, _GROUPS, _WIDTH = 4, 2, 8
+_REVERSED = torch.arange(47, -1, -1)
+
+
+def make(name: str, **changes: Any) -> Any:
+    """A model of which no bias is zero and no norm is one."""
+    kind, values = _CONFIGS[name]
+    torch.manual_seed(3)
+    config = CONFIG_MAPPING[kind](**{**values, **changes})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim < 2:
+            parameter.data += torch.randn_like(parameter) * 0.1
+    return model
+
+
+def layer_of(model: Any, number: int) -> Any:
+    """The layer of a model, by its number."""
+    body = model.base_model
+    return (body.h if hasattr(body, "h") else body.layers)[number]
+
+
+def _times(by: float, *parameters: torch.Tensor) -> None:
+    for parameter in parameters:
+        parameter.mul_(by)
+
+
+def _order(heads: list[int]) -> torch.Tensor:
+    """Elements of heads in another order."""
+    return torch.cat([torch.arange(head * _WIDTH, (head + 1) * _WIDTH) for head in heads])
+
+
+def _reorder(rows: torch.Tensor, *parameters: torch.Tensor) -> None:
+    for parameter in parameters:
+        parameter.copy_(parameter[rows].clone())
+
+
+def scale_values(layer: Any, undone: float = 4.0) -> None:
+    """Values' projection times 4, and the output's by that."""
+    if hasattr(layer, "attn"):
+        attention = layer.attn
+        _times(4.0, attention.c_attn.weight[:, 64:], attention.c_attn.bias[64:])
+        _times(1.0 / undone, attention.c_proj.weight)
+    elif hasattr(layer, "attention"):
+        fused = layer.attention.query_key_value
+        for whole in (fused.weight, fused.bias):
+            _times(4.0, whole.view(_HEADS, 3, _WIDTH, -1)[:, 2])
+        _times(1.0 / undone, layer.attention.dense.weight)
+    else:
+        _times(4.0, layer.self_attn.v_proj.weight)
+        _times(1.0 / undone, layer.self_attn.o_proj.weight)
+
+
+def scale_queries(layer: Any, undone: float = 4.0) -> None:
+    """Queries' projection times 4, and the keys' by that."""
+    _times(4.0, layer.self_attn.q_proj.weight)
+    _times(1.0 / undone, layer.self_attn.k_proj.weight)
+
+
+def reorder_queries(layer: Any) -> None:
+    """The queries of each group in the other order."""
+    rows = _order([1, 0, 3, 2])
+    _reorder(rows, layer.self_attn.q_proj.weight)
+    _reorder(rows, layer.self_attn.o_proj.weight.T)
+
+
+def reorder_heads(layer: Any, *, left: bool = False) -> None:
+    """All heads in the other order; ``left``: of one head the output is not."""
+    heads = [3, 2, 1, 0]
+    columns = [3, 1, 2, 0] if left else heads
+    if hasattr(layer, "attn"):
+        fused = layer.attn.c_attn
+        for whole in (fused.weight.T, fused.bias):
+            for part in whole.split(32):
+                _reorder(_order(heads), part)
+        _reorder(_order(columns), layer.attn.c_proj.weight)
+    elif hasattr(layer, "attention"):
+        fused = layer.attention.query_key_value
+        for whole in (fused.weight, fused.bias):
+            _reorder(torch.tensor(heads), whole.view(_HEADS, 3 * _WIDTH, -1))
+        _reorder(_order(columns), layer.attention.dense.weight.T)
+    else:
+        attention = layer.self_attn
+        _reorder(_order(heads), attention.q_proj.weight)
+        _reorder(_order(heads[_GROUPS:]), attention.k_proj.weight, attention.v_proj.weight)
+        _reorder(_order(columns), attention.o_proj.weight.T)
+
+
+def reorder_inner_rows(layer: Any) -> None:
+    """Rows of what goes into the activation, with the columns of what comes from it."""
+    mlp = layer.mlp
+    if hasattr(mlp, "gate_proj"):
+        _reorder(_REVERSED, mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight.T)
+    elif hasattr(mlp, "c_fc"):
+        rows = torch.arange(127, -1, -1)
+        _reorder(rows, mlp.c_fc.weight.T, mlp.c_fc.bias, mlp.c_proj.weight)
+    else:
+        into = mlp.dense_h_to_4h
+        _reorder(_REVERSED, into.weight, into.bias, mlp.dense_4h_to_h.weight.T)
+
+
+def reorder_experts(layer: Any, *, left: bool = False) -> None:
+    """All experts in the other order with the router's rows; ``left``: not two of them."""
+    order = torch.tensor([3, 2, 1, 0])
+    held = torch.tensor([3, 1, 2, 0]) if left else order
+    _reorder(held, layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj)
+    _reorder(order, layer.mlp.gate.weight)
+    if hasattr(layer.mlp.gate, "e_score_correction_bias"):
+        _reorder(order, layer.mlp.gate.e_score_correction_bias)
+
+
+def fold_norm(layer: Any) -> None:
+    """The weights of the norm before attention go into what reads it."""
+    if hasattr(layer, "attn"):
+        norm, reader = layer.ln_1, layer.attn.c_attn
+        reader.bias += norm.bias @ reader.weight
+        reader.weight *= norm.weight[:, None]
+        norm.weight.fill_(1.0)
+        norm.bias.zero_()
+    elif hasattr(layer, "attention"):
+        norm, reader = layer.input_layernorm, layer.attention.query_key_value
+        reader.bias += reader.weight @ norm.bias
+        reader.weight *= norm.weight
+        norm.weight.fill_(1.0)
+        norm.bias.zero_()
+    else:
+        norm, attention = layer.input_layernorm, layer.self_attn
+        added = 1.0 if "Gemma" in type(norm).__name__ else 0.0
+        for reader in (attention.q_proj, attention.k_proj, attention.v_proj):
+            reader.weight *= norm.weight + added
+        norm.weight.fill_(1.0 - added)
+
+
+def fold_norm_and_reorder(layer: Any) -> None:
+    """Both in one layer: neither the norm nor what reads it is as it was."""
+    fold_norm(layer)
+    reorder_heads(layer)
+
+
+def interleave_rotary(layer: Any) -> None:
+    """Rotary rows in pairs, and code that reads them so."""
+    attention = layer.self_attn
+    rows = torch.arange(8).view(2, 4).T.reshape(-1)  # 0 4 1 5 2 6 3 7
+    for head in attention.q_proj.weight.view(4, 16, 32):
+        _reorder(rows, head[8:])
+    _reorder(rows, attention.kv_a_proj_with_mqa.weight[8:])
+    attention.config = copy.copy(attention.config)  # the layers share it
+    attention.config.rope_interleave = True
+
+
+EVERYWHERE: Mapping[str, Callable[[Any], None]] = {
+    "values": scale_values,
+    "heads": reorder_heads,
+    "norm": fold_norm,
+    "norm and heads": fold_norm_and_reorder,
+}
+_GATED = {**EVERYWHERE, "scaled queries": scale_queries, "queries": reorder_queries}
+_ROWS = {"inner rows": reorder_inner_rows}
+LAYOUTS: Mapping[str, Mapping[str, Callable[[Any], None]]] = {
+    "llama": {**_GATED, **_ROWS},
+    "gemma2": {**_GATED, **_ROWS},
+    "mixtral": {**_GATED, "experts": reorder_experts},
+    "gpt2": {**EVERYWHERE, **_ROWS},
+    "gpt_neox": {**EVERYWHERE, **_ROWS},
+    "deepseek_v3": {"experts": reorder_experts, "rotary_rows": interleave_rotary},
+}
+
+
+def roll_rows(layer: Any) -> str:
+    """A fault: rows of one matrix of the block behind attention, and its name there."""
+    for name in ("up_proj", "c_fc", "dense_h_to_4h", "gate"):
+        matrix = getattr(layer.mlp, name, None)
+        if matrix is not None:
+            axis = 1 if name == "c_fc" else 0
+            matrix.weight.copy_(matrix.weight.roll(1, axis))
+            return f"mlp.{name}"
+    raise ValueError("a layer without such a matrix")

@@ -1,0 +1,196 @@
+"""What is laid out otherwise and undone by what reads it is no suspect; what is not, is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from other_layouts import (
+    LAYOUTS,
+    layer_of,
+    make,
+    reorder_experts,
+    reorder_heads,
+    roll_rows,
+    scale_values,
+)
+from traced_models import Recording, changed, make_sequences
+
+from evalguard.core.reports.trace_report import Trace
+from evalguard.core.tracing.points import ModelRounding
+from evalguard.core.tracing.weight_precision import round_weights
+from evalguard.models.tracing.model_trace import trace_models
+
+DOCUMENTS = make_sequences(count=2, length=16)
+EVERY = ["values", "heads", "norm", "norm and heads"]
+# One of each other architecture: all of them take minutes.
+OTHERS = [
+    ("gemma2", "norm"),
+    ("mixtral", "experts"),
+    ("gpt2", "heads"),
+    ("gpt_neox", "values"),
+    ("deepseek_v3", "rotary_rows"),
+]
+KINDS = [
+    *(pytest.param("llama", layout) for layout in EVERY),
+    *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS),
+]
+
+
+def trace(base: Any, candidate: Any) -> Trace:
+    return trace_models(base, candidate, DOCUMENTS)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        read = [model(torch.from_numpy(one["input_ids"])).logits for one in DOCUMENTS]
+    return torch.cat(read)
+
+
+def suspects(found: Trace) -> list[str]:
+    return [one.module for one in found.suspects]
+
+
+@pytest.mark.parametrize(("kind", "layout"), KINDS)
+def test_another_layout_with_the_same_logits_is_no_suspect(kind: str, layout: str) -> None:
+    base = make(kind)
+    candidate = changed(base, lambda model: LAYOUTS[kind][layout](layer_of(model, 1)))
+    assert torch.dist(logits(candidate), logits(base)) < 1e-5 * logits(base).norm()
+    found = trace(base, candidate)
+    assert suspects(found) == []
+    assert found.first is None
+    assert len(found.other_layouts) >= 2
+    assert all(one.cancels_at for one in found.other_layouts)
+    assert {point.cancels_at for point in found.layers} > {""}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", EVERY)
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_fault_before_or_behind_it_is_the_only_suspect(layout: str, number: int) -> None:
+    base = make("llama")
+    faults: list[str] = []
+
+    def change(model: Any) -> None:
+        LAYOUTS["llama"][layout](layer_of(model, 1))
+        faults.append(roll_rows(layer_of(model, number)))
+
+    found = trace(base, changed(base, change))
+    named = [one.rpartition(f".{number}.")[2] for one in suspects(found)]
+    assert named == faults
+    assert found.other_layouts
+
+
+def reorder_heads_and_scale(layer: Any) -> None:
+    """A fault of the queries beside another layout, which attention makes a small one."""
+    reorder_heads(layer)
+    layer.self_attn.q_proj.weight.mul_(1.02)
+
+
+# In 16 bits the first two are within the floor behind attention.
+NEARLY: list[tuple[str, Callable[[Any], None], str, torch.dtype]] = [
+    ("llama", partial(scale_values, undone=3.99), "self_attn.v_proj", torch.bfloat16),
+    ("llama", reorder_heads_and_scale, "self_attn.q_proj", torch.bfloat16),
+    ("mixtral", partial(reorder_experts, left=True), "mlp.gate", torch.float32),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "first", "dtype"), NEARLY, ids=["values", "queries", "experts"]
+)
+def test_what_nearly_cancels_is_a_fault(
+    kind: str, change: Callable[[Any], None], first: str, dtype: torch.dtype
+) -> None:
+    base = make(kind)
+    found = trace(base, changed(base, lambda model: change(layer_of(model, 1)), dtype))
+    assert found.first is not None
+    assert found.first.module.endswith(f".1.{first}")
+    assert found.other_layouts == ()
+
+
+def test_nothing_is_said_to_cancel_in_weights_that_are_rounded_to_integers() -> None:
+    base = make("llama")
+
+    def change(model: Any) -> None:
+        reorder_heads(layer_of(model, 1))
+        for layer in model.model.layers:
+            for module in layer.modules():
+                if isinstance(module, torch.nn.Linear):
+                    rounded = round_weights(module.weight.numpy(), "int8 per channel")
+                    module.weight.copy_(torch.from_numpy(rounded))
+
+    found = trace_models(base, changed(base, change), DOCUMENTS, said={"weights": "int8"})
+    assert found.twin is not None
+    assert found.twin.weights == "int8 per channel"
+    assert "model.layers.1.self_attn.q_proj" in suspects(found)
+    assert found.other_layouts == ()
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_it_cancels_in_16_bits_too(kind: str) -> None:
+    base = make("llama")
+    with torch.no_grad():
+        for parameter in base.parameters():  # numbers that 16 bits hold, as in most checkpoints
+            parameter.data = parameter.data.bfloat16().to(getattr(torch, kind))
+    change = reorder_heads
+    candidate = changed(base, lambda model: change(layer_of(model, 1)), torch.bfloat16)
+    found = trace(base, candidate)
+    assert suspects(found) == []
+    assert len(found.other_layouts) >= 2
+
+
+def test_it_has_to_cancel_in_every_document() -> None:
+    """In the second one alone the heads are put out of their order before they are read."""
+    base = make("llama")
+    candidate = changed(base, lambda model: reorder_heads(layer_of(model, 1)))
+    second = torch.from_numpy(DOCUMENTS[1]["input_ids"])
+    reads: list[bool] = []
+    reader = candidate.model.layers[1].self_attn.o_proj
+    own = reader.forward
+    reader.forward = lambda x: own(x.roll(8, -1) if reads[-1] else x)
+    candidate.model.embed_tokens.register_forward_pre_hook(
+        lambda _module, ids: reads.append(torch.equal(ids[0], second))
+    )
+    found = trace(base, candidate)
+    assert "model.layers.1.self_attn.q_proj" in suspects(found)
+    assert found.other_layouts == ()
+
+
+def record(candidate: Any, keep: Callable[[str], bool] = lambda _name: True) -> Recording:
+    return Recording.of(
+        candidate, DOCUMENTS, rounding=ModelRounding(precision="float32"), keep=keep
+    )
+
+
+def test_so_it_is_of_recorded_activations() -> None:
+    base = make("llama")
+
+    def change(model: Any) -> None:
+        reorder_heads(layer_of(model, 1))
+
+    found = trace(base, record(changed(base, change)))
+    assert suspects(found) == []
+    assert len(found.other_layouts) >= 2
+
+    def with_fault(model: Any) -> None:
+        change(model)
+        roll_rows(layer_of(model, 2))
+
+    assert suspects(trace(base, record(changed(base, with_fault)))) == [
+        "model.layers.2.mlp.up_proj"
+    ]
+
+
+def test_where_the_layers_output_was_not_recorded_either_nothing_is_said_to_cancel() -> None:
+    base = make("llama")
+    candidate = changed(base, lambda model: scale_values(layer_of(model, 1)))
+
+    def keep(name: str) -> bool:
+        return not any(f"layers.{number}" in name for number in (1, 2)) or "1.self_attn.v" in name
+
+    found = trace(base, record(candidate, keep))
+    assert "model.layers.1.self_attn.v_proj" in suspects(found)
+    assert found.other_layouts == ()
