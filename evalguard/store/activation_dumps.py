@@ -70,6 +70,7 @@ class DumpedActivations:
     Attributes:
         rounding: precision and computes_in as its configuration says; "" where it does not.
         hyperparameters: what the configuration says; {} where there is none.
+        inputs_known: whether each sequence has the inputs that it was made of.
 
     Raises:
         UsageError: there is no such folder, nothing in it, or nothing that is a point.
@@ -82,7 +83,9 @@ class DumpedActivations:
         self.folder = folder
         self._modules = frozenset(modules)
         self._map = names or NameMap()
-        self._sequences = [self._find_points(one) for one in list_sequences(folder)]
+        folders = list_sequences(folder)
+        self.inputs_known = all((one / INPUTS_FILE).is_file() for one in folders)
+        self._sequences = [self._find_points(one) for one in folders]
         self.hyperparameters = _read_settings(folder)
         told = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
         found = next((one for one in told if isinstance(one, str)), "")

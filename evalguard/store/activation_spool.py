@@ -25,6 +25,8 @@ class SpooledActivations:
         rounding: of the model that they are of.
     """
 
+    inputs_known = True  # of a model that was asked for these
+
     def __init__(self, rounding: ModelRounding) -> None:
         self.rounding = rounding
         folder = tempfile.mkdtemp(prefix="evalguard-trace-")

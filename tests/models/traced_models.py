@@ -72,6 +72,10 @@ class Recording:
             recording.values.append(values)
         return recording
 
+    @property
+    def inputs_known(self) -> bool:
+        return True
+
     def names(self, sequence: int) -> Sequence[str]:
         return list(self.values[sequence])
 

@@ -20,6 +20,7 @@ from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
 from evalguard.models.runtimes.points.torch_hooks import hook_modules
 from evalguard.models.tracing.model_trace import trace_models
 from evalguard.run.tracing.recorded_sides import open_dump, read_token_ids
+from evalguard.store.activation_dumps import list_sequences
 
 CONV, GELU = "feature_extractor.conv_layers.{}.conv", "feature_extractor.conv_layers.{}.activation"
 LAYERS = 3
@@ -225,6 +226,11 @@ def test_a_dump_whose_documents_are_exchanged_is_refused(
     words = r"exchanged: document 1 of the recording .* is as document 2"
     with pytest.raises(MisalignedRunsError, match=words):
         trace_models(hubert, open_dump(folder, NAMES, modules=modules), given[::-1])
+    # Of known inputs, which are held against the traced ones, a model may have mixed them up.
+    for number, sequence in enumerate(list_sequences(folder)):
+        np.savez(sequence / "inputs.npz", **given[1 - number])
+    mixed = trace_models(hubert, open_dump(folder, NAMES, modules=modules), given[::-1])
+    assert mixed.suspects
 
 
 def test_inputs_that_a_language_model_does_not_read_are_refused() -> None:

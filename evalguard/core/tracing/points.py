@@ -90,6 +90,11 @@ class RecordedActivations(Protocol):
     @property
     def rounding(self) -> ModelRounding: ...
 
+    @property
+    def inputs_known(self) -> bool:
+        """Whether every sequence is known to be made of what the base reads."""
+        ...
+
     def names(self, sequence: int) -> Sequence[str]:
         """Give the canonical names of the points that are there for a sequence, from 0."""
         ...

@@ -88,7 +88,7 @@ def trace_recorded(
 
     Raises:
         EvaluationError: no point of the recording is one of the base's, or has its shape.
-        MisalignedRunsError: its documents look exchanged.
+        MisalignedRunsError: its inputs are not known, and its documents look exchanged.
         UsageError: its precision is none that is known.
     """
     stated = candidate.rounding.precision
@@ -106,7 +106,8 @@ def trace_recorded(
         )
     recorded = traced.run("base", base, ComparedPass(reference=None, spool=spool))
     source = _RecordedSource(candidate, spool)
-    _refuse_exchanged(source, spool, recorded.events, len(traced.sequences))
+    if not candidate.inputs_known:
+        _refuse_exchanged(source, spool, recorded.events, len(traced.sequences))
     unaligned = _list_unaligned(candidate, recorded.events, len(traced.sequences))
     accumulated = _compare_directly(source, spool, recorded.events, len(traced.sequences))
     with ActivationSpool(memory) as answers:
@@ -352,6 +353,7 @@ def record_activations(
 class _ModelRecording:
     rounding: ModelRounding
     spool: ActivationSpool
+    inputs_known: bool = True
 
     def names(self, sequence: int) -> Sequence[str]:
         return self.spool.points(sequence)

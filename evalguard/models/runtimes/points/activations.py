@@ -96,6 +96,8 @@ def _read_file(file: str, point: str) -> Array:
 class FiledActivations:
     """Activations of another model in ``.npy`` files, by point (``RecordedActivations``)."""
 
+    inputs_known = True  # it was asked for these
+
     def __init__(self, files: Sequence[Mapping[str, str]], rounding: ModelRounding) -> None:
         self.rounding = rounding
         self._files = files
