@@ -65,6 +65,8 @@ def merge(
 
     known = _find_method(method)
     _find_dtype(dtype)
+    if not models:
+        raise UsageError("models names none that would be merged into base")
     if nameless := [index for index, one in enumerate(models) if "model" not in one]:
         raise UsageError(f"models.{nameless[0]} names no folder", hint="write {model: FOLDER}")
     base, *folders = (

@@ -158,6 +158,8 @@ def test_mergekit_a_parameter_is_taken_or_is_an_error(
         "method": ({"method": "tise"}, "did you mean 'ties'?"),
         "dtype": ({"dtype": "bfloat61"}, "did you mean 'bfloat16'?"),
         "required": ({"dtype": "bfloat16", "require_sign_consensus": True}, "most in model."),
+        "none": ({"models": []}, "models names none"),
+        "share": ({"models": [{**tuned, "density": 2}]}, "a density is a share from 0 to 1"),
         "model": ({"models": [{"modle": str(MODEL)}]}, "models.0 names no folder"),
         "twice": ({"models": [tuned, tuned]}, "models.1 is models.0 once more"),
         "same": ({"models": [tuned, {"model": f"{MODEL}/../model"}]}, "once more"),

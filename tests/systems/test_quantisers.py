@@ -111,14 +111,24 @@ def test_torchao_an_argument_that_is_true_or_false_is_no_text(
         (dynamic, {"weight_only_decode": []}),
         (dynamic, {"set_inductor_config": None}),
     ]
+    no_number: list[tuple[str, dict[str, Any]]] = [
+        ("Int4WeightOnlyConfig", {"group_size": "banana"}),
+        ("Int8WeightOnlyConfig", {"version": True}),
+    ]
     right = (dynamic, {"reduce_range": True, "set_inductor_config": False})
     script = tmp_path / "arguments.py"
     script.write_text(ARGUMENTS, encoding="utf-8")
-    words = (str(script), str(MODEL), json.dumps([*wrong, right]), str(tmp_path / "made"))
+    words = (
+        str(script),
+        str(MODEL),
+        json.dumps([*wrong, *no_number, right]),
+        str(tmp_path / "made"),
+    )
     told = json.loads(run_in(QUANTISED["requirements"], cache_dir, *words).splitlines()[-1])
-    for (_, arguments), said in zip(wrong, told[:-1], strict=True):
+    for (config, arguments), said in zip([*wrong, *no_number], told[:-1], strict=True):
         ((name, value),) = arguments.items()
-        assert said == f"arguments: {name}: {value!r} is neither true nor false"
+        kind = "neither true nor false" if (config, arguments) in wrong else "no whole number"
+        assert said == f"arguments: {name}: {value!r} is {kind}"
     assert told[-1] == "taken"
 
 
