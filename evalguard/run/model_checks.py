@@ -12,7 +12,7 @@ from evalguard.errors import (
     UsageError,
 )
 from evalguard.models.arguments import HF_TYPES, check_type
-from evalguard.models.model_folders import check_model_folder, find_local_folder
+from evalguard.models.model_folders import check_model_folder, find_local_folder, hub_snapshot
 from evalguard.run.error_places import with_location
 from evalguard.run.loading.own_environment import (
     check_runtime,
@@ -23,6 +23,8 @@ from evalguard.run.sources import (
 )
 
 _CONFIG_FILE = "config.json"
+_PATIENCE = 5.0  # seconds that the hub has to answer
+_ONLINE_HINT = "give a path, or go online and try again"
 
 
 def check_models(sources: Iterable[ModelSource]) -> None:
@@ -76,6 +78,17 @@ def _model_folder(folder: Path, arguments: Mapping[str, Value]) -> Path:
     return folder
 
 
+def _answers(address: str) -> bool:
+    """Whether anything answers there, whatever it says: asked once, through proxies as they are."""
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(address, timeout=_PATIENCE)
+    except Exception:  # noqa: BLE001 - of requests or httpx, as the library's version has it
+        return False
+    return True
+
+
 def check_hub_model(name: str, arguments: Mapping[str, Value]) -> None:
     """Refuse a hub id that leads nowhere; its config.json, which loading needs, is fetched.
 
@@ -97,13 +110,15 @@ def check_hub_model(name: str, arguments: Mapping[str, Value]) -> None:
     )
 
     absent = f"there is no folder {name}, and no such model in the local Hugging Face cache"
+    revision = str(arguments.get("revision") or "main")
+    subfolder = str(arguments.get("subfolder") or "")
+    # The library asks six times, aloud, for half a minute, where nothing is there to answer.
+    if not constants.HF_HUB_OFFLINE and not _answers(constants.ENDPOINT):
+        if hub_snapshot(name, revision, subfolder) is not None:
+            return
+        raise EvaluationError(f"{absent}; the hub cannot be reached", hint=_ONLINE_HINT)
     try:
-        hf_hub_download(
-            name,
-            _CONFIG_FILE,
-            revision=str(arguments.get("revision") or "main"),
-            subfolder=str(arguments.get("subfolder") or "") or None,
-        )
+        hf_hub_download(name, _CONFIG_FILE, revision=revision, subfolder=subfolder or None)
     except GatedRepoError:
         return
     except RepositoryNotFoundError as error:
@@ -117,8 +132,6 @@ def check_hub_model(name: str, arguments: Mapping[str, Value]) -> None:
                 f"{absent}; HF_HUB_OFFLINE forbids to look further",
                 hint="give a path, or unset HF_HUB_OFFLINE",
             ) from error
-        raise EvaluationError(
-            f"{absent}; the hub cannot be reached", hint="give a path, or go online and try again"
-        ) from error
+        raise EvaluationError(f"{absent}; the hub cannot be reached", hint=_ONLINE_HINT) from error
     except (EntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
         return

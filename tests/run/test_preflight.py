@@ -6,16 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub import errors
+from huggingface_hub import constants, errors
 from safetensors.numpy import save_file
 
 from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import BuildRecipe, OwnEnvironment, Variant
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
 from evalguard.run.error_places import with_location
-from evalguard.run.model_checks import check_models
+from evalguard.run.model_checks import check_hub_model, check_models
 from evalguard.run.sources import ModelSource
 
 
@@ -181,3 +182,16 @@ def test_a_model_that_cannot_run_where_it_is_to_run_is_refused_before_anything_i
 ) -> None:
     with pytest.raises(UsageError, match=said):
         check_models([ModelSource(name="m", variant=variant)])
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_not_by_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ask_again(*given: object, **more: object) -> None:
+        raise AssertionError("the library's retries take half a minute")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", ask_again)
+    with pytest.raises(EvaluationError, match="the hub cannot be reached"):
+        check_hub_model("someorg/mistyped-name", {})
