@@ -151,9 +151,11 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
         side, path = replace(side, spec=spec), resolve_path(spec, cwd)
     _check_spelling(side, guards, path)
     model = named or options.model
+    # transformers reads a GGUF, too, where it is told to
+    tells_own = model == "hf" and not named and "gguf_file" not in side.model_args
     variant = inline_variant(
         spec,
-        model=find_model_type(path) if model == "hf" and not named else model,
+        model=find_model_type(path) if tells_own else model,
         model_args=dict(side.model_args),
         cwd=cwd,
         trust_remote_code=options.trust_remote_code,

@@ -194,15 +194,14 @@ def test_models_without_distributions_are_scored_and_it_is_said(score: Score) ->
         score("llama", "t5", **arguments, distributions="lockstep")
 
 
-def test_what_does_not_fit_beside_the_base_is_scored_alone(
+def test_what_does_not_fit_beside_the_base_is_compared_by_reference(
     score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_policy, "fits_in_memory", lambda weights, device: False)
     evaluations = score("llama", "other", tasks=("sw_word",))
-    assert evaluations[1].divergences == {}
-    (finding,) = evaluations[1].findings
-    assert finding.kind == "distributions_unknown"
-    assert "does not fit on cpu beside llama; --distributions reference" in finding.text
+    assert evaluations[1].divergences
+    assert evaluations[1].findings == ()
+    assert "by reference: other does not fit on cpu beside llama" in evaluations[0].notes[-1]
     assert score("llama", "other", tasks=("sw_word",), distributions="lockstep")[1].divergences
     assert score("llama", "other", tasks=("sw_word",), distributions="reference")[1].divergences
 

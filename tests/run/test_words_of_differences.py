@@ -216,6 +216,10 @@ TABLE: dict[Fault, tuple[tuple[str, Change], tuple[str, Change]]] = {
         (UP, put(UP, slice(12, 13), noise)),
         (UP, at(UP, lambda one: noise(one, share=0.1))),
     ),
+    "zeroed": (
+        (UP, at(UP, np.zeros_like)),
+        (UP, put(UP, slice(0, 261), np.zeros_like)),
+    ),
     "blocks zeroed": (
         (UP, put(UP, BLOCK, np.zeros_like)),
         (UP, put(UP, BLOCK, noise)),
