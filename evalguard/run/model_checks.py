@@ -80,7 +80,7 @@ def _model_folder(folder: Path, arguments: Mapping[str, Value]) -> Path:
 
 def _answers(address: str) -> bool:
     """Whether anything answers there, whatever it says: asked once, through proxies as they are."""
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import get_session
 
     try:
         get_session().head(address, timeout=_PATIENCE)
