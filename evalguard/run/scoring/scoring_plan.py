@@ -85,7 +85,9 @@ class ScoringPlan:
         if hindrance is None:
             return self._side_by_side(base, candidate)
         if hindrance.apart and mode == "auto":
-            return self._by_reference(hindrance, base, candidate)
+            with ExitStack() as opened:
+                first = opened.enter_context(self.context.open_model(base))
+                return self._by_reference(hindrance, sources, first, opened.pop_all())
         note = self._not_measured(hindrance)
         return [_with_notes(found, (note,)) for found in self._each(sources)]
 
@@ -153,16 +155,17 @@ class ScoringPlan:
             return self._scores(model)
 
     def _side_by_side(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
-        with self.context.open_model(base) as first:
+        with ExitStack() as opened:
+            first = opened.enter_context(self.context.open_model(base))
             hindrance = _local_obstacle(first) or self._no_room(first, candidate)
             if hindrance is None:
                 with self.context.open_model(candidate) as second:
                     return self._both_open(first, second)
-            apart = hindrance.apart and self.context.choices.distributions.mode == "auto"
-            note = "" if apart else self._not_measured(hindrance)
-            ours = None if apart else self._scores(first)
-        if ours is None:
-            return self._by_reference(hindrance, base, candidate)
+            if hindrance.apart and self.context.choices.distributions.mode == "auto":
+                both = (base, candidate)
+                return self._by_reference(hindrance, both, first, opened.pop_all())
+            note = self._not_measured(hindrance)
+            ours = self._scores(first)
         return [_with_notes(found, (note,)) for found in (ours, self._alone(candidate))]
 
     def _both_open(self, first: LoadedModel, second: LoadedModel) -> list[Evaluation]:
@@ -199,15 +202,23 @@ class ScoringPlan:
         return self._measured(found, lockstep.divergences)
 
     def _by_reference(
-        self, hindrance: LockstepObstacle, base: ModelSource, candidate: ModelSource
+        self,
+        hindrance: LockstepObstacle,
+        sources: Sequence[ModelSource],
+        first: LoadedModel,
+        opened: ExitStack,
     ) -> list[Evaluation]:
         """Compare by reference, unless the base's scores are kept and it left no reference.
 
         That one is run again where a limit needs numbers, or where more candidates follow.
+
+        Args:
+            first: the base, open in ``opened``, which is closed before the candidate is loaded.
         """
+        base, candidate = sources
         by_reference = ReferenceScoring(self.context)
         with ExitStack() as run:
-            with self.context.open_model(base) as first:
+            with opened:
                 before = first.scorer.describe()
                 references = None
                 if before.gives_rows and not self._is_kept_alone(first, by_reference):
