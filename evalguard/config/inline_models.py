@@ -124,10 +124,10 @@ def _resolve_address(spec: str, model: str, *, chat: bool) -> tuple[str, str, di
         raise UsageError(f"'{spec}' names no server", hint=_ADDRESS_HINT)
     url = spec.rstrip("/")
     if model == "hf":
-        named = next((end for end in _ENDPOINTS.values() if url.endswith(end)), "")
-        chat = named == "/chat/completions" if named else chat
         where = "openai" if host == "api.openai.com" else "local"
-        model = f"{where}-{'chat-' if chat or where == 'openai' else ''}completions"
+        named = next((end for end in _ENDPOINTS.values() if url.endswith(end)), "")
+        chat = named == "/chat/completions" if named else chat or where == "openai"
+        model = f"{where}-{'chat-' if chat else ''}completions"
     end = _ENDPOINTS.get(model, "")
     if not url.endswith(end):
         url += end if parts.path.strip("/") else f"/v1{end}"

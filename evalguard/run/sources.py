@@ -241,9 +241,10 @@ def with_tokens_of(other: Source, asked: Source) -> tuple[Source, str]:
     found: dict[str, Value] = {"tokenizer": source, "tokenizer_backend": "huggingface"}
     told = f"{asked.name} is asked with token ids of {other.name}'s tokenizer"
     if "add_bos_token" not in ours:
-        trusted = other.variant.trust_remote_code
-        found["add_bos_token"] = bool(puts_bos_first(theirs, trust_remote_code=trusted))
-        told += f", {'BOS first' if found['add_bos_token'] else 'without BOS'}, as there"
+        bos = puts_bos_first(theirs, trust_remote_code=other.variant.trust_remote_code)
+        if bos is not None:  # else it puts more around a text than BOS, which the client cannot
+            found["add_bos_token"] = bos
+            told += f", {'BOS first' if bos else 'without BOS'}, as there"
     variant = replace(asked.variant, model_args={**found, **ours})
     return replace(asked, variant=variant), told
 

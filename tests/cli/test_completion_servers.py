@@ -14,9 +14,12 @@ from served_stubs import CachingStub, ModelStub, client_arguments, serving
 from small_world import SmallWorld, run_here
 
 from evalguard.core.scorer import Request, ScoringPolicy
+from evalguard.core.settings import Variant
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
+from evalguard.run import sources
+from evalguard.run.sources import ModelSource, with_tokens_of
 
 Answer = Callable[[list[int]], list[float | None]]
 
@@ -434,3 +437,18 @@ def test_an_address_alone_is_asked_with_the_token_ids_of_the_other_side(
     told = f"is asked with token ids of {world.models['llama'].name}'s tokenizer"
     assert [told in one for one in done.document["notes"]].count(True) == 1
     assert all(abs(one["sigma"] or 0.0) < 1e-3 for one in done.document["comparisons"])
+
+
+@pytest.mark.parametrize(("bos", "told"), [(True, ", BOS first, as there"), (None, "")])
+def test_what_a_tokenizer_puts_around_a_text_is_said_where_it_is_bos_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, bos: bool | None, told: str
+) -> None:
+    monkeypatch.setattr(sources, "puts_bos_first", lambda *given, **more: bos)
+    local = Variant(name="hf", model="hf", model_args={"pretrained": "folder"})
+    served = Variant(name="h", model="local-completions", model_args={"base_url": "http://h/v1"})
+    asked, note = with_tokens_of(
+        ModelSource(name="hf", variant=local), ModelSource(name="h", variant=served)
+    )
+    assert isinstance(asked, ModelSource)
+    assert asked.variant.model_args.get("add_bos_token") is bos
+    assert note == f"h is asked with token ids of hf's tokenizer{told}"

@@ -205,6 +205,9 @@ def test_an_address_is_asked_for_completions_where_nothing_is_put_as_a_conversat
 def test_openais_own_address_is_asked_as_openai_wants_it() -> None:
     found = inline_variant("https://api.openai.com/v1", model="hf", model_args={}, cwd=Path.cwd())
     assert found.model == "openai-chat-completions"
+    named = "https://api.openai.com/v1/completions"
+    found = inline_variant(named, model="hf", model_args={}, cwd=Path.cwd())
+    assert (found.model, dict(found.model_args)) == ("openai-completions", {"base_url": named})
 
 
 @pytest.mark.parametrize("typed", ["http://", "http://h:port/v1"])
