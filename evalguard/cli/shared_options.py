@@ -69,8 +69,8 @@ DEBUG = output_option(
 BASE = model_option(
     "--base",
     metavar="MODEL",
-    help="Base: a name in the guard file, a folder, hub id, GGUF, URL or TYPE:MODEL, a finished "
-    "run, a dump, a reference file, llama.cpp's logits file.",
+    help="Base: a name in the guard file, a folder, hub id, GGUF, URL, TYPE:MODEL, finished run, "
+    "dump, history, reference file, llama.cpp's logits file.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",

@@ -58,9 +58,8 @@ def check_values(config: Any, overrides: Mapping[str, Value]) -> None:
     for path, value in overrides.items():
         parent, _, name = path.rpartition(".")
         for number in _numbers_in(value):
-            if math.isnan(number) or (
-                number is value and math.isinf(number)
-            ):  # of a range it may be
+            infinite = math.isinf(number) and number is value  # the end of a range may be
+            if math.isnan(number) or infinite:
                 raise _refusal(path, value, "a finite number")
             for pattern, wanted, fits in _NUMBERS:
                 if re.fullmatch(pattern, name) and not fits(number):

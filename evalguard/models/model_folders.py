@@ -10,7 +10,7 @@ from pathlib import Path
 from evalguard.errors import EvaluationError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_HUB_TIMEOUT = 5.0  # seconds that the hub has to answer
+HUB_TIMEOUT = 5.0  # seconds that the hub has to answer
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # what transformers' own weights are called
 _TORCH_WEIGHTS = re.compile(r"(pytorch_|adapter_)?model[\w.-]*\.bin")
@@ -141,7 +141,7 @@ def find_current_commit(name: str, revision: str, subfolder: str = "") -> str | 
         return here
     url = hf_hub_url(name, "config.json", subfolder=subfolder or None, revision=revision)
     try:
-        told = get_hf_file_metadata(url, timeout=_HUB_TIMEOUT).commit_hash
+        told = get_hf_file_metadata(url, timeout=HUB_TIMEOUT).commit_hash
     except Exception:  # noqa: BLE001 - network, hub or gate: loading says what is wrong
         return None
     return here if told == here else None

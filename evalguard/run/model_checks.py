@@ -12,7 +12,12 @@ from evalguard.errors import (
     UsageError,
 )
 from evalguard.models.arguments import HF_TYPES, check_type
-from evalguard.models.model_folders import check_model_folder, find_local_folder, hub_snapshot
+from evalguard.models.model_folders import (
+    HUB_TIMEOUT,
+    check_model_folder,
+    find_local_folder,
+    hub_snapshot,
+)
 from evalguard.run.error_places import with_location
 from evalguard.run.loading.own_environment import (
     check_runtime,
@@ -23,7 +28,6 @@ from evalguard.run.sources import (
 )
 
 _CONFIG_FILE = "config.json"
-_PATIENCE = 5.0  # seconds that the hub has to answer
 _ONLINE_HINT = "give a path, or go online and try again"
 
 
@@ -83,7 +87,7 @@ def _answers(address: str) -> bool:
     from huggingface_hub import get_session
 
     try:
-        get_session().head(address, timeout=_PATIENCE)
+        get_session().head(address, timeout=HUB_TIMEOUT)
     except Exception:  # noqa: BLE001 - of requests or httpx, as the library's version has it
         return False
     return True

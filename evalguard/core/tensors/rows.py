@@ -35,9 +35,7 @@ _SAMPLE = 256  # rows that propose by how much all of them are shifted
 _MOST_LOOKED_UP = 4096  # rows without a hint that they come from anywhere
 _FEWEST, _SPREAD = 8, 5.0  # rows that say what is usual, and times their standard deviation
 _READ = 64  # rows that are read again for their factors and blocks
-_LARGEST = (
-    16  # one of so many elements is left out: a factor that holds of the largest alone is none
-)
+_LARGEST = 16  # one of so many elements is left out: a factor of the largest alone is none
 _GAIN = 0.5  # an explanation leaves at most this part of a row's difference
 _LEFT = 0.1  # of its squares, of what a factor explains
 _MOST_HOLD = 0.9  # of the rows that are read: then a factor holds of the others too
