@@ -30,6 +30,10 @@ settings.load_profile("evalguard")
 if SAME_EXAMPLES:
     draw_no_constants_of_loaded_modules()
 
+# No test asks the hub, however pytest was started. The library reads these once, when imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+
 # A shell without job control starts background jobs with Ctrl-C ignored, and processes started from
 # here would inherit that: the tests of interrupts hold in a background job too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
