@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from typing import Any, get_args
 
@@ -37,6 +38,7 @@ from evalguard.report.night_terminal import night_text
 from evalguard.report.plan_terminal import render_plan
 from evalguard.report.view.bisection_view import bisection_view
 from evalguard.report.view.report_view import build_report_view
+from evalguard.report.words.bisection_texts import search_answer
 
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
 PASSING = report(
@@ -207,13 +209,28 @@ def test_shares_that_do_not_add_up_are_said_not_to() -> None:
                  culprit(sigma=9e9, sigma_alone=4e9),
                  culprit("norm_dtype", 1e9, sigma_alone=None),
              )},
-            "attn_softcap (alone a factor of 2e+08, without it -0.40 sigma), "
-            "norm_dtype (without it +1.50 sigma); +0.06 left",
+            "attn_softcap (alone a factor of 2e+08, without it a factor of 0.98), "
+            "norm_dtype (without it a factor of 1.1); +0.06 left",
         ),
         (  # a share of 1e22 where the whole is 1e8
             {"drift_sigma": 5.7e8, "log_unit": 0.05,
              "culprits": (culprit(sigma_alone=2.0, shapley_sigma=-1.6e22),)},
             "attn_softcap (alone +2.00 sigma, without it +0.06 sigma); +0.06 left",
+        ),
+        (  # what is 1e22 beside the others divides by as much
+            {"drift_sigma": 5.7e8, "log_unit": 0.05, "status": "masked",
+             "culprits": (
+                 culprit(sigma=-1.6e22, sigma_alone=-12.0),
+                 culprit("norm_dtype", 1.6e22, sigma_in_context=5.7e8),
+             )},
+            "attn_softcap (alone a factor of 0.4, without it a factor of 0.98), "
+            "norm_dtype (alone a factor of 8e+20, without it a factor of 1.1); +0.06 left",
+        ),
+        (  # infinite beside a number: nobody knows what each would make of the other
+            {"drift_sigma": math.inf, "log_unit": 0.05, "measured": (),
+             "culprits": (culprit(sigma=math.inf), culprit("norm_dtype", math.nan,
+                                                           sigma_alone=3.0))},
+            "attn_softcap (alone +inf sigma), norm_dtype (alone +3.00 sigma); +0.06 left",
         ),
         (  # larger than the drift that it is a part of, alone
             {"drift_sigma": 1.0, "unexplained_sigma": -0.5, "culprits": (culprit(sigma=1.5),)},
@@ -246,7 +263,45 @@ def test_what_is_no_share_of_the_drift_is_told_by_two_drifts(
     assert view is not None
     assert {one.share for one in view.searches[0].culprits} == {"-"}
     told = compare_document(whole)["bisect"]["culprits"]
-    assert [one["shapley"] for one in told] == [one.shapley_sigma for one in found.culprits]
+    shares = [one.shapley_sigma for one in found.culprits]
+    assert [one["shapley"] for one in told] == [s if math.isfinite(s) else None for s in shares]
+
+
+def test_what_divides_by_as_much_as_the_rest_multiplies_with_is_told_as_a_factor() -> None:
+    found = search(
+        drift_sigma=5.7e8, log_unit=0.05, status="masked", unexplained_sigma=0.0,
+        culprits=(
+            culprit(sigma=-1.6e22, sigma_alone=-12.0),
+            culprit("norm_dtype", 1.6e22, sigma_in_context=5.7e8),
+        ),
+    )  # fmt: skip
+    view = bisection_view(bisection(found))
+    assert view is not None
+    rows = [(one.alone, one.beside, one.share) for one in view.searches[0].culprits]
+    assert rows == [("x0.4", "x3.6e-14", "-"), ("x8e+20", "x2.9e+07", "-")]
+    for form in ("text", "markdown", "html"):
+        assert "e+22" not in render_report(report(comparison(), bisect=bisection(found)), form)
+
+
+@pytest.mark.parametrize(
+    ("alone", "said"),
+    [
+        (-1.0, "norm_dtype acts the other way, and hid part of what the rest does"),
+        (0.03, "norm_dtype acts the other way, and hid part of what the rest does"),
+        (None, "norm_dtype acts the other way, and hid part of what the rest does"),
+        (2.5, "norm_dtype makes +2.50 sigma alone, and hid part of what the rest does beside it"),
+    ],
+)
+def test_a_culprit_that_does_harm_alone_is_no_helper(alone: float | None, said: str) -> None:
+    hidden = culprit("norm_dtype", -3.0, sigma_alone=alone)
+    found = search(status="masked", culprits=(culprit(sigma=6.0), hidden))
+    assert f"({said})" in search_answer(found)
+
+
+def test_an_infinite_drift_of_one_culprit_is_all_its_own() -> None:
+    assert cause_of(search(drift_sigma=math.inf, culprits=(culprit(sigma=math.inf),))) == (
+        "Cause: attn_softcap +inf; +0.06 left"
+    )
 
 
 def test_parts_of_a_culprit_stand_in_it_with_shares_only_where_these_add_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from example_reports import comparison, report
 
 from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.repeat_command import as_tokenizer_search
+from evalguard.core.reports.bisect_report import BisectReport, TracedPlace
 from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.reports.findings import Finding, FindingValue
 from evalguard.report.view.screen import cause_line
@@ -100,7 +102,7 @@ def test_the_whole_model_is_no_cause_where_its_class_is_another_one() -> None:
     "finding",
     [
         differ(),
-        differ(code__remote_class=("LlamaForCausalLM", "MyLlama")),
+        differ(code__remote_base_class=("MyLlama", "LlamaForCausalLM")),
         differ(code__class=("LlamaForCausalLM", None)),
         differ(code__torch=("2.1", "2.2")),
     ],
@@ -109,6 +111,41 @@ def test_nothing_else_is_taken_for_another_class(finding: Finding) -> None:
     said = meaning_with_bisection(lost(finding))
     assert said.next_step == "to see where in the model it comes from"
     assert "another class" not in cause_line(lost(finding, bisect=WHOLE))
+
+
+@pytest.mark.parametrize(
+    ("bisect", "command"),
+    [
+        (WHOLE, COMMAND),
+        (WHOLE, COMMAND.replace("compare", "bisect") + " --budget 9 --over settings"),
+        (
+            bisection(search(status="not_reproduced", outside_sigma=9.0, culprits=())),
+            COMMAND,
+        ),
+    ],
+)
+def test_own_code_leads_to_its_layers_and_to_a_trace(bisect: BisectReport, command: str) -> None:
+    own = differ(code__remote_class=("LlamaForCausalLM", "MyLlama"))
+    said = meaning_with_bisection(lost(own, bisect=bisect, command=command))
+    assert said.next_step == "to see which layers of the candidate's own code it comes from"
+    assert steps(said) == (COMMAND.replace("compare", "bisect") + " --over layers", TRACE)
+
+
+def test_own_code_is_named_with_where_a_trace_finds_its_error_and_not_with_the_base_as_repair() -> (
+    None
+):
+    own = differ(code__remote_class=("LlamaForCausalLM", "MyLlama"))
+    place = TracedPlace(folder="runs/t", module="model.layers.3.mlp", operation="MLP: other code")
+    for traced, text in (
+        (None, "its own code (MyLlama) or its weights; with the base in its place, "),
+        (
+            place,
+            "its own code (MyLlama) or its weights (by the trace in runs/t it begins at "
+            "model.layers.3.mlp, MLP: other code: repair that); with the base in its place, ",
+        ),
+    ):
+        shown = cause_line(lost(own, bisect=replace(WHOLE, traced=traced)))
+        assert shown.startswith(f"Cause: the candidate as a whole, {text}")
 
 
 CONFIGS = differ(configs__rope_theta=(1e4, 5e4))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from evalguard.core.reports.bisect_report import TracedPlace
 from evalguard.core.settings import Setting, Target
 from evalguard.run.modules.trace_prior import find_trace, weigh_settings
 
@@ -26,6 +27,7 @@ def write(folder: Path, **changes: Any) -> Path:
             {"module": "model.layers.3.self_attn", "local_ratio": 4.0},
             {"module": "model.layers.1.mlp.up_proj", "local_ratio": None},
         ],
+        "first": {"module": "model.layers.1.mlp.up_proj", "operation": "weights: scaled"},
         **changes,
     }
     folder.mkdir()
@@ -42,12 +44,14 @@ def test_the_newest_trace_of_the_two_models_counts(tmp_path: Path) -> None:
     (tmp_path / "2026-06-01").mkdir()
     found = find_trace(tmp_path, "orig", "port")
     assert found is not None
-    file, ratios = found
-    assert file == newest
-    assert ratios == {
+    assert found.folder == newest.parent
+    assert found.ratios == {
         "model.layers.3.self_attn": 9.0,
         "model.layers.1.mlp.up_proj": float("inf"),
     }
+    assert found.first == TracedPlace(
+        folder=str(newest.parent), module="model.layers.1.mlp.up_proj", operation="weights: scaled"
+    )
 
 
 @pytest.mark.parametrize("suspects", [None, [{}], [3], [{"module": "a", "local_ratio": "much"}]])

@@ -25,6 +25,7 @@ from evalguard.run.modules.module_settings import take_modules_from
 from evalguard.run.sources import ModelSource
 from evalguard.run.tracing import loaded_sides, open_apart
 from evalguard.run.tracing.sides import TracedSide
+from evalguard.run_token import current_run, run_of, run_scope
 from evalguard.worker.client import WorkerScorer
 
 POLICY = ScoringPolicy(device="cpu")
@@ -160,7 +161,7 @@ def test_a_process_that_code_was_brought_into_traces_no_model_itself(
 
 
 @pytest.mark.slow
-def test_modules_of_another_model_beside_code_that_a_model_brings_are_scored_and_not_kept(
+def test_modules_of_another_model_beside_code_that_a_model_brings_are_kept_for_the_run(
     llama: Path, tmp_path: Path
 ) -> None:
     port = save_port(llama, tmp_path / "port", "")
@@ -171,12 +172,17 @@ def test_modules_of_another_model_beside_code_that_a_model_brings_are_scored_and
     taken = take_modules_from(base, candidate, {"m": "model.layers.0.mlp"})
     mixed = replace(taken, assignment={"m": taken.settings[0].reference})
     told = {}
-    for name, variant in (("port", candidate), ("left", taken), ("mixed", mixed)):
-        log = tmp_path / f"{name}.log"
-        with closing(WorkerScorer(variant, POLICY, cache_dir=tmp_path / "c", log=log)) as worker:
-            told[name] = worker.describe()
-    assert told["port"].identity is not None
-    assert told["left"].identity is not None
-    assert told["mixed"].identity is None
+    # what its code reads is declared, but not what it does to modules beside it
+    mixed = replace(mixed, inputs={})
+    with run_scope():
+        for name, variant in (("port", candidate), ("left", taken), ("mixed", mixed)):
+            log = tmp_path / f"{name}.log"
+            with closing(
+                WorkerScorer(variant, POLICY, cache_dir=tmp_path / "c", log=log)
+            ) as worker:
+                told[name] = worker.describe()
+        assert told["port"].identity is not None
+        assert told["left"].identity is not None
+        assert run_of(told["mixed"].identity) == current_run()
     (caveat,) = (one for one in told["mixed"].caveats if "not kept" in one)
     assert "modules of another model are in one process with code" in caveat

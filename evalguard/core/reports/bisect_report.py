@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 SIGMA = "sigma"  # the unit of a drift in standard errors of the base
+WHOLE_MODEL = "model_args.pretrained"  # the target of a setting for a whole checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +302,20 @@ class Recommended:
     unit: str = SIGMA
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedPlace:
+    """Where a trace of the two models, in a run ``folder`` beside this one, finds the error first.
+
+    Attributes:
+        module: of the candidate.
+        operation: what it does otherwise, in the trace's words.
+    """
+
+    folder: str
+    module: str
+    operation: str
+
+
 # Of several searches the first of these that one of them has is the status of all.
 _GRAVEST: tuple[Status, ...] = (
     "stopped",
@@ -331,6 +346,7 @@ class BisectReport:
         notes: what else is to be said, one line each.
         prices: of a quantised candidate whose layers or modules were searched, what each would win
             back at the base's precision.
+        traced: of a candidate that only the base in its place repairs: where its error begins.
         method: of the search, in words; ``versions`` of what it ran with.
         budget: evaluations that might be spent; None: no limit.
         thorough: ``--thorough``.
@@ -357,6 +373,7 @@ class BisectReport:
     jobs: int = 1
     notes: tuple[str, ...] = ()
     prices: ModulePrices | None = None
+    traced: TracedPlace | None = None
     method: str = "Bayesian selection over settings, verified on all documents"
     versions: Mapping[str, Value] = field(default_factory=dict)
 

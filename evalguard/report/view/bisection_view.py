@@ -18,7 +18,11 @@ from evalguard.report.table import Table
 from evalguard.report.view.prices_view import PricesView, prices_view
 from evalguard.report.view.side_view import value_text
 from evalguard.report.words import rounding
-from evalguard.report.words.bisection_drifts import search_drift_text
+from evalguard.report.words.bisection_drifts import (
+    culprit_figures,
+    is_in_factors,
+    search_drift_text,
+)
 from evalguard.report.words.bisection_texts import (
     beside_text,
     cleared_text,
@@ -196,6 +200,7 @@ def _legend(searches: Sequence[MetricSearch]) -> str:
         return ""
     units = {printable(search.unit) for search in searches}
     what = "Sigma" if units == {SIGMA} else _search_legend(units)
+    what += " (x: how many times the metric is)" if any(map(is_in_factors, searches)) else ""
     partly = any(_is_partial(culprit) for search in searches for culprit in search.culprits)
     return what + _LEGEND + (" ~: on part of the documents." if partly else "")
 
@@ -237,11 +242,8 @@ def _search_view(found: BisectReport, search: MetricSearch) -> SearchView:
 
 
 def _culprit_view(culprit: GuiltySetting, search: MetricSearch) -> CulpritView:
-    errors = (culprit.alone_error_sigma or 0.0, culprit.error_sigma, culprit.error_sigma)
-    sigmas = (culprit.sigma_alone, culprit.sigma_in_context, culprit.shapley_sigma)
-    alone, beside, share = (
-        search_drift_text(sigma, error, search) for sigma, error in zip(sigmas, errors, strict=True)
-    )
+    alone, beside = culprit_figures(culprit, search)
+    share = search_drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
     return CulpritView(
         setting=printable(culprit.setting),
         target=printable(culprit.target),

@@ -7,13 +7,19 @@ from dataclasses import replace
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate_state import GateState
-from evalguard.core.reports.bisect_report import SIGMA, BisectReport, MetricSearch
+from evalguard.core.reports.bisect_report import (
+    SIGMA,
+    WHOLE_MODEL,
+    BisectReport,
+    MetricSearch,
+)
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.view.numbered_caveats import Caveat
 from evalguard.report.words import rounding
 from evalguard.report.words.advice import (
     differing_answers,
     other_classes,
+    own_code,
     same_answers_text,
     undecided_text,
 )
@@ -22,7 +28,6 @@ from evalguard.report.words.bisection_texts import search_answer, search_subject
 from evalguard.report.words.culprit_shares import shares_text
 from evalguard.report.words.distribution_texts import share_text
 from evalguard.report.words.limit_texts import decisive_limit, limit_found
-from evalguard.report.words.meaning import WHOLE_MODEL
 from evalguard.report.words.metric_labels import (
     decisive_comparison,
     drift_cells,
@@ -157,7 +162,14 @@ def cause_line(report: CompareReport, step: str = "") -> str:
     if not found.culprits or not settled:
         return f"{head} {' '.join(f'{search_answer(search)}.' for search in found.answers)}"
     classes = other_classes(report)
-    if classes is not None and all(one.target == WHOLE_MODEL for one in found.culprits):
+    of_model = all(one.target == WHOLE_MODEL for one in found.culprits)
+    if of_model and classes is None and own_code(report):
+        left = _remaining_text(found, whole[-1]) + _left_of(report, whole[-1])
+        return (
+            f"{head} the candidate as a whole, its own code ({own_code(report)}) or its weights"
+            f"{_traced_text(found)}; with the base in its place, {left}{_still_text(found)}"
+        )
+    if of_model and classes is not None:
         left = _remaining_text(found, whole[-1]) + _left_of(report, whole[-1])
         return (
             f"{head} another class of model, {classes[1]} where the base is {classes[0]}; read as "
@@ -171,6 +183,15 @@ def cause_line(report: CompareReport, step: str = "") -> str:
         left = _remaining_text(found, searches[-1]) + ("" if of else _left_of(report, searches[-1]))
         told.append(f"{of}{shares_text(found, searches)}; {left}")
     return f"{head} {'. '.join(told)}{_still_text(found)}"
+
+
+def _traced_text(found: BisectReport) -> str:
+    """Where in a whole model a trace finds the error, which is then what to repair."""
+    place = found.traced
+    if place is None:
+        return ""
+    where = f"{printable(place.module)}, {printable(place.operation)}"
+    return f" (by the trace in {printable(place.folder)} it begins at {where}: repair that)"
 
 
 def _remaining_text(found: BisectReport, last: MetricSearch) -> str:

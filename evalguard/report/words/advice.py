@@ -119,6 +119,12 @@ def other_classes(report: CompareReport) -> tuple[str, str] | None:
     return None if not base or not candidate else (printable(str(base)), printable(str(candidate)))
 
 
+def own_code(report: CompareReport) -> str:
+    """The candidate's class, where code that a checkpoint brings computes; "" where none does."""
+    named = _side_values(report).get("code.remote_class")
+    return printable(str(named[1])) if isinstance(named, tuple) and len(named) == 2 else ""
+
+
 def reads_other_tokens(report: CompareReport) -> bool:
     """Whether the rules of the two tokenizers differ, so that a trace would be refused."""
     return "tokenizer.rules" in _side_values(report)

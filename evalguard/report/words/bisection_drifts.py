@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from math import isfinite
-from typing import TYPE_CHECKING
+from math import inf, isfinite
 
-from evalguard.core.reports.bisect_report import (
-    SIGMA,
-    MetricSearch,
-)
+from evalguard.core.reports.bisect_report import SIGMA, GuiltySetting, MetricSearch
 from evalguard.report.words import rounding
 from evalguard.report.words.plain_text import printable
-
-if TYPE_CHECKING:
-    pass
-
 
 _BEYOND_READING = 1e5  # sigma
 
@@ -66,6 +58,48 @@ def _factor(sigma: float, log_unit: float) -> str:
 def is_beyond_reading(sigma: float, log_unit: float) -> bool:
     """Whether a drift is so large that its number says nothing more."""
     return log_unit > 0.0 and isfinite(sigma) and sigma >= _BEYOND_READING
+
+
+def is_in_factors(search: MetricSearch) -> bool:
+    """Whether what its culprits do is told in factors: for one of them sigma is beyond reading.
+
+    Sigma of some beside factors of others could not be compared.
+    """
+    told = [one for c in search.culprits for one in (c.sigma_alone, c.sigma_in_context)]
+    sizes = [abs(one) for one in told if one is not None]
+    return search.unit == SIGMA and any(is_beyond_reading(one, search.log_unit) for one in sizes)
+
+
+def culprit_phrase(sigma: float, search: MetricSearch) -> str:
+    """A drift that a culprit makes, as it stands in a sentence beside those of the others."""
+    factor = 1.0 + sigma * search.log_unit
+    if is_in_factors(search) and isfinite(factor) and factor > 0.0:
+        return f"a factor of {factor:.2g}"
+    return search_drift_phrase(sigma, search)
+
+
+def culprit_figures(culprit: GuiltySetting, search: MetricSearch) -> tuple[str, str]:
+    """What a culprit does alone, and beside the others; where that is told in factors: how many
+    times the metric of the base, and of the candidate without it, the metric is with it."""
+    alone, beside = culprit.sigma_alone, culprit.sigma_in_context
+    error = culprit.alone_error_sigma or 0.0
+    texts = (
+        search_drift_text(alone, error, search),
+        search_drift_text(beside, culprit.error_sigma, search),
+    )
+    if not is_in_factors(search):
+        return texts
+    whole = (search.drift_sigma or 0.0) - (search.unexplained_sigma or 0.0)
+    with_it, without = (1.0 + one * search.log_unit for one in (whole, whole - beside))
+    factors = (
+        1.0 + (alone or 0.0) * search.log_unit,
+        with_it / without if without > 0.0 else inf,
+    )
+    known = (alone is not None, isfinite(beside))
+    return tuple(  # type: ignore[return-value]
+        f"x{factor:.2g}" if is_known and isfinite(factor) and factor > 0.0 else text
+        for factor, is_known, text in zip(factors, known, texts, strict=True)
+    )
 
 
 def search_drift_text(drift: float | None, error: float, search: MetricSearch) -> str:

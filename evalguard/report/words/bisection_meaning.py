@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from evalguard.core.reports.bisect_report import BisectReport
+from evalguard.core.reports.bisect_report import WHOLE_MODEL, BisectReport
 from evalguard.core.reports.compare_report import CompareReport
-from evalguard.report.words.advice import (
-    other_classes,
-)
+from evalguard.report.words.advice import other_classes, own_code
 from evalguard.report.words.bisection_texts import list_names, search_answer
 from evalguard.report.words.meaning import (
-    WHOLE_MODEL,
     Meaning,
     derive_meaning,
     read_as_step,
+    search_layers_command,
     trace_command,
 )
 from evalguard.report.words.plain_text import printable
@@ -28,12 +26,12 @@ def meaning_with_bisection(report: CompareReport) -> Meaning:
         return said
     told = tuple(f"{search_answer(search)}." for search in report.bisect.answers)
     step, command = _bisection_next_step(report.bisect, said)
-    classes = other_classes(report)
-    if classes is not None and not report.bisect.resume and _comes_from_class(report.bisect):
-        step, command = read_as_step(classes), ""
-        inside = trace_command(report)
-    else:
-        inside = trace_command(report) if _is_inside(report.bisect) else ""
+    classes, own, inside = other_classes(report), own_code(report), trace_command(report)
+    if not report.bisect.resume and _is_whole_model(report.bisect) and (classes or own):
+        # the base in its place would be no repair
+        step, command = _own_code_step(report) if classes is None else (read_as_step(classes), "")
+    elif not _is_inside(report.bisect):
+        inside = ""
     return Meaning(
         lead=said.lead,
         answers=told,
@@ -43,7 +41,15 @@ def meaning_with_bisection(report: CompareReport) -> Meaning:
     )
 
 
-def _comes_from_class(found: BisectReport) -> bool:
+def _own_code_step(report: CompareReport) -> tuple[str, str]:
+    """Where code of the candidate's own is guilty: which layers; a trace says more where it can."""
+    layers = search_layers_command(report)
+    if not layers:
+        return f"port what {own_code(report)} computes otherwise", ""
+    return "to see which layers of the candidate's own code it comes from", layers
+
+
+def _is_whole_model(found: BisectReport) -> bool:
     """Whether the answer is the whole model, or lies outside of what was searched."""
     if found.culprits:
         return all(one.target == WHOLE_MODEL for one in found.culprits)

@@ -20,6 +20,7 @@ from evalguard.report.words.run_costs import format_duration
 if TYPE_CHECKING:
     from evalguard.bisect.search_result import Part, Suspect
 from evalguard.report.words.bisection_drifts import (
+    culprit_phrase,
     format_drift,
     is_beyond_reading,
     search_drift_phrase,
@@ -83,12 +84,31 @@ def _found_sentence(search: MetricSearch) -> str:
         f"without {them}, {_remaining_phrase(search)} left"
     )
     if search.status == "masked":
-        better = [c.setting for c in search.culprits if c.sigma_in_context < 0.0]
-        acts = "acts" if len(better) == 1 else "act"
-        text += f" ({list_names(better)} {acts} the other way, and hid part of what the rest does)"
+        text += _masking_clause(search)
     if search.eliminated:
         text += f" (by elimination: without {them} every document scores as the base's, bit by bit)"
     return text + _outside_clause(search)
+
+
+def _masking_clause(search: MetricSearch) -> str:
+    """Say which culprits hide what the rest does; alone one of them may do harm all the same."""
+    hiding = [one for one in search.culprits if one.sigma_in_context < 0.0]
+    harmful = [c for c in hiding if (c.sigma_alone or 0.0) > 2.0 * (c.alone_error_sigma or 0.0)]
+    better = [one.setting for one in hiding if one not in harmful]
+    told = []
+    if better:
+        acts = "acts" if len(better) == 1 else "act"
+        told.append(
+            f"{list_names(better)} {acts} the other way, and hid part of what the rest does"
+        )
+    if harmful:
+        alone = " and ".join(culprit_phrase(one.sigma_alone or 0.0, search) for one in harmful)
+        names, makes = (
+            list_names([c.setting for c in harmful]),
+            "makes" if len(harmful) == 1 else "make",
+        )
+        told.append(f"{names} {makes} {alone} alone, and hid part of what the rest does beside it")
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def _culprit_names(search: MetricSearch) -> str:

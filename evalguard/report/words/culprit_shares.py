@@ -6,8 +6,8 @@ need not be what it makes beside other culprits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from evalguard.core.reports.bisect_report import (
     SIGMA,
@@ -16,18 +16,16 @@ from evalguard.core.reports.bisect_report import (
     MetricSearch,
 )
 from evalguard.report.words import rounding
-from evalguard.report.words.metric_labels import margin_text
-from evalguard.report.words.plain_text import printable
-
-if TYPE_CHECKING:
-    pass
 from evalguard.report.words.bisection_drifts import (
+    culprit_phrase,
     drift_phrase,
     is_beyond_reading,
     search_drift_phrase,
     search_drift_text,
 )
 from evalguard.report.words.bisection_texts import list_names
+from evalguard.report.words.metric_labels import margin_text
+from evalguard.report.words.plain_text import printable
 
 _MOST_CULPRITS = 4
 _ROUNDING = 0.05  # sigma
@@ -115,7 +113,7 @@ def _share(search: MetricSearch, culprit: GuiltySetting) -> str:
     if are_shares(search):
         return search_drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
     told = (("alone", culprit.sigma_alone), ("without it", _drift_without(search, culprit)))
-    known = [f"{name} {search_drift_phrase(d, search)}" for name, d in told if d is not None]
+    known = [f"{name} {culprit_phrase(d, search)}" for name, d in told if d is not None]
     return f"({', '.join(known) or 'neither measured alone nor without it'})"
 
 
@@ -159,6 +157,8 @@ def adds_up(inner: MetricSearch, group: Sequence[GuiltySetting]) -> bool:
 
 def _is_near(parts: float, whole: float, search: MetricSearch) -> bool:
     """Whether a sum is what it is to be, but for rounding and for the metric's own curvature."""
+    if parts == whole:  # two infinities have no difference
+        return True
     rounding_error = _ROUNDING * search.margin if search.unit != SIGMA else _ROUNDING
     return abs(parts - whole) <= max(rounding_error, _NEARLY * abs(whole))
 
@@ -167,7 +167,10 @@ def sums_text(found: BisectReport, search: MetricSearch) -> str:
     """Say why the shares of a search do not add up to what they explain; "" where they do."""
     outer = [c for one in found.searches for c in one.culprits if c.setting in search.inside]
     if search.inside and outer and not adds_up(search, outer):
-        whole = search_drift_phrase(sum(one.shapley_sigma for one in outer), search)
+        made = sum(one.shapley_sigma for one in outer)
+        if math.isnan(made):  # of infinities: nobody knows whether they add up
+            return ""
+        whole = search_drift_phrase(made, search)
         alone = search_drift_phrase(search.drift_sigma, search)
         verb = "makes" if len(search.inside) == 1 else "make"
         return (

@@ -58,8 +58,6 @@ from evalguard.report.words.plain_text import printable
 from evalguard.report.words.shown_subtasks import judged_comparisons, ungated_subtasks
 from evalguard.report.words.waiver_texts import accepted_clause
 
-WHOLE_MODEL = "model_args.pretrained"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
@@ -467,7 +465,7 @@ def _undo(report: CompareReport) -> tuple[str, str]:
             return "to see what the tokenizer costs", command
     classes = other_classes(report)
     if classes is not None and trace_command(report):
-        command = _over_layers(report)
+        command = "" if report.bisect is not None else search_layers_command(report)
         if command:
             named = f"{classes[1]} where the base is {classes[0]}"
             return f"to see which layers another class costs ({named})", command
@@ -524,7 +522,7 @@ def _with_setting(report: CompareReport, name: str) -> str:
 def _bisection(report: CompareReport) -> str:
     """Return the command that searches the settings, likewise; "" for the demo's."""
     if report.command:
-        return printable(as_bisection(report.command))
+        return printable(as_bisection(as_comparison(report.command)))
     return _command_by_names(report, "bisect")
 
 
@@ -536,10 +534,8 @@ def _tokenizer_search(report: CompareReport) -> str:
     return f"{search} --allow-differing tokens" if search else ""
 
 
-def _over_layers(report: CompareReport) -> str:
-    """Return the command that searches layers; "" where it is the one that was typed."""
-    if report.bisect is not None:
-        return ""
+def search_layers_command(report: CompareReport) -> str:
+    """Return the command that searches the candidate's layers, likewise."""
     command = _bisection(report)
     if not command:
         return ""

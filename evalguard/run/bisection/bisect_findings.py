@@ -23,7 +23,7 @@ from evalguard.run.bisection.search import SearchPlan
 from evalguard.run.bisection.subject import Subject, choose_subject, unsearchable_failures
 from evalguard.run.finished_comparison import FinishedComparison
 from evalguard.run.gate_judgement import GateJudgement
-from evalguard.run.modules.trace_prior import find_trace, weigh_settings
+from evalguard.run.modules.trace_prior import FoundTrace, find_trace, weigh_settings
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import ModelSource
 
@@ -40,8 +40,7 @@ class BisectFindings:
         judged: the repaired candidate as the gate last judged it; ``repaired`` as it is reported.
         unfinished: whether something that was still to be asked was not.
         prices: what modules of a quantised candidate would win back; None: not measured.
-        ratios: by module, how far a trace of the two models found it beyond the floor; {}: nobody
-            traced them.
+        trace: of the two models, where runs are written to; None: nobody traced them.
     """
 
     finished: FinishedComparison
@@ -54,24 +53,21 @@ class BisectFindings:
     unfinished: bool = False
     notes: list[str] = field(default_factory=list)
     prices: ModulePrices | None = None
-    ratios: Mapping[str, float] = field(init=False)
+    trace: FoundTrace | None = field(init=False)
+    _ratios: Mapping[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin with the candidate as it was scored, and with what a trace has shown of it."""
         self.candidate = self.searchable.candidate
         self.notes += self.searchable.notes
-        self.ratios = self._read_trace()
-
-    def _read_trace(self) -> Mapping[str, float]:
-        """What the newest trace of the two models suspects, where runs are written to."""
         report, folder = self.finished.report, self.finished.folder
         root = self.finished.options.output_path if folder is None else folder.parent
-        found = None if root is None else find_trace(root, report.base.name, report.candidate.name)
+        names = report.base.name, report.candidate.name
+        self.trace = None if root is None else find_trace(root, *names)
         settings = self.candidate.variant.settings
-        if found is None or not weigh_settings(found[1], settings):
-            return {}
-        self.notes.append(f"what the trace in {found[0].parent} suspects was measured first")
-        return found[1]
+        if self.trace is not None and weigh_settings(self.trace.ratios, settings):
+            self._ratios = self.trace.ratios
+            self.notes.append(f"what the trace in {self.trace.folder} suspects was measured first")
 
     @property
     def announced(self) -> float | None:
@@ -119,7 +115,7 @@ class BisectFindings:
             groups=self.searchable.groups,
             announced=self.announced,
             spent=self._spent,
-            ratios=self.ratios,
+            ratios=self._ratios,
             level=choices.gate.level,
         )
 

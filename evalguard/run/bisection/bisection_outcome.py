@@ -7,10 +7,11 @@ from importlib.metadata import version
 
 import evalguard
 from evalguard.core.redaction import shown_value
-from evalguard.core.reports.bisect_report import BisectReport, Recommended
+from evalguard.core.reports.bisect_report import WHOLE_MODEL, BisectReport, Recommended
 from evalguard.run.bisection.bisect_findings import BisectFindings
 from evalguard.run.bisection.guard_repair import build_repair
 from evalguard.run.bisection.model_search import foresee_evaluations
+from evalguard.run_token import keeps_for_itself
 
 
 def build_bisect_report(
@@ -25,6 +26,8 @@ def build_bisect_report(
     choices = findings.finished.choices.bisect
     searches = tuple(one.search for one in findings.searches)
     repair = build_repair(findings.finished, findings.values, findings.candidate)
+    guilty = {str(one.target) for search in searches for one in search.culprits}
+    of_model, trace = guilty == {WHOLE_MODEL}, findings.trace
     return BisectReport(
         searches=searches,
         repaired=findings.repaired,
@@ -42,6 +45,7 @@ def build_bisect_report(
         jobs=choices.jobs,
         notes=tuple(findings.notes),
         prices=findings.prices,
+        traced=trace.first if of_model and trace is not None else None,
         versions={"evalguard": evalguard.__version__, "numpy": version("numpy")},
     )
 
@@ -72,4 +76,6 @@ def _resume_command(findings: BisectFindings) -> str:
         return ""
     budget = findings.finished.choices.bisect.budget
     more = f" --budget {2 * budget:g}" if "budget" in ended and budget else ""
+    kept = keeps_for_itself()
+    more += f" --unchanged-since {kept}" if kept else ""
     return f"evalguard bisect --resume {shlex.quote(folder)}{more}"

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from evalguard.config.guard_writing import as_yaml, settings_excerpt
 from evalguard.core.redaction import redacted_text, shown_value
 from evalguard.core.repeat_command import as_comparison
+from evalguard.core.reports.bisect_report import WHOLE_MODEL
 from evalguard.core.settings import Setting, Value
 from evalguard.errors import StoreError
+from evalguard.report.words.advice import other_classes, own_code
 from evalguard.run.bisection.repaired_guard import (
     REPAIRED_FILE,
     proof_command,
@@ -41,7 +43,8 @@ def build_repair(
     """Say how to give settings other values.
 
     Settings that the candidate declares are changed where they stand. For derived ones there is a
-    guard file of its own, in the run folder if there is one.
+    guard file of its own, in the run folder if there is one; but none where other code computes
+    and only the base in the candidate's place was seen to help: that repairs nothing.
 
     Args:
         values: setting -> the value that repairs it.
@@ -51,6 +54,11 @@ def build_repair(
     if candidate is None or not values:
         return Repair()
     if not values.keys() <= {setting.name for setting in candidate.variant.settings}:
+        targets = {str(s.target) for s in repaired.variant.settings if s.name in values}
+        if targets == {WHOLE_MODEL} and (
+            own_code(finished.report) or other_classes(finished.report)
+        ):
+            return Repair()
         return _repair_derived(finished, repaired)
     settings = {s.name: s for s in candidate.variant.settings}
     text, where = "", ""

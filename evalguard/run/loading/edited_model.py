@@ -25,7 +25,11 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.assigned_model import AssignedModel, EditedAttributes
 from evalguard.models.loading import load_lm
 from evalguard.models.served.calls import is_served
-from evalguard.run.loading.foreign_code import ELSEWHERE_PREFIX, brings_code
+from evalguard.run.loading.foreign_code import (
+    ELSEWHERE_PREFIX,
+    brings_code,
+    mixes_code_with_modules,
+)
 from evalguard.run.loading.library_patches import runs_other_code
 from evalguard.run.loading.load_plan import LoadPlan, prove_files, taken_sources
 from evalguard.run.loading.loaded_files import PATCH_PREFIX
@@ -103,15 +107,16 @@ class EditedModel:
         if self.as_loaded is not None:
             self.as_loaded.set_aside(_fits_in_memory)
         threads = _thread_count(self.policy, self.lm)
+        why_open = self._why_open()
         lower = set_token_budget(self.lm, self.policy, threads=threads, cache_dir=self.cache_dir)
         return AssignedModel(
             effective={setting.name: effective[setting.name] for setting in variant.settings},
             provenance=self._provenance(wanted, effective),
             # a client's texts are encoded here, whatever the server is
-            revision="" if self._open() else variant.revision,
+            revision="" if why_open else variant.revision,
             threads=threads,
             edited={} if model is None else _list_edited(model, wanted),
-            caveats=_not_kept_note(self._open()),
+            caveats=_not_kept_note(why_open),
             on_smaller_budget=lower,
         )
 
@@ -174,8 +179,8 @@ class EditedModel:
                 return None
             return self.carry(wanted) if self.as_loaded.restore() else None
 
-    def _open(self) -> str:
-        """Why nothing of the model may be kept, as far as code is to blame; "" where it may."""
+    def _why_open(self) -> str:
+        """Why nothing may be kept for other runs, as far as code is to blame; "" where it may."""
         if not brings_code(self.wanted.variant, self.wanted.plan):
             module = runs_other_code()
             return module and (
@@ -194,11 +199,15 @@ class EditedModel:
     ) -> dict[str, Value] | None:
         """What weights and code of the model are; None where that cannot be proven.
 
+        Modules beside code that a model brings are the same in every process of a run that loads
+        both, and what they are is told with the run.
+
         Raises:
             EvaluationError: they were others before.
         """
         found = prove_files(wanted.variant, wanted.plan, wanted.model_args, self.known)
-        if found is None or self._open():
+        for_run = all(mixes_code_with_modules(o.variant, o.plan) for o in (self.wanted, wanted))
+        if found is None or (self._why_open() and not for_run):
             return None
         before = found if wanted.proofs is None else wanted.proofs  # loading downloads
         if _without_patches(before) != _without_patches(found):

@@ -67,11 +67,20 @@ def runs_foreign_code(variant: Variant, plan: ConversionPlan) -> bool:
     return brings_code(variant, plan) or bool(list_start_up_files())
 
 
+def mixes_code_with_modules(variant: Variant, plan: ConversionPlan) -> bool:
+    """Whether modules of another model compute in one process with code that a model brings.
+
+    What that code changes in them, nobody says with the files that it reads.
+    """
+    return bool(plan.module_sources) and brings_code(variant, plan)
+
+
 def digest_foreign_code(variant: Variant, plan: ConversionPlan) -> dict[str, str]:
     """What of a model's key stands for the code of others that it runs; {} where it runs none.
 
     That is the code by its folders, with this run or, where somebody has said what such code reads,
-    with those files, by their paths. Which kernels of the hub a model uses, nobody can say.
+    with those files, by their paths. Which kernels of the hub a model uses, nobody can say, nor
+    what code does to modules of another model beside it: those are always for this run.
 
     Raises:
         UsageError: an input is not there.
@@ -82,7 +91,11 @@ def digest_foreign_code(variant: Variant, plan: ConversionPlan) -> dict[str, str
         place for one in plan.calls for place in code_places(one.function, variant.code_folder)
     )
     found = digest_code_at(hooks)
-    if variant.inputs is None or uses_hub_kernels(plan.model_args):
+    if (
+        variant.inputs is None
+        or uses_hub_kernels(plan.model_args)
+        or mixes_code_with_modules(variant, plan)
+    ):
         return {RUN_KEY: this_run(), **found}
     found |= digest_inputs(variant)
     for reference in list_remote_code(variant, plan.model_args, plan.checkpoints):

@@ -6,9 +6,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from evalguard.conversion.name_patterns import compile_glob
+from evalguard.core.reports.bisect_report import TracedPlace
 from evalguard.core.settings import Setting
 from evalguard.run.modules.module_settings import OWN
 from evalguard.run.stored_run import TRACE_FILE
@@ -18,14 +20,27 @@ _OF_MODULES = ("module", "weights", "attr", "dtype")
 _COMMA = re.compile(r",(?![^\[]*\])")
 
 
-def find_trace(root: Path, base: str, candidate: str) -> tuple[Path, dict[str, float]] | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTrace:
+    """A trace of two models.
+
+    Attributes:
+        ratios: by module, how many times its error is beyond the floor; only those beyond it.
+        first: where the error begins; None: nowhere.
+    """
+
+    folder: Path
+    ratios: Mapping[str, float]
+    first: TracedPlace | None
+
+
+def find_trace(root: Path, base: str, candidate: str) -> FoundTrace | None:
     """Find the newest trace of two models in the run folders below a folder.
 
     One of older files of theirs will do: a prior is no evidence.
 
     Returns:
-        Its file, and by module how many times its error is beyond the floor; None where there is
-        none, or none that can be read.
+        None where there is none, or none that can be read.
     """
     try:
         folders = sorted((one for one in root.iterdir() if one.is_dir()), reverse=True)
@@ -33,14 +48,14 @@ def find_trace(root: Path, base: str, candidate: str) -> tuple[Path, dict[str, f
         return None
     for folder in folders:
         file = folder / TRACE_FILE
-        ratios = _read_ratios(file, base, candidate) if file.is_file() else None
-        if ratios is not None:
-            return file, ratios
+        found = _read_trace(file, base, candidate) if file.is_file() else None
+        if found is not None:
+            return found
     return None
 
 
-def _read_ratios(file: Path, base: str, candidate: str) -> dict[str, float] | None:
-    """Module -> local ratio, of those beyond the floor; None where it is of other models."""
+def _read_trace(file: Path, base: str, candidate: str) -> FoundTrace | None:
+    """What a file says; None where it is of other models."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         names = (found["base"]["name"], found["candidate"]["name"])
@@ -53,9 +68,14 @@ def _read_ratios(file: Path, base: str, candidate: str) -> dict[str, float] | No
             number = math.inf if ratio is None else float(ratio)
             module = str(suspect["module"])
             ratios[module] = max(number, ratios.get(module, 0.0))
+        first = found.get("first")
+        place = None
+        if first is not None:
+            module, operation = str(first["module"]), str(first["operation"])
+            place = TracedPlace(folder=str(file.parent), module=module, operation=operation)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return ratios
+    return FoundTrace(folder=file.parent, ratios=ratios, first=place)
 
 
 def weigh_settings(ratios: Mapping[str, float], settings: Iterable[Setting]) -> dict[str, float]:

@@ -203,7 +203,7 @@ def _code(base: Mapping[str, Value], candidate: Mapping[str, Value]) -> Iterator
     else:
         return
     # classes of transformers' own can be mistaken for each other; a port's own code is meant
-    path = "remote_class" if any(remote) else "class"
+    path = "remote_class" if remote[1] else "remote_base_class" if remote[0] else "class"
     yield SideDifference(
         part="code", path=path, name="class", base=base.get("class"),
         candidate=candidate.get("class"), said=said,
