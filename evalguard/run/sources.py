@@ -142,7 +142,8 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
     if os.path.exists(path) and is_lmeval_run(path):
         _check_has_model(side, "a finished lm-eval run", "run")
         return RunSource(name=_short_path(path), run=read_run(path, tasks=options.tasks or None))
-    if os.path.isdir(path) and is_dump(path):  # no text is too strange to be asked
+    loads_gguf = "gguf_file" in side.model_args  # then arrays beside it are no dump
+    if not loads_gguf and os.path.isdir(path) and is_dump(path):  # no text is too strange to ask
         _check_has_model(side, "a folder of dumped outputs", "dump")
         return DumpSource(name=_short_path(path), path=path)
     refuse_other_harness(Path(path))

@@ -49,7 +49,7 @@ FAULTS = {
     "zeroed": (WIDE, WIDE * 0),
     "zeroed, a vector": (WIDE[0], WIDE[0] * 0),
     "rows permuted, a vector": (WIDE[0], WIDE[0][shuffle(64)]),
-    "rows swapped, a vector": (WIDE[0], WIDE[0][[7, *range(1, 7), 0, *range(8, 64)]]),
+    "rows permuted, two of a vector": (WIDE[0], WIDE[0][[7, *range(1, 7), 0, *range(8, 64)]]),
     "shifted": (WIDE, np.roll(WIDE, 1, axis=0)),
     "shifted, back": (WIDE, np.roll(WIDE, -1, axis=1)),
 }
@@ -122,7 +122,7 @@ def test_vectors_of_one_distribution_are_no_order_of_each_other(size: int) -> No
 def test_two_exchanged_rows_are_enough() -> None:
     found = find_structure(WIDE, WIDE[[1, 0, *range(2, 48)]])
     assert found is not None
-    assert (found.fault, found.detail) == ("rows swapped", "0 and 1")
+    assert (found.fault, found.detail) == ("rows permuted", "rows 0 and 1 exchanged")
 
 
 def test_a_factor_is_seen_on_a_part_of_a_tensor() -> None:

@@ -184,11 +184,11 @@ def test_a_fault_as_large_as_float16_is_another_computation(name: str) -> None:
 
 
 DROPPED = {
-    "in the middle": (f"{CONV}.2.conv", 5, "rows shifted (from row 5 on, 1 row deleted)"),
-    "the first": (f"{CONV}.2.conv", 0, "rows shifted (from row 0 on, 1 row deleted)"),
+    "in the middle": (f"{CONV}.2.conv", 5, "shifted (from row 5 on, 1 row deleted)"),
+    "the first": (f"{CONV}.2.conv", 0, "shifted (from row 0 on, 1 row deleted)"),
     "the last": (f"{CONV}.2.conv", 23, "rows cut off (1 row at the end, from row 23 on)"),
-    "of many": (f"{CONV}.0.conv", 50, "rows shifted (from row 50 on, 1 row deleted)"),
-    "two": (f"{CONV}.0.conv", slice(3, 5), "rows shifted (from row 3 on, 2 rows deleted)"),
+    "of many": (f"{CONV}.0.conv", 50, "shifted (from row 50 on, 1 row deleted)"),
+    "two": (f"{CONV}.0.conv", slice(3, 5), "shifted (from row 3 on, 2 rows deleted)"),
 }
 
 

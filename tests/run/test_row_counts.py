@@ -118,12 +118,12 @@ def test_rows_at_the_end_of_what_is_no_vocabulary_are_a_fault(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (insert(30), "rows shifted (from row 30 on, 1 row inserted)"),
-        (insert(0, 3), "rows shifted (from row 0 on, 3 rows inserted)"),
-        (remove(50), "rows shifted (from row 50 on, 1 row deleted)"),
-        (remove(10, 60), "rows shifted (from row 10 on, deleted: 2 rows: 10, 60)"),
+        (insert(30), "shifted (from row 30 on, 1 row inserted)"),
+        (insert(0, 3), "shifted (from row 0 on, 3 rows inserted)"),
+        (remove(50), "shifted (from row 50 on, 1 row deleted)"),
+        (remove(10, 60), "shifted (from row 10 on, deleted: 2 rows: 10, 60)"),
         (remove(98, 99), "rows cut off (2 rows at the end, from row 98 on)"),
-        (lambda w: pad(4)(insert(30)(w)), "rows shifted (from row 30 on, inserted: 5 rows: 30,"),
+        (lambda w: pad(4)(insert(30)(w)), "shifted (from row 30 on, inserted: 5 rows: 30,"),
     ],
 )
 def test_rows_put_in_or_taken_out_are_named_with_their_index(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from changed_models import at_reference, model, scores
 from safetensors.torch import load_file, save_file
-from tiny_models import save_llama
+from tiny_models import save_llama, save_mamba, save_mamba2
 from transformers import (
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
@@ -18,6 +18,8 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
 )
 
 from evalguard.run.bisection.derived_settings import DerivedCandidate, derive_settings
@@ -325,6 +327,58 @@ def test_what_is_wrong_with_all_experts_is_one_setting(
     found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
     assert names(found) == [name]
     assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
+
+
+def save_phi3(folder: Path) -> Path:
+    """Two layers whose gates and ups are one matrix."""
+    made = save_llama(folder)  # for its tokenizer
+    torch.manual_seed(7)
+    Phi3ForCausalLM(
+        Phi3Config(
+            vocab_size=LlamaConfig.from_pretrained(made).vocab_size, hidden_size=32,
+            intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0,
+        )
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def exchange_halves(weights: Weights) -> None:
+    for name, one in weights.items():
+        if "gate_up_proj" in name:
+            weights[name] = one.roll(48, 0)
+
+
+def interleave_exchanged(weights: Weights) -> None:
+    for name, one in weights.items():
+        if "gate_up_proj" in name:
+            weights[name] = one.view(2, 48, 32).flip(0).swapaxes(0, 1).reshape(96, 32)
+
+
+def store_exponential(weights: Weights) -> None:
+    for name, one in weights.items():
+        if name.endswith("A_log"):
+            weights[name] = -one.exp()
+
+
+@pytest.mark.parametrize(
+    ("save", "change", "name"),
+    [
+        (save_phi3, exchange_halves, "weights.gate_up_proj (all 2, swapped)"),
+        (save_phi3, interleave_exchanged, "weights.gate_up_proj (all 2, swapped)"),
+        (save_mamba, store_exponential, "weights.mixer.A_log (all 2, stored as its exponential)"),
+        (save_mamba2, store_exponential, "weights.mixer.A_log (all 2, stored as its exponential)"),
+    ],
+)
+def test_what_the_form_of_weights_tells_names_their_setting(
+    save: Callable[[Path], Path],
+    change: Callable[[Weights], None],
+    name: str,
+    tmp_path: Path,
+) -> None:
+    base = save(tmp_path / "base")
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert names(found) == [name]
 
 
 @pytest.mark.parametrize("norm", ["model.norm", "model.layers.2.input_layernorm"])

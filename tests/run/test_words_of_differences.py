@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -23,8 +23,10 @@ Weights = dict[str, np.ndarray]
 Change = Callable[[Weights], None]
 QUERY, KEY, VALUE = (f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkv")
 GATE, UP, DOWN = (f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up", "down"))
-NORM, DECAY, RATES = (
-    f"model.layers.0.{name}" for name in ("input_layernorm.weight", "mixer.A_log", "mixer.rates")
+FUSED, EXPERTS = (f"model.layers.1.mlp.{name}gate_up_proj" for name in ("", "experts."))
+NORM, DECAY, RATES, RATE = (
+    f"model.layers.0.{name}"
+    for name in ("input_layernorm.weight", "mixer.A_log", "mixer.rates", "mixer.A")
 )
 # These are about more than a pair of tensors, or of packed ones, and have tests of their own.
 ELSEWHERE: dict[Fault, str] = {
@@ -60,6 +62,9 @@ def make_base() -> Weights:
         DOWN: train(128, 262, 6),
         NORM: (0.4 + 0.2 * draw(7).standard_normal(128)).astype(np.float32),
         DECAY: np.log(np.arange(1, 25)).astype(np.float32),
+        RATE: -np.arange(1, 25, dtype=np.float32),
+        FUSED: train(192, 128, 8),
+        EXPERTS: train(4 * 96, 64, 9).reshape(4, 96, 64),
         RATES: np.log(np.tile(np.arange(1, 17), (64, 1))).astype(np.float32),
     }
 
@@ -132,10 +137,6 @@ TABLE: dict[Fault, tuple[tuple[str, Change], tuple[str, Change]]] = {
         (QUERY, at(QUERY, lambda one: one.T)),
         (QUERY, at(QUERY, lambda one: (one + one.T) / 2)),
     ),
-    "transposed, old shape": (
-        (UP, at(UP, lambda one: one.T.reshape(one.shape))),
-        (UP, at(UP, lambda one: one.reshape(2, 131, 128).swapaxes(0, 1).reshape(one.shape))),
-    ),
     "reshaped": (
         (UP, at(UP, lambda one: one.reshape(131, 256))),
         (UP, at(UP, lambda one: one.T)),
@@ -155,6 +156,14 @@ TABLE: dict[Fault, tuple[tuple[str, Change], tuple[str, Change]]] = {
     "plus a constant": (
         (NORM, at(NORM, lambda one: one + 1)),
         (NORM, at(NORM, np.exp)),
+    ),
+    "stored as its exponential": (
+        (DECAY, at(DECAY, lambda one: -np.exp(one))),
+        (DECAY, at(DECAY, lambda one: 1 + one + one**2 / 2)),
+    ),
+    "stored as its logarithm": (
+        (RATE, at(RATE, lambda one: np.log(-one))),
+        (RATE, at(RATE, lambda one: np.log1p(-one))),
     ),
     "shifted": (
         (UP, at(UP, lambda one: np.roll(one, 1, axis=0))),
@@ -179,18 +188,6 @@ TABLE: dict[Fault, tuple[tuple[str, Change], tuple[str, Change]]] = {
     "heads permuted": (
         (QUERY, at(QUERY, lambda one: permute(one, width=32))),
         (UP, at(UP, lambda one: permute(one, width=2))),
-    ),
-    "rows swapped": (
-        (UP, put(UP, [3, 70], lambda one: one[::-1])),
-        (UP, put(UP, [3, 70], lambda one: one.mean(axis=0))),
-    ),
-    "rows rolled": (
-        (UP, put(UP, slice(8, 16), lambda one: np.roll(one, 1, axis=0))),
-        (UP, put(UP, slice(8, 16), average)),
-    ),
-    "rows shifted": (
-        (UP, at(UP, insert)),
-        (UP, put(UP, slice(50, None), noise)),
     ),
     "rows duplicated": (
         (UP, put(UP, slice(5, 7), lambda one: one[:1])),
@@ -304,6 +301,68 @@ def test_no_word_is_said_that_does_not_fit(case: str, tmp_path: Path) -> None:
     assert word not in words(change, name, tmp_path, torch.float32)
 
 
+def turned(axis: int, order: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
+    """Put what lies along an axis into the order of its two halves' places."""
+
+    def turn(one: np.ndarray) -> np.ndarray:
+        places = np.arange(one.shape[axis]).reshape(2, -1)
+        return np.take(one, order(places).ravel(), axis=axis)
+
+    return turn
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (lambda halves: halves[::-1], "swapped (two halves along axis {})"),
+        (lambda halves: halves[::-1].T, "swapped (two interleaved halves along axis {})"),
+        (lambda halves: halves.T, "{} permuted (two halves along axis {} interleaved)"),
+        (lambda halves: halves.ravel().reshape(-1, 2).T,
+         "{} permuted (every second one of axis {} first)"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("name", "axis"), [(FUSED, 0), (EXPERTS, 1), (EXPERTS, 2)])
+def test_halves_of_a_fused_matrix_are_told_from_rows_in_any_order(
+    name: str, axis: int, order: Any, said: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    found = words(at(name, turned(axis, order)), name, tmp_path, dtype)
+    rows = ("columns" if axis == 2 else "rows",) if said.startswith("{") else ()
+    assert found == said.format(*rows, axis)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "make", "said"),
+    [
+        (DECAY, np.exp, "stored as its exponential (exp(x))"),
+        (RATES, lambda one: -np.exp(one), "stored as its exponential (-exp(x))"),
+        (NORM, np.exp, "stored as its exponential (exp(x))"),
+        (RATE, lambda one: np.log(-one), "stored as its logarithm (log(-x))"),
+    ],
+)
+def test_decay_rates_are_known_by_their_exponential_whatever_they_are_stored_in(
+    name: str, make: Any, said: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    assert words(at(name, make), name, tmp_path, dtype) == said
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: 1 + one + one**2 / 2 + one**3 / 6,  # a part of its series
+        lambda one: np.exp(one) + 0.5,
+        lambda one: np.exp(1.1 * one),
+        lambda one: np.where(one > 0.4, np.exp(one), one),
+        np.expm1,
+        np.ones_like,
+    ],
+)
+def test_other_curves_are_no_exponential(make: Any, tmp_path: Path) -> None:
+    for name in (DECAY, NORM, UP):
+        assert "stored as" not in words(at(name, make), name, tmp_path, torch.bfloat16)
+
+
 @pytest.mark.parametrize(
     ("change", "name", "detail"),
     [
@@ -317,6 +376,40 @@ def test_rows_that_stand_in_another_tensor_are_named_with_it(
     change: Change, name: str, detail: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     assert words(change, name, tmp_path, dtype) == f"rows permuted ({detail})"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (UP, at(UP, lambda one: one.T.reshape(one.shape)),
+         "transposed (stored under the old shape)"),
+        (UP, put(UP, [3, 70], lambda one: one[::-1]), "rows permuted (rows 3 and 70 exchanged)"),
+        (UP, put(UP, slice(8, 16), lambda one: np.roll(one, 1, axis=0)),
+         "rows permuted (8 rows: 8 to 15, rolled by 1)"),
+        (UP, at(UP, insert), "shifted (from row 50 on, 1 row inserted)"),
+        (UP, at(UP, lambda one: np.roll(one, 1, axis=0)), "shifted (by one along axis 0)"),
+    ],
+)  # fmt: skip
+def test_what_one_class_holds_is_told_by_its_detail(
+    name: str, change: Change, said: str, tmp_path: Path
+) -> None:
+    assert words(change, name, tmp_path, torch.float32) == said
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "change"),
+    [
+        ("transposed", UP,
+         at(UP, lambda one: one.reshape(2, 131, 128).swapaxes(0, 1).reshape(one.shape))),
+        ("rows permuted", UP, put(UP, [3, 70], lambda one: one.mean(axis=0))),
+        ("rows permuted", UP, put(UP, slice(8, 16), average)),
+        ("shifted", UP, put(UP, slice(50, None), noise)),
+    ],
+)  # fmt: skip
+def test_the_same_rows_changed_otherwise_are_of_no_such_class(
+    fault: str, name: str, change: Change, tmp_path: Path
+) -> None:
+    assert fault not in words(change, name, tmp_path, torch.float32)
 
 
 def test_factors_of_all_rows_are_said_of_all(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class RowCounts:
     def fault(self) -> Fault:
         """Rows in the middle shift all that follow."""
         if not self.at_end:
-            return "rows shifted"
+            return "shifted"
         return "rows appended" if self.more == "candidate" else "rows cut off"
 
     @property

@@ -406,7 +406,7 @@ def _describe_shift(moved: Rows, source: Rows, damaged: Rows, count: int) -> Row
     what = "inserted" if step > 0 else "deleted"
     number = f"{abs(step)} row{'s' if abs(step) > 1 else ''} {what}"
     rows = tuple(damaged[damaged >= first].tolist())
-    return RowFault(fault="rows shifted", rows=rows, detail=f"from row {first} on, {number}")
+    return RowFault(fault="shifted", rows=rows, detail=f"from row {first} on, {number}")
 
 
 def _describe_order(known: dict[int, int], count: int, *, heads: bool) -> RowFault:
@@ -419,7 +419,7 @@ def _describe_order(known: dict[int, int], count: int, *, heads: bool) -> RowFau
     two_heads = heads and 2 * step == size
     if size == rows.size > 2 and steps.size == 1 and not two_heads:
         by = step if step <= size // 2 else step - size
-        return _whole("rows rolled", rows, f"by {by}")
+        return _whole("rows permuted", rows, f"rolled by {by}")
     order = np.arange(count)
     order[rows] = source
     width = block_size(order)
@@ -432,7 +432,8 @@ def _describe_order(known: dict[int, int], count: int, *, heads: bool) -> RowFau
     pairs = [(row, at) for row, at in known.items() if row < at and known[at] == row]
     if 2 * len(pairs) == rows.size and len(pairs) <= 8:
         words = ", ".join(f"{row} and {at}" for row, at in pairs[:3])
-        return RowFault(fault="rows swapped", rows=tuple(rows.tolist()), detail=words)
+        detail = f"rows {words} exchanged"
+        return RowFault(fault="rows permuted", rows=tuple(rows.tolist()), detail=detail)
     return _whole("rows permuted", rows, f"of {count:,}, first {first}")
 
 

@@ -20,13 +20,14 @@ from evalguard.core.tensors.precision_vote import BFLOAT16_BITS, round_float16, 
 Array = NDArray[Any]
 Fault = Literal[
     # of whole tensors
-    "transposed", "transposed, old shape", "reshaped", "columns permuted", "rotary pairs",
-    "zeroed", "scaled", "plus a constant", "shifted", "swapped", "stale tied head",
+    "transposed", "reshaped", "columns permuted", "rotary pairs", "zeroed", "scaled",
+    "plus a constant", "stored as its exponential", "stored as its logarithm", "shifted",
+    "swapped", "stale tied head",
     # of some rows (heads are blocks of them), and of blocks within rows
     "rows appended", "rows cut off",
-    "rows permuted", "heads permuted", "rows swapped", "rows rolled", "rows shifted",
-    "rows duplicated", "rows zeroed", "rows negated", "rows scaled", "rows not finite",
-    "rows damaged", "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
+    "rows permuted", "heads permuted", "rows duplicated", "rows zeroed", "rows negated",
+    "rows scaled", "rows not finite", "rows damaged",
+    "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
     # of packed weights
     "zero points off", "rescaled", "rotated",
     # of scales of activations and caches
@@ -50,6 +51,9 @@ _TELLING = 2.0**-6  # of an element: less than its neighbours in bfloat16 may be
 LARGEST_SEARCHED = 1 << 25  # elements of a tensor that callers search: 128 MB a side
 _MOST_HEADS = 1024
 _CURVED = 0.5  # of what is left of a factor or a constant: more of it no rounding bends alike
+_LEAST_OF_CURVE = 4  # numbers: a line goes through two
+_LARGEST_EXPONENT = 80.0  # of which float32 holds the exponential
+_BEND = 4.0  # times what storing loses: a curve is that far from a line
 _EXACT = 1e-5  # of the base's norm: below are float32's own roundings
 _BENT = 1 << 13  # elements by which a curve is known
 
@@ -98,8 +102,43 @@ def find_structure(base: Array, candidate: Array, *, heads: bool = False) -> Str
 
 
 def find_factor(base: Array, candidate: Array) -> StructureFault | None:
-    """Say whether the candidate is the base times or plus a constant; a part of both will do."""
-    return _first_proven(_factors(base, candidate), base, candidate)
+    """Say whether the candidate is the base times or plus a constant; a part of both will do.
+
+    Or its exponential or logarithm, of either sign, as decay rates are stored (A and A_log).
+    """
+    return _find_curve(base, candidate) or _first_proven(_factors(base, candidate), base, candidate)
+
+
+def _find_curve(base: Array, candidate: Array) -> StructureFault | None:
+    """Say whether every element is the exponential or the logarithm of the base's, up to what the
+    two are stored in, and bent enough to be no line."""
+    here, there = (one.ravel().astype(np.float64) for one in (base, candidate))
+    if len(np.unique(here)) < _LEAST_OF_CURVE:
+        return None
+    lost = [_stored_precision(one) for one in (here, there)]
+    line = np.stack([np.ones_like(here), here], axis=1)
+    bent = np.linalg.norm(there - line @ np.linalg.lstsq(line, there, rcond=None)[0])
+    made: list[tuple[Fault, str, Array, Array]] = []
+    if np.abs(here).max() < _LARGEST_EXPONENT:
+        curve = np.copysign(np.exp(here), there[0])
+        detail = "exp(x)" if there[0] > 0 else "-exp(x)"
+        made.append(("stored as its exponential", detail, curve, curve * here))
+    if (here > 0).all() or (here < 0).all():
+        detail = "log(x)" if here[0] > 0 else "log(-x)"
+        made.append(("stored as its logarithm", detail, np.log(np.abs(here)), np.ones_like(here)))
+    for fault, detail, curve, slope in made:
+        allowed = lost[0] * np.abs(slope) + lost[1] * np.abs(curve)
+        if (np.abs(there - curve) <= allowed).all() and bent > _BEND * np.linalg.norm(allowed):
+            return StructureFault(fault=fault, detail=detail, left=_relative(there - curve, there))
+    return None
+
+
+def _stored_precision(values: Array) -> float:
+    """What an element may have lost, relatively, in the narrowest type that holds all of them."""
+    numbers = values.astype(np.float32)
+    if np.array_equal(round_mantissa(numbers, BFLOAT16_BITS), numbers):
+        return 2.0**-8
+    return 2.0**-10 if np.array_equal(round_float16(numbers), numbers) else 2.0**-20
 
 
 def find_exact(base: Array, candidate: Array, relative: float) -> list[StructureFault]:
@@ -169,7 +208,7 @@ def _rearrangements(base: Array, candidate: Array, *, heads: bool) -> Iterator[S
     if base.ndim < 1 or base.size < 4:
         return
     yield from _shifts(base, candidate)
-    yield from _halves(base, candidate)
+    yield from _halves(base, candidate, heads=heads)
     if base.ndim >= 2:
         rows, others = (one.reshape(one.shape[0], -1) for one in (base, candidate))
         if rows.shape[0] == rows.shape[1]:
@@ -179,15 +218,17 @@ def _rearrangements(base: Array, candidate: Array, *, heads: bool) -> Iterator[S
         elif base.ndim == 2 and min(rows.shape) > 1:
             turned = others.reshape(rows.shape[::-1]).T
             yield StructureFault(
-                fault="transposed, old shape",
-                detail="stored transposed under the old shape",
+                fault="transposed",
+                detail="stored under the old shape",
                 left=_relative(turned - rows, rows),
                 rule=f"reshape: [{rows.shape[1]}, {rows.shape[0]}]\n  transpose: [1, 0]",
             )
-        yield from _rotary(rows, others, heads=heads)
+        if heads:
+            yield from _rotary(rows, others)
         yield from _permutations(rows, others, heads=heads)
     else:
-        yield from _rotary(base[:, None], candidate[:, None], heads=heads)
+        if heads:
+            yield from _rotary(base[:, None], candidate[:, None])
         index = _find_element_order(base, candidate)
         if index is not None:
             yield _describe_order(index, candidate[index] - base, base, 0, "elements")
@@ -281,21 +322,49 @@ def _shifts(base: Array, candidate: Array) -> Iterator[StructureFault]:
             )
 
 
-def _halves(base: Array, candidate: Array) -> Iterator[StructureFault]:
-    """Propose that stacked matrices of two halves (gate and up of all experts) have the other one
-    first."""
-    for axis in (1, 2) if base.ndim == 3 and len(base) > 1 else ():
-        if base.shape[axis] % 2 == 0:
-            left = np.roll(candidate, base.shape[axis] // 2, axis) - base
-            detail = f"two halves along axis {axis}"
-            yield StructureFault(fault="swapped", detail=detail, left=_relative(left, base))
+def _halves(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:
+    """Propose that a matrix of two halves (gate and up), or a stack of them, has the other one
+    first, or the rows of both in turn. Halves of what has heads are heads."""
+    if base.ndim == 3 and len(base) > 1:
+        axes: tuple[int, ...] = (1, 2)
+    else:
+        axes = (0,) if base.ndim < 3 and not heads else ()
+    for axis in axes:
+        size = base.shape[axis]
+        if size % 2 or size < 2 * _LEAST_HALF:
+            continue
+        places, ours = np.arange(size).reshape(2, -1), np.moveaxis(base, axis, 0)
+        theirs = np.moveaxis(candidate, axis, 0)
+        moved: Fault = "columns permuted" if axis == 2 else "rows permuted"
+        along = f"halves along axis {axis}"
+        orders: tuple[tuple[Array, Fault, str, str], ...] = (
+            (places[::-1].ravel(), "swapped", f"two {along}", "{axis: 0, heads: 2, order: [1, 0]}"),
+            (places[::-1].T.ravel(), "swapped", f"two interleaved {along}", ""),
+            (places.T.ravel(), moved, f"two {along} interleaved", "{heads: 1, order: interleaved}"),
+            (
+                np.arange(size).reshape(-1, 2).T.ravel(), moved,
+                f"every second one of axis {axis} first", "{heads: 1, order: halves}",
+            ),
+        )  # fmt: skip
+        for order, fault, detail, rule in orders:
+            # the base's place of what the candidate has at each
+            few = np.flatnonzero(order != np.arange(size))[:16]
+            if _relative(theirs[few] - ours[order[few]], ours[order[few]]) <= _ROUNDED:
+                yield StructureFault(
+                    fault=fault,
+                    detail=detail,
+                    left=_relative(theirs - ours[order], ours),
+                    rule=f"permute: {rule}" if rule and axis == 0 else "",
+                )
 
 
-def _rotary(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:
-    """Propose the two orders of rotary pairs, for every number of heads that fits the rows; of
-    rows that are no heads, those of the two halves of all."""
+_LEAST_HALF = 2  # rows
+
+
+def _rotary(base: Array, candidate: Array) -> Iterator[StructureFault]:
+    """Propose the two orders of rotary pairs, for every number of heads that fits the rows."""
     size = base.shape[0]
-    most = min(size // LEAST_HEAD, _MOST_HEADS) if heads else min(size // 4, 1)
+    most = min(size // LEAST_HEAD, _MOST_HEADS)
     for order in ("interleaved", "halves"):
         for number in (n for n in range(1, most + 1) if size % (2 * n) == 0):
             index = Permutation(heads=number, order=order).index(size)
@@ -303,12 +372,10 @@ def _rotary(base: Array, candidate: Array, *, heads: bool) -> Iterator[Structure
             few = np.flatnonzero(index != np.arange(size))[:16]
             if not few.size or _relative(candidate[index[few]] - base[few], base[few]) > _ROUNDED:
                 continue
-            beside = order == "interleaved"
-            detail = f"{'beside each other' if beside else 'half a head apart'}, {number} head"
-            if not heads:
-                detail = "the two halves interleaved" if beside else "every second one first"
+            apart = "beside each other" if order == "interleaved" else "half a head apart"
+            detail = f"{apart}, {number} head"
             yield StructureFault(
-                fault="rotary pairs" if heads else "rows permuted",
+                fault="rotary pairs",
                 detail=f"{detail}s" if number > 1 else detail,
                 left=_relative(candidate[index] - base, base),
                 rule=f"permute: {{heads: {number}, order: {order}}}",
@@ -374,8 +441,8 @@ def _describe_order(
         by_blocks = f"heads: {len(order)}, "
     listed = ", ".join(map(str, order.tolist()))
     if axis == 0 and blocks == 1 and _moved(index) == 2:
-        kind = "rows swapped"
-        detail = " and ".join(map(str, np.flatnonzero(index != np.arange(len(index))).tolist()))
+        two = np.flatnonzero(index != np.arange(len(index))).tolist()
+        detail = f"{words} {' and '.join(map(str, two))} exchanged"
     short = len(order) <= 64 and len(np.unique(index)) == len(index)
     rule = f"permute: {{axis: {axis}, {by_blocks}order: [{listed}]}}" if short else ""
     return StructureFault(fault=kind, detail=detail, left=_relative(left, base), rule=rule)

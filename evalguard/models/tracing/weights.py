@@ -276,10 +276,10 @@ def weights_beside(ours: torch.Tensor, theirs: HeldWeight) -> NDArray[np.float32
 
 _LAYOUTS: Mapping[str, str] = {
     "transposed": "looks transposed",
-    "transposed, old shape": "looks transposed and stored in its old shape",
-    "rows swapped": "has two {rows} exchanged ({})",
     "scaled": "looks scaled {}",
     "plus a constant": "looks like the base's plus a constant ({})",
+    "stored as its exponential": "looks like the base's exponential, {}",
+    "stored as its logarithm": "looks like the base's logarithm, {}",
     "shifted": "looks shifted {}",
     "swapped": "has its {} exchanged",
     "rows permuted": "has its {rows} in another order ({})",
@@ -307,8 +307,9 @@ def describe_weight(
         fault = find_structure(base, candidate, heads=heads)
         fault = fault or find_shifted_grid(base, candidate)
         if fault is not None:
-            rows = "rows" if count_axes(base) > 1 else "elements"
-            return _LAYOUTS[fault.fault].format(fault.detail, rows=rows)
+            rows, words = "rows" if count_axes(base) > 1 else "elements", _LAYOUTS[fault.fault]
+            more = f" ({fault.detail})" if fault.detail and "{}" not in words else ""
+            return words.format(fault.detail, rows=rows) + more
     if not np.any(base):  # nothing that a share could be of
         return f"is no longer 0 (up to {np.abs(candidate).max():.3g})"
     return f"differs by {100 * error:.2g}%"

@@ -164,7 +164,7 @@ def group_deltas(report: TensorsReport) -> list[DeltaGroup]:
         like = delta.likeness
         # a factor is 1.02 here and 1.01 there; rows and names are others in every tensor
         words = "" if like is None else f"{like.kind} {like.name}"
-        if like is not None and like.fault not in (*ROW_FAULTS, "swapped"):
+        if like is not None and like.fault not in (*ROW_FAULTS, "swapped", "shifted"):
             words += f" {like.detail}"
         groups.setdefault((delta.state, words), []).append(delta)
     made = [

@@ -14,9 +14,7 @@ from evalguard.run.bisection.weight_cause import WeightCause, build_cause, cut_b
 from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 
 # Faults of layout that one mistake makes of several tensors: rows here are columns there.
-_REARRANGED = frozenset(
-    {"rows permuted", "rows swapped", "columns permuted", "heads permuted", "rotary pairs"}
-)
+_REARRANGED = frozenset({"rows permuted", "columns permuted", "heads permuted", "rotary pairs"})
 _FEWEST_ROUNDED = 2  # matrices of one rounding
 
 

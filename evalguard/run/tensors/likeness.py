@@ -51,8 +51,8 @@ _UNEVEN = 4.0  # times the median of the parts' relative squared errors
 # What a candidate's dtype loses of an element: a factor is exact up to it.
 _LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "float64": 2.0**-22}
 # What no order of rows or columns makes.
-_NEVER_LAYOUT: tuple[Fault, ...] = ("rows shifted", "rows zeroed", "rows not finite")
-_MOVED: tuple[Fault, ...] = ("rows duplicated", "rows permuted", "rows swapped")
+_NEVER_LAYOUT: tuple[Fault, ...] = ("shifted", "rows zeroed", "rows not finite")
+_MOVED: tuple[Fault, ...] = ("rows duplicated", "rows permuted")
 _MOST = 0.5  # of the rows: then a fault of the whole tensor is looked for first
 
 
