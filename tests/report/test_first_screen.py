@@ -38,6 +38,7 @@ from evalguard.report.night_terminal import night_text
 from evalguard.report.plan_terminal import render_plan
 from evalguard.report.view.bisection_view import bisection_view
 from evalguard.report.view.report_view import build_report_view
+from evalguard.report.view.screen import cause_line
 from evalguard.report.words.bisection_texts import search_answer
 
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
@@ -296,6 +297,20 @@ def test_a_culprit_that_does_harm_alone_is_no_helper(alone: float | None, said: 
     hidden = culprit("norm_dtype", -3.0, sigma_alone=alone)
     found = search(status="masked", culprits=(culprit(sigma=6.0), hidden))
     assert f"({said})" in search_answer(found)
+
+
+def test_within_the_margin_what_moved_is_named_with_how_far_the_distributions_did() -> None:
+    inside = search(status="not_reproduced", drift_sigma=0.04, culprits=(), settings=("model",))
+    within = "Cause: model moves lambada_openai perplexity by +0.04 sigma only, within the margin"
+    assert cause_line(report(comparison(), bisect=bisection(inside, repaired=None))) == f"{within}."
+    made = report(
+        comparison(), bisect=bisection(inside, repaired=None), distributions=(distribution(),)
+    )
+    told = "beneath these scores the distributions moved: KL 0.01234 ± 0.00041 nats a token"
+    said = f"{within}; {told} on evalguard_rolling."
+    assert cause_line(made) == said
+    for form in ("markdown", "html"):
+        assert told in render_report(made, form)
 
 
 def test_an_infinite_drift_of_one_culprit_is_all_its_own() -> None:

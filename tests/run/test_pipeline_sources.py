@@ -15,6 +15,7 @@ from evalguard.errors import GuardFileError, UsageError
 from evalguard.run.needed_guards import find_guards
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import (
+    DumpSource,
     ModelSource,
     RunSource,
     SideSpec,
@@ -65,6 +66,19 @@ def test_a_name_in_the_guard_file_wins_over_a_folder_of_that_name(
     assert isinstance(source, ModelSource)
     assert source.guard is not None
     assert source.variant.assignment == {"scale": 2.0, "dtype": "bfloat16"}
+
+
+def test_a_gguf_file_that_is_named_is_a_model_whatever_lies_beside_it(
+    find: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    (folder / "original").mkdir(parents=True)
+    for name in ("m.gguf", "imatrix.npy", "original/w.safetensors"):
+        (folder / name).write_bytes(b"")
+    assert isinstance(find("./mine"), DumpSource)
+    named = find("./mine", model_args={"gguf_file": "m.gguf"})
+    assert isinstance(named, ModelSource)
+    assert named.variant.model == "hf"
 
 
 def test_a_folder_is_a_model_under_its_last_name(find: Any, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from evalguard.report.words.advice import (
     undecided_text,
 )
 from evalguard.report.words.bisection_drifts import search_drift_phrase
-from evalguard.report.words.bisection_texts import search_answer, search_subject
+from evalguard.report.words.bisection_texts import list_answers, search_subject
 from evalguard.report.words.culprit_shares import shares_text
 from evalguard.report.words.distribution_texts import share_text
 from evalguard.report.words.limit_texts import decisive_limit, limit_found
@@ -160,7 +160,7 @@ def cause_line(report: CompareReport, step: str = "") -> str:
     whole = [search for search in found.answers if not search.inside]
     settled = all(search.status in ("minimal", "masked") for search in whole)
     if not found.culprits or not settled:
-        return f"{head} {' '.join(f'{search_answer(search)}.' for search in found.answers)}"
+        return f"{head} {' '.join(list_answers(report))}"
     classes = other_classes(report)
     of_model = all(one.target == WHOLE_MODEL for one in found.culprits)
     if of_model and classes is None and own_code(report):

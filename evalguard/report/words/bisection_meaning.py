@@ -5,7 +5,7 @@ from __future__ import annotations
 from evalguard.core.reports.bisect_report import WHOLE_MODEL, BisectReport
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.words.advice import other_classes, own_code
-from evalguard.report.words.bisection_texts import list_names, search_answer
+from evalguard.report.words.bisection_texts import list_answers, list_names
 from evalguard.report.words.meaning import (
     Meaning,
     derive_meaning,
@@ -24,7 +24,6 @@ def meaning_with_bisection(report: CompareReport) -> Meaning:
     said = derive_meaning(report)
     if report.bisect is None:
         return said
-    told = tuple(f"{search_answer(search)}." for search in report.bisect.answers)
     step, command = _bisection_next_step(report.bisect, said)
     classes, own, inside = other_classes(report), own_code(report), trace_command(report)
     if not report.bisect.resume and _is_whole_model(report.bisect) and (classes or own):
@@ -34,7 +33,7 @@ def meaning_with_bisection(report: CompareReport) -> Meaning:
         inside = ""
     return Meaning(
         lead=said.lead,
-        answers=told,
+        answers=list_answers(report),
         next_step=step,
         command=command,
         trace="" if inside == command else inside,

@@ -12,6 +12,7 @@ from evalguard.core.reports.bisect_report import (
     Repaired,
 )
 from evalguard.report.words import rounding
+from evalguard.report.words.distribution_texts import distributions_moved_clause
 from evalguard.report.words.limit_texts import limit_figures_text
 from evalguard.report.words.metric_labels import key_label
 from evalguard.report.words.plain_text import printable
@@ -19,6 +20,7 @@ from evalguard.report.words.run_costs import format_duration
 
 if TYPE_CHECKING:
     from evalguard.bisect.search_result import Part, Suspect
+    from evalguard.core.reports.compare_report import CompareReport
 from evalguard.report.words.bisection_drifts import (
     culprit_phrase,
     format_drift,
@@ -66,6 +68,18 @@ def search_answer(search: MetricSearch) -> str:
     if search.inside:
         text = f"Inside {list_names(search.inside)}: {text[:1].lower()}{text[1:]}"
     return f"{text}{_broken_off(search)}"
+
+
+def list_answers(report: CompareReport) -> tuple[str, ...]:
+    """The answers of a bisection, a sentence each; where a drift is within the margin, with how far
+    the distributions moved beneath the scores."""
+    answers = () if report.bisect is None else report.bisect.answers
+    moved = distributions_moved_clause(report)
+    within = [one.status == "not_reproduced" and one.unit == SIGMA for one in answers]
+    return tuple(
+        f"{search_answer(one)}{moved if is_within else ''}."
+        for one, is_within in zip(answers, within, strict=True)
+    )
 
 
 def _broken_off(search: MetricSearch) -> str:
@@ -174,8 +188,7 @@ def _not_reproduced_sentence(search: MetricSearch) -> str:
     names = list_names(search.settings, most=3)
     settings = f"{names} moves" if count == 1 else f"The {count} settings ({names}) move"
     text = f"{settings} {search_subject(search)} by {_drift_phrase(search)} only, within the margin"
-    outside = _outside_clause(search)
-    return text + (outside or "; there is nothing to find")
+    return text + _outside_clause(search)
 
 
 def _stopped_sentence(search: MetricSearch) -> str:
