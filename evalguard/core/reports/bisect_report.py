@@ -304,9 +304,10 @@ class Recommended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedPlace:
-    """Where a trace of the two models, in a run ``folder`` beside this one, finds the error first.
+    """Where a trace of the two models finds the error first.
 
     Attributes:
+        folder: of the trace's run, beside this one.
         module: of the candidate.
         operation: what it does otherwise, in the trace's words.
     """
