@@ -26,6 +26,7 @@ from evalguard.run.bisection.derived_settings import DerivedCandidate, derive_se
 from evalguard.run.modules.module_settings import derive_module_settings
 
 Weights = dict[str, torch.Tensor]
+_HEAD = 8  # rows
 
 
 @pytest.fixture(scope="module")
@@ -416,6 +417,121 @@ def test_two_mistakes_are_two_settings_and_what_is_like_nothing_known_stays_apar
         "weights.q_proj (all 4, heads permuted)",
         "weights.norms (all 9, plus a constant, +1)",
         "weights.model.layers.1.mlp.up_proj",
+    }
+
+
+def scale(part: str, by: float) -> Callable[[Weights], None]:
+    def change(weights: Weights) -> None:
+        for name in weights:
+            if f"{part}.weight" in name:
+                weights[name] = weights[name] * by
+
+    return change
+
+
+def fold_norms(weights: Weights) -> None:
+    for name in [one for one in weights if one.endswith("input_layernorm.weight")]:
+        for reader in ("q_proj", "k_proj", "v_proj"):
+            weights[name.replace("input_layernorm", f"self_attn.{reader}")] *= weights[name]
+        weights[name] = torch.ones_like(weights[name])
+
+
+def reorder_heads(weights: Weights) -> None:
+    for name, one in weights.items():
+        if "self_attn" in name:
+            axis = int("o_proj" in name)
+            heads = one.unflatten(axis, (-1, _HEAD)).flip(axis)
+            weights[name] = heads.flatten(axis, axis + 1)
+
+
+def damage(name: str, how: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Weights], None]:
+    def change(weights: Weights) -> None:
+        weights[f"model.layers.2.{name}.weight"] = how(weights[f"model.layers.2.{name}.weight"])
+
+    return change
+
+
+def roll(one: torch.Tensor) -> torch.Tensor:
+    return one.roll(1, 0)
+
+
+def negate(one: torch.Tensor) -> torch.Tensor:
+    return torch.cat([-one[:5], one[5:]])
+
+
+def disturb(one: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return one + 0.5 * one.std() * torch.randn(one.shape, generator=generator)
+
+
+LAYOUTS: dict[str, tuple[tuple[Callable[[Weights], None], ...], list[str]]] = {
+    "values": ((scale("v_proj", 4.0), scale("o_proj", 0.25)), ["v_proj", "o_proj"]),
+    "queries": ((scale("q_proj", 0.2), scale("k_proj", 5.0)), ["q_proj", "k_proj"]),
+    "inner rows": ((scale("up_proj", 8.0), scale("down_proj", 0.125)), ["up_proj", "down_proj"]),
+    "norm": ((fold_norms,), ["q_proj", "k_proj", "v_proj", "input_layernorm"]),
+    "heads": ((reorder_heads,), ["q_proj", "k_proj", "v_proj", "o_proj"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "how"),
+    [
+        ("values", "self_attn.o_proj", roll),
+        ("values", "self_attn.v_proj", disturb),
+        ("queries", "self_attn.k_proj", roll),
+        ("inner rows", "mlp.up_proj", negate),
+        ("norm", "self_attn.q_proj", roll),
+        ("heads", "self_attn.q_proj", negate),
+    ],
+)
+def test_a_mistake_inside_weights_that_undo_each_other_is_one_setting_with_them(
+    layout: str,
+    name: str,
+    how: Callable[[torch.Tensor], torch.Tensor],
+    base: Path,
+    tmp_path: Path,
+) -> None:
+    changes, parts = LAYOUTS[layout]
+
+    def change(weights: Weights) -> None:
+        for one in (*changes, damage(name, how)):
+            one(weights)
+
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    others = ", ".join(part for part in parts if part not in name)
+    wrong = next(one for one in found.variant.settings if "model.layers.2." in one.name)
+    assert wrong.name == f"weights.model.layers.2.{name} (with {others})"
+    named = {path.rpartition(".")[2] for path in str(wrong.target.path).split(",")}
+    assert named in ({*parts}, {"self_attn"})
+    without = [one for one in found.variant.settings if one.name != wrong.name]
+    assert all("layers.2" not in one.target.path for one in without)
+    assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
+
+
+def test_weights_that_undo_each_other_are_one_setting_of_all_layers(
+    base: Path, tmp_path: Path
+) -> None:
+    changes, _ = LAYOUTS["values"]
+
+    def change(weights: Weights) -> None:
+        for one in changes:
+            one(weights)
+
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert names(found) == ["weights.v_proj, o_proj (all 8, scaled against each other)"]
+
+
+def test_what_nothing_takes_back_stays_apart(base: Path, tmp_path: Path) -> None:
+    def change(weights: Weights) -> None:
+        scale("v_proj", 4.0)(weights)
+        damage("self_attn.o_proj", roll)(weights)
+        damage("mlp.down_proj", lambda one: one * 0.25)(weights)
+
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert set(names(found)) == {
+        "weights.v_proj (all 4, scaled, by 4)",
+        "weights.model.layers.2.self_attn.o_proj (shifted)",
+        "weights.model.layers.2.mlp.down_proj (scaled, by 0.25)",
     }
 
 

@@ -88,7 +88,7 @@ def _read_number(name: str, stored: StoredNames, known: str) -> _Number | None:
     Args:
         known: "scaled" or "plus a constant", where that was recognised; "" else.
     """
-    base, candidate = stored.read(name)
+    base, candidate = (side.flatten() for side in stored.read(name))
     largest = float(candidate.abs().max())
     if largest == 0.0:  # zeroed: no number is left
         return None

@@ -57,11 +57,11 @@ class StoredNames:
         return cls(base=sides[0], candidate=sides[1], stacked=both, files=(base, candidate))
 
     def read(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """The base's and the candidate's elements of a tensor, one after the other, as float64."""
+        """The base's and the candidate's elements of a tensor, as float64."""
         sides = zip(self.files, (self.base, self.candidate), strict=True)
         with ExitStack() as stack:
             base, candidate = (
-                open_stored_tensors(files, stack)[names[name]][...].double().flatten()
+                open_stored_tensors(files, stack)[names[name]][...].double()
                 for files, names in sides
             )
         return base, candidate

@@ -25,6 +25,7 @@ from evalguard.run.bisection.alike_weights import (
 from evalguard.run.bisection.exchanged_weights import find_exchanged
 from evalguard.run.bisection.number_weights import find_numbers
 from evalguard.run.bisection.stored_names import StoredNames
+from evalguard.run.bisection.undone_weights import find_undone
 from evalguard.run.bisection.weight_cause import WeightCause, build_cause
 
 
@@ -54,6 +55,12 @@ def find_weight_causes(
     matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
     folders = [str(files.files[0].parent) for files in (base, candidate)]
     likenesses = describe_differences(stored, folders[0], folders[1], left)
+    rounded = {n for n in matrices if n in likenesses and likenesses[n].kind == "precision"}
+    for cause in find_undone(stored, places, [n for n in left if n not in rounded], matrices):
+        causes.append(cause)
+        for name in cause.tensors:
+            left.pop(name)
+            likenesses.pop(name, None)
     likenesses |= find_moved_biases(stored, places, left, likenesses, matrices)
     for words, tensors in find_numbers(stored, places, left, likenesses, matrices):
         causes.append(build_cause(words, tensors, places))
