@@ -51,6 +51,7 @@ _FAR = 8.0  # standard errors of the jitter: a drift that far above it is not ne
 _SUSPECTING = 3.0  # full evaluations that a suspicion is worth which cannot become more
 _GLANCE = 1 / 16  # of the documents: whether a change cancels shows on each of them
 _MOST_GUILTY = 2  # beside what cancels
+_BEYOND = 3.0  # times the candidate's drift: what does more alone is undone in it
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
@@ -175,6 +176,9 @@ class CulpritSearch:
     def _advance(self) -> Status | None:
         """Measure once; a status if there is nothing to measure."""
         self._progress.tell(self.case, self.measured)
+        if self._joins_undone():
+            self.consider()
+            return None
         if self.measured.spent > self._most() or self._points_at_nobody():
             return self._given_up()
         case, asked = self.case, len(self.measured.probes)
@@ -248,6 +252,20 @@ class CulpritSearch:
                     self.measured.join(others)
                     return True
         return False
+
+    def _joins_undone(self) -> bool:
+        """Likewise settings of which each drifts alone far beyond the candidate, however many
+        faults are beside them.
+        """
+        measured, least = self.measured, _BEYOND * max(abs(self.measured.total), self._margin)
+        joined = np.isin(np.arange(self._n), [*measured.joined])
+        alone = np.eye(self._n, dtype=np.bool_)
+        seen = [measured.measured(one) > 0.0 and abs(measured.mean(one)) > least for one in alone]
+        far = np.array(seen)
+        if np.sum(far & ~joined) < 2 or not self._undone(far | joined):
+            return False
+        measured.join(far | joined)
+        return True
 
     def _undone(self, mask: Mask) -> bool:
         """Whether settings do nothing together, while a part of them does something."""

@@ -118,6 +118,13 @@ def test_what_cancels_beside_a_change_inside_the_margin_has_no_culprit() -> None
     assert (result.status, named(result)) == ("not_reproduced", set())
 
 
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_what_cancels_beside_three_faults_is_no_culprit(jitter: float) -> None:
+    result = searched(relaid(frozenset("bj"), e=6.0, g=4.0, h=5.0), jitter=jitter)
+    assert named(result) <= {"e", "g", "h"}
+    assert len(named(result)) > 1
+
+
 def test_what_cancels_beside_two_faults_is_kept_and_both_are_named() -> None:
     result = searched(relaid(frozenset("bj"), e=6.0, g=4.0), jitter=0.1)
     assert (result.status, named(result)) == ("minimal", {"e", "g"})
