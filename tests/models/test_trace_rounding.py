@@ -166,15 +166,41 @@ def test_weights_that_are_no_rounding_of_the_bases_are_located_too() -> None:
     assert "differs by" in found.first.operation
 
 
+def fold(model: Any) -> None:
+    """Compute every matrix anew."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data = module.weight.data / 3.0 * 3.0
+
+
 def test_what_was_computed_anew_to_the_last_bit_is_no_error() -> None:
     base = make_llama()
-
-    def fold(model: Any) -> None:
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.data = module.weight.data / 3.0 * 3.0
-
     assert trace_models(base, changed(base, fold), DOCUMENTS).suspects == ()
+
+
+DAMAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rolled": lambda weight: weight.roll(1, 0),
+    "scaled by 2%": lambda weight: weight * 1.02,
+    "a row zeroed": lambda weight: weight * (torch.arange(len(weight)) != 3)[:, None],
+}
+
+
+@pytest.mark.parametrize(
+    ("every", "damage"), [*(("computed anew", one) for one in DAMAGES), ("2 bits", "rolled")]
+)
+def test_a_fault_among_weights_of_no_class_is_located(every: str, damage: str) -> None:
+    base, anew = make_llama(), every == "computed anew"
+
+    def change(model: Any) -> None:
+        (fold if anew else rounded(partial(round_integer, bits=2)))(model)
+        weight = model.model.layers[1].self_attn.k_proj.weight
+        weight.data = DAMAGES[damage](weight.data)
+
+    found = trace_models(
+        base, changed(base, change), DOCUMENTS, said={} if anew else {"weights": {"bits": 2}}
+    )
+    assert found.first is not None
+    assert found.first.module == "model.layers.1.self_attn.k_proj"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evalguard.core.tracing.points import ROOT
-from evalguard.core.tracing.weight_precision import EPSILON, OTHER, SAME, round_weights
+from evalguard.core.tracing.weight_precision import (
+    EPSILON,
+    OTHER,
+    SAME,
+    relative_error,
+    round_weights,
+)
 from evalguard.models.tracing.weights import (
     WeightsCompared,
     count_axes,
@@ -62,7 +68,8 @@ def rounded_as_candidate(
             rule = compared.rule_of(slot.key, count_axes(own))
             if theirs is not None and theirs.shape != own.shape:
                 theirs = None
-            if theirs is not None and (rule == OTHER or np.array_equal(theirs, own)):
+            near = 0.0 if rule != OTHER else compared.own_error
+            if theirs is not None and relative_error(own, theirs) <= near:
                 values = theirs
             else:
                 values = own if rule == OTHER else round_weights(own, rule)
@@ -158,6 +165,18 @@ def in_float32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     with _left_as_it_was(model):
         _cast_all(model, torch.float32)
         yield model
+
+
+@contextmanager
+def laid_out_as(
+    base: torch.nn.Module, weights: Mapping[tuple[str, str], NDArray[np.float32]]
+) -> Iterator[torch.nn.Module]:
+    """Compute in float32 with some of the weights replaced, by the names of module and weight."""
+    with in_float32(base):
+        for slot in _weight_slots(base):
+            if slot.key in weights:
+                slot.fill(weights[slot.key])
+        yield base
 
 
 @contextmanager

@@ -54,6 +54,8 @@ class WeightsCompared:
         undeclared: how many matrices look rounded to what, where nobody says so.
         findings: weights that are not of their class.
         policies: class of the matrices of one role, where all layers have it and others have not.
+        own_error: of weights of no class (OTHER), the relative error up to which they are as the
+            candidate's were made.
         identical: whether all weights are the base's. exact: whether most are, or are a cast.
         uncompared: parameters of the base without a comparable counterpart, and why.
     """
@@ -68,6 +70,7 @@ class WeightsCompared:
     identical: bool
     exact: bool
     policies: Mapping[str, str] = field(default_factory=dict)
+    own_error: float = 0.0
     findings: tuple[WeightFinding, ...] = ()
     uncompared: tuple[str, ...] = ()
 
@@ -82,6 +85,7 @@ class WeightsCompared:
 # of float32 several operations', of 16 bits that of one more rounding.
 _RECOMPUTED = {SAME: 4.0}
 _RECOMPUTED_16 = 0.5
+_MOST_ROUNDED = 0.75  # of any declared form: what two bits leave is 0.5
 _STORED = "the weights are stored so"
 
 
@@ -99,8 +103,6 @@ def compare_weights(
     """
     seen = _SeenWeights.of(base, candidate, names, declared or DeclaredPrecision())
     compared = seen.judge()
-    if compared.matrices == OTHER:  # weights of their own that nothing here can be beside
-        return compared
     findings = []
     undeclared: Counter[str] = Counter()
     for key, ours, theirs in pair_weights(base, candidate, names):
@@ -114,7 +116,8 @@ def compare_weights(
             continue
         rules = {rule, compared.dtype} & set(CLASSES)  # it may be left in the candidate's dtype
         errors = (relative_error(own, round_weights(own, each)) for each in rules)
-        allowed = max(0.25 * EPSILON["float32"], *errors)
+        own_error = compared.own_error / WEIGHTS_THRESHOLD
+        allowed = max(0.25 * EPSILON["float32"], own_error, *errors)
         error = seen.found[key].error
         ratio = (1e6 if isnan(error) else min(error, 1e6)) / allowed
         if ratio > WEIGHTS_THRESHOLD:
@@ -209,6 +212,10 @@ class _SeenWeights:
             why = _STORED if 2 * stored > len(matrices) else self.declared.source
             why = why or (_STORED if stored else "")
         exact = rule in (SAME, *EPSILON) and not policies and name == rule
+        own_error = 0.0
+        if rule == OTHER:  # one fault among weights that were computed anew is none of these
+            anew = self._are_recomputed(matrices)
+            own_error = WEIGHTS_THRESHOLD * self._recomputed if anew else _MOST_ROUNDED
         return WeightsCompared(
             dtype=self.dtype,
             matrices=rule,
@@ -219,6 +226,7 @@ class _SeenWeights:
             identical=all(c.name == SAME for c in self.found.values()) and not self.uncompared,
             exact=exact,
             policies=policies,
+            own_error=own_error,
             uncompared=self.uncompared,
         )
 
@@ -227,12 +235,19 @@ class _SeenWeights:
         own = [key for key, each in weights.items() if name in each.fitting]
         if self.declared.allows(name) or 2 * sum(key in self.packed for key in own) > len(own):
             return name
-        errors = [each.error for each in weights.values() if each.name == OTHER]
-        dtype = self.dtype if self.dtype in EPSILON else SAME
-        left = _RECOMPUTED.get(dtype, _RECOMPUTED_16) * EPSILON[dtype]
-        if name == OTHER and errors and median(errors) <= left:
+        if name == OTHER and self._are_recomputed(weights):
             return name
-        return dtype
+        return self.dtype if self.dtype in EPSILON else SAME
+
+    def _are_recomputed(self, weights: Mapping[tuple[str, str], WeightClass]) -> bool:
+        errors = [each.error for each in weights.values() if each.name == OTHER]
+        return bool(errors) and median(errors) <= self._recomputed
+
+    @property
+    def _recomputed(self) -> float:
+        """The relative error up to which a weight was computed anew."""
+        dtype = self.dtype if self.dtype in EPSILON else SAME
+        return _RECOMPUTED.get(dtype, _RECOMPUTED_16) * EPSILON[dtype]
 
 
 def _role(key: tuple[str, str]) -> str:
