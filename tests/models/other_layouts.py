@@ -183,6 +183,58 @@ def interleave_rotary(layer: Any) -> None:
     attention.config.rope_interleave = True
 
 
+def _draw(size: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(size)
+    return torch.linalg.qr(torch.randn(size, size, generator=generator).double())[0].float()
+
+
+def rotate_values(layer: Any) -> None:
+    """The values of each head in a rotated basis, which the output's projection takes back."""
+    attention, turn = layer.self_attn, _draw(_WIDTH)
+    for rows in attention.v_proj.weight.split(_WIDTH):
+        rows.copy_(turn @ rows)
+    for columns in attention.o_proj.weight.split(_WIDTH, 1):
+        columns.copy_(columns @ turn.T)
+
+
+def rescale_inner_rows(layer: Any) -> None:
+    """Rows of an MLP in another order, and those of what is multiplied scaled."""
+    reorder_inner_rows(layer)
+    factors = torch.linspace(0.5, 2.0, 48)
+    layer.mlp.up_proj.weight.mul_(factors[:, None])
+    layer.mlp.down_proj.weight.div_(factors)
+
+
+def fold_and_rotate(layer: Any) -> None:
+    """All of these at once: every matrix has other numbers."""
+    fold_norm(layer)
+    rotate_values(layer)
+    rescale_inner_rows(layer)
+
+
+def turn_residual(model: Any, *, rotate: bool = True) -> None:
+    """The whole residual stream rotated, with all norms folded; or permuted."""
+    turn = _draw(32) if rotate else torch.eye(32)[torch.arange(31, -1, -1)]
+    body = model.base_model
+    embedding, head = body.embed_tokens.weight, model.lm_head.weight.clone()
+    embedding.copy_(embedding @ turn.T)
+    model.lm_head.weight = torch.nn.Parameter(head)
+    reads = [(body.norm, [model.lm_head])]
+    for layer in body.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        for writer in (attention.o_proj, mlp.down_proj):
+            writer.weight.copy_(turn @ writer.weight)
+        reads.append(
+            (layer.input_layernorm, [attention.q_proj, attention.k_proj, attention.v_proj])
+        )
+        reads.append((layer.post_attention_layernorm, [mlp.gate_proj, mlp.up_proj]))
+    for norm, readers in reads:
+        for reader in readers:
+            folded = reader.weight * norm.weight if rotate else reader.weight
+            reader.weight.copy_(folded @ turn.T)
+        norm.weight.copy_(torch.ones(32) if rotate else turn @ norm.weight)
+
+
 EVERYWHERE: Mapping[str, Callable[[Any], None]] = {
     "values": scale_values,
     "heads": reorder_heads,

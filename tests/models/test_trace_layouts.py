@@ -10,12 +10,14 @@ import pytest
 import torch
 from other_layouts import (
     LAYOUTS,
+    fold_and_rotate,
     layer_of,
     make,
     reorder_experts,
     reorder_heads,
     roll_rows,
     scale_values,
+    turn_residual,
 )
 from traced_models import Recording, changed, make_sequences
 
@@ -140,6 +142,81 @@ def test_it_cancels_in_16_bits_too(kind: str) -> None:
     found = trace(base, candidate)
     assert suspects(found) == []
     assert len(found.other_layouts) >= 2
+
+
+def in_bfloat16(model: Any) -> Any:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return model
+
+
+def fold_everywhere(model: Any) -> None:
+    for layer in model.model.layers:
+        fold_and_rotate(layer)
+
+
+WHOLE: dict[str, Callable[[Any], None]] = {
+    "folded": fold_everywhere,
+    "rotated": turn_residual,
+    "permuted": partial(turn_residual, rotate=False),
+}
+
+
+@pytest.mark.parametrize("layout", ["folded", "rotated"])
+def test_a_layout_that_16_bits_rounded_anew_is_no_suspect(layout: str) -> None:
+    base = make("llama", num_hidden_layers=2)
+    found = trace_models(base, in_bfloat16(changed(base, WHOLE[layout])), DOCUMENTS[:1])
+    assert suspects(found) == []
+    assert len(found.other_layouts) >= 12
+    assert all(one.cancels_at for one in found.other_layouts)
+
+
+def roll_up(model: Any) -> str:
+    return f"model.layers.1.{roll_rows(layer_of(model, 1))}"
+
+
+def scale_query(model: Any) -> str:
+    layer_of(model, 1).self_attn.q_proj.weight.mul_(1.02)
+    return "model.layers.1.self_attn.q_proj"
+
+
+def zero_a_value(model: Any) -> str:
+    layer_of(model, 0).self_attn.v_proj.weight[3] = 0.0
+    return "model.layers.0.self_attn.v_proj"
+
+
+def turn_back_a_writer(model: Any) -> str:
+    layer_of(model, 1).mlp.down_proj.weight.copy_(layer_of(model, 0).mlp.down_proj.weight)
+    return "model.layers.1.mlp.down_proj"
+
+
+FAULTS = [roll_up, scale_query, zero_a_value, turn_back_a_writer]
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault"),
+    [
+        ("rotated", scale_query),
+        *(
+            pytest.param(layout, fault, marks=pytest.mark.slow)
+            for layout in WHOLE
+            for fault in FAULTS
+        ),
+    ],
+)
+def test_a_fault_in_such_a_layout_is_the_only_suspect(
+    layout: str, fault: Callable[[Any], str]
+) -> None:
+    base = make("llama", num_hidden_layers=2)
+    faulty: list[str] = []
+
+    def change(model: Any) -> None:
+        WHOLE[layout](model)
+        faulty.append(fault(model))
+
+    found = trace_models(base, in_bfloat16(changed(base, change)), DOCUMENTS[:1])
+    assert suspects(found) == faulty
+    assert found.other_layouts
 
 
 def test_it_has_to_cancel_in_every_document() -> None:

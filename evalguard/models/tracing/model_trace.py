@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
 from evalguard.core.tracing.points import PointName
@@ -49,10 +49,12 @@ from evalguard.models.tracing.passes import (
     reaches_output,
 )
 from evalguard.models.tracing.recorded import trace_recorded
+from evalguard.models.tracing.relaid import Relayout, find_relayouts
 from evalguard.models.tracing.spool import ActivationSpool
 from evalguard.models.tracing.twins import (
     attention_of,
     in_float32,
+    laid_out_as,
     rounded_as_candidate,
     why_not_upcast,
     with_attention,
@@ -62,6 +64,7 @@ from evalguard.models.tracing.weights import WeightsCompared, compare_weights, c
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
     from evalguard.core.settings import Value
     from evalguard.core.tracing.points import ModelInputs, RecordedActivations
@@ -112,7 +115,8 @@ def trace_models(
         if isinstance(candidate, torch.nn.Module):
             apart = passes_apart(candidate)
             declared = read_declared(candidate, said or {}) if apart is None else apart.declared
-            return _ModelTrace(base, candidate, traced, spool, memory, details, declared).run()
+            trace = _ModelTrace(base, candidate, traced, spool, memory, details, declared)
+            return trace.run_beside_layouts()
         return trace_recorded(base, candidate, traced, spool=spool, memory=memory, details=details)
 
 
@@ -121,6 +125,7 @@ class _ModelTrace:
     """A trace of two models: the candidate is forced to the base's activations in ``spool``.
 
     ``buffers``: whether the base runs in the candidate's precision only with its tables cast too.
+    ``differing``: modules whose weights are not the base's, rounded.
     """
 
     base: torch.nn.Module
@@ -132,6 +137,52 @@ class _ModelTrace:
     declared: DeclaredPrecision
     names: Mapping[str, str] = field(default_factory=dict)
     buffers: bool = False
+    differing: frozenset[str] = frozenset()
+
+    def run_beside_layouts(self) -> Trace:
+        """Trace; where weights differ that may be laid out otherwise, beside the base so laid out.
+
+        What differs beside its layout, or is not undone, is a suspect of that trace.
+        """
+        found = self.run()
+        if not self.differing or not found.suspects:
+            return found
+        try:
+            layouts = self._find_layouts()
+            if not layouts:
+                return found
+            weights = {key: own for one in layouts for key, own in one.weights.items()}
+            with (
+                laid_out_as(self.base, weights) as base,
+                ActivationSpool(self.memory) as spool,
+            ):
+                beside = replace(self, base=base, spool=spool, details=None, buffers=False)
+                if self.details is not None:
+                    beside.details = PointDetails(self.details.patterns, self.details.heads)
+                left = beside.run()
+        except EvaluationError as error:
+            why = f"whether weights are laid out otherwise was not measured: {error}"
+            return replace(found, caveats=(*found.caveats, why))
+        cancels = {key[0]: one.cancels_at for one in layouts for key in one.weights}
+        known = {one.module for one in (*left.suspects, *left.other_layouts)}
+        others = [
+            replace(one, cancels_at=one.cancels_at or cancels[one.module])
+            for one in (*found.suspects, *found.other_layouts)
+            if one.module in cancels and one.module not in known
+        ]
+        both = sorted((*left.other_layouts, *others), key=lambda one: (-one.local_ratio, one.order))
+        return replace(left, other_layouts=tuple(both))
+
+    def _find_layouts(self) -> Sequence[Relayout]:
+        with ActivationSpool(self.memory) as spool:
+            return find_relayouts(
+                self.base,
+                self.candidate,
+                self.names,
+                self.differing,
+                self.traced.sequences[0],
+                _SameOutput(self.base, self.traced, spool),
+            )
 
     def run(self) -> Trace:
         alignment = align_modules(self.base, self.candidate)
@@ -152,6 +203,7 @@ class _ModelTrace:
                 hint="trace models of one architecture and size",
             )
         weights = compare_weights(self.base, self.candidate, self.names, self.declared)
+        self.differing = frozenset(finding.module for finding in weights.findings)
         floors = self._measure_floors(weights)
         misshapen = find_misshapen(self.base, self.candidate, self.names, local)
         points = collect_points(
@@ -369,6 +421,36 @@ class _ModelTrace:
                 points[name].computed = sums
                 apply_computed_floors(points[name], floors)
         return ""
+
+
+@dataclass(slots=True)
+class _SameOutput:
+    """Whether the base with other weights has the output that it has, in float32."""
+
+    base: torch.nn.Module
+    traced: TracedSequences
+    spool: ActivationSpool
+    floors: TwinFloors | None = None
+
+    def __call__(self, weights: Mapping[tuple[str, str], NDArray[Any]]) -> bool:
+        floors = self.floors = self.floors or self._record()
+        with laid_out_as(self.base, weights) as moved:
+            own = ComparedPass(reference=self.spool)
+            self.traced.run("base laid out otherwise", moved, own)
+        ends = {name: one for name, one in own.first_sums.items() if reaches_output([name])}
+        return bool(ends) and all(
+            one.relative_l2 <= THRESHOLD * max(floors.accumulated[name], ulp_floor(SAME))
+            for name, one in ends.items()
+        )
+
+    def _record(self) -> TwinFloors:
+        spool = self.spool
+        floors = TwinFloors(traced=self.traced, own=spool, reference=spool, forced=spool)
+        with in_float32(self.base) as twin:
+            recording = ComparedPass(reference=None, spool=spool)
+            self.traced.run("base in float32", twin, recording)
+            floors.add("another batch shape, last bits moved", twin, moved=True)
+        return floors
 
 
 def passes_apart(model: torch.nn.Module) -> OtherPasses | None:

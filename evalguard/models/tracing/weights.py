@@ -78,7 +78,7 @@ class WeightsCompared:
         """Give the class that a weight should have, by its module's name, its own, and its axes."""
         if axes < 2:
             return self.vectors
-        return self.policies.get(_role(key), self.matrices)
+        return self.policies.get(role_of(key), self.matrices)
 
 
 # The error that is left where weights were computed anew (a norm folded in and out), in spacings:
@@ -203,7 +203,8 @@ class _SeenWeights:
             policies = {
                 role: each
                 for role, each in _find_policies(matrices).items()
-                if self._rule(each, {k: c for k, c in matrices.items() if _role(k) == role}) == each
+                if self._rule(each, {k: c for k, c in matrices.items() if role_of(k) == role})
+                == each
             }
         quantised = rule not in (SAME, OTHER, *EPSILON)
         why = ""
@@ -250,7 +251,7 @@ class _SeenWeights:
         return _RECOMPUTED.get(dtype, _RECOMPUTED_16) * EPSILON[dtype]
 
 
-def _role(key: tuple[str, str]) -> str:
+def role_of(key: tuple[str, str]) -> str:
     """Name a weight without the number of its layer."""
     return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", f"{key[0]}.{key[1]}")
 
@@ -263,7 +264,7 @@ def _find_policies(found: Mapping[tuple[str, str], WeightClass]) -> Mapping[str,
     """
     roles: dict[str, list[WeightClass]] = {}
     for key, each in found.items():
-        roles.setdefault(_role(key), []).append(each)
+        roles.setdefault(role_of(key), []).append(each)
     policies = {}
     for role, members in roles.items():
         common = set.intersection(*({*each.fitting} for each in members)) - {SAME, OTHER, *EPSILON}
