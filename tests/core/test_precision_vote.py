@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from evalguard.core.tensors.grid import explain_by_grid, find_grid, find_shifted_grid
+from evalguard.core.tensors.grid import explain_by_grid, find_grid, find_grid_fault
 from evalguard.core.tensors.precision_vote import (
     list_roundings,
     round_float8,
@@ -119,13 +119,30 @@ def test_whole_steps_beside_the_grid_are_wrong_zero_points_and_no_rounding(
 ) -> None:
     exact = make_weights(8)
     candidate = quantise(exact, bits, group, off=off, how=how)
-    shifted = find_shifted_grid(exact, candidate)
+    shifted = find_grid_fault(exact, candidate)
     assert explain_by_grid(exact, candidate) is None
     assert shifted is not None
     assert shifted.left < np.linalg.norm(candidate - exact) / np.linalg.norm(exact)
     if abs(off) == 1:
         words = f"values shifted by one step {'down' if off > 0 else 'up'}, otherwise {bits} bits"
         assert shifted.detail.startswith(words)
+
+
+@pytest.mark.parametrize("how", ["to nearest", "clipped", "moved"])
+@pytest.mark.parametrize(("bits", "group", "axis"), [(8, 128, 0), (4, 32, 0), (4, 64, 1)])
+@pytest.mark.parametrize("step", [1, -1])
+def test_scales_of_neighbours_are_no_rounding(
+    bits: int, group: int, axis: int, step: int, how: str
+) -> None:
+    exact = make_weights(8)
+    healthy = quantise(exact, bits, group, how=how)
+    sizes = np.ptp(exact.reshape(len(exact), -1, group), axis=2, keepdims=True)
+    rolled = healthy.reshape(len(exact), -1, group) * np.roll(sizes, step, axis) / sizes
+    candidate = rolled.reshape(exact.shape).astype(np.float32)
+    found = find_grid_fault(exact, candidate)
+    assert explain_by_grid(exact, candidate) is None
+    assert found is not None
+    assert found.fault == "scales rolled"
 
 
 @pytest.mark.parametrize("how", ["to nearest", "clipped", "moved", "cut off"])
@@ -142,7 +159,7 @@ def test_no_quantiser_with_its_own_zero_points_is_shifted(
         exact = np.abs(exact)
     if kind == "sparse":
         exact = np.where(np.arange(exact.size).reshape(exact.shape) % 3, 0, exact)
-    assert find_shifted_grid(exact, quantise(exact, bits, group, how=how)) is None
+    assert find_grid_fault(exact, quantise(exact, bits, group, how=how)) is None
 
 
 def test_other_faults_of_a_quantised_matrix_are_no_shift() -> None:
@@ -154,7 +171,7 @@ def test_other_faults_of_a_quantised_matrix_are_no_shift() -> None:
         "of one row": np.where(np.arange(len(exact))[:, None] == 3, healthy + 0.01, healthy),
         "of another": quantise(np.abs(make_weights(11)), 4, 64),
     }
-    assert [k for k, one in others.items() if find_shifted_grid(exact, one) is not None] == []
+    assert [k for k, one in others.items() if find_grid_fault(exact, one) is not None] == []
 
 
 def test_rounding_errors_of_float32_are_named_as_such() -> None:

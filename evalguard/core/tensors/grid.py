@@ -33,6 +33,8 @@ _FAR_OFF = 0.9  # of the base's norm: a rounding to one bit leaves 0.6 of it
 _NEAREST = 0.55  # of a step
 _WHOLE_STEP = 0.25  # of a group's middle error from one: cutting numbers off leaves half a step
 _LEFT = 0.25  # of its squared error, once the steps are taken off: a rounding leaves 0.08
+_LEAST_ROLLED = 15  # groups by which scales of others are told
+_LEAST_SPREAD = 0.01  # of their logarithms: scales that are all alike may be exchanged unseen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +121,11 @@ def explain_by_grid(base: Array, candidate: Array) -> Grid | None:
     difference = np.abs(theirs - ours)
     if np.linalg.norm(difference) >= _FAR_OFF * np.linalg.norm(ours):
         return None
-    # a permuted or shifted matrix lies on its grid too
+    # a permuted or shifted matrix lies on its grid too, and one with the scales of others
     steps = measure_steps(grid, ours, theirs)
     if np.median(difference - steps) > 0 or _measure_shifts(grid, ours, theirs, steps).any():
+        return None
+    if _find_rolled_scales(grid, ours, theirs) is not None:
         return None
     nearest = grid.even and bool(np.mean(difference <= _NEAREST * steps) > 0.99)
     return Grid(
@@ -130,9 +134,10 @@ def explain_by_grid(base: Array, candidate: Array) -> Grid | None:
     )  # fmt: skip
 
 
-def find_shifted_grid(base: Array, candidate: Array) -> StructureFault | None:
-    """Say by how many whole steps of its grid the candidate is shifted, as wrong zero points do it;
-    None where it is not: a rounding alone is off to both sides.
+def find_grid_fault(base: Array, candidate: Array) -> StructureFault | None:
+    """Say by how many whole steps of its grid the candidate is shifted, as wrong zero points do it,
+    or that its groups have the scales of their neighbours; None where neither is so: a rounding
+    alone is off to both sides.
 
     Args:
         base, candidate: of one shape: a matrix, or some of its rows.
@@ -146,12 +151,52 @@ def find_shifted_grid(base: Array, candidate: Array) -> StructureFault | None:
     steps = measure_steps(grid, ours, theirs)
     shifts = _measure_shifts(grid, ours, theirs, steps)
     if not shifts.any():
-        return None
+        return _find_rolled_scales(grid, ours, theirs)
     left = float(np.linalg.norm(theirs - ours - shifts * steps)) / max(
         float(np.linalg.norm(ours)), 1e-30
     )
     detail = f"{shift_text(shifts[shifts != 0])}, otherwise {grid}"
     return StructureFault(fault="zero points off", detail=detail, left=left)
+
+
+def _find_rolled_scales(grid: Grid, base: Array, candidate: Array) -> StructureFault | None:
+    """Say that each group is multiplied as with the scale of the one before or behind it; None
+    where it is not.
+
+    Scales go with the widest number of a group, or with its range: a group that has its
+    neighbour's is the base's times their ratio.
+    """
+    if grid.shared not in ("row", "column", "group"):
+        return None
+    turn = grid.shared == "column"
+    ours, theirs = ((one.T if turn else one).astype(np.float64) for one in (base, candidate))
+    shape = (len(ours), -1, grid.group or ours.shape[1])
+    ours, theirs = ours.reshape(shape), theirs.reshape(shape)
+    products, squares = (np.sum(ours * one, axis=2) for one in (theirs, ours))
+    sizes = [np.abs(ours).max(axis=2), np.ptp(ours, axis=2)]
+    if not (np.all(products > 0) and all(np.all(size > 0) for size in sizes)):
+        return None
+    own = np.log(products / squares)
+    what = {"group": f"group of {grid.group}"}.get(grid.shared, grid.shared)
+    for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
+        # the first one may have the scale of the last, or of another
+        inner = np.moveaxis(own, axis, 0)[slice(1, None) if step > 0 else slice(-1)]
+        if inner.size < _LEAST_ROLLED or np.std(inner) < _LEAST_SPREAD:
+            continue
+        for size in sizes:
+            ratio = np.roll(size, step, axis) / size
+            expected = np.log(
+                np.moveaxis(ratio, axis, 0)[slice(1, None) if step > 0 else slice(-1)]
+            )
+            if np.var(inner - expected) > _LEFT * np.var(inner):
+                continue
+            left = np.linalg.norm(theirs / ratio[..., None] - ours) / np.linalg.norm(ours)
+            where = f"{'before' if step > 0 else 'behind'} it"
+            if grid.shared == "group":
+                where += " in its row" if axis else " in its column"
+            detail = f"each {what} has the scale of the one {where}, otherwise {grid}"
+            return StructureFault(fault="scales rolled", detail=detail, left=float(left))
+    return None
 
 
 def _measure_shifts(grid: Grid, base: Array, candidate: Array, steps: Array) -> Array:

@@ -29,7 +29,7 @@ Fault = Literal[
     "rows scaled", "rows not finite", "rows damaged",
     "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
     # of packed weights
-    "zero points off", "rescaled", "rotated",
+    "zero points off", "scales rolled", "rescaled", "rotated",
     # of scales of activations and caches
     "never calibrated",
     # of merges of an adapter

@@ -216,17 +216,24 @@ def _propose_norms(weights: _Weights, readers: _Readers) -> Iterator[Relayout]:
                 yield Relayout(weights=folded, cancels_at=str(PointName(reading[0], "out")))
 
 
-def _fold(weights: _Weights, norm: str, readers: Collection[str]) -> dict[Key, Array] | None:
-    """Give the norm the candidate's weights, and its readers what makes up for it."""
+def _fold(
+    weights: _Weights, norm: str, readers: Collection[str], *, even: bool = False
+) -> dict[Key, Array] | None:
+    """Give the norm the candidate's weights, and its readers what makes up for it.
+
+    Args:
+        even: give it the middle one everywhere, which goes with any basis.
+    """
     found = weights.both((norm, "weight"))
     offset = _find_offset(weights.modules[norm])
     if found is None or offset is None:
         return None
-    gain, theirs = (one.astype(np.float64) + offset for one in found)
+    held = np.full_like(found[1], np.median(found[1])) if even else found[1]
+    gain, theirs = (one.astype(np.float64) + offset for one in (found[0], held))
     if not theirs.all() or theirs.ndim != 1:
         return None
     factors = gain / theirs
-    changed: dict[Key, Array] = {(norm, "weight"): found[1]}
+    changed: dict[Key, Array] = {(norm, "weight"): held}
     shift: Array | None = None
     if (norm, "bias") in weights.pairs:
         biases = weights.both((norm, "bias"))
@@ -423,7 +430,7 @@ def _propose_residual(weights: _Weights, readers: _Readers) -> Iterator[Relayout
     width, mixes = len(basis), bool((np.abs(basis) < _ALIKE).all(axis=0).any())
     folded: dict[Key, Array] = {}
     for norm, reading in readers.items() if mixes else ():
-        folded.update(_fold(weights, norm, reading) or {})
+        folded.update(_fold(weights, norm, reading, even=True) or {})
     roles: dict[str, dict[Key, Array]] = {}
     for key in weights.pairs:
         own = weights.own(key)

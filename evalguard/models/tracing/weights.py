@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evalguard.core.tensors.grid import explain_by_grid, find_shifted_grid
+from evalguard.core.tensors.grid import explain_by_grid, find_grid_fault
 from evalguard.core.tensors.structure import LARGEST_SEARCHED, find_structure
 from evalguard.core.tracing.points import ROOT
 from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD, WeightFinding
@@ -302,6 +302,7 @@ _LAYOUTS: Mapping[str, str] = {
     "columns permuted": "has its columns in another order ({})",
     "heads permuted": "has its heads in another order ({})",
     "rotary pairs": "has its rotary pairs in another order ({})",
+    "scales rolled": "has the scales of other groups ({})",
     "zero points off": "has zero points that are off ({})",
 }
 
@@ -321,7 +322,7 @@ def describe_weight(
         return "is all zeros"
     if base.size <= LARGEST_SEARCHED and np.all(np.isfinite(base)):
         fault = find_structure(base, candidate, heads=heads)
-        fault = fault or find_shifted_grid(base, candidate)
+        fault = fault or find_grid_fault(base, candidate)
         if fault is not None:
             rows, words = "rows" if count_axes(base) > 1 else "elements", _LAYOUTS[fault.fault]
             more = f" ({fault.detail})" if fault.detail and "{}" not in words else ""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.reports.tensors_report import Likeness
 from evalguard.core.tensors.channel_factors import ChannelFactors
-from evalguard.core.tensors.grid import Grid, explain_by_grid, find_shifted_grid
+from evalguard.core.tensors.grid import Grid, explain_by_grid, find_grid_fault
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.core.tensors.precision_vote import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
@@ -111,7 +111,7 @@ def describe_difference(
         rounding = _grid_likeness(grid)
     found = find_factor(base, candidate) if rounding is None else None
     if found is None and vote is None and grid is None:
-        found = find_shifted_grid(base, candidate)
+        found = find_grid_fault(base, candidate)
     if found is not None:
         return Description(likeness=_structure(found))
     damage: tuple[RowFault, ...] = ()
