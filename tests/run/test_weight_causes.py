@@ -119,6 +119,14 @@ def shift_keys(weights: Weights) -> None:
             weights[name] = ((one / steps).round() - 1) * steps
 
 
+def roll_scales(weights: Weights) -> None:
+    """Eight bits by row, and the scale of the row before."""
+    for name, one in weights.items():
+        if "k_proj" in name:
+            steps = one.abs().amax(1, keepdim=True) / 127
+            weights[name] = (one / steps).round() * steps.roll(1, 0)
+
+
 def permute_norms(weights: Weights) -> None:
     order = torch.randperm(32, generator=torch.Generator().manual_seed(2))
     for name, one in weights.items():
@@ -162,6 +170,7 @@ def swap_and_round(weights: Weights) -> None:
         (exchange({2: 1}), "weights.layers.2 (a copy of other weights)"),
         (scale_head, "weights.down_proj (all 4, scaled, by 1.25)"),
         (shift_keys, "weights.k_proj (all 4, zero points off)"),
+        (roll_scales, "weights.k_proj (all 4, scales rolled)"),
         (permute_norms, "weights.input_layernorm (all 4, rows permuted)"),
         (zero("norm"), "weights.norms (all 9, zeroed)"),
         (zero("layers.2."), "weights.layers.2 (zeroed)"),

@@ -109,9 +109,9 @@ def insert(values: np.ndarray) -> np.ndarray:
     return np.concatenate([values[:50], values[3:9].mean(axis=0, keepdims=True), values[50:-1]])
 
 
-def quantise(values: np.ndarray, off: int) -> np.ndarray:
+def quantise(values: np.ndarray, off: int = 0, rolled: int = 0) -> np.ndarray:
     steps = np.ptp(values, axis=1, keepdims=True) / 15
-    return (np.rint(values / steps) - off) * steps
+    return (np.rint(values / steps) - off) * np.roll(steps, rolled, axis=0)
 
 
 def average(values: np.ndarray) -> np.ndarray:
@@ -236,6 +236,10 @@ TABLE: dict[Fault, tuple[tuple[str, Change], tuple[str, Change]]] = {
     "zero points off": (
         (KEY, at(KEY, lambda one: quantise(one, 1))),
         (KEY, at(KEY, lambda one: quantise(one, 0))),
+    ),
+    "scales rolled": (
+        (KEY, at(KEY, lambda one: quantise(one, rolled=1))),
+        (KEY, at(KEY, lambda one: quantise(one))),
     ),
 }  # fmt: skip
 OTHERS: dict[str, tuple[str, str, Change]] = {

@@ -439,7 +439,7 @@ class _SameOutput:
             self.traced.run("base laid out otherwise", moved, own)
         ends = {name: one for name, one in own.first_sums.items() if reaches_output([name])}
         return bool(ends) and all(
-            one.relative_l2 <= THRESHOLD * max(floors.accumulated[name], ulp_floor(SAME))
+            one.relative_l2 <= THRESHOLD * max(floors.accumulated.get(name, 0.0), ulp_floor(SAME))
             for name, one in ends.items()
         )
 

@@ -10,7 +10,7 @@ so laid out still computes what it did, in float32; then the candidate is traced
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,14 +94,17 @@ def find_relayouts(
         for one in kept:
             weights.changed.update(one.weights)
         found += kept
-    # What was computed in another order in float32 is no error.
-    last_bits = {
-        key: theirs
-        for key, values in weights.changed.items()
-        if (theirs := weights.theirs(key)) is not None
-        and relative_error(values, theirs) <= _LAST_BITS
-    }
-    return [*found, Relayout(weights=last_bits, cancels_at="")] if last_bits else found
+    return [replace(one, weights=_take_last_bits(one.weights, weights)) for one in found]
+
+
+def _take_last_bits(laid: Mapping[Key, Array], weights: _Weights) -> Mapping[Key, Array]:
+    """Take the candidate's own where it computed the same in float32 in another order."""
+    taken = {}
+    for key, own in laid.items():
+        theirs = weights.theirs(key)
+        near = theirs is not None and relative_error(own, theirs) <= _LAST_BITS
+        taken[key] = theirs if near and theirs is not None else own
+    return taken
 
 
 def _keep_harmless(

@@ -95,6 +95,7 @@ def describe_difference(
     # a cast of equal elements adds a constant to them as exactly
     if exact and (beyond or vote_precision(base, candidate) is None):
         return Description(likeness=exact[0], others=tuple(exact[1:]))
+    whole = base, candidate
     base, candidate = _usual_rows(base, candidate)
     vote = vote_precision(base, candidate)
     rounding = None if vote is None else _precision(vote)
@@ -106,12 +107,14 @@ def describe_difference(
             packed = _describe_packed(pair, rounding, beyond=beyond)
             if packed is not None:
                 return packed
-    grid = None if rounding is not None else explain_by_grid(base, candidate)
+    off = None
+    if rounding is None and vote is None:  # neighbouring rows have to be there
+        off = find_grid_fault(*whole) or find_grid_fault(base, candidate)
+    grid = None if rounding is not None or off is not None else explain_by_grid(base, candidate)
     if grid is not None:
         rounding = _grid_likeness(grid)
     found = find_factor(base, candidate) if rounding is None else None
-    if found is None and vote is None and grid is None:
-        found = find_grid_fault(base, candidate)
+    found = found or off
     if found is not None:
         return Description(likeness=_structure(found))
     damage: tuple[RowFault, ...] = ()
