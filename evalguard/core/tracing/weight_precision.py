@@ -17,7 +17,7 @@ from math import inf, log
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tensors.grid import find_shifted_grid
+from evalguard.core.tensors.grid import find_grid_fault
 from evalguard.core.tensors.precision_vote import (
     BFLOAT16_BITS,
     round_float16,
@@ -65,7 +65,8 @@ class WeightClass:
         name: of CLASSES, or OTHER. error: relative L2 from the base's weight.
         exact: whether the class's rule gives just this weight.
         fitting: all classes whose rule has an error of this size; only the name, where exact.
-        shifted: whether it is shifted by whole steps of its grid, which no rounding does.
+        shifted: whether it is shifted by whole steps of its grid, or its groups have the scales of
+            others, which no rounding does.
     """
 
     name: str
@@ -90,7 +91,7 @@ def classify_weight(base: Weights, candidate: Weights) -> WeightClass:
                 return WeightClass(name, error, exact=True, fitting=(name,))
             if own and abs(log(error / own)) < _LEVEL:
                 distances[name] = abs(log(error / own))
-    if base.ndim > 1 and find_shifted_grid(base, candidate) is not None:
+    if base.ndim > 1 and find_grid_fault(base, candidate) is not None:
         return WeightClass(OTHER, error, exact=False, fitting=(OTHER,), shifted=True)
     nearest = min(distances, key=lambda name: distances[name], default=OTHER)
     return WeightClass(nearest, error, exact=False, fitting=tuple(distances) or (OTHER,))
