@@ -201,6 +201,7 @@ FAULTS = [roll_up, scale_query, zero_a_value, turn_back_a_writer]
             pytest.param(layout, fault, marks=pytest.mark.slow)
             for layout in WHOLE
             for fault in FAULTS
+            if (layout, fault) != ("rotated", scale_query)
         ),
     ],
 )

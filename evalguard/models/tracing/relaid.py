@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalguard.core.tracing.points import OUTPUT, ROOT, PointName
-from evalguard.core.tracing.weight_precision import EPSILON, relative_error
+from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD
+from evalguard.core.tracing.weight_precision import EPSILON, relative_error, round_weights
 from evalguard.models.tracing.hooks import run_pass
 from evalguard.models.tracing.weights import (
     HeldWeight,
+    computing_dtype,
     pair_weights,
     plain_weights,
     role_of,
@@ -46,6 +48,7 @@ _ALIKE = 0.9
 _WORST_CONDITION = 1e4
 # In float32, of numbers that were computed in another order.
 _LAST_BITS = 4.0 * EPSILON["float32"]
+_ALONG = 0.1  # of a rounding's squared error: by chance one part in the number of its elements
 _MOST = 0.9  # of the columns: others may be damaged
 _PROJECTIONS = 128
 _PIECE = 1024  # columns that are compared with all others at a time
@@ -89,12 +92,32 @@ def find_relayouts(
                 cancels_at=one.cancels_at,
             )
             for one in propose(weights, readers)
+            if not _hides_factor(weights, one.weights)
         ]
         kept = _keep_harmless(parts, weights.changed, are_harmless)
         for one in kept:
             weights.changed.update(one.weights)
         found += kept
     return [replace(one, weights=_take_last_bits(one.weights, weights)) for one in found]
+
+
+def _hides_factor(weights: _Weights, laid: Mapping[Key, Array]) -> bool:
+    """Whether one number is left of a weight that is as small as a rounding: values times 4 and
+    what reads them by 3.99. A rounding leaves next to nothing along the weight itself."""
+    dtype = computing_dtype(weights.candidate)
+    for key, own in laid.items():
+        theirs = weights.theirs(key)
+        if theirs is None or own.ndim < 2 or dtype not in EPSILON:
+            continue
+        expected = np.asarray(own, np.float32)
+        error = relative_error(expected, theirs)
+        allowed = relative_error(expected, round_weights(expected, dtype))
+        if not _LAST_BITS < error <= WEIGHTS_THRESHOLD * allowed:
+            continue
+        along = float(np.vdot(theirs - expected, expected)) / float(np.vdot(expected, expected))
+        if along**2 > _ALONG * error**2:
+            return True
+    return False
 
 
 def _take_last_bits(laid: Mapping[Key, Array], weights: _Weights) -> Mapping[Key, Array]:
@@ -395,7 +418,11 @@ def _rebase(weights: _Weights, consumer: str, producers: Sequence[str]) -> dict[
         shifted = None if bias is None else bias.copy()
         for group in range(len(pair[0]) // width):
             block = slice(group * width, (group + 1) * width)
+            heads_read = slice(group * shared * width, (group + 1) * shared * width)
             basis = _find_basis(pair[0][block], pair[1][block])
+            if basis is None:  # what is made may be damaged: then by what reads it
+                inverted = _find_basis(*(_by_place(one[:, heads_read], width) for one in found))
+                basis = None if inverted is None else np.linalg.inv(inverted).T
             if basis is None:
                 break
             rows[block] = basis @ pair[0][block]
@@ -409,9 +436,14 @@ def _rebase(weights: _Weights, consumer: str, producers: Sequence[str]) -> dict[
             changed: dict[Key, Array] = {(name, "weight"): rows, (consumer, "weight"): columns}
             if shifted is not None:
                 changed[name, "bias"] = shifted
-            if _supports(weights, changed, [consumer]):
+            if all(_supports(weights, changed, [one]) for one in (name, consumer)):
                 return changed
     return None
+
+
+def _by_place(columns: Array, width: int) -> Array:
+    """Give for each place in a head all that reads it, in all heads."""
+    return np.concatenate(np.split(columns, columns.shape[1] // width, axis=1)).T
 
 
 def _find_basis(own: Array, theirs: Array) -> Array | None:
@@ -444,8 +476,9 @@ def _propose_residual(weights: _Weights, readers: _Readers) -> Iterator[Relayout
         errors = [0.0 for _ in _list_bases(next(iter(members.values())).shape, basis, mixes=mixes)]
         for key, own in members.items():
             theirs = weights.theirs(key)
-            ways = _list_bases(own.shape, basis, mixes=mixes)
-            for number, lay in enumerate(ways) if theirs is not None else ():
+            if theirs is None:
+                continue
+            for number, lay in enumerate(_list_bases(own.shape, basis, mixes=mixes)):
                 errors[number] += _error(lay(own), theirs)
         best = int(np.argmin(errors))
         for key, own in members.items():
