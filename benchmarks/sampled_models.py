@@ -63,7 +63,33 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
-_FINAL_NORMS = ("norm", "final_layer_norm", "ln_f")
+# Those of which no benchmark but bisect_undeclared makes use.
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba2": (
+        "mamba2",
+        {
+            "num_hidden_layers": 2, "state_size": 8, "num_heads": 8, "head_dim": 12,
+            "n_groups": 2, "chunk_size": 8,
+        },
+    ),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_hidden_layers": 3}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {
+            "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+            "head_dim": 12, "num_hidden_layers": 3, "norm_topk_prob": True,
+        },
+    ),
+    "phi3": ("phi3", {}),
+    "granite": (
+        "granite",
+        {
+            "embedding_multiplier": 3.0, "logits_scaling": 0.8, "residual_multiplier": 0.7,
+            "attention_multiplier": 0.4,
+        },
+    ),
+}  # fmt: skip
+_FINAL_NORMS = ("norm", "final_layer_norm", "ln_f", "norm_f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +102,7 @@ class Sampled:
 
 
 def sampled(kind: str, folder: Path, *, documents: int, seed: int) -> Sampled:
-    """Make a model of a kind of ``CONFIGS``, and let it write documents."""
+    """Make a model of a kind of ``CONFIGS`` or ``OTHERS``, and let it write documents."""
     import torch
 
     torch.manual_seed(seed)
@@ -96,20 +122,22 @@ def _random_model(kind: str) -> PreTrainedModel:
     """Weights large enough that what is predicted depends on all that was read.
 
     Norm weights are one number for a whole norm, which bfloat16 holds, so that a setting can name
-    it.
+    it; those of ``OTHERS`` scatter.
     """
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    name, values = CONFIGS[kind]
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**_COMMON, **values))
+    name, values = {**CONFIGS, **OTHERS}[kind]
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**{**_COMMON, **values}))
     with torch.no_grad():
         for path, weight in model.named_parameters():
-            if weight.ndim == 2:
-                spread = 1.0 if "embed_" in path else 1.3 * weight.shape[1] ** -0.5
+            if weight.ndim == 2 or "experts" in path:
+                spread = 1.0 if "embed" in path else 1.3 * weight.shape[-1] ** -0.5
                 weight.normal_(0.0, spread)
             elif path.endswith("norm.weight"):
                 weight.fill_(weight.flatten()[0].item())
+            if weight.ndim == 1 and kind in OTHERS:
+                weight.add_(0.2 * torch.randn_like(weight))
         final = next(one for name in _FINAL_NORMS if (one := getattr(model.base_model, name, None)))
         # a norm's weight is counted from 0 or, in Gemma and Qwen3.5, from -1
         counted = type(model).__name__.startswith(("Gemma", "Qwen3_5"))

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 TASK = "trained_words"
 STORIES = "stories260k"  # trained by others; where ../shared/data is
-SEED, STEPS, ROWS = 20261126, 900, 32
+SEED, ROWS = 20261126, 32
+STEPS = int(os.environ.get("EVALGUARD_TRAINED_STEPS", "900"))
 _TOKENIZER_TEXTS = 2000
 _QUESTIONS = 4  # in a text
 _TOLD = 0.2  # weight of the loss of what cannot be known; that of answers is 1

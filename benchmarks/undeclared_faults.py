@@ -33,6 +33,7 @@ class Fault:
             was changed.
         dtype, shards: how the weights are stored.
         declared: what the two are said to differ in: else other vocabularies are refused.
+        places: of what is no weight: parts of the modules' names that a trace may name for it.
     """
 
     name: str
@@ -46,9 +47,10 @@ class Fault:
     dtype: str = ""
     shards: int = 1
     declared: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
-def _each(pattern: str, change: Callable[[Any], Any]) -> Change:
+def each(pattern: str, change: Callable[[Any], Any]) -> Change:
     """Change every weight whose name has this in it."""
 
     def apply(weights: Weights) -> None:
@@ -59,12 +61,12 @@ def _each(pattern: str, change: Callable[[Any], Any]) -> Change:
     return apply
 
 
-def _heads(order: Iterable[int]) -> Callable[[Any], Any]:
+def heads(order: Iterable[int]) -> Callable[[Any], Any]:
     places = [*order]
     return lambda one: one.view(len(places), -1, *one.shape[1:])[places].reshape(one.shape)
 
 
-def _exchanged(order: dict[int, int], within: str = "") -> Change:
+def exchanged(order: dict[int, int], within: str = "") -> Change:
     """Layers (or what is within them) under the numbers of others."""
 
     def apply(weights: Weights) -> None:
@@ -77,7 +79,7 @@ def _exchanged(order: dict[int, int], within: str = "") -> Change:
     return apply
 
 
-def _noise(share: float) -> Callable[[Any], Any]:
+def noise(share: float) -> Callable[[Any], Any]:
     """Noise of a share of a weight's own scatter."""
 
     def apply(one: Any) -> Any:
@@ -89,7 +91,7 @@ def _noise(share: float) -> Callable[[Any], Any]:
     return apply
 
 
-def _rounded(bits: int) -> Callable[[Any], Any]:
+def rounded_rows(bits: int) -> Callable[[Any], Any]:
     """Rounded to integers of so many bits, one scale for each row."""
 
     def apply(one: Any) -> Any:
@@ -107,18 +109,18 @@ def _negated_rows(one: Any) -> Any:
     return changed
 
 
-def _grouped(bits: int, group: int) -> Callable[[Any], Any]:
+def grouped(bits: int, group: int) -> Callable[[Any], Any]:
     """Rounded to integers of so many bits, one scale for each group of a row."""
-    rounded = _rounded(bits)
-    return lambda one: rounded(one.reshape(-1, group)).reshape(one.shape)
+    in_rows = rounded_rows(bits)
+    return lambda one: in_rows(one.reshape(-1, group)).reshape(one.shape)
 
 
-def _interleaved(head: int) -> Callable[[Any], Any]:
+def interleaved(head: int) -> Callable[[Any], Any]:
     """Rotary pairs side by side, where the model reads them half a head apart."""
     return lambda one: one.view(-1, 2, head // 2, one.shape[1]).transpose(1, 2).reshape(one.shape)
 
 
-def _place(where: Any, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def place(where: Any, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Change a part of a weight."""
 
     def apply(one: Any) -> Any:
@@ -129,7 +131,7 @@ def _place(where: Any, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return apply
 
 
-def _zeroed(one: Any) -> Any:
+def zeroed(one: Any) -> Any:
     return one * 0.0
 
 
@@ -140,7 +142,7 @@ def _exchanged_rows(one: Any) -> Any:
     return changed
 
 
-def _columns(order: Iterable[int]) -> Callable[[Any], Any]:
+def columns(order: Iterable[int]) -> Callable[[Any], Any]:
     """Parts of the columns in another order."""
     import torch
 
@@ -153,7 +155,7 @@ def _columns(order: Iterable[int]) -> Callable[[Any], Any]:
 def _stale_head(weights: Weights) -> None:
     """A head of its own, from before the last steps of a training."""
     (embedding,) = (one for name, one in weights.items() if "embed_tokens" in name)
-    weights["lm_head.weight"] = _noise(0.5)(embedding)
+    weights["lm_head.weight"] = noise(0.5)(embedding)
 
 
 def _same_head(weights: Weights) -> None:
@@ -161,7 +163,7 @@ def _same_head(weights: Weights) -> None:
     weights["lm_head.weight"] = embedding.clone()
 
 
-def _swap_modules(one: str, other: str) -> Change:
+def swap_modules(one: str, other: str) -> Change:
     def apply(weights: Weights) -> None:
         before = dict(weights)
         for name in before:
@@ -172,7 +174,7 @@ def _swap_modules(one: str, other: str) -> Change:
     return apply
 
 
-def _both(*changes: Change) -> Change:
+def both(*changes: Change) -> Change:
     def apply(weights: Weights) -> None:
         for change in changes:
             change(weights)
@@ -221,26 +223,26 @@ _ROPE = {"rope_type": "default", "rope_theta": 1000.0}
 
 FAULTS = (
     Fault(name="query heads in another order, all layers", kind="weights", model="llama",
-          change=_each("q_proj", _heads((2, 0, 3, 1)))),
+          change=each("q_proj", heads((2, 0, 3, 1)))),
     Fault(name="+1 on every norm", kind="weights", model="llama",
-          change=_each("norm", lambda one: one + 1.0)),
+          change=each("norm", lambda one: one + 1.0)),
     Fault(name="layers 1 and 2 swapped", kind="weights", model="llama",
-          change=_exchanged({1: 2, 2: 1})),
+          change=exchanged({1: 2, 2: 1})),
     Fault(name="output projections transposed", kind="weights", model="llama",
-          change=_each("o_proj", lambda one: one.T)),
+          change=each("o_proj", lambda one: one.T)),
     Fault(name="rows of the head shifted by one", kind="weights", model="llama",
-          change=_each("lm_head", lambda one: one.roll(1, 0))),
+          change=each("lm_head", lambda one: one.roll(1, 0))),
     Fault(name="one layer's MLP damaged", kind="weights", model="llama",
-          change=_each("layers.2.mlp", _noise(1.0))),
+          change=each("layers.2.mlp", noise(1.0))),
     Fault(name="one layer's MLP in groups of 2 bits", kind="numerics", model="llama",
-          change=_each("layers.0.mlp", _grouped(2, 32))),
+          change=each("layers.0.mlp", grouped(2, 32))),
     Fault(name="one head of one layer zeroed", kind="weights", model="llama",
-          change=_each("layers.2.self_attn.o_proj",
-                       _place((slice(None), slice(16, 32)), _zeroed))),
+          change=each("layers.2.self_attn.o_proj",
+                       place((slice(None), slice(16, 32)), zeroed))),
     Fault(name="rotary pairs side by side, all layers", kind="weights", model="llama",
-          change=_both(_each("q_proj", _interleaved(16)), _each("k_proj", _interleaved(16)))),
+          change=both(each("q_proj", interleaved(16)), each("k_proj", interleaved(16)))),
     Fault(name="embeddings of some tokens exchanged", kind="weights", model="llama",
-          change=_each("embed_tokens", _exchanged_rows)),
+          change=each("embed_tokens", _exchanged_rows)),
     Fault(name="rotary base", kind="config", model="llama",
           config={"rope_parameters": {"rope_type": "default", "rope_theta": 200.0}},
           setting="config.rope_parameters.rope_theta"),
@@ -249,25 +251,25 @@ FAULTS = (
     Fault(name="code of its own that halves the logits", kind="code", model="llama",
           code=_LOGITS, setting="model"),
     Fault(name="query norms scaled", kind="weights", model="qwen3",
-          change=_each("q_norm", lambda one: one * 1.6)),
+          change=each("q_norm", lambda one: one * 1.6)),
     Fault(name="a layer copied over another", kind="weights", model="qwen3",
-          change=_exchanged({3: 1})),
+          change=exchanged({3: 1})),
     Fault(name="keys of one layer zeroed", kind="weights", model="qwen3",
-          change=_each("layers.1.self_attn.k_proj", _zeroed)),
+          change=each("layers.1.self_attn.k_proj", zeroed)),
     Fault(name="everything in three bits", kind="numerics", model="qwen3",
-          change=_each("layers.", _rounded(3))),
+          change=each("layers.", rounded_rows(3))),
     Fault(name="key heads in another order", kind="weights", model="qwen3",
-          change=_each("k_proj", _heads((1, 0)))),
+          change=each("k_proj", heads((1, 0)))),
     Fault(name="embeddings scaled", kind="weights", model="qwen3",
-          change=_each("embed_tokens", lambda one: one * 0.2)),
+          change=each("embed_tokens", lambda one: one * 0.2)),
     Fault(name="activation", kind="config", model="qwen3", config={"hidden_act": "relu2"},
           setting="config.hidden_act"),
     Fault(name="two blocks swapped", kind="weights", model="qwen3",
-          change=_exchanged({0: 2, 2: 0}, "mlp.")),
+          change=exchanged({0: 2, 2: 0}, "mlp.")),
     Fault(name="a head that was tied is stale", kind="weights", model="qwen3",
           change=_stale_head, config={"tie_word_embeddings": False}),
     Fault(name="the last norm lost", kind="weights", model="qwen3",
-          change=_each("model.norm", lambda one: one * 0.0 + 1.0)),
+          change=each("model.norm", lambda one: one * 0.0 + 1.0)),
     Fault(name="words under the ids of others", kind="tokenizer", model="qwen3",
           tokenizer=_swap_entries, setting="tokenizer", declared=("tokens",)),
     Fault(name="final soft-cap", kind="config", model="gemma2",
@@ -277,62 +279,62 @@ FAULTS = (
     Fault(name="sliding window", kind="config", model="gemma2",
           config={"sliding_window": 12}, setting="config.sliding_window"),
     Fault(name="norms counted from 0", kind="weights", model="gemma2",
-          change=_each("norm", lambda one: one + 1.0)),
+          change=each("norm", lambda one: one + 1.0)),
     Fault(name="gate and up projections of all layers swapped", kind="weights", model="gemma2",
-          change=_swap_modules("gate_proj", "up_proj")),
+          change=swap_modules("gate_proj", "up_proj")),
     Fault(name="half the rows of one projection negated", kind="weights", model="gemma2",
-          change=_each("layers.3.self_attn.v_proj", _negated_rows)),
+          change=each("layers.3.self_attn.v_proj", _negated_rows)),
     Fault(name="attention of all layers damaged", kind="weights", model="gemma2",
-          change=_each("self_attn", _noise(0.4))),
+          change=each("self_attn", noise(0.4))),
     Fault(name="layers in another order", kind="weights", model="hybrid",
-          change=_exchanged({0: 2, 2: 0, 1: 3, 3: 1})),
+          change=exchanged({0: 2, 2: 0, 1: 3, 3: 1})),
     Fault(name="epsilon of the norms", kind="config", model="hybrid", config={"rms_norm_eps": 0.1},
           setting="config.rms_norm_eps"),
     Fault(name="one projection damaged", kind="weights", model="hybrid",
-          change=_each("layers.0.mlp.up_proj", _noise(2.0))),
+          change=each("layers.0.mlp.up_proj", noise(2.0))),
     Fault(name="down projections scaled", kind="weights", model="hybrid",
-          change=_each("down_proj", lambda one: one * 2.0)),
+          change=each("down_proj", lambda one: one * 2.0)),
     Fault(name="time of the convolutions reversed", kind="weights", model="hybrid",
-          change=_each("conv1d", lambda one: one.flip(-1))),
+          change=each("conv1d", lambda one: one.flip(-1))),
     Fault(name="decay of the delta rule with the other sign", kind="weights", model="hybrid",
-          change=_each("A_log", lambda one: -one)),
+          change=each("A_log", lambda one: -one)),
     Fault(name="fused heads in another order", kind="weights", model="gpt_neox",
-          change=_each("query_key_value", _heads((3, 1, 0, 2)))),
+          change=each("query_key_value", heads((3, 1, 0, 2)))),
     Fault(name="a norm of one layer lost, with its bias", kind="weights", model="gpt_neox",
-          change=_each("layers.0.post_attention_layernorm", _zeroed)),
+          change=each("layers.0.post_attention_layernorm", zeroed)),
     Fault(name="residual in series", kind="config", model="gpt_neox",
           config={"use_parallel_residual": False}, setting="config.use_parallel_residual"),
     Fault(name="layers shifted by one", kind="weights", model="gpt_neox",
-          change=_exchanged({1: 0, 2: 1, 3: 2})),
+          change=exchanged({1: 0, 2: 1, 3: 2})),
     Fault(name="rotary share of a head", kind="config", model="gpt_neox",
           config={"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.25}},
           setting="config.rope_parameters.partial_rotary_factor"),
     Fault(name="merges lost", kind="tokenizer", model="gpt_neox", tokenizer=_lose_merges,
           setting="tokenizer"),
     Fault(name="key norms of one layer scaled", kind="weights", model="olmo2",
-          change=_each("layers.2.self_attn.k_norm", lambda one: one * 0.3)),
+          change=each("layers.2.self_attn.k_norm", lambda one: one * 0.3)),
     Fault(name="MLPs of two layers damaged", kind="weights", model="olmo2",
-          change=_both(_each("layers.0.mlp", _noise(0.5)), _each("layers.3.mlp", _noise(0.5)))),
+          change=both(each("layers.0.mlp", noise(0.5)), each("layers.3.mlp", noise(0.5)))),
     Fault(name="heads of one layer in another order", kind="weights", model="olmo2",
-          change=_both(_each("layers.1.self_attn.q_proj", _heads((1, 2, 3, 0))))),
+          change=both(each("layers.1.self_attn.q_proj", heads((1, 2, 3, 0))))),
     Fault(name="epsilon of the norms", kind="config", model="olmo2", config={"rms_norm_eps": 0.01},
           setting="config.rms_norm_eps"),
     Fault(name="positions shifted by one", kind="weights", model="gpt2",
-          change=_each("wpe", lambda one: one.roll(1, 0))),
+          change=each("wpe", lambda one: one.roll(1, 0))),
     Fault(name="queries and keys exchanged", kind="weights", model="gpt2",
-          change=_each("attn.c_attn", _columns((1, 0, 2)))),
+          change=each("attn.c_attn", columns((1, 0, 2)))),
     Fault(name="fused heads in another order", kind="weights", model="gpt2",
-          change=_each("attn.c_attn", _columns((2, 0, 3, 1, 6, 4, 7, 5, 10, 8, 11, 9)))),
+          change=each("attn.c_attn", columns((2, 0, 3, 1, 6, 4, 7, 5, 10, 8, 11, 9)))),
     Fault(name="first matrices of the MLPs reshaped, not transposed", kind="weights", model="gpt2",
-          change=_each("mlp.c_fc.weight", lambda one: one.T.reshape(one.shape))),
+          change=each("mlp.c_fc.weight", lambda one: one.T.reshape(one.shape))),
     Fault(name="activation", kind="config", model="gpt2",
           config={"activation_function": "tanh"}, setting="config.activation_function"),
     Fault(name="attention unscaled", kind="config", model="gpt2",
           config={"scale_attn_weights": False}, setting="config.scale_attn_weights"),
     Fault(name="heads of one layer in another order", kind="weights", model="stories260k",
-          change=_each("layers.2.self_attn.q_proj", _heads((3, 2, 1, 0, 7, 6, 5, 4)))),
+          change=each("layers.2.self_attn.q_proj", heads((3, 2, 1, 0, 7, 6, 5, 4)))),
     Fault(name="one layer's MLP in groups of 3 bits", kind="numerics", model="stories260k",
-          change=_each("layers.2.mlp", _grouped(3, 32))),
+          change=each("layers.2.mlp", grouped(3, 32))),
     Fault(name="activation", kind="config", model="stories260k", config={"hidden_act": "gelu"},
           setting="config.hidden_act"),
     Fault(name="rotary base", kind="config", model="stories260k",
@@ -341,7 +343,7 @@ FAULTS = (
     Fault(name="EOS in place of BOS", kind="tokenizer", model="stories260k",
           tokenizer=_put_eos_first, setting="tokenizer"),
     Fault(name="down projections of all layers rounded to 4 bits", kind="numerics",
-          model="stories260k", change=_each("down_proj", _grouped(4, 172))),
+          model="stories260k", change=each("down_proj", grouped(4, 172))),
     Fault(name="bfloat16", kind="healthy", model="llama", dtype="bfloat16"),
     Fault(name="float16", kind="healthy", model="qwen3", dtype="float16"),
     Fault(name="bfloat16", kind="healthy", model="gemma2", dtype="bfloat16"),
@@ -352,9 +354,9 @@ FAULTS = (
     Fault(name="in three shards", kind="healthy", model="gpt_neox", shards=3),
     Fault(name="in shards and bfloat16", kind="healthy", model="olmo2", shards=2,
           dtype="bfloat16"),
-    Fault(name="8 bits a row", kind="healthy", model="llama", change=_each("proj", _rounded(8))),
+    Fault(name="8 bits a row", kind="healthy", model="llama", change=each("proj", rounded_rows(8))),
     Fault(name="8 bits a row", kind="healthy", model="stories260k",
-          change=_each("proj", _rounded(8))),
+          change=each("proj", rounded_rows(8))),
     Fault(name="epsilon of a rounding", kind="healthy", model="olmo2",
           config={"rms_norm_eps": 1.01e-5}),
 )  # fmt: skip
@@ -380,7 +382,7 @@ def plant(fault: Fault, base: Path, folder: Path, *, rounded: bool) -> frozenset
         name
         for name, one in weights.items()
         if name not in before or not torch.equal(one, before[name])
-    }
+    } | (before.keys() - weights.keys())
     if rounded:
         weights = {name: one.bfloat16().float() for name, one in weights.items()}
     if fault.dtype:
