@@ -34,7 +34,7 @@ DOCUMENTS = 320
 _RANDOM = "random "  # begins the name of a model of ``sampled_models``
 _SEED = 20261130
 _UNSEEN = (*unseen_faults.FAULTS, *unseen_faults.HEALTHY)
-_TRACED = 4  # documents
+_TRACED = 2  # documents
 _SLACK = 1.5  # times what was announced
 _HUGE = 1e5  # sigma
 
@@ -44,9 +44,9 @@ class Row:
     """One fault, and what was found.
 
     ``verdict``: named, innocent (somebody who is not guilty was named), missed, no drift (the gate
-    passes); of a healthy port nobody, or innocent. ``left``: how many of the guilty weights are in
-    nothing that was named, because the gate passes without those that are. ``trace``, ``tensors``:
-    their verdicts, with what they named; "" where they were not asked.
+    passes), refused (an error); of a healthy port nobody, or innocent. ``left``: how many of the
+    guilty weights are in nothing that was named, because the gate passes without those that are.
+    ``trace``, ``tensors``: their verdicts, with what they named; "" where they were not asked.
     """
 
     fault: Fault
@@ -81,17 +81,22 @@ def searched(
     task = TASK if isinstance(place, Trained) else sampled_models.TASK
     guilty = plant(fault, place.model, port, rounded=rounded)
     start = time.perf_counter()
-    result = evalguard.bisect_settings(
-        place.model, port, tasks=[task], include_path=place.tasks, device="cpu", threads=1,
-        cache_dir=folder / "cache", write=False, quiet=True, allow_differing=fault.declared,
-        **({"trust_remote_code": True} if fault.code else {}),
-    )  # fmt: skip
+    try:
+        result = evalguard.bisect_settings(
+            place.model, port, tasks=[task], include_path=place.tasks, device="cpu", threads=1,
+            cache_dir=folder / "cache", write=False, quiet=True, allow_differing=fault.declared,
+            **({"trust_remote_code": True} if fault.code else {}),
+        )  # fmt: skip
+    except Exception as error:  # noqa: BLE001 - a row of the table says what ended it
+        result, ended = None, f"{type(error).__name__}: {error}"[:160]
     seconds = time.perf_counter() - start
-    report = result.report.bisect
+    report = None if result is None else result.report.bisect
     named = () if report is None else tuple(one.setting for one in report.culprits)
     targets = () if report is None else tuple(one.target for one in report.culprits)
     verdict, left = "no drift", 0
-    if fault.kind == "healthy":
+    if result is None:
+        verdict, named = "refused", (ended,)
+    elif fault.kind == "healthy":
         verdict = "innocent" if named else "nobody"
     elif result.report.gate.state == "regressed":
         verdict, left = _judge(fault, guilty, named, targets, (place.model, port))
@@ -101,7 +106,7 @@ def searched(
         rounded=rounded,
         verdict=verdict,
         left=left,
-        named=named or (() if report else (result.report.bisect_reason[:120],)),
+        named=named or (() if report or not result else (result.report.bisect_reason[:120],)),
         status="" if report is None else report.status,
         drift=0.0 if search is None else search.drift_sigma or 0.0,
         announced=0.0 if report is None else report.announced_evaluations or 0.0,
@@ -404,7 +409,8 @@ def report_unseen(found: Mapping[int, Row], documents: int) -> Iterator[str]:
     yield (
         f"| bisect | {len(planted)} | {len(right) - partly} | {partly} | "
         f"{sum(row.verdict == 'innocent' for row in drifting)} | "
-        f"{sum(row.verdict == 'missed' for row in drifting)} | {len(planted) - len(drifting)} |"
+        f"{sum(row.verdict in ('missed', 'refused') for row in drifting)} | "
+        f"{len(planted) - len(drifting)} |"
     )
     for name, verdicts in (
         ("trace", [row.trace for row in modules]), ("tensors", [row.tensors for row in stored]),

@@ -148,8 +148,9 @@ def _final_folded(weights: Weights) -> None:
 
 
 _LAYERS_FOLDED = both(
-    _folded("input_layernorm", *_QKV), _folded("post_attention_layernorm", ".mlp."),
-)  # fmt: skip
+    _folded("input_layernorm", *_QKV),
+    _folded("post_attention_layernorm", "gate_proj", "up_proj", "mlp.gate."),
+)
 _FOLDED = both(_LAYERS_FOLDED, _final_folded)
 
 
@@ -508,13 +509,13 @@ FAULTS = (
     _fault("stories260k", "weights", "signs of one projection lost",
            each("layers.1.mlp.up_proj", lambda one: one.abs())),
     _fault("stories260k", "weights", "heads of the keys averaged",
-           each("layers.3.self_attn.k_proj", _averaged_heads(4))),
+           each("k_proj", _averaged_heads(4))),
     _fault("stories260k", "numerics", "down projections saturated", each("down_proj",
                                                                          _clipped(0.8))),
     _fault("stories260k", "weights", "scales of rows forgotten in the values",
            each("v_proj", _unscaled_rows)),
-    _fault("stories260k", "weights", "queries of one layer from another",
-           _copied("layers.4.self_attn.q_proj", "layers.0.self_attn.q_proj")),
+    _fault("stories260k", "weights", "values of one layer from another",
+           _copied("layers.1.self_attn.v_proj", "layers.3.self_attn.v_proj")),
     _fault("stories260k", "tokenizer", "letters lowered", tokenizer=_lower, setting="tokenizer"),
     _fault("qwen3", "weights", "norms of queries and keys exchanged",
            swap_modules("q_norm", "k_norm")),
@@ -540,7 +541,7 @@ FAULTS = (
     _fault("gpt_neox", "weights", "fused by kind, where the model reads by head",
            each("query_key_value", lambda one: one.reshape(4, 3, 16, *one.shape[1:])
                 .transpose(0, 1).reshape(one.shape))),
-    _fault("gpt_neox", "weights", "biases of the MLPs counted twice",
+    _fault("gpt_neox", "weights", "biases of the MLPs by 8",
            each("dense_h_to_4h.bias", _times(8.0))),
     _fault("gpt_neox", "weights", "weights of one norm lost, its bias kept",
            each("layers.1.input_layernorm.weight", lambda one: one * 0.0 + 1.0)),
@@ -666,14 +667,16 @@ HEALTHY = (
     _port("random mamba2", "heads permuted", _mamba_heads),
     _port("random mamba2", "states permuted", _mamba_states),
     _port("random mamba2", "norms folded",
-          both(_folded("layers.0.norm", "in_proj"), _folded("layers.1.norm", "in_proj"),
+          both(_folded("layers.0.norm", "layers.0.mixer.in_proj"),
+               _folded("layers.1.norm", "layers.1.mixer.in_proj"),
                _folded("mixer.norm", "out_proj"))),
     _port("random mamba2", "bfloat16", dtype="bfloat16"),
     _port("random mixtral", "experts permuted with their router",
           both(_experts((2, 3, 1, 0)), _gates((2, 3, 1, 0)))),
     _port("random mixtral", "neurons of the experts permuted",
           _neurons((".w1.", ".w3."), ".w2.")),
-    _port("random mixtral", "experts in 8 bits", each("experts", grouped(8, 48))),
+    _port("random mixtral", "down projections of the experts in 8 bits",
+          each(".w2.", grouped(8, 48))),
     _port("random qwen3_moe", "experts permuted with their router",
           both(_experts((1, 0, 3, 2)), _gates((1, 0, 3, 2)))),
     _port("random qwen3_moe", "norms folded, in float16", _LAYERS_FOLDED, dtype="float16"),
