@@ -253,11 +253,20 @@ def _tensors(glob: str, models: tuple[Path, Path]) -> list[str]:
         tensor
         for tensor in tensors
         if any(
-            pattern.fullmatch(tensor.rsplit(".", depth)[0])
+            pattern.fullmatch(name.rsplit(".", depth)[0])
             for pattern in patterns
-            for depth in range(tensor.count(".") + 1)
+            for name in (tensor, _parameter(tensor))
+            for depth in range(name.count(".") + 1)
         )
     ]
+
+
+def _parameter(tensor: str) -> str:
+    """The parameter that a stored tensor is loaded into: experts are one."""
+    if ".experts." not in tensor:
+        return tensor
+    part = "down_proj" if ".w2." in tensor or "down_proj" in tensor else "gate_up_proj"
+    return f"{_module(tensor)}.{part}"
 
 
 def rows(
