@@ -144,6 +144,9 @@ def _traced(
         for one in sorted(result.suspects, key=lambda one: one is not first)
     )
     if fault.kind == "healthy":
+        rounded = all("looks rounded" in one.operation for one in result.suspects)
+        if named and rounded and "8 bits" in fault.name:
+            return "as rounded", told  # which it is, and nothing declares
         return ("innocent" if result.exit_code == 1 else "nobody"), told
     if fault.kind == "tokenizer":
         return ("innocent" if named else "no module"), told
@@ -235,7 +238,9 @@ def _judge(
     blamed = {
         tensor for target in targets for tensor in _tensors(target.removeprefix("weights:"), models)
     }
-    return ("named" if blamed & guilty and blamed <= guilty else "innocent"), len(guilty - blamed)
+    changed = {_parameter(one) for one in guilty}
+    right = {_parameter(one) for one in blamed} <= changed and bool(blamed & guilty)
+    return ("named" if right else "innocent"), len(guilty - blamed)
 
 
 def _tensors(glob: str, models: tuple[Path, Path]) -> list[str]:
