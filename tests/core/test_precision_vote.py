@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from evalguard.core.tensors.grid import explain_by_grid, find_grid, find_grid_fault
+from evalguard.core.tensors.grid import (
+    explain_by_grid,
+    find_grid,
+    find_grid_fault,
+    measure_steps,
+)
 from evalguard.core.tensors.precision_vote import (
     list_roundings,
     round_float8,
@@ -271,6 +276,20 @@ NO_GRIDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.parametrize("kind", NO_GRIDS)
 def test_numbers_that_repeat_or_are_zero_lie_on_no_grid(kind: str) -> None:
     assert find_grid(NO_GRIDS[kind](make_weights(12)).astype(np.float32)) is None
+
+
+@pytest.mark.parametrize("group", [48, 80, 96, 112])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_groups_of_any_multiple_of_16_are_found_whole_and_excuse_their_elements(
+    bits: int, group: int
+) -> None:
+    exact = make_weights(15)[:, : 2 * group].copy()
+    candidate = round_integer(exact, bits, group=group)
+    grid = explain_by_grid(exact, candidate)
+    assert grid is not None
+    assert grid.sharing == f"groups of {group}"
+    steps = measure_steps(grid, exact, candidate)
+    assert np.all(np.abs(candidate - exact) <= 0.51 * steps)
 
 
 @pytest.mark.parametrize("bits", [3, 4, 8])

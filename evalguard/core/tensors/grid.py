@@ -22,7 +22,8 @@ Array = NDArray[Any]
 Sharing = Literal["tensor", "row", "column", "group", "mantissa"]
 
 _MOST_ROWS = 256  # of a matrix are looked at
-_GROUPS = (128, 64, 32, 16)
+# A group that is taken for a part of it has too small a step, and healthy elements are beyond it.
+_GROUPS = range(128, 15, -16)
 _LEAST_WIDTH = 8  # numbers of a group, and of a column twice as many
 _FEW_ROWS = 2 * _LEAST_WIDTH  # on no grid: neither are more
 _MOST_LEVELS = 256
