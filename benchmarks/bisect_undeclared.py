@@ -136,7 +136,7 @@ def _traced(
             **({"trust_remote_code": True} if fault.code else {}),
         )  # fmt: skip
     except evalguard.errors.EvalguardError as error:
-        return ("nobody" if fault.kind == "healthy" else "refused"), (str(error)[:120],)
+        return ("no module" if fault.kind == "tokenizer" else "refused"), (str(error)[:120],)
     first = result.first
     named = [one.module for one in result.suspects]
     told = tuple(
