@@ -409,8 +409,8 @@ def report_unseen(found: Mapping[int, Row], documents: int) -> Iterator[str]:
     }
     yield "# Faults and healthy ports of kinds that no other table has\n"
     yield (
-        f"`python -m benchmarks.bisect_undeclared --unseen --documents {documents} --output FILE`, "
-        f"trained models of {STEPS} steps\n"
+        f"`EVALGUARD_TRAINED_STEPS={STEPS} python -m benchmarks.bisect_undeclared --unseen "
+        f"--documents {documents} --output FILE`\n"
     )
     yield (
         f"{len(planted)} faults and {len(healthy)} healthy ports in "
