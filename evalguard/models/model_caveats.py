@@ -12,6 +12,8 @@ from evalguard.models.hf.longrope import scales_with_length
 from evalguard.models.identity import (
     model_dtype,
 )
+from evalguard.models.model_folders import checkpoint_folder
+from evalguard.models.quantised_folders import OTHER_WEIGHTS, read_stored_quantisation
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +38,13 @@ def list_model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, .
                 f"the config names no context length; {lm.max_length} tokens are used; "
                 "set model_args.max_length"
             )
+    dequantised = None if config is None else _find_dequantised(lm, model_args)
+    if dequantised is not None:
+        found.append(
+            f"its {dequantised} weights were dequantised while they were loaded, as transformers "
+            "does on this device: what rounding has left of them is measured, and neither the "
+            "kernels that serve them nor activations in fewer bits"
+        )
     if model_args.get("mixed_precision_dtype"):
         found.append(f"computed under autocast ({model_args['mixed_precision_dtype']})")
     if getattr(lm, "unshared", ""):
@@ -49,6 +58,19 @@ def list_model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, .
         if lm.padding is not None and lm.padding.before_matters:
             found.append(_padding_caveat(lm))
     return tuple(found)
+
+
+def _find_dequantised(lm: Any, model_args: Mapping[str, Value]) -> str | None:
+    """How the stored weights are quantised, where the model's own are plain."""
+    source = model_args.get("pretrained")
+    if not isinstance(source, str) or getattr(lm.model, "hf_quantizer", None) is not None:
+        return None
+    subfolder = str(model_args.get("subfolder") or "")
+    folder = checkpoint_folder(source, str(model_args.get("revision") or "main"), subfolder)
+    if folder is None or any(model_args.get(name) for name in OTHER_WEIGHTS):
+        return None
+    stored = read_stored_quantisation(folder / subfolder / "config.json")
+    return None if stored is None else stored.method
 
 
 def list_model_findings(lm: Any, edited: EditedAttributes) -> Iterator[Finding]:

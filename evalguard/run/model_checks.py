@@ -15,9 +15,11 @@ from evalguard.models.arguments import HF_TYPES, check_type
 from evalguard.models.model_folders import (
     HUB_TIMEOUT,
     check_model_folder,
+    checkpoint_folder,
     find_local_folder,
     hub_snapshot,
 )
+from evalguard.models.quantised_folders import check_quantisation
 from evalguard.run.error_places import with_location
 from evalguard.run.loading.own_environment import (
     check_runtime,
@@ -28,6 +30,7 @@ from evalguard.run.sources import (
 )
 
 _CONFIG_FILE = "config.json"
+_QUANTISATION = "quantization_config"
 _ONLINE_HINT = "give a path, or go online and try again"
 
 
@@ -44,12 +47,17 @@ def check_models(sources: Iterable[ModelSource]) -> None:
         with with_location(source):
             variant = source.variant
             check_type(variant.model)
-            arguments = plan_conversion(variant).model_args
+            plan = plan_conversion(variant)
+            arguments = plan.model_args
             check_served(variant)
             check_runtime(variant)
             # What a recipe builds is not there yet; other model types read names their own way.
             if variant.model in HF_TYPES and variant.build is None:
                 _check_model(arguments, allow_pickle=variant.allow_pickle)
+                # An environment of its own has another transformers.
+                edited = any(path.startswith(_QUANTISATION) for path in plan.config_overrides)
+                if variant.environment is None and not edited:
+                    _check_quantisation(arguments)
 
 
 def _check_model(arguments: Mapping[str, Value], *, allow_pickle: bool) -> None:
@@ -66,6 +74,14 @@ def _check_model(arguments: Mapping[str, Value], *, allow_pickle: bool) -> None:
         check_hub_model(name, arguments)
     else:
         check_model_folder(folder, allow_pickle=allow_pickle, needed=())
+
+
+def _check_quantisation(arguments: Mapping[str, Value]) -> None:
+    name, subfolder = str(arguments.get("pretrained") or ""), str(arguments.get("subfolder") or "")
+    revision = str(arguments.get("revision") or "main")
+    folder = checkpoint_folder(name, revision, subfolder) if name else None
+    if folder is not None and not arguments.get("gguf_file"):
+        check_quantisation(name, folder / subfolder / _CONFIG_FILE, arguments)
 
 
 def _model_folder(folder: Path, arguments: Mapping[str, Value]) -> Path:

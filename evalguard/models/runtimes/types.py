@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evalguard.errors import EvaluationError, UsageError
@@ -91,6 +91,18 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
 }
 
 
+def describe_installation(packages: Sequence[str], *, beside: Sequence[str] = ()) -> str:
+    """Say how a model gets packages: in this environment, or in one of its own, in a guard file.
+
+    Args:
+        packages: as pip takes them, with versions.
+        beside: what that environment needs beside them, and this one has.
+    """
+    quoted = " ".join(f"'{one}'" if set(one) & set("[<>") else one for one in packages)
+    listed = ", ".join(f"'{one}'" if "[" in one else one for one in (*beside, *packages))
+    return f"pip install {quoted}, or in a guard file, on the model: requirements: [{listed}]"
+
+
 def load_runtime(model_type: str, arguments: RuntimeArguments) -> Runtime:
     """Load a model of one of these types in this process.
 
@@ -103,8 +115,7 @@ def load_runtime(model_type: str, arguments: RuntimeArguments) -> Runtime:
     if missing:
         raise EvaluationError(
             f"model type '{model_type}' needs {', '.join(missing)}, which is not installed here",
-            hint=f"pip install {' '.join(kind.requirements)}, or requirements: "
-            f"[{', '.join(kind.requirements)}] on the model",
+            hint=describe_installation(kind.requirements),
         )
     module = importlib.import_module(f"evalguard.models.runtimes.{kind.module}")
     runtime: Runtime = module.load(arguments)

@@ -12,7 +12,7 @@ from evalguard.conversion.planning import plan_conversion, with_build
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
 from evalguard.models.arguments import CLIENT_TYPES, HF_TYPES
-from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType
+from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType, describe_installation
 
 EDIT_KINDS = ("attr", "dtype", "call")
 UNSUPPORTED = ("weights", "module", "generation", "config")
@@ -72,8 +72,7 @@ def check_runtime(variant: Variant) -> None:
         raise UsageError(
             f"model type '{variant.model}' needs {', '.join(kind.missing)}, which is not installed "
             "here",
-            hint=f"pip install {' '.join(kind.requirements)}, or requirements: "
-            f"[{', '.join(kind.requirements)}] on the model",
+            hint=describe_installation(kind.requirements),
         )
 
 
