@@ -14,6 +14,7 @@ from evalguard.regular_file import open_regular
 
 # Far above what anybody writes by hand; a stranger's file must not exhaust time or memory.
 MAX_BYTES = 512 * 1024
+_MODEL_HINT = "a model needs none: evalguard compare --base MODEL --cand MODEL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +73,19 @@ def read_guard_document(path: Path, label: str) -> Document:
 
 def _read_text(path: Path, label: str) -> str:
     if path.is_dir():
-        refuse(label, 0, "is a folder, not a guard file")
+        refuse(label, 0, "is a folder, not a guard file", _MODEL_HINT)
     try:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         refuse(label, 0, f"cannot be read: {error.strerror}")
     if len(raw) > MAX_BYTES:
-        refuse(label, 0, f"is larger than {MAX_BYTES // 1024} KiB, so it is not a guard file")
+        refuse(
+            label,
+            0,
+            f"is larger than {MAX_BYTES // 1024} KiB, so it is not a guard file",
+            _MODEL_HINT,
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,27 @@ if TYPE_CHECKING:
     from evalguard.core.settings import Value
 
 
-__all__ = ["HF_TYPES", "load_lm"]
+__all__ = ["HF_TYPES", "check_engine", "load_lm"]
+
+# lm-eval's types whose package is looked for as they are constructed: its module, what installs it.
+_ENGINES = {
+    "anthropic-completions": ("anthropic", "anthropic"),
+    "habana": ("optimum", "optimum-habana"),
+    "hf-audiolm-qwen": ("librosa", "librosa soundfile"),
+    "ipex": ("optimum", "'optimum[ipex]'"),
+    "litellm": ("litellm", "litellm"),
+    "litellm-chat": ("litellm", "litellm"),
+    "litellm-chat-completions": ("litellm", "litellm"),
+    "mamba_ssm": ("mamba_ssm", "mamba_ssm"),
+    "nemo_lm": ("nemo", "'nemo_toolkit[nlp]'"),
+    "neuronx": ("optimum", "'optimum[neuronx]'"),
+    "onnxruntime": ("onnxruntime", "onnxruntime"),
+    "onnxruntime-genai": ("onnxruntime_genai", "onnxruntime-genai"),
+    "sglang": ("sglang", "sglang"),
+    "trtllm": ("tensorrt_llm", "tensorrt_llm"),
+    "vllm-vlm": ("vllm", "vllm"),
+    "watsonx_llm": ("ibm_watsonx_ai", "ibm_watsonx_ai python-dotenv"),
+}
 
 
 def load_lm(
@@ -147,6 +168,33 @@ def _shapes(
     return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
+def check_engine(model_type: str) -> None:
+    """Refuse a type of lm-eval's that does not exist, or whose package is not here.
+
+    Raises:
+        UsageError: with the nearest type, or what installs the package.
+    """
+    from evalguard.models.quiet_libraries import silence_libraries
+
+    with silence_libraries():
+        import lm_eval.models  # noqa: F401  registers every model type; must come first
+        from lm_eval.api.registry import model_registry
+
+        import evalguard.models.served.llama_server_model  # noqa: F401  registers one more
+    if model_type not in model_registry:
+        names = sorted(model_registry.keys())
+        raise UsageError(
+            f"there is no model type '{model_type}'{nearest(model_type, names)}",
+            hint=f"lm-eval's model types: {', '.join(names)}",
+        )
+    module, packages = _ENGINES.get(model_type, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
+        raise UsageError(
+            f"model type '{model_type}' needs {module}, which is not installed here",
+            hint=f"pip install {packages}",
+        )
+
+
 def _load_registered(
     model_type: str,
     arguments: dict[str, Any],
@@ -156,18 +204,10 @@ def _load_registered(
 ) -> LM:
     from evalguard.models.quiet_libraries import silence_libraries
 
+    check_engine(model_type)
     with silence_libraries():
-        import lm_eval.models  # noqa: F401  registers every model type; must come first
-        from lm_eval.api.registry import get_model, model_registry
+        from lm_eval.api.registry import get_model
 
-        import evalguard.models.served.llama_server_model  # noqa: F401  registers one more
-
-        if model_type not in model_registry:
-            names = sorted(model_registry.keys())
-            raise UsageError(
-                f"there is no model type '{model_type}'{nearest(model_type, names)}",
-                hint=f"lm-eval's model types: {', '.join(names)}",
-            )
         folder = Path(str(arguments.get("pretrained") or arguments.get("model") or ""))
         if folder.name and folder.is_dir():
             check_model_folder(folder, allow_pickle=allow_pickle, needed=())

@@ -72,13 +72,14 @@ def check_model_folder(
         EvaluationError: it is not a model folder, its weights are pickled and that was not allowed,
             or a safetensors file is damaged; the message names the file.
     """
-    files = sorted(path for path in folder.iterdir() if path.is_file())
+    held = sorted(folder.iterdir())
+    files = [path for path in held if path.is_file()]
     for name in needed:
         if not (folder / name).is_file():
+            listed = ", ".join(f"{path.name}{'/' * path.is_dir()}" for path in held[:8])
             raise EvaluationError(
                 f"{folder} is not a model folder: it has no {name}",
-                hint=_hint_of_type(folder)
-                or f"it holds: {', '.join(path.name for path in files[:8]) or 'no files'}",
+                hint=_hint_of_type(folder) or f"it holds: {listed or 'no files'}",
             )
     tensors = [path for path in files if path.suffix == ".safetensors"]
     pickled = [

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from evalguard.conversion.planning import plan_conversion
+from evalguard.core.redaction import redacted_text
 from evalguard.core.settings import Value
 from evalguard.errors import (
     EvaluationError,
     UsageError,
 )
-from evalguard.models.arguments import HF_TYPES, check_type
+from evalguard.models.answer_failures import UNREACHABLE_HINT
+from evalguard.models.arguments import CLIENT_TYPES, HF_TYPES, check_type
+from evalguard.models.loading import check_engine
 from evalguard.models.model_folders import (
     HUB_TIMEOUT,
     check_model_folder,
@@ -23,6 +29,7 @@ from evalguard.models.quantised_folders import check_quantisation
 from evalguard.run.error_places import with_location
 from evalguard.run.loading.own_environment import (
     check_runtime,
+    is_runtime,
 )
 from evalguard.run.loading.serving import check_served
 from evalguard.run.sources import (
@@ -40,7 +47,8 @@ def check_models(sources: Iterable[ModelSource]) -> None:
     Raises:
         UsageError: for a folder or hub id that leads nowhere, a folder that holds no model, or a
             model type whose numbers are wrong.
-        EvaluationError: for weights that are damaged, or pickled and not allowed to be.
+        EvaluationError: for weights that are damaged, or pickled and not allowed to be; for an
+            address where no server is.
         SettingError: for settings that contradict each other.
     """
     for source in sources:
@@ -51,6 +59,10 @@ def check_models(sources: Iterable[ModelSource]) -> None:
             arguments = plan.model_args
             check_served(variant)
             check_runtime(variant)
+            if variant.model not in HF_TYPES and not is_runtime(variant):
+                check_engine(variant.model)
+            if variant.model in CLIENT_TYPES and variant.serve is None:
+                _check_server(str(arguments.get("base_url") or ""))
             # What a recipe builds is not there yet; other model types read names their own way.
             if variant.model in HF_TYPES and variant.build is None:
                 _check_model(arguments, allow_pickle=variant.allow_pickle)
@@ -74,6 +86,31 @@ def _check_model(arguments: Mapping[str, Value], *, allow_pickle: bool) -> None:
         check_hub_model(name, arguments)
     else:
         check_model_folder(folder, allow_pickle=allow_pickle, needed=())
+
+
+def _check_server(address: str) -> None:
+    """Refuse an address where nothing listens, before the other side has been scored.
+
+    Whatever else may be wrong with a server, or lie behind a proxy, is for its client to say.
+
+    Raises:
+        EvaluationError: the connection is refused, or the host is not known.
+    """
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return
+    if not host or (getproxies() and not proxy_bypass(host)):
+        return
+    try:
+        socket.create_connection((host, port), timeout=HUB_TIMEOUT).close()
+    except (ConnectionRefusedError, socket.gaierror) as error:
+        raise EvaluationError(
+            f"no server answers at {redacted_text(address)}", hint=UNREACHABLE_HINT
+        ) from error
+    except OSError:
+        return
 
 
 def _check_quantisation(arguments: Mapping[str, Value]) -> None:

@@ -178,18 +178,26 @@ class DumpedActivations:
 
 
 def is_dump(path: Path) -> bool:
-    """Whether a folder holds activations and no model: arrays, or folders of tensors alone.
-
-    Folders of GGUF files alone are models in several precisions, unless a config.yaml says more.
+    """Whether a folder holds activations and no model: tensors in it or in a folder for each
+    sequence, none of them a weight by its name.
     """
     if not path.is_dir() or (path / "config.json").is_file():
         return False
-    if any(one.suffix in (".npy", ".npz") for one in _tensor_files(path)):
-        return True
-    told = any((path / name).is_file() for name in _SETTINGS_FILES)
-    kinds = {*SUFFIXES} if told else {*SUFFIXES} - {".gguf"}
     inside = [one for one in path.iterdir() if one.is_dir() and not any(one.glob("*config.json"))]
-    return any(file.suffix in kinds for one in inside for file in _tensor_files(one))
+    found = (files for one in (path, *sorted(inside)) if (files := _tensor_files(one)))
+    files = next(found, [])
+    return bool(files) and not any(map(_holds_weights, files))
+
+
+def _holds_weights(file: Path) -> bool:
+    """Whether a file is of a model: every library calls its weights so, and nothing else."""
+    if file.suffix in (".npy", ".npz"):  # which may be called after a weight that they show
+        return False
+    try:
+        with open_tensors(file) as found:
+            return any(name.endswith(".weight") for name in found.tensors)
+    except (EvaluationError, UsageError):
+        return file.suffix == ".gguf"  # damaged, or a part: hardly ever activations
 
 
 def read_recorded_inputs(folder: Path) -> dict[str, Array]:

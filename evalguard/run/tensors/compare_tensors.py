@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import evalguard
+from evalguard.config.inline_models import is_address, split_model_type
 from evalguard.core.reports.tensors_report import (
     DamagedRows,
     GreatestDifference,
@@ -34,6 +35,8 @@ from evalguard.core.tensors.noise import NoiseTable
 from evalguard.core.tensors.structure import UNKNOWN_DAMAGE, Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.checkpoint_files import split_revision
+from evalguard.models.model_folders import checkpoint_folder, find_model_type
 from evalguard.run.tensors.activation_scales import (
     find_scale_faults,
     list_missing,
@@ -64,6 +67,7 @@ from evalguard.run.tensors.streaming import (
     sum_pairs,
 )
 from evalguard.run.tensors.tied_heads import TiedHead, find_tied_head
+from evalguard.store.activation_dumps import is_dump
 from evalguard.store.tensor_files import StoredTensor, TensorFiles, open_tensors
 from evalguard.store.tensor_files.packed.row_codec import uses_whole_range, with_shown_levels
 
@@ -72,6 +76,7 @@ _UNLIKE = 0.5
 # Of all elements: an importance matrix over nine orders of magnitude cuts 0.5% off, and moves the
 # scales of 9% of the blocks; a scale of half the size cuts off 17%.
 _MOST_CUT, _MOST_SEARCHED = 0.04, 0.2
+_GRAPH_TYPES = ("onnx", "openvino")
 _FEW = 16  # damaged rows that are kept by number
 
 
@@ -121,7 +126,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
     """
     # what damaged scales make of numbers is counted and told
     with ExitStack() as stack, np.errstate(over="ignore", invalid="ignore"):
-        sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
+        sides = [stack.enter_context(_open_side(spec)) for spec in (base, candidate)]
         alignment, scales, notes = align_names(sides[0], sides[1], options.name_map)
         for side in sides:
             _check_elements(side)
@@ -168,6 +173,40 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             version=evalguard.__version__,
         )
+
+
+def _open_side(spec: str) -> TensorFiles:
+    """Open what a side names, in the forms that every command takes.
+
+    Raises:
+        UsageError, EvaluationError: as ``open_tensors``; for a server, a graph of another library
+            or a dump with the command that compares those.
+    """
+    if is_address(spec):
+        raise UsageError(
+            f"{spec} is a server, which shows no weights", hint="name the file that it serves"
+        )
+    _, model = split_model_type(spec, Path.cwd())
+    path = Path(model).expanduser()
+    if not path.exists():
+        path = checkpoint_folder(*split_revision(model)) or path
+    try:
+        return open_tensors(path if path.exists() else model)
+    except (UsageError, EvaluationError) as error:
+        kind = find_model_type(path)
+        if kind in _GRAPH_TYPES:
+            raise UsageError(
+                f"{spec} is a graph of {kind}, whose weights are not read",
+                hint="evalguard compare takes it, and evalguard trace compares what its nodes "
+                "put out",
+            ) from error
+        if is_dump(path):
+            raise UsageError(
+                f"{spec} is a folder of dumped outputs, one for each document",
+                hint="evalguard compare takes two of them, evalguard trace a model and one; name "
+                "the files of one document to compare them as tensors",
+            ) from error
+        raise
 
 
 def _unreadable(

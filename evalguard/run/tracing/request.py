@@ -32,7 +32,7 @@ from evalguard.run.tracing.traced_documents import (
     read_own_documents,
 )
 from evalguard.run.tracing.unscored_documents import choose_first
-from evalguard.run.tracing.worker_sides import is_recording
+from evalguard.store.activation_dumps import is_dump
 
 # Where the documents are the user's own, no task is asked for; nothing loads one of this name.
 _NO_TASK = "(own documents)"
@@ -70,7 +70,7 @@ def resolve_trace_request(
     second: ModelSource | Path = folder
     named = candidate in guards.names and not is_user_folder(guards, folder)
     is_model = named or bool(options.cand_model_args or options.cand_set)
-    if name_map is None and (is_model or not is_recording(folder)):
+    if name_map is None and (is_model or not is_dump(folder)):
         other = resolve_named_side("cand", candidate, guards, options, cwd)
         pair = with_distinct_names(first, with_base_settings(first, other))
         first, second = refuse_untraceable(pair[0], "base"), refuse_untraceable(pair[1], "cand")

@@ -23,7 +23,6 @@ from evalguard.run.tracing.sides import TracedSide, cut_ids
 from evalguard.run.tracing.traced_documents import read_inputs
 from evalguard.store.activation_dumps import (
     INPUTS_FILE,
-    SUFFIXES,
     DumpedActivations,
     list_sequences,
 )
@@ -143,11 +142,3 @@ def check_dump(dump: RecordedActivations, inputs: Sequence[ModelInputs]) -> None
                 f"{', '.join(other or sorted(told))}",
                 hint="leave --text, --inputs and --tasks out: the dump's own inputs are read then",
             )
-
-
-def is_recording(path: Path) -> bool:
-    """Whether a folder holds activations, and no model: tensors in it or one below, no weights."""
-    if not path.is_dir() or (path / "config.json").is_file():
-        return False
-    folders = [path, *sorted(one for one in path.iterdir() if one.is_dir())[:1]]
-    return any(one.suffix in SUFFIXES for folder in folders for one in folder.iterdir())

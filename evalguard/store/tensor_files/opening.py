@@ -14,7 +14,7 @@ from typing import Any
 
 from evalguard.core.gguf_parts import gguf_parts, split_parts
 from evalguard.core.reports.tensors_report import FileKind
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.regular_file import open_regular, read_regular_text
 from evalguard.store.tensor_files.freed_memory import keep_freed_memory
 from evalguard.store.tensor_files.gguf_files import read_gguf
@@ -116,7 +116,11 @@ def open_tensors(path: str | Path) -> TensorFiles:
     if is_adapter(place):
         return _open_adapter(None, place)
     if not place.exists():
-        raise UsageError(f"there is nothing at {path}", hint=f"evalguard tensors reads {_FORMS}")
+        beside = [one.name for one in place.parent.iterdir()] if place.parent.is_dir() else []
+        raise UsageError(
+            f"there is nothing at {path}{nearest(place.name, beside)}",
+            hint=f"evalguard tensors reads {_FORMS}",
+        )
     with ExitStack() as stack:
         if place.is_dir():
             found = _open_folder(place, stack)
