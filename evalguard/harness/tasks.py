@@ -49,6 +49,13 @@ class TaskSet:
         """Names of the leaf tasks."""
         return tuple(self._tasks)
 
+    @property
+    def ask_likelihoods(self) -> bool:
+        """Whether any task scores given texts; the others have answers generated."""
+        return any(
+            one.get_config("output_type") != "generate_until" for one in self._tasks.values()
+        )
+
     def requests(self, task_name: str, *, render_chat: RenderChat | None = None) -> TaskRequests:
         """Return the requests of one task, the same at every call.
 

@@ -244,3 +244,28 @@ def test_what_is_missing_comes_before_what_is_bit_identical(run: Any, tmp_path: 
     assert ran.out.startswith(
         "DIFFERENT: 1 tensor missing on one side, all 2 tensors of both bit-identical;\n"
     )
+
+
+@pytest.mark.usefixtures("files")
+def test_a_side_is_named_in_the_forms_of_every_command(run: Run, tmp_path: Path) -> None:
+    typed = run("tensors", "base.safetensors", "hf:./base.safetensors")
+    assert typed.code == 0
+    assert typed.out.startswith("IDENTICAL")
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph/model.onnx").write_bytes(b"graph")
+    (tmp_path / "ov").mkdir()
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        (tmp_path / "ov" / name).write_bytes(b"0" * 64)
+    (tmp_path / "dump/000").mkdir(parents=True)
+    np.save(tmp_path / "dump/000/logits.npy", np.zeros((2, 3), np.float32))
+    for side, said in (
+        ("http://127.0.0.1:9/v1", "is a server, which shows no weights"),
+        ("graph", "is a graph of onnx, whose weights are not read"),
+        ("ov/openvino_model.xml", "is a graph of openvino, whose weights are not read"),
+        ("ov", "is a graph of openvino, whose weights are not read"),
+        ("dump", "is a folder of dumped outputs"),
+        ("bse.safetensors", "did you mean 'base.safetensors'?"),
+    ):
+        ran = run("tensors", "base.safetensors", side)
+        assert ran.code == 2, side
+        assert said in ran.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -435,3 +436,8 @@ def test_a_folder_of_a_gguf_file_that_arguments_name_is_a_model_and_no_dump(
     ran = trace(run, world, tmp_path / "q", *words)
     assert ran.code == 3
     assert "activation" not in ran.err
+    if importlib.util.find_spec("xllamacpp") or importlib.util.find_spec("llama_cpp"):
+        return
+    alone = trace(run, world, tmp_path / "q", "--text", text)
+    assert alone.code == 2
+    assert "model type 'llama_cpp' needs xllamacpp" in alone.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -318,6 +319,26 @@ def test_remote_code_in_model_args_needs_the_models_own_permission(tiny_llama: P
 def test_an_unknown_model_type_gets_the_nearest_name() -> None:
     with pytest.raises(UsageError, match="no model type 'vlmm'; did you mean 'vllm'"):
         load(model="vlmm")
+
+
+@pytest.mark.parametrize(
+    ("model", "module", "hint"),
+    [
+        ("sglang", "sglang", "pip install sglang"),
+        ("trtllm", "tensorrt_llm", "pip install tensorrt_llm"),
+        ("ipex", "optimum", "pip install 'optimum[ipex]'"),
+        ("onnxruntime-genai", "onnxruntime_genai", "pip install onnxruntime-genai"),
+        ("anthropic-completions", "anthropic", "pip install anthropic"),
+    ],
+)
+def test_an_engine_whose_package_is_not_here_says_what_installs_it(
+    model: str, module: str, hint: str
+) -> None:
+    if importlib.util.find_spec(module):
+        pytest.skip(f"{module} is installed")
+    with pytest.raises(UsageError, match=f"needs {module}, which is not installed here") as error:
+        load("./model", model=model)
+    assert error.value.hint == hint
 
 
 @pytest.mark.parametrize(

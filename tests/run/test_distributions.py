@@ -185,11 +185,10 @@ def test_models_without_distributions_are_scored_and_it_is_said(score: Score) ->
     arguments = {"tasks": ("sw_word",), "allow_differing": frozenset({"tokens"})}
     evaluations = score("llama", "t5", **arguments)
     assert evaluations[1].divergences == {}
-    for evaluation in evaluations:
-        assert evaluation.notes[0] == (
-            "distributions are not compared: t5, of type hf, shows none; causal models of type hf "
-            "do"
-        )
+    (found,) = [one for one in evaluations[1].findings if one.kind == "distributions_unknown"]
+    assert found.text == (
+        "distributions are not compared: t5, of type hf, shows none; causal models of type hf do"
+    )
     with pytest.raises(UsageError, match="side by side: t5, of type hf, shows none"):
         score("llama", "t5", **arguments, distributions="lockstep")
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar
 # untested_differences  what differs so, and these documents cannot show
 # padding_changes       a model answers otherwise in a padded batch
 # task_shows_little     the base is near chance, so that the task cannot show a drift
-# distributions_unknown they were not compared, though both models show them
+# distributions_unknown they were not compared, and why
 # distributions_moved   far more than rounding makes, whatever the scores say
 # server_varies         a server answers the same prompt in more than one way
 # one_revision          two servers' addresses stand under one revision

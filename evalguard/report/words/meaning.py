@@ -333,8 +333,12 @@ def _enter_distributions(report: CompareReport, _finding: Finding) -> tuple[str,
     return f"see which tokens moved (report.html), or hold them to a limit: {limit}", ""
 
 
-def _measure_distributions(report: CompareReport, _finding: Finding) -> tuple[str, str]:
+def _measure_distributions(report: CompareReport, finding: Finding) -> tuple[str, str] | None:
     """By reference: it needs neither both models at once nor what the cache holds."""
+    if finding.values.get("served"):
+        return "name the model in place of its server, to compare the distributions, too", ""
+    if finding.values.get("by_reference") is False:
+        return None
     typed = as_comparison(report.command) or _command_by_names(report, "compare")
     if not typed:
         return "compare the distributions, too: --distributions reference", ""

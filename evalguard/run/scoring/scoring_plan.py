@@ -7,10 +7,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from evalguard.conversion.planning import plan_conversion
+from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.arguments import SERVED_TYPES
+from evalguard.models.arguments import REMOTE_TYPES, SERVED_TYPES
+from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.executing.refusals import ran_out_of_memory
 from evalguard.run.interrupts import interruptible
@@ -38,10 +40,16 @@ _SCORES_HINT = "--distributions off compares the scores alone"
 
 @dataclass(frozen=True, slots=True)
 class LockstepObstacle:
-    """Why two models cannot be scored in lock-step; ``apart``: whether a reference would do."""
+    """Why two models cannot be scored in lock-step.
+
+    ``apart``: whether a reference would do. ``remedy``: what else does; ``served``: a server is
+    asked.
+    """
 
     reason: str
     apart: bool = False
+    remedy: str = ""
+    served: bool = False
 
     def __str__(self) -> str:
         return f"{self.reason}; {_REFERENCE_HINT}" if self.apart else self.reason
@@ -88,8 +96,8 @@ class ScoringPlan:
             with ExitStack() as opened:
                 first = opened.enter_context(self.context.open_model(base))
                 return self._by_reference(hindrance, sources, first, opened.pop_all())
-        note = self._not_measured(hindrance)
-        return [_with_notes(found, (note,)) for found in self._each(sources)]
+        self._refuse_unmeasured(hindrance)
+        return self._say_unmeasured(hindrance, self._each(sources))
 
     def evaluate_beside(self, base: FileSource, candidate: ModelSource) -> list[Evaluation]:
         """Score a candidate beside a base that a file keeps; both evaluations.
@@ -164,15 +172,15 @@ class ScoringPlan:
             if hindrance.apart and self.context.choices.distributions.mode == "auto":
                 both = (base, candidate)
                 return self._by_reference(hindrance, both, first, opened.pop_all())
-            note = self._not_measured(hindrance)
+            self._refuse_unmeasured(hindrance)
             ours = self._scores(first)
-        return [_with_notes(found, (note,)) for found in (ours, self._alone(candidate))]
+        return self._say_unmeasured(hindrance, [ours, self._alone(candidate)])
 
     def _both_open(self, first: LoadedModel, second: LoadedModel) -> list[Evaluation]:
         hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
         if hindrance is not None:
-            note = self._not_measured(hindrance)
-            return [_with_notes(self._scores(model), (note,)) for model in (first, second)]
+            self._refuse_unmeasured(hindrance)
+            return self._say_unmeasured(hindrance, [self._scores(one) for one in (first, second)])
         lockstep = LockstepScoring(
             base=first,
             candidate=second,
@@ -236,8 +244,8 @@ class ScoringPlan:
                 theirs = self._scores(second)
         if unlike is None:
             return [ours, replace(theirs, findings=(*theirs.findings, BASE_FROM_CACHE))]
-        note = self._not_measured(unlike)
-        return [_with_notes(ours, (note,)), _with_notes(theirs, (note,))]
+        self._refuse_unmeasured(unlike)
+        return self._say_unmeasured(unlike, [ours, theirs])
 
     def _is_kept_alone(self, base: LoadedModel, by_reference: ReferenceScoring) -> bool:
         """Whether a base's scores are all kept, and its distributions are not."""
@@ -273,17 +281,37 @@ class ScoringPlan:
             replace(_with_notes(candidate, notes), divergences=divergences),
         ]
 
-    def _not_measured(self, hindrance: LockstepObstacle) -> str:
-        """The note that distributions are not compared.
+    def _refuse_unmeasured(self, hindrance: LockstepObstacle) -> None:
+        """Refuse to leave distributions out where the user asked for them.
 
         Raises:
-            UsageError: if the user asked for it.
+            UsageError: naming what stands in the way.
         """
         if self.context.choices.distributions.mode != "auto":
             raise UsageError(
                 f"distributions cannot be compared side by side: {hindrance}", hint=_SCORES_HINT
             )
-        return f"distributions are not compared: {hindrance}"
+
+    def _say_unmeasured(
+        self, hindrance: LockstepObstacle, found: Sequence[Evaluation]
+    ) -> list[Evaluation]:
+        """Say why distributions are not compared, and what does that.
+
+        Every reader has to see it, unless nothing has any or the tokens that both sides show stand
+        in for them.
+        """
+        base, candidate = found
+        text = f"distributions are not compared: {hindrance}"
+        estimated = bool(base.shown) and bool(candidate.shown)
+        if estimated or not self._evaluator.tasks.ask_likelihoods:
+            return [_with_notes(one, (text,)) for one in found]
+        remedy = f"; {hindrance.remedy}" if hindrance.remedy else ""
+        finding = Finding(
+            kind="distributions_unknown",
+            text=text + remedy,
+            values={"by_reference": False, "served": hindrance.served},
+        )
+        return [base, replace(candidate, findings=(*candidate.findings, finding))]
 
     def _apart(self, sources: Sequence[ModelSource]) -> LockstepObstacle | None:
         """Why two models cannot both be loaded into this process; None if they can."""
@@ -355,8 +383,15 @@ def _local_obstacle(model: LoadedModel) -> LockstepObstacle | None:
 
 
 def _no_distributions(name: str, model_type: str) -> LockstepObstacle:
+    if model_type not in REMOTE_TYPES:
+        return LockstepObstacle(
+            f"{name}, of type {model_type}, shows none; causal models of type hf do"
+        )
     return LockstepObstacle(
-        f"{name}, of type {model_type}, shows none; causal models of type hf do"
+        f"{name} is asked over a server, which shows no whole ones",
+        remedy="name the model's folder, its GGUF file or vllm:FOLDER, or bound KL from below by "
+        f"the tokens that a server of completions shows ({TOP_ARGUMENT}=20 among its model args)",
+        served=True,
     )
 
 
