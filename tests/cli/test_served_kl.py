@@ -84,6 +84,18 @@ def test_the_report_calls_it_an_estimate(world: SmallWorld, capfd) -> None:
     assert "nothing bounds it from above" in text
 
 
+def test_the_first_screen_says_why_kl_is_missing_and_what_measures_it(
+    world: SmallWorld, capfd
+) -> None:
+    sides: list[dict[str, Any]] = [{}, {"noise": 0.2}]
+    shown = compare(world, capfd, [{**one, "top_logprobs": None} for one in sides])
+    text = " ".join(shown.out.split())
+    assert "distributions are not compared: served is asked over a server, which shows no" in text
+    assert "top_logprobs=20 among its model args" in text
+    bounded = compare(world, capfd, sides)
+    assert "distributions are not compared" not in bounded.out
+
+
 @pytest.mark.slow
 def test_more_tokens_change_no_score(world: SmallWorld, capfd) -> None:
     one, five = (
