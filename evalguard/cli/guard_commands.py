@@ -60,9 +60,10 @@ def _skill() -> CommandResult:
 def check_command(files: tuple[Path, ...]) -> Job:
     """Check guard files, and name every problem of each: no model is loaded, no code is run.
 
-    A local model and a folder of tasks that are not there are problems; hub ids are not looked up.
-    Without FILES those that `evalguard compare` would find are checked. The exit code is 2 if one
-    cannot be used: a check before a commit.
+    Local models, tasks and folders that are not there, model types, their arguments and values, and
+    lines of JSON data that are none are problems; hub ids are not looked up. Without FILES those
+    that `evalguard compare` would find are checked. The exit code is 2 if one cannot be used: a
+    check before a commit.
     """
     return partial(_check, files)
 

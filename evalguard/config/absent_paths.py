@@ -10,24 +10,24 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from evalguard.config.guard_document import Document
-from evalguard.config.guard_shape import GuardFile, setting_target
+from evalguard.config.guard_shape import readable_target
 from evalguard.config.inheritance import Inherited
 from evalguard.config.local_paths import PATH_ARGS, is_written_as_path, resolve_path
 from evalguard.config.problems import Problem
+from evalguard.config.validation import ValidatedFile
 from evalguard.config.yaml_nodes import Loc
 from evalguard.core.settings import Value
 
 _HINT = "a relative path starts at the guard file; a hub id is NAME or OWNER/NAME"
 
 
-def absent_paths(
-    parsed: GuardFile, models: Iterable[Inherited], document: Document
-) -> Iterator[Problem]:
+def absent_paths(validated: ValidatedFile, models: Iterable[Inherited]) -> Iterator[Problem]:
     """Yield every folder of tasks, file of requests and local model that is not there.
 
     A path that models share by ``extends`` is named once, where it is written.
     """
+    parsed, document = validated.file, validated.document
+    assert parsed is not None
     for number, folder in enumerate(parsed.include_path):
         if not os.path.isdir(resolve_path(folder, document.folder)):
             yield document.problem(
@@ -46,15 +46,18 @@ def absent_paths(
             )
     told: dict[tuple[Loc, str], Problem] = {}
     for model in models:
-        for loc, what, value in _named(model):
+        for loc, what, value in _named(model, built=validated.lacks(model.name, "build")):
             if isinstance(value, str) and _is_absent(value, document.folder):
                 found = document.problem(loc, f"{what}: there is nothing at {value}", _HINT)
                 told.setdefault((loc, value), found)
     yield from told.values()
 
 
-def _named(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:
-    """Where a model may name a path: place in the file, what it is of, and the value."""
+def _named(model: Inherited, *, built: bool) -> Iterator[tuple[Loc, str, Value]]:
+    """Where a model may name a path: place in the file, what it is of, and the value.
+
+    ``built``: its recipe, or that of a model which it extends, is at fault and told elsewhere.
+    """
     entry = model.entry
     for number, path in enumerate(entry.inputs or ()):
         # No id of the hub: a path, whether or not it begins like one.
@@ -62,12 +65,12 @@ def _named(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:
         yield model.place("inputs", number), "inputs", local
     for name, value in entry.model_args.items():
         # What is built takes the place of pretrained.
-        if name in PATH_ARGS and not (name == "pretrained" and entry.build is not None):
+        if name in PATH_ARGS and not (name == "pretrained" and (built or entry.build is not None)):
             yield model.place("model_args", name), f"{name} of '{model.name}'", value
     for key, setting in entry.settings.items():
-        target = setting_target(key, setting)
-        of_path = target.kind == "model_args" and target.path in PATH_ARGS
-        if of_path or target.kind in ("weights", "module"):
+        target = readable_target(key, setting)
+        of_path = target and target.kind == "model_args" and target.path in PATH_ARGS
+        if target and (of_path or target.kind in ("weights", "module")):
             loc = model.place("settings", key)
             for value in (setting.reference, setting.candidate, *setting.alternatives):
                 if target.kind == "module" and isinstance(value, dict):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from evalguard.config.problems import Problem
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.gate import FailOn, WhenUndecided
 from evalguard.core.limits import Limit
@@ -128,8 +127,7 @@ class Guard:
     whether the user trusts this file; ``code_uses`` lists by model what needs it, ``file_uses``
     what needs it beside the models. ``places`` holds the ``FILE:LINE`` of every model, (name,), and
     setting, (name, setting).
-    ``parents`` says which model each one extends; None where it extends none. ``absent`` are the
-    local paths that it names and that lead nowhere on this machine.
+    ``parents`` says which model each one extends; None where it extends none.
     """
 
     file: Path
@@ -151,7 +149,6 @@ class Guard:
     code_uses: Mapping[str, tuple[CodeUse, ...]] = field(default_factory=dict)
     file_uses: tuple[CodeUse, ...] = ()
     places: Mapping[tuple[str, ...], str] = field(default_factory=dict)
-    absent: tuple[Problem, ...] = ()
 
     def place(self, model: str, setting: str = "") -> str:
         """Return where a model, or a setting of it, is written; the file where that is unknown."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -41,6 +41,28 @@ class Document:
     def where(self, loc: Loc) -> str:
         """Return ``FILE:LINE`` of a location."""
         return f"{self.label}:{self.line(loc)}"
+
+    def without(self, parts: Collection[Loc]) -> Document:
+        """Return the document without some parts; a model that is no mapping stays, empty."""
+        lines: dict[Loc, int] = {}
+
+        def kept(value: object, old: Loc, new: Loc) -> object:
+            lines[new] = self.line(old)
+            if isinstance(value, Mapping):
+                return {
+                    key: kept({} if (*old, key) in parts else one, (*old, key), (*new, key))
+                    for key, one in value.items()
+                    if (*old, key) not in parts
+                    or (old == ("models",) and not isinstance(one, Mapping))
+                }
+            if isinstance(value, list):
+                left = [at for at in range(len(value)) if (*old, at) not in parts]
+                return [kept(value[at], (*old, at), (*new, to)) for to, at in enumerate(left)]
+            return value
+
+        data = kept(self.data, (), ())
+        assert isinstance(data, dict)
+        return replace(self, data=data, lines=lines) if parts else self
 
     def problem(self, loc: Loc, message: str, hint: str = "") -> Problem:
         """Return a problem that stands at a location."""

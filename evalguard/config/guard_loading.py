@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from evalguard.config.absent_paths import absent_paths
 from evalguard.config.answer_entry import expected_answers
 from evalguard.config.checks import check_entry, check_model, check_pairs, check_track
 from evalguard.config.gate_entry import GateEntry
 from evalguard.config.guard import GateOptions, Guard, Origin, Pair, RunOptions
 from evalguard.config.guard_document import Document, read_guard_document
-from evalguard.config.guard_shape import (
-    GuardFile,
-    PairEntry,
-)
+from evalguard.config.guard_shape import PairEntry
 from evalguard.config.guard_variants import variant_of
 from evalguard.config.inheritance import Inherited, inherit
 from evalguard.config.local_paths import (
@@ -22,32 +18,44 @@ from evalguard.config.local_paths import (
 )
 from evalguard.config.problems import Problem, raise_problems
 from evalguard.config.trust import file_uses, model_uses, surroundings_of
-from evalguard.config.validation import validate
+from evalguard.config.validation import ValidatedFile, validate
 from evalguard.core.figure_names import figure_named
 from evalguard.core.limits import Limit
 from evalguard.core.verdict import Margin
 from evalguard.core.waivers import Waiver
 
+# What else is checked of a file as far as it is sound, with its models and what they inherit.
+FurtherCheck = Callable[[ValidatedFile, Mapping[str, Inherited]], Iterable[Problem]]
+
 
 def load_guard(
-    file: Path, label: str, origin: Origin, *, code_allowed: bool
+    file: Path,
+    label: str,
+    origin: Origin,
+    *,
+    code_allowed: bool,
+    check: FurtherCheck = lambda _file, _models: (),
 ) -> tuple[Guard, Document]:
     """Load one guard file; the document says where things stand in it.
 
     Raises:
-        GuardFileError: listing what is wrong, each with its line.
+        GuardFileError: listing all that is wrong, each with its line: of its shape, of what has to
+            fit together, and what ``check`` finds.
     """
-    document = read_guard_document(file, label)
-    parsed, problems = validate(document)
-    raise_problems([*document.problems, *problems])
+    validated = validate(read_guard_document(file, label))
+    parsed, document = validated.file, validated.document
+    problems = [*document.problems, *validated.problems]
+    if parsed is None:
+        raise_problems(problems)
     assert parsed is not None
     around = surroundings_of(file, in_configs=origin == "configs/")
-    answers, problems = expected_answers(
+    answers, of_answers = expected_answers(
         parsed.answers,
         document,
         may_read=lambda named: code_allowed or not around.path_danger(named),
     )
-    models = _checked(parsed, document, problems)
+    models, of_models = _inherited(validated)
+    raise_problems([*problems, *of_answers, *of_models, *check(validated, models)])
     folder = document.folder
     guard = Guard(
         file=file.absolute(),
@@ -76,7 +84,6 @@ def load_guard(
         code_uses={name: model_uses(model, document) for name, model in models.items()},
         file_uses=file_uses(parsed, document, around),
         places=_places(models.values(), document),
-        absent=tuple(absent_paths(parsed, models.values(), document)),
     )
     return guard, document
 
@@ -155,19 +162,20 @@ def _file(named: str | None, folder: Path) -> Path | None:
     return None if named is None else resolve_path(named, folder)
 
 
-def _checked(
-    parsed: GuardFile, document: Document, found: Sequence[Problem]
-) -> dict[str, Inherited]:
-    """Return every model with what it inherits, once all of them hold together.
+def _inherited(validated: ValidatedFile) -> tuple[dict[str, Inherited], list[Problem]]:
+    """Return every model with what it inherits, and what does not hold together.
 
-    Args:
-        found: problems of the rest of the file.
+    Of a model that has faults of its own, or from one that it extends, only these are told.
     """
-    own = [p for name, entry in parsed.models.items() for p in check_entry(name, entry, document)]
+    parsed, document = validated.file, validated.document
+    assert parsed is not None
+    own = {name: [*check_entry(name, one, document)] for name, one in parsed.models.items()}
     models, circles = inherit(parsed, document)
-    problems: list[Problem] = [*found, *own, *circles, *check_pairs(parsed, document)]
-    problems += check_track(parsed, document)
-    if not own:
-        problems += [p for model in models.values() for p in check_model(model, document)]
-    raise_problems(problems)
-    return models
+    problems = [*circles, *check_pairs(parsed, document), *check_track(parsed, document)]
+    for name, found in own.items():
+        problems += found
+        if name in models and not (
+            validated.lacks(name) or any(own.get(one) for one in validated.lineage(name))
+        ):
+            problems += check_model(models[name], document)
+    return models, problems

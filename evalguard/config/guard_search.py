@@ -8,19 +8,26 @@ from pathlib import Path
 from evalguard.config.embedded import BUILT_IN, DEMO, embedded_folder, is_embedded
 from evalguard.config.guard import Guard, GuardSet, Origin
 from evalguard.config.guard_document import Document
-from evalguard.config.guard_loading import load_guard
+from evalguard.config.guard_loading import FurtherCheck, load_guard
 from evalguard.config.problems import raise_problems
 from evalguard.errors import GuardFileError, nearest
 
 _ENDINGS = (".yaml", ".yml")
 
 
-def load_guards(config: Path | None, *, cwd: Path, allow_code: bool) -> GuardSet:
+def load_guards(
+    config: Path | None,
+    *,
+    cwd: Path,
+    allow_code: bool,
+    check: FurtherCheck = lambda _file, _models: (),
+) -> GuardSet:
     """Load the guard file that was named, else those that are found, else the embedded one.
 
     Looked for, in this order: ``config``, of which "demo" is the embedded one; ``evalguard.yaml``
     in ``cwd``; every YAML file of ``configs/`` in ``cwd``; the embedded demo. A file that was only
-    found may not run code unless ``allow_code``; see ``require_code_allowed``.
+    found may not run code unless ``allow_code``; see ``require_code_allowed``. ``check``: what
+    else is looked for in each, and told with the rest.
 
     Raises:
         GuardFileError: if a file is missing, unreadable or wrong, or two define one name.
@@ -35,7 +42,7 @@ def load_guards(config: Path | None, *, cwd: Path, allow_code: bool) -> GuardSet
         # A link to the embedded file is that file: relative paths must not start at the link.
         read = file.resolve() if embedded else file
         try:
-            loaded.append(load_guard(read, label, origin, code_allowed=trusted))
+            loaded.append(load_guard(read, label, origin, code_allowed=trusted, check=check))
         except GuardFileError as error:
             if origin != "configs/":
                 raise

@@ -58,6 +58,14 @@ def setting_target(name: str, entry: SettingEntry) -> Target:
     return Target.parse(entry.target or name)
 
 
+def readable_target(name: str, entry: SettingEntry) -> Target | None:
+    """The target of a setting; None where it is none, which is told elsewhere."""
+    try:
+        return setting_target(name, entry)
+    except UsageError:
+        return None
+
+
 class ConstraintEntry(GuardEntry):
     """Assignments that cannot be built: where `if` holds, `then` must hold too."""
 

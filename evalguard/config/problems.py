@@ -8,7 +8,8 @@ from typing import NoReturn
 
 from evalguard.errors import GuardFileError
 
-SHOWN = 10
+# Nobody reads more at once; a file that is none at all has as many as it has lines.
+SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

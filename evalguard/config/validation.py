@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -64,15 +65,72 @@ _NOTHING_SAID = (
 )
 
 
-def validate(document: Document) -> tuple[GuardFile | None, list[Problem]]:
-    """Return the validated guard file, or None and what is wrong with it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedFile:
+    """A guard file as far as its shape is right.
+
+    Attributes:
+        file: what is left of it without ``dropped``; None where that is nothing.
+        document: the same as data.
+        problems: of its shape.
+        dropped: places of the smallest parts that can go without the rest losing its meaning: a
+            setting, a pair, a model's build.
+    """
+
+    file: GuardFile | None
+    document: Document
+    problems: tuple[Problem, ...] = ()
+    dropped: frozenset[Loc] = frozenset()
+
+    def lacks(self, model: str, *keys: str) -> bool:
+        """Whether one of these parts of a model, or of one that it extends, was dropped.
+
+        Without keys: whether any was.
+        """
+        wanted = {"extends", *keys}
+        return any(
+            part[:2] == ("models", name) and (not keys or wanted.issuperset(part[2:3]))
+            for name in self.lineage(model)
+            for part in self.dropped
+        )
+
+    def lineage(self, model: str) -> list[str]:
+        """A model and those that it extends, as far as they are there."""
+        assert self.file is not None
+        names: list[str] = []
+        name: str | None = model
+        while name is not None and name not in names:
+            names.append(name)
+            name = self.file.models[name].extends if name in self.file.models else None
+        return names
+
+
+def validate(document: Document) -> ValidatedFile:
+    """Return the guard file, or what is sound of it beside what is wrong with the rest."""
     try:
         file = GuardFile.model_validate(document.data)
     except ValidationError as error:
-        return None, [_problem(found, document) for found in error.errors()]
+        problems = tuple(_problem(found, document) for found in error.errors())
+        dropped = frozenset(_part(found["loc"], document) for found in error.errors())
+        rest = document.without(dropped)
+        try:
+            left = None if () in dropped else GuardFile.model_validate(rest.data)
+        except ValidationError:
+            left = None
+        return ValidatedFile(file=left, document=rest, problems=problems, dropped=dropped)
     if file.model_fields_set.isdisjoint(SAYING_SOMETHING):
-        return None, [document.problem((), "the guard file has no 'models'", _NOTHING_SAID)]
-    return file, []
+        nothing = document.problem((), "the guard file has no 'models'", _NOTHING_SAID)
+        return ValidatedFile(file=None, document=document, problems=(nothing,))
+    return ValidatedFile(file=file, document=document)
+
+
+def _part(loc: Loc, document: Document) -> Loc:
+    """The smallest part around a fault without which the rest still means what it says."""
+    while loc and loc not in document.lines:
+        loc = loc[:-1]
+    if loc[:1] == ("models",):
+        return loc[: 3 if loc[2:3] in (("build",), ("serve",)) else 4]
+    return loc[: 2 if loc[:1] in (("pairs",), ("run",), ("clusters",), ("answers",)) else 1]
 
 
 def dotted_key(loc: Loc) -> str:

@@ -35,6 +35,8 @@ def lm_eval_surroundings() -> Iterator[None]:
     logger = logging.getLogger("lm_eval")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
+    # It tells of a line that it cannot read by a row of a block; find_broken_lines does better.
+    logging.getLogger("datasets.packaged_modules.json.json").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(_seeded_generators())

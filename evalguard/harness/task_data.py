@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
+from evalguard.regular_file import open_regular
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
@@ -35,6 +39,49 @@ def describe_data(config: Mapping[str, Any]) -> dict[str, Value]:
     split = config.get("test_split") or config.get("validation_split")
     told = {"dataset": path, "config": config.get("dataset_name"), "split": split}
     return {name: str(value) for name, value in told.items() if value}
+
+
+def find_broken_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the fault of each line of a JSON file that is no JSON object.
+
+    None of a file that is JSON as a whole. 0 is the file, where it holds nothing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open_regular(path) as raw:
+        content = gzip.GzipFile(fileobj=raw).read() if path.suffix == ".gz" else raw.read()
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if not any(line.strip() for line in lines):
+        yield 0, "it holds no documents"
+        return
+    found = [(at, fault) for at, line in enumerate(lines, 1) if (fault := _fault_of(line))]
+    if found and _fault_of(content, of_line=False):
+        yield from found
+
+
+def _fault_of(text: bytes, *, of_line: bool = True) -> str:
+    """Why a line holds no JSON object, "" where it does or is blank; no words of it are told."""
+    if not text.strip():
+        return ""
+    try:
+        found = json.loads(text, object_pairs_hook=_pairs)
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 (byte 0x{text[error.start]:02x}, column {error.start + 1})"
+    except json.JSONDecodeError as error:
+        return f"not JSON: {error.msg}, column {error.colno}"
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {error}"
+    if of_line and not isinstance(found, dict):
+        return 'JSON, but no object: write {"field": value, ...}'
+    return ""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a field stands in it twice")
+    return found
 
 
 # What of a task's configuration decides how a given answer is scored.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +57,7 @@ class TaskIndex:
         """
         if not names:
             raise UsageError("no task was asked for", hint="name one: --tasks lambada_openai")
-        if not all(self._satisfied(name) for name in names):
+        if not self._complete and not all(self._satisfied(name) for name in names):
             self._complete = True
             self.manager = self._read(include_defaults=True)
         resolved: dict[str, None] = {}
@@ -73,6 +75,29 @@ class TaskIndex:
         if entry.kind.name == "GROUP":
             return tuple(_member_names(entry.cfg))
         return ()
+
+    def unknown(self, names: Sequence[str]) -> Iterator[tuple[str, UsageError]]:
+        """Yield the names that are nowhere, with what there is to say of each.
+
+        lm-eval's own files are parsed only for a name that no line of them could be about.
+        """
+        waiting = [name for name in dict.fromkeys(names) if not self._satisfied(name)]
+        for name in _without_named(waiting) if waiting and not self._complete else waiting:
+            try:
+                self.resolve([name])
+            except UsageError as error:
+                yield name, error
+
+    def data_files(self, name: str) -> tuple[Path, ...]:
+        """JSON files on this machine that a task, or the tasks of a group or tag, are made from."""
+        found: dict[Path, None] = {}
+        for leaf in self._leaves(name):
+            entry = self.manager.task_index.get(leaf)
+            config = (entry.cfg if entry is not None else None) or {}
+            arguments = config.get("dataset_kwargs")
+            if config.get("dataset_path") == "json" and isinstance(arguments, dict):
+                found.update(dict.fromkeys(_local_files(arguments.get("data_files"))))
+        return tuple(found)
 
     def datasets(self, name: str) -> tuple[str, ...]:
         """Names of the datasets that a task, or the tasks of a group or tag, are made from."""
@@ -144,6 +169,37 @@ class TaskIndex:
                 if f"task: {name}\n" in text or f"group: {name}\n" in text:
                     return f"{path} names it, but lm-eval cannot read that file: check its YAML"
         return ""
+
+
+def _without_named(names: Sequence[str]) -> Iterator[str]:
+    """Names that no line of lm-eval's task files has for a task, a group, a tag or a member."""
+    import lm_eval.tasks
+
+    left = dict.fromkeys(name for name in names if not any(mark in name for mark in _WILDCARDS))
+    yield from (name for name in names if name not in left)
+    lines = {
+        name: re.compile(
+            rf"^[ \t-]*(?:(?:task|group|tag):)?[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*$",
+            re.MULTILINE,
+        )
+        for name in left
+    }
+    for path in Path(lm_eval.tasks.__file__).parent.rglob("*yaml*"):
+        if not left:
+            return
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        for name in [name for name in left if name in text and lines[name].search(text)]:
+            del left[name]
+    yield from left
+
+
+def _local_files(named: object) -> Iterator[Path]:
+    """Files of this machine among data_files: a path or pattern, a list, or a map of splits."""
+    if isinstance(named, str) and "://" not in named:
+        yield from (Path(path) for path in sorted(glob.glob(named, recursive=True)))
+    elif isinstance(named, (list, dict)):
+        for one in named.values() if isinstance(named, dict) else named:
+            yield from _local_files(one)
 
 
 def _refuse_special_files(folder: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from evalguard.core.refused_writes import HF_HINT, unwritable
 from evalguard.core.reports.findings import quote_message
 from evalguard.core.task_group import TaskGroup
-from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
 from evalguard.harness.document_subset import random_subset
 from evalguard.harness.requests import RenderChat, TaskRequests, build_requests
 from evalguard.harness.surroundings import executed_code, lm_eval_surroundings
+from evalguard.harness.task_data import find_broken_lines
 from evalguard.harness.task_groups import read_groups
 from evalguard.harness.task_index import TaskIndex
 from evalguard.harness.task_options import TaskOptions
@@ -152,6 +154,39 @@ def task_names(include_paths: Sequence[Path], *, lm_eval: bool = True) -> tuple[
         return index.names() if lm_eval else index.own_names()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFault:
+    """What is wrong with tasks, seen without loading one.
+
+    Of a line of its data (``line`` of ``file``, 0 for all of it), or of the name ``task``, where
+    ``file`` is None.
+    """
+
+    task: str
+    message: str
+    hint: str = ""
+    file: Path | None = None
+    line: int = 0
+
+
+def find_task_faults(names: Sequence[str], include_paths: Sequence[Path]) -> Iterator[TaskFault]:
+    """Yield names that no task, group or tag has, and broken lines of the tasks' own JSON data."""
+    with lm_eval_surroundings():
+        index = TaskIndex(include_paths)
+        unknown = dict(index.unknown(names))
+        for name, error in unknown.items():
+            yield TaskFault(task=name, message=str(error), hint=error.hint)
+        files = {
+            path: name for name in names if name not in unknown for path in index.data_files(name)
+        }
+        for path, name in files.items():
+            try:
+                for line, fault in find_broken_lines(path):
+                    yield TaskFault(task=name, message=fault, file=path, line=line)
+            except (OSError, EOFError) as error:
+                yield TaskFault(task=name, message=f"cannot be read: {error}", file=path)
+
+
 def _load(index: TaskIndex, name: str) -> Any:
     try:
         return index.manager.load([name])
@@ -159,12 +194,20 @@ def _load(index: TaskIndex, name: str) -> Any:
         raise _load_error(index, name, error) from error
 
 
-def _load_error(index: TaskIndex, name: str, error: Exception) -> EvaluationError:
+def _load_error(index: TaskIndex, name: str, error: Exception) -> EvalguardError:
     from datasets.exceptions import DatasetsError
 
     refused = unwritable(error, os.environ)
     if refused is not None:
         return EvaluationError(f"task '{name}' cannot be loaded: {refused}", hint=HF_HINT)
+    for path in index.data_files(name):
+        for line, fault in islice(find_broken_lines(path), 1):
+            place = f"{path}:{line}" if line else str(path)
+            return UsageError(
+                f"task '{name}' cannot be loaded: {place}: {fault}",
+                hint="its data is a JSON object a line; `evalguard check` names every such line of "
+                "a guard file's tasks",
+            )
     found = f"{type(error).__name__}: {error}"
     if not isinstance(error, (OSError, DatasetsError)):
         return EvaluationError(

@@ -39,7 +39,7 @@ _FIXED_REASONS = {
     "logits_cache": "it gives two splits of one token sequence the same log-likelihood",
 }
 # constructor arguments of GuardedHFLM that no guard file may write
-_INTERNAL_ARGS = frozenset(
+INTERNAL_ARGS = frozenset(
     {"config_overrides", "allow_pickle", "rolling_bos", "sequences", "token_budget", "scorer"}
 )
 _POLICY_ARGS = ("batch_size", "max_batch_size")
@@ -97,11 +97,8 @@ def check_arguments(
             target="model_args.trust_remote_code",
         )
     if model_type in HF_TYPES:
-        for name in _INTERNAL_ARGS & arguments.keys():
-            raise UsageError(
-                f"model type '{model_type}' takes no argument '{name}'",
-                target=f"model_args.{name}",
-            )
+        for name in INTERNAL_ARGS & arguments.keys():
+            raise unknown_argument(model_type, name, ())
         for name, value in _FIXED.items():
             if arguments.pop(name, value) not in (value, None):
                 raise UsageError(
@@ -109,6 +106,27 @@ def check_arguments(
                     target=f"model_args.{name}",
                 )
     return arguments
+
+
+# arguments of transformers 4, which lm-eval's users write
+_BITSANDBYTES = ("load_in_4bit", "load_in_8bit")
+
+
+def unknown_argument(
+    model_type: str, name: str, known: Collection[str], *, hint: str = ""
+) -> UsageError:
+    """What is said of an argument that a model type does not take, with the nearest it does."""
+    if name in _BITSANDBYTES and model_type in HF_TYPES:
+        return UsageError(
+            f"model_args.{name}: transformers takes no such argument any more",
+            hint=f"quantization_config: {{quant_method: bitsandbytes, {name}: true}}",
+            target=f"model_args.{name}",
+        )
+    return UsageError(
+        f"model type '{model_type}' takes no argument '{name}'{nearest(name, known)}",
+        hint=hint,
+        target=f"model_args.{name}",
+    )
 
 
 def check_dtypes(arguments: Mapping[str, Any]) -> None:
@@ -178,14 +196,7 @@ def check_device(asked: Any) -> None:
     """
     import torch
 
-    try:
-        wanted = torch.device(asked)
-    except (RuntimeError, TypeError) as error:
-        raise UsageError(
-            f"device: {asked!r} is not a device",
-            hint=_device_form(str(asked)),
-            target="model_args.device",
-        ) from error
+    wanted = read_device(asked)
     found = {
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),
@@ -198,6 +209,24 @@ def check_device(asked: Any) -> None:
         )
     if found is None:
         _check_other_device(asked, wanted)
+
+
+def read_device(asked: Any) -> torch.device:
+    """Return a device, whether or not it is here.
+
+    Raises:
+        UsageError: it is none.
+    """
+    import torch
+
+    try:
+        return torch.device(asked)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(
+            f"device: {asked!r} is not a device",
+            hint=_device_form(str(asked)),
+            target="model_args.device",
+        ) from error
 
 
 def _check_other_device(asked: Any, wanted: torch.device) -> None:

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 
 from evalguard.core.redaction import redacted_text
 from evalguard.core.refused_writes import HF_HINT, unwritable
-from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
+from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.models.answer_failures import UNREACHABLE_HINT, is_unreachable
-from evalguard.models.arguments import TRANSFORMERS_ARGS, constructor_parameters
+from evalguard.models.arguments import (
+    TRANSFORMERS_ARGS,
+    constructor_parameters,
+    unknown_argument,
+)
 
 if TYPE_CHECKING:
     from evalguard.core.settings import Value
 
 
-# arguments of transformers 4, which lm-eval's users write
-_BITSANDBYTES = ("load_in_4bit", "load_in_8bit")
 # model_args that name folders or hub ids
 _LOCATION_ARGS = ("pretrained", "model", "tokenizer", "peft", "delta")
 
@@ -49,19 +51,8 @@ def _unknown_argument(
     unknown = [name for name in model_args if f"argument '{name}'" in message]
     if not unknown or "unexpected keyword" not in message:
         return None
-    bits = [name for name in unknown if name in _BITSANDBYTES]
-    if bits:
-        return UsageError(
-            f"model_args.{bits[0]}: transformers takes no such argument any more",
-            hint=f"quantization_config: {{quant_method: bitsandbytes, {bits[0]}: true}}",
-            target=f"model_args.{bits[0]}",
-        )
-    return UsageError(
-        f"model type '{model_type}' takes no argument '{unknown[0]}'"
-        f"{nearest(unknown[0], constructor_parameters(get_model(model_type)) | TRANSFORMERS_ARGS)}",
-        hint=message,
-        target=f"model_args.{unknown[0]}",
-    )
+    known = constructor_parameters(get_model(model_type)) | TRANSFORMERS_ARGS
+    return unknown_argument(model_type, unknown[0], known, hint=message)
 
 
 def _load_error(

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scorer import DEFAULT_BATCH_SIZE, ScoringPolicy
-from evalguard.errors import EvalguardError, SettingError, UsageError, nearest
+from evalguard.errors import EvalguardError, SettingError, UsageError
+from evalguard.models.argument_checks import (
+    check_model_type,
+    find_loader,
+    refuse_unknown_arguments,
+)
 from evalguard.models.arguments import (
     HF_TYPES,
     check_arguments,
@@ -177,16 +182,7 @@ def check_engine(model_type: str) -> None:
     from evalguard.models.quiet_libraries import silence_libraries
 
     with silence_libraries():
-        import lm_eval.models  # noqa: F401  registers every model type; must come first
-        from lm_eval.api.registry import model_registry
-
-        import evalguard.models.served.llama_server_model  # noqa: F401  registers one more
-    if model_type not in model_registry:
-        names = sorted(model_registry.keys())
-        raise UsageError(
-            f"there is no model type '{model_type}'{nearest(model_type, names)}",
-            hint=f"lm-eval's model types: {', '.join(names)}",
-        )
+        check_model_type(model_type)
     module, packages = _ENGINES.get(model_type, ("", ""))
     if module and importlib.util.find_spec(module) is None:
         raise UsageError(
@@ -206,17 +202,16 @@ def _load_registered(
 
     check_engine(model_type)
     with silence_libraries():
-        from lm_eval.api.registry import get_model
-
+        loader = find_loader(model_type)
         folder = Path(str(arguments.get("pretrained") or arguments.get("model") or ""))
         if folder.name and folder.is_dir():
             check_model_folder(folder, allow_pickle=allow_pickle, needed=())
-        loader = get_model(model_type)
         taken = constructor_parameters(loader)
         shown = take_top_argument(arguments, loader)
         if trust_remote_code and "trust_remote_code" in taken:
             arguments["trust_remote_code"] = True
         device = arguments.pop("device", default_device(policy))
+        refuse_unknown_arguments(model_type, arguments, taken)
         run = {"batch_size": policy.batch_size or _default_batch_size(loader), "device": device}
         accepted = {n: value for n, value in run.items() if n in taken and value is not None}
         lm = loader.create_from_arg_obj(arguments, accepted)

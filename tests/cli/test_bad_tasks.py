@@ -65,6 +65,26 @@ def test_a_task_without_its_data_says_which(refused_pair: Any, tmp_path: Path) -
     assert "needs a network once" in ran.err
 
 
+def test_a_broken_line_of_a_tasks_data_is_named(
+    refused_pair: Any, few_tasks: None, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    data = tmp_path / "mine" / "questions.jsonl"
+    (tmp_path / "mine" / "t.yaml").write_text(
+        "task: mine_t\ndataset_path: json\ntest_split: test\n"
+        f"dataset_kwargs: {{data_files: {{test: {data}}}}}\n"
+        "output_type: loglikelihood\ndoc_to_text: '{{q}}'\ndoc_to_target: '{{a}}'\n"
+    )
+    for content, fault in (
+        (b'{"q": "x", "a": "y"}\n{"q": "\xe9", "a": "y"}\n', ":2: not UTF-8 (byte 0xe9, column 8)"),
+        (b'{"q": "x", "a" "y"}\n', ":1: not JSON: Expecting ':' delimiter, column 16"),
+        (b"", ": it holds no documents"),
+    ):
+        data.write_bytes(content)
+        ran = refused_pair(2, "orig", "same", "--include-path", "mine", "--tasks", "mine_t")
+        assert f"{data}{fault}" in ran.err
+
+
 def test_a_chat_template_that_the_model_lacks(refused_pair: Any) -> None:
     ran = refused_pair(3, "orig", "same", "--apply_chat_template")
     assert "chat template" in ran.err

@@ -148,6 +148,90 @@ def test_check_names_every_problem_of_every_file(refused: Any, world: Any) -> No
         assert problem in ran.err
 
 
+def test_check_names_mistakes_of_all_kinds_at_once(
+    refused: Any, few_tasks: None, world: Any
+) -> None:
+    Path("tasks").mkdir()
+    Path("tasks/mine.yaml").write_text(
+        "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: mine.jsonl}}\n"
+    )
+    Path("mine.jsonl").write_text('{"q": 1}\n{"q" 2}\n\n[3]\n')
+    Path("calls.jsonl").write_text('{"mesages": []}\n')
+    Path("evalguard.yaml").write_text(
+        "models:\n"
+        "  a: {modle: hf}\n"
+        "  b: {model: hff}\n"
+        "  c:\n"
+        "    model_args:\n"
+        f"      pretrained: {world.models['llama']}\n"
+        "      dtype: flaot32\n"
+        "      max_lenght: 10\n"
+        "      batch_size: 4\n"
+        "      max_length: -1\n"
+        "      n_embd: 3\n"
+        "    settings:\n"
+        "      x: {reference: eager, candidate: egaer, target: model_args.attn_implementation}\n"
+        "      y: {reference: 1, candidate: 2, target: 'atr:model.norm'}\n"
+        "  d: {model: llama_cpp, model_args: {pretrained: ./gone.gguf, type_kv: q8_0}}\n"
+        "  e: {model: local-completions, model_args: {base_ulr: 'http://127.0.0.1:1/v1'}}\n"
+        "  f: {extends: g}\n"
+        "pairs: [{base: a, cand: z, tasks: [mine, sw_wrod]}]\n"
+        "include_path: [./tasks]\n"
+        "requests: calls.jsonl\n"
+        "run: {limit: -3, device: cdua}\n"
+        "gate: {margin: 0}\n"
+    )
+    said = refused(2, "check").err
+    for problem in (
+        "evalguard.yaml:2: unknown key 'modle' in models.a; did you mean 'model'?",
+        "evalguard.yaml:3: there is no model type 'hff'; did you mean 'hf'?",
+        "evalguard.yaml:7: model_args.dtype: 'flaot32' is not a dtype; did you mean 'float32'?",
+        "evalguard.yaml:8: model type 'hf' takes no argument 'max_lenght'; did you mean 'max_le",
+        "evalguard.yaml:9: model_args.batch_size belongs to the run",
+        "evalguard.yaml:10: model_args.max_length: -1 is not a number of tokens",
+        "evalguard.yaml:11: model type 'hf' takes no argument 'n_embd'",
+        "evalguard.yaml:13: model_args.attn_implementation: 'egaer' is not known; did you mean",
+        "evalguard.yaml:14: setting 'y': unknown target 'atr:model.norm'; did you mean 'attr'?",
+        "evalguard.yaml:15: pretrained of 'd': there is nothing at ./gone.gguf",
+        "evalguard.yaml:15: model type 'llama_cpp' takes no argument 'type_kv'; did you mean",
+        "evalguard.yaml:16: model type 'local-completions' takes no argument 'base_ulr'; did you",
+        "evalguard.yaml:17: 'f' extends 'g', which is not a model of this file",
+        "evalguard.yaml:18: pair names 'z', which is not a model of this file",
+        "evalguard.yaml:18: there is no lm-eval task, group or tag 'sw_wrod'",
+        "mine.jsonl:2: not JSON: Expecting ':' delimiter, column 6",
+        "mine.jsonl:4: JSON, but no object",
+        "evalguard.yaml:20: ",
+        "calls.jsonl, line 1: it has no messages; did you mean 'mesages'?",
+        "evalguard.yaml:21: run.limit: found -3",
+        "evalguard.yaml:21: run.device: 'cdua' is not a device",
+        "evalguard.yaml:22: gate.margin: found 0",
+    ):
+        assert problem in said, problem
+    assert sum(".yaml:" in line or ".jsonl:" in line for line in said.splitlines()) == 21
+
+
+def test_check_accepts_what_a_library_takes_beyond_its_named_arguments(
+    run: Any, world: Any, few_tasks: None
+) -> None:
+    llama = world.models["llama"]
+    Path("evalguard.yaml").write_text(
+        "models:\n"
+        f"  of_config: {{model_args: {{pretrained: {llama}, rms_norm_eps: 1.0e-5}}}}\n"
+        f"  of_loader: {{model_args: {{pretrained: {llama}, low_cpu_mem_usage: true}}}}\n"
+        "  of_some_config: {model_args: {pretrained: own/er, n_embd: 8, parallelize: true}}\n"
+        "  of_its_code: {model_args: {pretrained: own/er, whatever: 8}, trust_remote_code: true}\n"
+        "  an_engine: {model: vllm, model_args: {pretrained: own/er, kv_cache_dtype: fp8}}\n"
+        "  a_server:\n"
+        "    model: local-completions\n"
+        "    model_args: {model: m, base_url: 'http://127.0.0.1:1/v1', top_logprobs: 5}\n"
+        "  elsewhere: {requirements: [torch], model_args: {pretrained: own/er, dtype: auto}}\n"
+        "tasks: ['sw_*', sw_word]\n"
+        f"include_path: {world.tasks}\n"
+        "run: {device: 'cuda:3'}\n"
+    )
+    assert run("check").code == 0
+
+
 def test_check_names_what_is_not_there_with_its_line(refused: Any) -> None:
     Path("weights/llama").mkdir(parents=True)
     Path("evalguard.yaml").write_text(
@@ -179,7 +263,7 @@ def test_check_lets_hub_ids_addresses_and_what_is_built_stand(run: Any) -> None:
     Path("evalguard.yaml").write_text(
         "models:\n"
         "  a: {model_args: {pretrained: owner/name, tokenizer: gpt2}}\n"
-        "  b: {model: remote, model_args: {pretrained: 's3://bucket/models/b'}}\n"
+        "  b: {model: vllm, model_args: {pretrained: 's3://bucket/models/b'}}\n"
         "  c: {model: vllm, model_args: {pretrained: project/model/version}}\n"
         "  d:\n"
         "    model_args: {pretrained: ./not-yet, tokenizer: '{build}/tokenizer'}\n"

@@ -88,13 +88,42 @@ def test_all_faults_of_a_file_are_told_one_a_line_in_order(tmp_path: Path) -> No
     assert [line.split(": ")[0] for line in lines] == [f"guard.yaml:{n}" for n in (2, 3, 4)]
 
 
-def test_at_most_ten_faults_are_told_and_the_rest_is_counted(tmp_path: Path) -> None:
-    text = "models: {m: {}}\n" + "".join(f"key_{n}: 1\n" for n in range(25))
+def test_a_hundred_faults_are_told_and_the_rest_is_counted(tmp_path: Path) -> None:
+    text = "models: {m: {}}\n" + "".join(f"key_{n}: 1\n" for n in range(125))
     with pytest.raises(GuardFileError) as raised:
         load(tmp_path, text)
     lines = str(raised.value).splitlines()
-    assert len(lines) == 11
-    assert lines[-1] == "and 15 more"
+    assert len(lines) == 101
+    assert lines[-1] == "and 25 more"
+
+
+def test_a_part_that_is_wrong_hides_no_fault_elsewhere_and_makes_none(tmp_path: Path) -> None:
+    """What hangs on it (a pair, a child, a constraint, a build's setting) is not accused."""
+    text = """\
+models:
+  a: 3
+  b:
+    setings: {}
+    extends: a
+    build: {comand: [make]}
+    settings:
+      s: {reference: 1, candidate: 2, target: build.size}
+      t: {reference: 1, target: config.x}
+    constraints: [{if: {t: 1}, then: {s: 2}}]
+  c:
+    extends: b
+    settings: {u: {reference: 1, candidate: 2, target: confg.x}}
+  d: {extends: e}
+pairs:
+  - {base: a}
+  - {base: a, cand: c}
+  - {base: b, cand: f}
+run: {limit: -1, track: nobody}
+"""
+    with pytest.raises(GuardFileError) as raised:
+        load(tmp_path, text)
+    lines = [line.split(":")[1] for line in str(raised.value).splitlines()]
+    assert lines == ["2", "4", "6", "9", "13", "14", "16", "18", "19", "19"]
 
 
 def test_aliases_that_explode_are_refused_at_once(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from evalguard.config.guard import Guard
 from evalguard.config.guard_search import load_guards
+from evalguard.config.inheritance import Inherited
+from evalguard.config.problems import Problem
+from evalguard.config.validation import ValidatedFile
+from evalguard.run.guard_checks import find_model_problems
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,8 +36,13 @@ FILES = list(guard_files())
 
 def loaded(text: str, folder: Path) -> Guard:
     (folder / "evalguard.yaml").write_text(text, "utf-8")
-    (guard,) = load_guards(None, cwd=folder, allow_code=False).guards
+    (guard,) = load_guards(None, cwd=folder, allow_code=False, check=_model_problems).guards
     return guard
+
+
+def _model_problems(file: ValidatedFile, models: Mapping[str, Inherited]) -> Iterator[Problem]:
+    for model in models.values():
+        yield from find_model_problems(model, file)
 
 
 @pytest.mark.parametrize(("page", "text", "commands"), FILES, ids=lambda part: part[:40])

@@ -321,6 +321,11 @@ def test_an_unknown_model_type_gets_the_nearest_name() -> None:
         load(model="vlmm")
 
 
+def test_an_argument_that_a_client_of_servers_would_drop_is_refused() -> None:
+    with pytest.raises(UsageError, match="no argument 'max_lenght'; did you mean 'max_length'"):
+        load(model="local-completions", base_url="http://127.0.0.1:1/v1", max_lenght=9)
+
+
 @pytest.mark.parametrize(
     ("model", "module", "hint"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from opened_models import open_hf
 from evalguard.core.reference import divergence_from, reference
 from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.runtimes import torch_runtime
 from evalguard.models.runtimes.encoding import TextEncoder, split_into_windows
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.runtime_scorer import RuntimeScorer, log_softmax
@@ -308,3 +311,23 @@ def test_a_quantisation_that_transformers_does_not_know_is_refused(
     given = {"pretrained": str(tiny_llama), "quantization_config": told}
     with pytest.raises(UsageError, match=re.escape(said)):
         load_runtime("transformers", RuntimeArguments(model_type="hf", given=given))
+
+
+@pytest.mark.parametrize("name", RUNTIME_TYPES)
+def test_the_names_of_a_types_arguments_are_those_that_it_takes(name: str) -> None:
+    """``evalguard check`` reads the list, a loader's own calls decide."""
+    kind = RUNTIME_TYPES[name]
+    if kind.arguments is None:
+        return
+    module = importlib.import_module(f"evalguard.models.runtimes.{kind.module}")
+    source = inspect.getsource(module)
+    of_torch = "take_common(" in source
+    taken = set(re.findall(r'arguments\.(?:take\w*|choose)\(\s*"(\w+)"', source))
+    taken |= {"pretrained", "revision"}
+    taken |= {*getattr(module, "_NUMBERS", ()), *getattr(module, "_FLAGS", ())}
+    if of_torch:
+        taken |= set(re.findall(r'take\w*\("(\w+)"', inspect.getsource(torch_runtime)))
+    taken -= {"onnx": {"target", "precision"}, "openvino": {"provider", "optimization"}}.get(
+        name, set()
+    )
+    assert set(kind.arguments) == taken

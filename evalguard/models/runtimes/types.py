@@ -20,12 +20,14 @@ class RuntimeType:
         imports: modules of which all have to be there; a tuple inside: one of them.
         requirements: what installs them.
         purpose: one line for people.
+        arguments: names of its model_args; None: whatever its library takes.
     """
 
     module: str
     imports: tuple[str | tuple[str, ...], ...]
     requirements: tuple[str, ...]
     purpose: str
+    arguments: tuple[str, ...] | None
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -38,6 +40,9 @@ class RuntimeType:
         return tuple(absent)
 
 
+_TEXTS = ("pretrained", "revision", "tokenizer", "add_bos_token", "prefix_token_id")
+_OF_TORCH = (*_TEXTS, "dtype", "device", "max_length")
+
 # "transformers" is what model: hf becomes in an environment of its own.
 RUNTIME_TYPES: Mapping[str, RuntimeType] = {
     "transformers": RuntimeType(
@@ -45,48 +50,80 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         imports=("torch", "transformers"),
         requirements=("torch", "transformers"),
         purpose="transformers of another version, in an environment of its own",
+        arguments=(*_OF_TORCH, "attn_implementation", "quantization_config"),
     ),
     "transformer_lens": RuntimeType(
         module="transformer_lens",
         imports=("transformer_lens",),
         requirements=("transformer-lens",),
         purpose="HookedTransformer (2.x, 3.x) and TransformerBridge (3.x, 4.x)",
+        arguments=(
+            *_OF_TORCH,
+            "api",
+            "compatibility_mode",
+            "attn_implementation",
+            "attn_scale",
+            "attn_scores_soft_cap",
+            "output_logits_soft_cap",
+            "eps",
+            "rotary_base",
+            "use_attn_scale",
+            "use_local_attn",
+            "window_size",
+            "act_fn",
+            "attn_types",
+        ),
     ),
     "llama_cpp": RuntimeType(
         module="llama_cpp",
         imports=(("xllamacpp", "llama_cpp"),),
         requirements=("xllamacpp",),
         purpose="GGUF files by llama.cpp: KV types, flash attention, threads",
+        arguments=(
+            *_TEXTS,
+            "n_ctx",
+            "n_batch",
+            "n_ubatch",
+            "threads",
+            "type_k",
+            "type_v",
+            "flash_attn",
+        ),
     ),
     "fla": RuntimeType(
         module="fla",
         imports=("torch", "transformers", "triton", "fla"),
         requirements=("torch", "transformers", "triton", "flash-linear-attention"),
         purpose="flash-linear-attention; on a CPU RWKV-7 only, by kernels in plain torch",
+        arguments=(*_OF_TORCH, "prefill", "fuse_norm", "pad_to", "segment", "state_layout"),
     ),
     "onnx": RuntimeType(
         module="graphs",
         imports=("onnxruntime", ("transformers", "tokenizers")),
         requirements=("tokenizers", "onnxruntime"),
         purpose="ONNX graphs by ONNX Runtime",
+        arguments=(*_TEXTS, "max_length", "file", "threads", "provider", "optimization"),
     ),
     "openvino": RuntimeType(
         module="graphs",
         imports=("openvino", ("transformers", "tokenizers")),
         requirements=("tokenizers", "openvino"),
         purpose="ONNX graphs and OpenVINO's own by OpenVINO",
+        arguments=(*_TEXTS, "max_length", "file", "threads", "target", "precision"),
     ),
     "vllm": RuntimeType(
         module="vllm",
         imports=("vllm",),
         requirements=("vllm",),
         purpose="vLLM in this process, any engine argument; exact distributions",
+        arguments=None,
     ),
     "rwkv": RuntimeType(
         module="rwkv",
         imports=("torch", "rwkv"),
         requirements=("torch", "rwkv"),
         purpose="RWKV-7 by rwkv-pip, one sequence at a time",
+        arguments=(*_TEXTS, "strategy", "max_length"),
     ),
 }
 

@@ -1,0 +1,173 @@
+"""What is wrong with a model type or one of its model_args, seen before anything is loaded."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evalguard.errors import UsageError, nearest
+from evalguard.models.arguments import (
+    HF_TYPES,
+    INTERNAL_ARGS,
+    SERVED_TYPES,
+    TRANSFORMERS_ARGS,
+    check_arguments,
+    check_attention,
+    check_dtypes,
+    check_type,
+    check_types,
+    constructor_parameters,
+    read_device,
+    unknown_argument,
+)
+from evalguard.models.runtimes.types import RUNTIME_TYPES
+
+if TYPE_CHECKING:
+    from lm_eval.api.model import LM
+
+    from evalguard.core.settings import Value
+
+# What nearly every file holds is known without importing torch, which takes seconds.
+_USUAL_ARGS = frozenset({
+    "add_bos_token", "device", "dtype", "gguf_file", "max_length", "parallelize", "peft",
+    "prefix_token_id", "pretrained", "quantization_config", "revision", "subfolder", "tokenizer",
+})  # fmt: skip
+_USUAL_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_USUAL_DEVICE = re.compile(r"(cpu|cuda|mps)(:\d+)?")
+
+
+def check_model_type(model_type: str) -> None:
+    """Refuse a model type that neither evalguard nor lm-eval has.
+
+    Raises:
+        UsageError: naming those that there are.
+    """
+    check_type(model_type)
+    if model_type in HF_TYPES or model_type in RUNTIME_TYPES:
+        return
+    import lm_eval.models  # noqa: F401  registers every model type; must come first
+    from lm_eval.api.registry import model_registry
+
+    import evalguard.models.served.llama_server_model  # noqa: F401  registers one more
+
+    if model_type not in model_registry:
+        names = sorted(model_registry.keys())
+        known = [*names, *RUNTIME_TYPES]
+        raise UsageError(
+            f"there is no model type '{model_type}'{nearest(model_type, known)}",
+            hint=f"lm-eval's model types: {', '.join(names)}; evalguard's: `evalguard models "
+            "--types`",
+        )
+
+
+def find_loader(model_type: str) -> type[LM]:
+    """Return lm-eval's class of a model type.
+
+    Raises:
+        UsageError: there is none.
+        Exception: whatever importing it raises, where its packages are not here.
+    """
+    check_model_type(model_type)
+    from lm_eval.api.registry import get_model
+
+    return get_model(model_type)
+
+
+def check_argument(
+    model_type: str, name: str, value: Value, *, folder: Path | None, code_allowed: bool
+) -> None:
+    """Refuse an argument that a model type does not take, or a value that it cannot have.
+
+    Args:
+        model_type: a key of ``RUNTIME_TYPES`` where the model runs in an environment of its own.
+        folder: of a Hugging Face model, where it is here; its config's fields are arguments, too.
+        code_allowed: whether code that comes with the model may run, and take what it likes.
+
+    Raises:
+        UsageError: naming the argument.
+    """
+    check_arguments(model_type, {name: value}, trust_remote_code=True)
+    taken = _taken_names(model_type, name)
+    if taken is not None and name not in taken:
+        of_transformers = model_type in HF_TYPES and (
+            code_allowed or _transformers_takes(name, folder)
+        )
+        if not of_transformers:
+            raise unknown_argument(model_type, name, taken)
+    check_types({name: value})
+    if name == "mixed_precision_dtype" or (name == "dtype" and value not in _USUAL_DTYPES):
+        check_dtypes({name: value})
+    if name == "device" and not _USUAL_DEVICE.fullmatch(str(value)):
+        read_device(value)
+    if name == "attn_implementation" and not code_allowed and value not in ("eager", "sdpa"):
+        check_attention(value)
+
+
+def refuse_unknown_arguments(
+    model_type: str, names: Collection[str], taken: Collection[str]
+) -> None:
+    """Refuse what lm-eval's clients of servers would ignore without a word.
+
+    Raises:
+        UsageError: naming the first, and the nearest that there is.
+    """
+    unknown = [name for name in names if name not in taken]
+    if unknown and model_type in SERVED_TYPES:
+        raise unknown_argument(model_type, unknown[0], taken)
+
+
+def _taken_names(model_type: str, name: str) -> Collection[str] | None:
+    """Names of the arguments that a model type takes; None where it takes any."""
+    if model_type in RUNTIME_TYPES:
+        return RUNTIME_TYPES[model_type].arguments
+    if model_type in HF_TYPES and name in _USUAL_ARGS:
+        return _USUAL_ARGS
+    return _loader_names(model_type)
+
+
+@cache
+def _loader_names(model_type: str) -> frozenset[str] | None:
+    from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
+
+    if model_type in HF_TYPES:
+        from evalguard.models.hf.model import LOADER_ARGUMENTS, GuardedHFLM
+
+        of_loader = constructor_parameters(GuardedHFLM) - INTERNAL_ARGS
+        return frozenset(of_loader | LOADER_ARGUMENTS | TRANSFORMERS_ARGS)
+    try:
+        loader = find_loader(model_type)
+    except UsageError:
+        raise
+    except Exception:  # noqa: BLE001 - its packages are not here, and any argument may be right
+        return None
+    parameters = inspect.signature(loader).parameters.values()
+    if model_type not in SERVED_TYPES and any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset({*constructor_parameters(loader), "device", TOP_ARGUMENT})
+
+
+def _transformers_takes(name: str, folder: Path | None) -> bool:
+    """Whether transformers takes an argument: its loader, or a model's config as one of its fields.
+
+    Where the model is not here, a field of any config that transformers has is one.
+    """
+    from transformers import AutoConfig, PreTrainedModel
+    from transformers.models.auto import auto_factory
+
+    word = re.escape(name)
+    loaders = (PreTrainedModel.from_pretrained, auto_factory._BaseAutoModelClass.from_pretrained)
+    if any(re.search(rf"\b{word}\"?\s*[:=,)]", inspect.getsource(one)) for one in loaders):
+        return True
+    if folder is not None:
+        try:
+            return hasattr(AutoConfig.from_pretrained(folder), name)
+        except Exception:  # noqa: BLE001 - what is wrong with the folder is told elsewhere
+            return True
+    declared = re.compile(rf"^\s+(?:self\.)?{word}\s*[:=]", re.MULTILINE)
+    models = Path(inspect.getfile(auto_factory)).parents[1]
+    sources = (models.parent / "configuration_utils.py", *models.glob("*/configuration_*.py"))
+    return any(declared.search(path.read_text(encoding="utf-8")) for path in sources)
