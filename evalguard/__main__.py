@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
+from evalguard.installation import namesake_note
 
 
 def run() -> NoReturn:
@@ -24,9 +25,14 @@ def run() -> NoReturn:
         raise SystemExit(_unloaded("Interrupted", "interrupted", 130)) from None
     except BaseException as error:  # noqa: BLE001 - no exception is a verdict
         message = f"evalguard cannot be loaded: {error!r}"
-        _say(f"error: {message}", "its installation is incomplete; install it anew")
+        _say(
+            f"error: {message}",
+            namesake_note() or "its installation is incomplete; install it anew",
+        )
         code = 125 if "--git-bisect" in _typed_flags() else 3
         raise SystemExit(_unloaded("EvaluationError", message, code)) from None
+    if note := namesake_note():
+        _say("warning: this installation is damaged", note)
     try:
         main()
     finally:

@@ -27,12 +27,14 @@ ADAPTERS = {"config", "conversion", "harness", "models", "worker", "store", "int
 TOKENS = {"run_token", "start_up"}
 BELOW: dict[str, set[str]] = {
     **dict.fromkeys(CORE, CORE),
-    **dict.fromkeys(ADAPTERS, CORE | {"gguf_table", "plugins", "regular_file"} | TOKENS),
+    **dict.fromkeys(
+        ADAPTERS, CORE | {"gguf_table", "installation", "plugins", "regular_file"} | TOKENS
+    ),
     "recipes": {"core", "errors"},
     "report": CORE,
     "run": CORE
     | ADAPTERS
-    | {"report", "garbage", "gguf_table", "plugins", "regular_file"}
+    | {"report", "garbage", "gguf_table", "installation", "plugins", "regular_file"}
     | TOKENS,
     "cli": CORE | {"run", "run_token"},
     "pytest_plugin": CORE | {"run"},
@@ -42,7 +44,8 @@ BELOW: dict[str, set[str]] = {
     "regular_file": set(),
     "run_token": CORE,
     "start_up": CORE,
-    "__main__": {"cli", "garbage", "errors"},
+    "installation": set(),
+    "__main__": {"cli", "garbage", "installation", "errors"},
 }
 
 # Numbers, and what says of a value whether a schema or a pattern allows it.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalguard.core.reports.tracked_run import Sent, TrackedRun
+from evalguard.installation import extra_command
 from evalguard.integrations.jobs import TrackingJob
 
 EXPERIMENT = "evalguard"
@@ -25,7 +26,7 @@ def send_to_mlflow(job: TrackingJob, tracked: TrackedRun) -> Sent:
     try:
         import mlflow
     except ModuleNotFoundError as error:
-        raise RuntimeError("it is not installed: pip install lm-evalguard[mlflow]") from error
+        raise RuntimeError(f"it is not installed: {extra_command('mlflow')}") from error
     if not any(os.environ.get(f"MLFLOW_EXPERIMENT_{what}") for what in ("NAME", "ID")):
         mlflow.set_experiment(EXPERIMENT)
     tags = {"job_type": tracked.job_type, "tags": ",".join(tracked.tags)}

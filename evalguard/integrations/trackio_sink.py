@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from evalguard.core.reports.tracked_run import Sent, TrackedRun
+from evalguard.installation import extra_command
 from evalguard.integrations.jobs import TrackingJob
 
 PROJECT = "evalguard"
@@ -20,7 +21,7 @@ def send_to_trackio(job: TrackingJob, tracked: TrackedRun) -> Sent:
     try:
         import trackio
     except ModuleNotFoundError as error:
-        raise RuntimeError("it is not installed: pip install lm-evalguard[trackio]") from error
+        raise RuntimeError(f"it is not installed: {extra_command('trackio')}") from error
     project = os.environ.get("TRACKIO_PROJECT") or PROJECT
     run = trackio.init(
         project=project,

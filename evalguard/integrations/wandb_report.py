@@ -10,6 +10,7 @@ from evalguard.core.drift_unit import DriftUnit
 from evalguard.core.markdown_text import inline
 from evalguard.core.reports.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
 from evalguard.core.reports.tracked_run import Sent
+from evalguard.installation import extra_command
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as reports
@@ -32,7 +33,7 @@ def save_night_report(night: TrackedNight) -> Sent:
         import wandb_workspaces.reports.v2 as reports
     except ModuleNotFoundError as error:
         raise RuntimeError(
-            "reports need wandb-workspaces: pip install lm-evalguard[wandb-report]"
+            f"reports need wandb-workspaces: {extra_command('wandb-report')}"
         ) from error
     import wandb
 

@@ -74,7 +74,8 @@ def find_loader(model_type: str) -> type[LM]:
     check_model_type(model_type)
     from lm_eval.api.registry import get_model
 
-    return get_model(model_type)
+    loader: type[LM] = get_model(model_type)
+    return loader
 
 
 def check_argument(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from evalguard.core.redaction import redacted_text
 from evalguard.core.refused_writes import HF_HINT, unwritable
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
+from evalguard.installation import extra_command
 from evalguard.models.answer_failures import UNREACHABLE_HINT, is_unreachable
 from evalguard.models.arguments import (
     TRANSFORMERS_ARGS,
@@ -92,7 +93,7 @@ def _load_error(
     if isinstance(error, ModuleNotFoundError):  # as lm-eval raises it: with a text alone
         return EvaluationError(
             f"model type '{model_type}' needs packages that are not installed: {text[:200]}",
-            hint="pip install 'lm-evalguard[api]'" if "[api]" in text else "install them",
+            hint=extra_command("api") if "[api]" in text else "install them",
         )
     if is_unreachable(error) and model_args.get("base_url"):
         return EvaluationError(

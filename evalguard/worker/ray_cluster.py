@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvaluationError, UsageError, WorkerError
+from evalguard.installation import extra_command
 from evalguard.worker.process import register_worker
 from evalguard.worker.ray_actor import ActorWorker
 from evalguard.worker.ray_plan import RayPlan
 from evalguard.worker.ray_worker import ANSWER_PATIENCE, POLL, RayWorker, first_line
 
 OLDEST_RAY = (2, 30)
-_INSTALL = "pip install 'lm-evalguard[ray]'"
 # A cluster that grows by itself needs minutes for a machine; where others are at work already, a
 # place that does not come soon is not waited for.
 _FIRST_PLACE, _NEXT_PLACE = 600.0, 20.0
@@ -225,12 +225,14 @@ def check_ray() -> None:
     try:
         found = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError as error:
-        raise UsageError("--execution ray: Ray is not installed here", hint=_INSTALL) from error
+        raise UsageError(
+            "--execution ray: Ray is not installed here", hint=extra_command("ray")
+        ) from error
     if tuple(int(part) for part in found.split(".")[:2]) < OLDEST_RAY:
         oldest = ".".join(map(str, OLDEST_RAY))
         raise UsageError(
             f"--execution ray: Ray {found} is installed, {oldest} or later is needed",
-            hint=f"{_INSTALL} --upgrade",
+            hint=f"{extra_command('ray')} --upgrade",
         )
 
 
@@ -239,7 +241,9 @@ def _import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise UsageError(f"--execution ray: {first_line(error)}", hint=_INSTALL) from error
+        raise UsageError(
+            f"--execution ray: {first_line(error)}", hint=extra_command("ray")
+        ) from error
 
 
 def _check_answers(address: str) -> None:

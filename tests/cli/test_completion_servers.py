@@ -16,6 +16,7 @@ from small_world import SmallWorld, run_here
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import EvaluationError
+from evalguard.installation import extra_command
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.run import sources
@@ -301,7 +302,7 @@ def test_a_client_that_lacks_its_packages_says_how_to_install_them(
             allow_pickle=False,
         )
     assert "tenacity" in str(error.value)
-    assert error.value.hint == "pip install 'lm-evalguard[api]'"
+    assert error.value.hint == extra_command("api")
 
 
 def test_scores_that_were_kept_without_shown_tokens_are_made_again_with_them(

@@ -11,6 +11,7 @@ import pytest
 from small_world import Ran, SmallWorld, write_tasks
 from wandb_server import KEY, Trouble, wandb_server
 
+from evalguard.installation import extra_command
 from evalguard.integrations.jobs import SendingLimits
 
 Run = Callable[..., Ran]
@@ -65,7 +66,7 @@ def test_a_tracker_that_is_not_installed_changes_no_verdict(
     assert found.code == 1
     assert "sending figures of the run to trackio" in found.err
     shown = " ".join(found.out.split())
-    assert "trackio: not sent (it is not installed: pip install lm-evalguard[trackio])" in shown
+    assert f"trackio: not sent (it is not installed: {extra_command('trackio')})" in shown
     (folder,) = (tmp_path / "reports").iterdir()
     assert f"evalguard track reports/{folder.name} --track trackio" in shown
     again = run("track", folder, "--track", "trackio")
@@ -123,7 +124,7 @@ def test_a_broken_tracker_of_another_package_changes_no_verdict(
     assert [one["sink"] for one in kept["tracked"]] in ([], ["lines"])
     own = run("track", folder, "--track", "trackio")
     assert "evalguard's own; broken:send of broken 1.5 is not used" in own.err
-    assert "pip install lm-evalguard[trackio]" in own.out
+    assert extra_command("trackio") in own.out
     unknown = run("track", folder, "--track", "line")
     assert (unknown.code, "did you mean 'lines'" in unknown.err) == (2, True)
 

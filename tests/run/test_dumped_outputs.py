@@ -22,6 +22,7 @@ from dumped_outputs import SYMBOLS, Array, make_inputs, make_logits, with_noise,
 import evalguard
 from evalguard.core.reports.findings import without_quotes
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
+from evalguard.installation import extra_command
 from evalguard.report.compare_terminal import render_terminal
 from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.formats import render_report
@@ -386,4 +387,4 @@ def test_a_missing_jiwer_is_said_with_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "jiwer", None)
     with pytest.raises(EvaluationError, match="need jiwer") as raised:
         compare(base, base)
-    assert "pip install 'lm-evalguard[ctc]'" in raised.value.hint
+    assert extra_command("ctc") in raised.value.hint

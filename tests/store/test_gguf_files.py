@@ -11,6 +11,7 @@ from gguf_writer import save_gguf
 from tiny_models import save_llama
 
 from evalguard.errors import EvaluationError
+from evalguard.installation import extra_command
 from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 from evalguard.store.tensor_files import open_tensors
 from evalguard.store.tensor_files.gguf_names import map_gguf_names
@@ -109,4 +110,4 @@ def test_without_the_package_the_error_names_the_extra(
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(EvaluationError, match="the package gguf is not installed") as caught:
         open_tensors(path)
-    assert "lm-evalguard[gguf]" in caught.value.hint
+    assert extra_command("gguf") in caught.value.hint

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.installation import extra_command
 from evalguard.worker.ray_cluster import check_ray, open_cluster
 from evalguard.worker.ray_plan import RayPlan
 
@@ -59,7 +60,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(UsageError, match="Ray is not installed here") as refused:
         check_ray()
-    assert refused.value.hint == "pip install 'lm-evalguard[ray]'"
+    assert refused.value.hint == extra_command("ray")
 
 
 @pytest.mark.parametrize(("version", "fits"), [("1.13.0", False), ("2.29.1", False), ("3.0", True)])

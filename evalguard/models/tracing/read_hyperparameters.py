@@ -19,6 +19,7 @@ from evalguard.core.settings import Value
 from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.gguf_table import check_gguf_header
+from evalguard.installation import extra_command
 from evalguard.models.config_comparison import is_computed_with, to_json_value
 from evalguard.models.tracing.rotary import read_rotary
 from evalguard.regular_file import read_regular_text
@@ -262,7 +263,7 @@ def _read_gguf(path: Path) -> list[HeldValue]:
     except ImportError as error:
         raise EvaluationError(
             f"the metadata of {path} cannot be read without the package gguf",
-            hint="pip install lm-evalguard[gguf]",
+            hint=extra_command("gguf"),
         ) from error
     check_gguf_header(path)
     try:

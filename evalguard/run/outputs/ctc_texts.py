@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.installation import extra_command
 
 # Names of CTC's blank: that of transformers' tokenizers, whose blank is what they pad with, and of
 # NeMo, ESPnet and fairseq.
@@ -101,7 +102,7 @@ def error_rates(references: Sequence[str], texts: Sequence[str]) -> ErrorRates:
     except ImportError as error:
         raise EvaluationError(
             "word and character error rates need jiwer, which is not installed",
-            hint="pip install 'lm-evalguard[ctc]'; without text.txt there are none",
+            hint=f"{extra_command('ctc')}; without text.txt there are none",
         ) from error
     pairs = list(zip(references, texts, strict=True))
     return ErrorRates(

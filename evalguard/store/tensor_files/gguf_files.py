@@ -15,6 +15,7 @@ import numpy as np
 
 from evalguard.errors import EvaluationError
 from evalguard.gguf_table import check_gguf_header
+from evalguard.installation import extra_command
 from evalguard.store.tensor_files.gguf_blocks import block_decoder
 from evalguard.store.tensor_files.gguf_bounds import bound_blocks
 from evalguard.store.tensor_files.gguf_scales import fold_scales
@@ -30,7 +31,6 @@ from evalguard.store.tensor_files.stored import (
 )
 
 _UNKNOWN_TYPE = re.compile(r"(?:np.uint32\()?(\d+)\)? is not a valid GGMLQuantizationType")
-_GGUF_HINT = "pip install 'lm-evalguard[gguf]', or pip install gguf"
 
 
 def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
@@ -43,7 +43,8 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
         from gguf import GGUFReader
     except ImportError as error:
         raise EvaluationError(
-            f"{path} is a GGUF file, and the package gguf is not installed", hint=_GGUF_HINT
+            f"{path} is a GGUF file, and the package gguf is not installed",
+            hint=f"{extra_command('gguf')}, or pip install gguf",
         ) from error
     file = OpenedFile(path, stack)
     check_gguf_header(path)
