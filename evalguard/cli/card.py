@@ -28,8 +28,10 @@ def card_command(runs: tuple[Path, ...], output: tuple[Path, ...]) -> Job:
     """Make a model card's section, metadata or badge of finished comparisons; no model is run.
 
     RUN is a folder of `evalguard compare`, or what `compare -o FILE.json` wrote; all of one base.
-    Without -o the section is printed as Markdown. YAML and badges are of one candidate; in a folder
-    .eval_results, YAML is of the hub's benchmarks. The exit code is 0 whatever the verdicts were.
+    Of a candidate that was compared again, its last run is taken. Without -o the section is printed
+    as Markdown. Of several candidates, YAML and badges are a file each (FILE-CANDIDATE.svg); in a
+    folder .eval_results, YAML is of the hub's benchmarks. The exit code is 0 whatever the verdicts
+    were.
     """
     return partial(_card, runs, output)
 
@@ -38,7 +40,10 @@ def _card(runs: tuple[Path, ...], output: tuple[Path, ...]) -> CommandResult:
     from evalguard.run.model_card import read_model_card
 
     card = read_model_card(runs)
+    for note in card.notes:
+        click.echo(f"note: {note}", err=True)
     if not output:
         return CommandResult(lambda: card.markdown().removesuffix("\n"))
-    card.write(output)
+    for path in card.write(output):
+        click.echo(f"wrote {path}", err=True)
     return CommandResult(str)

@@ -24,30 +24,36 @@ from evalguard.report.words.plain_text import printable
 from evalguard.run.stored_run import rebuild_report
 from evalguard.store.output_file import check_output, write_output
 from evalguard.store.result_file import read_document
+from evalguard.store.safe_names import safe_name
 
 _HINT = (
     "give run folders of `evalguard compare`, or the FILE.json that it wrote with -o for several "
     "candidates"
 )
-_MOST_SAID, _MOST_NAMED = 3, 9
+_MOST_SAID = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """Candidates of one base that were asked alike, ready to be published."""
+    """Candidates of one base that were asked alike, ready to be published.
+
+    ``notes``: which runs were left out, a line each.
+    """
 
     report: SeveralReport
+    notes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
         """Return the section, without a picture: that is a file beside one."""
         return card_section(self.report)
 
-    def write(self, paths: Sequence[Path]) -> None:
-        """Write files, each in the form that its name says; .md with a picture beside it.
+    def write(self, paths: Sequence[Path]) -> tuple[Path, ...]:
+        """Write files, each in the form that its name says, and return their paths.
+
+        A .md file has a picture beside it; metadata and badges are one of each candidate.
 
         Raises:
-            UsageError: before any is written: a name says no form, or one candidate is meant and
-                there are several.
+            UsageError: before any is written: a name says no form, or two files have one name.
             StoreError: one cannot be written.
         """
         texts: dict[Path, str] = {}
@@ -55,7 +61,7 @@ class ModelCard:
             for file, text in self._texts(path).items():
                 if file in texts:
                     raise UsageError(
-                        f"-o {file}: the picture of a .md file has this name",
+                        f"-o {file}: another file of this card has this name",
                         hint="give one of them another name",
                     )
                 texts[file] = text
@@ -63,6 +69,7 @@ class ModelCard:
             check_output(path)
         for path, text in texts.items():
             write_output(path, text)
+        return tuple(texts)
 
     def _texts(self, path: Path) -> dict[Path, str]:
         """The files that a name asks for."""
@@ -87,31 +94,26 @@ class ModelCard:
         render = one_of[suffix]
         if suffix != ".svg" and path.absolute().parent.name == RESULTS_FOLDER:
             render = render_eval_results
-        return {path: render(self._only_report(path))}
-
-    def _only_report(self, path: Path) -> CompareReport:
-        candidates = self.report.candidates
-        if len(candidates) > 1:
-            names = ", ".join(map(candidate_name, candidates[:_MOST_NAMED]))
-            raise UsageError(
-                f"-o {path}: this is about one candidate, and there are {len(candidates)}: {names}",
-                hint=f"evalguard card RUN -o {path}, with the run of the one that it is about",
-            )
-        return self.report.reports[0]
+        reports = self.report.reports
+        if len(self.report.candidates) == 1:
+            return {path: render(reports[0])}
+        named = [(f"{path.stem}-{safe_name(candidate_name(one))}", one) for one in reports]
+        return {path.with_name(f"{name}{path.suffix}"): render(one) for name, one in named}
 
 
 def read_model_card(paths: Sequence[Path]) -> ModelCard:
-    """Read finished runs, in the order given.
+    """Read finished runs, in the order given; of a candidate that was compared again the last.
 
     Args:
         paths: run folders of ``compare``, their result.json, or JSON of several candidates.
 
     Raises:
         UsageError: one is none of these; no candidate has a verdict; or two do not fit into one
-            table: another base, other tasks or documents, the same candidate twice.
+            table: another base, other tasks or documents, two candidates of one name.
         StoreError: one is damaged.
     """
-    found = [(path, one) for path in paths for one in _read_outcomes(path.expanduser())]
+    read = [(path, one) for path in paths for one in _read_outcomes(path.expanduser())]
+    found, notes = _without_earlier(read)
     reports = [(path, one) for path, one in found if isinstance(one, CompareReport)]
     if not reports:
         raise UsageError("no candidate of these runs has a verdict", hint=_HINT)
@@ -128,7 +130,39 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
             )
     _check_candidates(found)
     candidates = tuple(without_quotes(one) for _, one in found)  # a card is published
-    return ModelCard(report=SeveralReport(base=of_first.base.name, candidates=candidates))
+    report = SeveralReport(base=of_first.base.name, candidates=candidates)
+    return ModelCard(report=report, notes=notes)
+
+
+_Outcome = tuple[Path, CompareReport | NoVerdict]
+
+
+def _without_earlier(read: Sequence[_Outcome]) -> tuple[list[_Outcome], tuple[str, ...]]:
+    """Return the last run of each candidate, in the order given, and which were left out.
+
+    Runs are of one candidate where base, name and place are the same, whatever is there by now.
+    """
+    latest: dict[tuple[str, ...], str] = {}
+    for _, one in read:
+        if isinstance(one, CompareReport):
+            key = _candidate_key(one)
+            latest[key] = max(one.created, latest.get(key, ""))
+    earlier = [
+        (path, one)
+        for path, one in read
+        if isinstance(one, CompareReport) and one.created < latest[_candidate_key(one)]
+    ]
+    notes = (
+        f"{path} is left out: {candidate_name(one)} was compared again, at "
+        f"{latest[_candidate_key(one)]}"
+        for path, one in earlier
+    )
+    return [pair for pair in read if pair not in earlier], tuple(map(printable, notes))
+
+
+def _candidate_key(one: CompareReport) -> tuple[str, ...]:
+    candidate = one.candidate
+    return one.base.name, candidate.name, candidate.folder, candidate.model
 
 
 def _read_outcomes(path: Path) -> list[CompareReport | NoVerdict]:

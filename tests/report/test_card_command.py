@@ -66,7 +66,8 @@ def test_runs_become_rows_in_the_order_given(run: Run) -> None:
 def test_the_section_is_written_with_its_picture_beside_it(run: Run) -> None:
     folders = [write(one) for one in LADDER]
     found = run("card", *folders, "-o", "my card.md")
-    assert (found.code, found.out, found.err) == (0, "", "")
+    assert (found.code, found.out) == (0, "")
+    assert found.err == "wrote my card.md\nwrote my card-size.svg\n"
     assert files() == {"my card.md", "my card-size.svg"}
     assert "](my%20card-size.svg)" in Path("my card.md").read_text(encoding="utf-8")
     ElementTree.parse("my card-size.svg")
@@ -134,21 +135,41 @@ def test_runs_of_other_tasks_are_refused(refused: Run) -> None:
     assert "tasks that only one of them has: arc_easy" in err
 
 
-def test_two_rows_of_one_name_are_refused(refused: Run) -> None:
-    err = refused(2, "card", write(Q8), write(Q8, "reports/again")).err
-    assert (
-        "reports/f16-vs-Q8_0 and reports/again both are of a candidate that is called Q8_0" in err
-    )
+def test_two_candidates_of_one_name_are_refused(refused: Run) -> None:
+    """At one time, or of two places."""
+    said = "both are of a candidate that is called Q8_0"
+    assert said in refused(2, "card", write(Q8), write(Q8, "reports/again")).err
+    other = dataclasses.replace(Q8.candidate, folder="/models/other")
+    later = dataclasses.replace(Q8, candidate=other, created="2999-01-01T00:00:00Z")
+    assert said in refused(2, "card", "reports/f16-vs-Q8_0", write(later, "reports/later")).err
 
 
-@pytest.mark.parametrize("name", ["index.yaml", "index.yml", "badge.svg", ".eval_results/a.yaml"])
-def test_what_is_about_one_candidate_is_not_made_of_several(refused: Run, name: str) -> None:
-    Path(".eval_results").mkdir()
-    folders = write(Q8), write(Q4)
-    err = refused(2, "card", *folders, "-o", "card.md", "-o", name).err
-    assert "this is about one candidate, and there are 2: Q8_0, Q4_K" in err
-    assert "evalguard card RUN -o" in err
-    assert not Path("card.md").exists()
+def test_of_a_candidate_that_was_compared_again_the_last_run_is_taken_and_said(run: Run) -> None:
+    repaired = dataclasses.replace(Q8.candidate, digest="9" * 16)
+    later = dataclasses.replace(Q8, candidate=repaired, created="2999-01-01T00:00:00Z", tasks=ASKED)
+    asked_otherwise = dataclasses.replace(Q8, tasks=ASKED[:1])
+    folders = write(later, "reports/2-again"), write(asked_otherwise), write(Q4)
+    ran = run("card", *folders)
+    assert ran.code == 0
+    assert ran.out == run("card", folders[0], folders[2]).out
+    assert ran.err.count("note: ") == 1
+    assert f"note: {folders[1]} is left out: Q8_0 was compared again, at 2999-01-01" in ran.err
+
+
+def test_card_metadata_and_badges_of_several_candidates_are_one_call(run: Run) -> None:
+    words = ("-o", "card.md", "-o", "index.yaml", "-o", "badge.svg")
+    ran = run("card", write(Q8), write(Q4), *words)
+    assert ran.code == 0
+    made = {"card.md", "card-size.svg"} | {
+        f"{name}-{one}.{kind}"
+        for name, kind in (("index", "yaml"), ("badge", "svg"))
+        for one in ("Q8_0", "Q4_K")
+    }
+    assert files() == made
+    assert all(f"wrote {name}" in ran.err for name in made)
+    Path("only").mkdir()
+    run("card", "reports/f16-vs-Q8_0", "-o", "only/badge.svg")
+    assert Path("badge-Q8_0.svg").read_text() == Path("only/badge.svg").read_text()
 
 
 @pytest.mark.parametrize(
