@@ -32,8 +32,12 @@ _HERE = {
     "reference: 0.0625, candidate: 0.0668": "reference: 0.22360679774997896, candidate: 0.2391",
 }
 _JUDGES = ("compare", "bisect", "nightly", "trace", "tensors")
-# What a test has not: llama.cpp, and a server. The command gets as far as that.
-_LACKING = {".gguf": (2, "pip install xllamacpp"), "http://": (3, "Cannot connect")}
+# What a test has not: llama.cpp, vLLM, and a server. The command gets as far as that.
+_LACKING = {
+    ".gguf": (2, "pip install xllamacpp"),
+    "vllm:": (2, "pip install vllm"),
+    "http://": (3, "Cannot connect"),
+}
 
 
 def here(text: str) -> str:
