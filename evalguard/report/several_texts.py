@@ -28,7 +28,18 @@ _LEAST_LABEL = 12
 
 
 def several_headline(report: SeveralReport, *, most: int | None = None) -> str:
-    """Say the gravest state, whose it is, the gate where all have the same, and the exit code.
+    """Say the answer, the gate where all candidates have the same, and the exit code."""
+    return f"{several_answer(report, most=most)}; {several_rule(report)}"
+
+
+def several_rule(report: SeveralReport) -> str:
+    """Say the gate where all candidates have the same, and the exit code."""
+    gate = shared_gate_rule(report)
+    return f"{gate}; exit code {report.exit_code}" if gate else f"exit code {report.exit_code}"
+
+
+def several_answer(report: SeveralReport, *, most: int | None = None) -> str:
+    """Say the gravest state, and whose it is.
 
     Args:
         most: more names than these are counted.
@@ -39,9 +50,7 @@ def several_headline(report: SeveralReport, *, most: int | None = None) -> str:
     if most is not None and len(names) > most:
         of = f"{len(names)} of {total} candidates"
     who = f"all {total} candidates" if len(names) == total else of
-    gate = f"; {shared_gate_rule(report)}" if shared_gate_rule(report) else ""
-    said = f"{report.state.upper()}: {who} against {printable(report.base)}"
-    return f"{said}{gate}; exit code {report.exit_code}"
+    return f"{report.state.upper()}: {who} against {printable(report.base)}"
 
 
 def shared_gate_rule(report: SeveralReport) -> str:

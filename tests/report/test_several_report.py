@@ -317,6 +317,14 @@ def test_a_page_shows_every_row_at_its_mark_and_runs_no_name() -> None:
     assert "<script>alert" not in page
 
 
+def test_a_pages_title_is_its_answer_and_the_verdict_stands_beside_the_name() -> None:
+    page = SEVERAL_FORMATS["html"](ladder())
+    (title,) = re.findall(r"<title>(.*)</title>\n", page)
+    assert re.search(r'<h1 id="answer">(.*)</h1>', page).group(1) == title  # type: ignore[union-attr]
+    assert title == "REGRESSED: all 2 candidates against orig"
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', page)[:2] == ["candidate", "verdict"]
+
+
 def test_distributions_that_are_the_same_are_told_from_ones_that_are_not_known() -> None:
     same = dataclasses.replace(DEMO, distributions=(distribution(bit_identical=True),))
     other = dataclasses.replace(DEMO, distributions=())

@@ -18,7 +18,8 @@ from evalguard.report.ladder_table import ladder_legend, ladder_table
 from evalguard.report.several_texts import (
     candidate_name,
     grouped_findings,
-    several_headline,
+    several_answer,
+    several_rule,
     shared_gate_rule,
     split_texts,
     steps_table,
@@ -41,7 +42,8 @@ def render_ladder_page(report: SeveralReport) -> str:
     """Return the page."""
     return html_page(
         "ladder.html",
-        headline=several_headline(report),
+        headline=several_answer(report),
+        rule=several_rule(report),
         state=report.state,
         table=ladder_table(report, joined=True),
         legend=ladder_legend(report),
