@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from evalguard.cli.output import CommandResult, Job
 from evalguard.cli.parameters import PATH, add_options, record_option
 from evalguard.cli.shared_options import DEBUG, TRACKING
-
-if TYPE_CHECKING:
-    pass
-
 
 _DOCUMENTS = record_option(
     "--track-documents",
@@ -25,19 +20,23 @@ _QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 
 
 @click.command("track", short_help="Send a finished run to W&B, trackio or MLflow.")
-@click.argument("run", type=PATH, metavar="RUN")
+@click.argument("runs", type=PATH, nargs=-1, required=True, metavar="RUN...")
 @add_options(TRACKING, _DOCUMENTS, _QUIET, DEBUG)
-def track_command(run: Path, track: tuple[str, ...], track_documents: bool, quiet: bool) -> Job:
-    """Send a finished comparison to experiment trackers.
+def track_command(
+    runs: tuple[Path, ...], track: tuple[str, ...], track_documents: bool, quiet: bool
+) -> Job:
+    """Send finished comparisons to experiment trackers.
 
     RUN is a run folder, or its result.json. Exit codes: 0 sent, or kept here for wandb sync; 2
     usage; 3 not sent.
     """
-    return partial(_tracked, run, track, documents=track_documents, quiet=quiet)
+    return partial(_tracked, runs, track, documents=track_documents, quiet=quiet)
 
 
-def _tracked(run: Path, track: tuple[str, ...], *, documents: bool, quiet: bool) -> CommandResult:
+def _tracked(
+    runs: tuple[Path, ...], track: tuple[str, ...], *, documents: bool, quiet: bool
+) -> CommandResult:
     from evalguard.run.publishing.tracking import track_stored
 
-    result = track_stored(run, track, documents=documents, quiet=quiet)
+    result = track_stored(runs, track, documents=documents, quiet=quiet)
     return CommandResult(result.render, result.exit_code)

@@ -71,6 +71,11 @@ def test_a_tracker_that_is_not_installed_changes_no_verdict(
     assert f"evalguard track reports/{folder.name} --track trackio" in shown
     again = run("track", folder, "--track", "trackio")
     assert (again.code, again.out.split(":")[0]) == (3, "trackio")
+    several = run("track", folder, folder / "result.json", "--track", "trackio")
+    assert (several.code, several.out.count("trackio: not sent")) == (3, 2)
+    assert several.out.count(f"reports/{folder.name}:\n") == 2
+    gone = run("track", folder, "reports/gone", "--track", "trackio")
+    assert (gone.code, gone.out, "sending" in gone.err) == (2, "", False)
     nowhere = run("track", folder, "--track", "none")
     assert (nowhere.code, "sends the run nowhere" in nowhere.err) == (2, True)
     refused = run("track", folder)

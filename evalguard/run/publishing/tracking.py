@@ -30,34 +30,42 @@ from evalguard.run.stored_run import read_stored_run
 
 @dataclass(frozen=True, slots=True)
 class TrackResult:
-    """What became of a stored run at trackers; ``report.tracked`` says it of each."""
+    """What became of stored runs at trackers; ``tracked`` of a report says it of each."""
 
-    report: CompareReport
+    reports: tuple[CompareReport, ...]
 
     @property
     def exit_code(self) -> int:
         """0 where every tracker has the run, or this machine keeps it for one; else 3."""
-        failed = any(sent.state == "failed" for sent in self.report.tracked)
+        failed = any(sent.state == "failed" for one in self.reports for sent in one.tracked)
         return EXIT_FAILED if failed else EXIT_PASSED
 
     def render(self) -> str:
-        """Return one line for each tracker."""
-        return "\n".join(map(str, tracked_views(self.report)))
+        """Return one line for each tracker, below the folder of each run where there are more."""
+        found: list[str] = []
+        for one in self.reports:
+            found += [f"{one.run_folder}:"] if len(self.reports) > 1 else []
+            found += map(str, tracked_views(one))
+        return "\n".join(found)
 
 
 def track_stored(
-    run: Path, names: Sequence[str] = (), *, documents: bool = False, quiet: bool = False
+    runs: Sequence[Path],
+    names: Sequence[str] = (),
+    *,
+    documents: bool = False,
+    quiet: bool = False,
 ) -> TrackResult:
-    """Send a stored comparison to trackers.
+    """Send stored comparisons to trackers, once all of them have been read.
 
     Args:
-        run: the run folder, or its result.json.
+        runs: run folders, or their result.json.
         names: of the trackers; none: W&B where it is configured.
         documents: as in ``track_run``.
 
     Raises:
-        UsageError: this is not a run folder, or no tracker is named or configured, or ``none`` is.
-        StoreError: it is damaged, or a file of it was changed.
+        UsageError: one is not a run folder, or no tracker is named or configured, or ``none`` is.
+        StoreError: one is damaged, or a file of it was changed.
     """
     if set(names) == {"none"}:
         raise UsageError(
@@ -70,9 +78,11 @@ def track_stored(
             "no tracker is configured",
             hint=f"name one by --track: {', '.join(TRACKERS.list_names())}",
         )
-    stored = read_stored_run(run)
-    stored.check_files()  # its samples are sent, too
-    return TrackResult(track_run(stored.report, sinks, documents=documents, quiet=quiet))
+    stored = [read_stored_run(run) for run in dict.fromkeys(runs)]
+    for one in stored:
+        one.check_files()  # its samples are sent, too
+    sent = (track_run(one.report, sinks, documents=documents, quiet=quiet) for one in stored)
+    return TrackResult(tuple(sent))
 
 
 TRACKING_INTERRUPTED = "interrupted"
