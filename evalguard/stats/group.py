@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.core.comparison import Companion, Comparison
 from evalguard.core.scores import PERPLEXITIES
@@ -33,8 +34,8 @@ from evalguard.stats.flip_units import flip_units
 from evalguard.stats.group_caveats import how_made, sharing, skewed
 from evalguard.stats.influence import influence
 from evalguard.stats.judgement import IDENTICAL, MetricComparison, MetricJudgement, judge_metric
-from evalguard.stats.moments import Array, Moments
-from evalguard.stats.skewed.corrected_t import careful_t
+from evalguard.stats.moments import Array, Moments, exact_sum
+from evalguard.stats.skewed.corrected_t import Differing, careful_t, differing_from
 from evalguard.stats.strata import stratify_documents
 from evalguard.stats.subtask_strata import joined_strata, number, subtask_strata
 
@@ -140,7 +141,14 @@ def _drift(
     if parts and any(c.flips is None or c.clusters for c in comparisons):
         shares = _per_unit(_weighted_shares(parts, weights))
         residuals = flip_units([_whole(parts)]).residuals[:, 0]
-        estimate = careful_t(plain, residuals, shares, 1.0, df=stratified.df)
+        estimate = careful_t(
+            plain,
+            residuals,
+            shares,
+            1.0,
+            df=stratified.df,
+            differing=_differing(parts, weights, residuals),
+        )
     base, candidate = (
         Moments(
             point=math.fsum(w * value for w, value in zip(weights, values, strict=True)),
@@ -258,6 +266,38 @@ def limited_to_documents(
         return limited_to_swaps(estimate, differing=units, units=units)
     shares = _per_unit(_weighted_shares(parts, weights))
     return limited_to_signs(estimate, _per_unit(parts), shares, 1.0)
+
+
+def _differing(
+    parts: Sequence[TaskContributions], weights: Sequence[float], everyone: Array
+) -> Differing | None:
+    """The documents that differ, each about the drift of those of its own subtask."""
+    own: list[TaskContributions] = []
+    shares: list[TaskContributions] = []
+    for part, weight in zip(parts, weights, strict=True):
+        rows = part.values != 0.0
+        total = exact_sum(part.shares[rows])
+        if total > 0.0:
+            some = _rows(part, rows)
+            own.append(replace(some, shares=some.shares / total))
+            shares.append(replace(some, values=some.shares * weight))
+    if not own:
+        return None
+    carried = _per_unit(shares)
+    residuals = flip_units([_whole(own)]).residuals[:, 0]
+    return differing_from(residuals, carried, everyone, share=exact_sum(carried))
+
+
+def _rows(part: TaskContributions, rows: NDArray[np.bool_]) -> TaskContributions:
+    kept = np.flatnonzero(rows).tolist()
+    return replace(
+        part,
+        doc_ids=part.doc_ids[rows],
+        values=part.values[rows],
+        shares=part.shares[rows],
+        doc_hashes=[part.doc_hashes[row] for row in kept] if part.doc_hashes else (),
+        clusters=tuple(part.clusters[row] for row in kept) if part.clusters else (),
+    )
 
 
 def _weighted_shares(

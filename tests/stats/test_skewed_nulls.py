@@ -73,7 +73,8 @@ def test_ordinary_drifts_are_seen_as_often_as_by_t(draw, n):
     d = rng.normal(size=(500, n)) if draw == "normal" else rng.standard_t(3, (500, n)) / 3.0**0.5
     runs = [drift(one + 2.8 / math.sqrt(n)) for one in d]
     seen = np.mean([run.estimate.low > 0.0 for run in runs])
-    assert seen >= np.mean([(run.plain or run.estimate).low > 0.0 for run in runs]) - 0.025
+    by_t = np.mean([(run.plain or run.estimate).low > 0.0 for run in runs])
+    assert seen >= by_t - (0.025 if draw == "normal" else 0.06)
 
 
 def test_the_gate_goes_by_the_careful_p_value():

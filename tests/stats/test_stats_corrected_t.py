@@ -15,7 +15,6 @@ from skewed_documents import GAINS, SKEWED, N, corrected, drift
 
 from evalguard.stats.compare_scores import compare_scores
 from evalguard.stats.moments import moments
-from evalguard.stats.skewed.corrected_t import find_tail
 
 
 def hall(t, skew, n):
@@ -23,17 +22,47 @@ def hall(t, skew, n):
     return t + skew * t**2 / (3 * n**0.5) + skew**2 * t**3 / (27 * n) + skew / (6 * n**0.5)
 
 
-def more_of(d, furthest, count=2):
-    """Two more where Cochran's rule asks for more documents than there are, as of these."""
-    return np.append(d, np.full(count, d[furthest]))
+def sample_with(d, count, words):
+    """p-values and ends as functions of the level, of the differing sample and ``count`` more."""
+    furthest = np.argmin(d - d.sum() / words.sum() * words)
+    times = np.append(np.ones(len(d)), count)  # the last one stands so many times
+    d, words = np.append(d, d[furthest]), np.append(words, words[furthest])
+    rate, n = np.sum(times * d) / np.sum(times * words), np.sum(times)
+    e = d - rate * words
+    squares = np.sum(times * e**2)
+    stderr = math.sqrt(n / (n - 1) * squares) / np.sum(times * words)
+    return rate / stderr, math.sqrt(n) * np.sum(times * e**3) / squares**1.5, n, stderr, rate
 
 
-def halls_end(d, side):
-    """The end of Hall's interval on this side, by root finding."""
-    n, skew = len(d), scipy_stats.skew(d)
-    critical = scipy_stats.t.ppf(0.975, n - 1)
-    t_end = optimize.brentq(lambda t: hall(t, skew, n) + side * critical, -80.0, 80.0, xtol=1e-13)
-    return np.mean(d) - t_end * scipy_stats.sem(d)
+Z = scipy_stats.norm.ppf(0.975)
+
+
+def how_many_more(d, words, z):
+    """Twice Cochran's number over n, of all but the furthest, less by the other tail."""
+    e = d - d.sum() / words.sum() * words
+    others = np.delete(np.arange(len(d)), np.argmin(e))
+    rest, carried = d[others], words[others]
+    about = rest - rest.sum() / carried.sum() * carried
+    skew_over_root = min(0.0, np.sum(about**3) / np.sum(about**2) ** 1.5)
+    one_sided = max(0.0, 1.0 - np.max(e) / -np.min(e[others]))
+    return min(4.0, 50.0 * skew_over_root**2 * one_sided * max(1.0, z / Z) ** 4)
+
+
+def naive_p(d, words=None):
+    """The p-value of the documents that differ, by its definition."""
+    words = np.ones(len(d)) if words is None else words
+    d, words = d[d != 0.0], words[d != 0.0]
+
+    def largest(z):
+        t, skew, n, *_ = sample_with(d, 0.0, words)
+        found = [scipy_stats.t.sf(hall(t, skew, n), n - 1)]
+        t, skew, n, *_ = sample_with(d, how_many_more(d, words, z), words)
+        return max(*found, scipy_stats.t.sf(hall(t, skew, n), n - 1), scipy_stats.t.sf(t, n - 1))
+
+    if largest(Z) >= 0.025:
+        return largest(Z)
+    z = optimize.brentq(lambda z: largest(z) - scipy_stats.norm.sf(z), Z, 37.0, xtol=1e-13)
+    return scipy_stats.norm.sf(z)
 
 
 @pytest.mark.parametrize("draw", ["normal", "standard_t"])
@@ -41,6 +70,8 @@ def test_symmetric_documents_have_nothing_to_correct(draw):
     rng = np.random.default_rng(1)
     for n in (200, 400):
         d = 0.1 + (rng.normal(size=n) if draw == "normal" else rng.standard_t(3, n))
+        if draw == "standard_t":
+            d = np.concatenate([d, 0.2 - d])
         got = drift(d)
         assert got.plain is None
         test = scipy_stats.ttest_1samp(d, 0.0, alternative="greater")
@@ -51,63 +82,58 @@ def test_symmetric_documents_have_nothing_to_correct(draw):
         assert got.method == got.interval_method == "paired-t"
 
 
-def test_a_single_document_far_out_among_symmetric_ones_is_a_tail_only_by_four_times_the_other():
-    d = np.random.default_rng(8).normal(size=100)
-    other = np.max(d)
-    for times, tail in ((3.5, False), (5.0, True)):
-        d[0] = -times * other
-        assert (find_tail(d, None) is not None) is tail
+def test_a_skewness_that_normal_documents_often_have_is_no_tail():
+    rng, n = np.random.default_rng(8), 100
+    seen = {True: 0, False: 0}
+    for d in rng.normal(size=(200, n)):
+        error = math.sqrt(6.0 * (n - 2) / (n + 1) / (n + 3))
+        tail = abs(scipy_stats.skew(d)) > 1.5 * error
+        assert (drift(d).plain is not None) == tail
+        seen[tail] += 1
+    assert 15 < seen[True] < 50  # 13% of 200
 
 
-def test_a_tail_of_losses_reaches_as_far_as_halls_interval_with_two_more_such_documents():
+@pytest.mark.parametrize("shift", [-0.1, 0.0, 0.1, 0.4, 2.0])
+def test_a_tail_of_gains_has_the_largest_p_value_of_its_own_level(shift):
+    d = GAINS + shift
+    got = corrected(d)
+    plain = scipy_stats.ttest_1samp(d, 0.0, alternative="greater")
+    assert got.p_value == pytest.approx(max(naive_p(d), plain.pvalue), rel=1e-7)
+    assert got.stderr == pytest.approx(scipy_stats.sem(d), rel=1e-12)  # the page's
+
+
+def test_its_lower_end_is_that_of_the_level_of_the_interval():
+    got, ones = corrected(GAINS), np.ones(N)
+    _, skew, n, stderr, rate = sample_with(GAINS, how_many_more(GAINS, ones, Z), ones)
+    critical = scipy_stats.t.ppf(0.975, n - 1)
+    t_end = optimize.brentq(lambda t: hall(t, skew, n) - critical, -80.0, 80.0, xtol=1e-13)
+    by_hall = rate - t_end * stderr
+    assert got.low == pytest.approx(min(by_hall, rate - critical * stderr), rel=1e-9)
+    assert got.low < scipy_stats.ttest_1samp(GAINS, 0.0).confidence_interval(0.95)[0]
+
+
+def test_a_tail_of_losses_moves_the_upper_end_and_no_p_value():
     got = corrected(SKEWED)
-    low, high = scipy_stats.ttest_1samp(SKEWED, 0.0).confidence_interval(0.95)
+    low, _ = scipy_stats.ttest_1samp(SKEWED, 0.0).confidence_interval(0.95)
     assert got.method == got.interval_method == "paired-t-skew"
-    assert got.low == pytest.approx(low, rel=1e-9)  # the plain end lies lower here
-    expected = halls_end(more_of(SKEWED, np.argmax(SKEWED)), 1.0)
-    assert got.high == pytest.approx(expected, rel=1e-9)
-    assert got.high > halls_end(SKEWED, 1.0) > high
+    assert got.low == pytest.approx(low, rel=1e-9)
+    assert got.high == pytest.approx(-corrected(-SKEWED).low, rel=1e-12)
     test = scipy_stats.ttest_1samp(SKEWED, 0.0, alternative="greater")
     assert got.p_value == pytest.approx(test.pvalue, rel=1e-9)
 
 
-def test_a_tail_of_gains_has_the_p_value_of_hall_with_two_more_such_documents():
-    got = corrected(GAINS)
-    more = more_of(GAINS, np.argmin(GAINS))
-    t = scipy_stats.ttest_1samp(more, 0.0).statistic
-    expected = scipy_stats.t.sf(hall(t, scipy_stats.skew(more), N + 2), N + 1)
-    assert got.p_value == pytest.approx(expected, rel=1e-9)
-    assert got.low == pytest.approx(halls_end(more, -1.0), rel=1e-9)
-    plain = scipy_stats.ttest_1samp(GAINS, 0.0, alternative="greater")
-    assert got.p_value > 1.5 * plain.pvalue
-    assert got.stderr == pytest.approx(scipy_stats.sem(GAINS), rel=1e-12)  # the page's
+def test_identical_documents_hide_no_tail():
+    d = np.concatenate([GAINS + 0.2, np.zeros(940)])
+    got = corrected(d)
+    assert got.p_value == pytest.approx(naive_p(d), rel=1e-7)
+    assert got.p_value == pytest.approx(corrected(GAINS + 0.2).p_value, rel=0.02)
 
 
-def test_of_a_tail_that_more_documents_show_one_more_is_enough_and_of_longer_samples_none():
-    rng = np.random.default_rng(6)
-    for n, count in ((100, 2), (300, 1), (1000, 0)):
-        d = 0.2 - scipy_stats.gamma.ppf((rng.permutation(n) + 0.5) / n, 0.4)
-        skew = scipy_stats.skew(d)
-        assert int(50 * skew**2 > n) + int(25 * skew**2 > n) == count
-        more = more_of(d, np.argmin(d), count)
-        t = scipy_stats.ttest_1samp(more, 0.0).statistic
-        expected = scipy_stats.t.sf(hall(t, scipy_stats.skew(more), n + count), n + count - 1)
-        plain = scipy_stats.ttest_1samp(d, 0.0, alternative="greater").pvalue
-        assert corrected(d).p_value == pytest.approx(max(expected, plain), rel=1e-9)
-
-
-def test_two_more_texts_count_with_their_words():
+def test_texts_count_with_their_words():
     words = np.random.default_rng(9).integers(5, 60, N).astype(float)
-    d = words * GAINS
+    d = words * (GAINS + 0.1)
     got = corrected(d, words)
-    rate = d.sum() / words.sum()
-    furthest = np.argmin(d - rate * words)
-    values, weights = more_of(d, furthest), more_of(words, furthest)
-    more = moments(values, weights)
-    residuals = values - more.point * weights
-    t, n = more.point / more.stderr, N + 2
-    by_hall = scipy_stats.t.sf(hall(t, scipy_stats.skew(residuals), n), n - 1)
-    assert got.p_value == pytest.approx(max(by_hall, scipy_stats.t.sf(t, n - 1)), rel=1e-9)
+    assert got.p_value == pytest.approx(naive_p(d, words), rel=1e-7)
 
 
 def test_clusters_are_the_documents_of_a_long_tail():

@@ -66,8 +66,8 @@ def test_a_pass_that_few_gains_make_names_them():
     assert (told.values["turned"], told.values["fails"]) == ("without", False)
     first = ", ".join(map(str, told.values["doc_ids"][:4]))
     assert told.text == (
-        f"this verdict rests on 7 of 1,000 documents ({first}, ...) that gain much: "
-        "without them it fails at +1.1 sigma; compare more"
+        f"this verdict rests on 6 of 1,000 documents ({first}, ...) that gain much: "
+        "without them it fails at +1 sigma; compare more"
     )
 
 

@@ -69,4 +69,6 @@ def test_openvino_agrees_in_float32_and_in_bfloat16_is_of_that_precision(
     rounded = trace(llama, graph("openvino", llama, precision="bf16"), cache_dir)
     assert not rounded.suspects
     assert rounded.twin is not None
-    assert rounded.twin.dtype == "bfloat16"
+    # OpenVINO computes in float32 all the same where the CPU has no such arithmetic
+    has = "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    assert rounded.twin.dtype == ("bfloat16" if has else "float32")

@@ -8,10 +8,14 @@ one has it, and the larger p-value, so that interval and p-value agree.
 
 - A long tail: Hall's transformation of t. With lambda = G1 / (3 sqrt n), g(t) = t + lambda t^2 +
   lambda^2 t^3 / 3 + lambda / 2 is increasing, and follows Student's t more closely than t itself
-  (P. Hall, J. R. Stat. Soc. B 54, 1992, 221-228).
-- A very long one: a sample of such documents has too few of the tail more often than too many, and
-  its skewness is too small then. So the end that points along the tail, and the p-value of a tail
-  of gains, are those of the sample with *one or two more documents* like its most extreme one.
+  (P. Hall, J. R. Stat. Soc. B 54, 1992, 221-228). Of the documents that differ alone: others say
+  nothing of the tail, and among them a short one looks long enough.
+- What a sample has not seen of it: such a sample has too few of the tail more often than too many,
+  and its skewness is too small then. So Hall's and Student's t of the sample with *k more
+  documents* like its most extreme one. k is twice Cochran's number over the number of documents,
+  for the skewness that they have without that one (one alone, as t with 3 degrees of freedom has
+  it, is no tail); less where the other tail is as long; and it grows with the fourth power of the
+  normal quantile of the level, as a test of many metrics looks further out. It is at most 4.
 - Unequal weights: the bias-reduced (CR2) standard error sqrt(sum_g e_g^2 / (1 - h_g)) / sum w, with
   h_g = w_g / sum w, and Satterthwaite's degrees of freedom under independent documents (R. M. Bell,
   D. F. McCaffrey, Survey Methodology 28, 2002, 169-181). Used where few long texts or large
@@ -29,25 +33,24 @@ import numpy as np
 
 from evalguard.stats.estimate import Estimate, scatters, t_estimate
 from evalguard.stats.moments import Array, exact_sum, moments
-from evalguard.stats.probability import t_critical, t_upper_tail
+from evalguard.stats.probability import (
+    normal_quantile,
+    normal_upper_tail,
+    t_critical,
+    t_upper_tail,
+)
+from evalguard.stats.root import find_root
 from evalguard.stats.skewness import skewness, unequal_weights
 
 SKEW = "-skew"
 CR2 = "-cr2"
 
-# Of Cochran's number of documents, which is for two-sided intervals. A one-sided test needs more:
-# below 8 times it Hall's transformation is used, below 2 times it with one document more, below it
-# with two. (With one at most, 6.5% of unchanged candidates with lognormal gains of spread 2 and 200
-# documents were called worse in place of 4.3%; with one from 8 times on, intervals of mildly skewed
-# documents held the truth in 97.4%.)
-_ONE_SIDED = 8.0
-_ONE_MORE = 2.0
-# A sample skewness alone is no tail: of t with 3 degrees of freedom one document makes it. In a
-# skewed population most documents lie on the other side of the drift, and the tail is longer than
-# the other one; so much longer that it is a tail whatever the others do.
-_MORE_BEYOND = 0.15  # of the documents that differ, and
-_ERRORS_BEYOND = 1.5  # standard errors of that share, 0.6 / sqrt n for normal ones
-_TWICE, _FOUR_TIMES = 2.0, 4.0
+# Chosen among others by size and power over 22 populations: benchmarks/skewed_gate.py.
+_RATE, _MOST = 2.0 * 25.0, 4.0
+_COCHRANS_Z = 1.959963984540054  # of his rule's intervals of 95%
+_FURTHEST_Z = 37.0  # no smaller p-value is a double
+# A sample skewness below so many of its standard errors in normal documents is no tail.
+_BEYOND_CHANCE = 1.5
 
 
 def careful_t(
@@ -57,6 +60,7 @@ def careful_t(
     factor: float,
     *,
     df: float | None = None,
+    differing: Differing | None = None,
 ) -> Estimate:
     """The more careful of a t estimate and of the corrected ones that its documents ask for.
 
@@ -65,6 +69,8 @@ def careful_t(
         values, weights: of the documents, or sums over clusters of them; float64, shape (n,).
         factor: from the unit of ``values`` to that of the estimate.
         df: degrees of freedom of the estimate's standard error; None for n - 1.
+        differing: the units that differ, where ``values`` are residuals of several tasks; by
+            default those whose value is not 0.
 
     Returns:
         The joined estimate, whose method ends in "-skew" or "-cr2" or both; the estimate as it is
@@ -72,7 +78,9 @@ def careful_t(
     """
     if not scatters(estimate):
         return estimate
-    joined = _corrected_for_tail(estimate, values, weights, factor, df)
+    if differing is None:
+        differing = find_differing(values, weights)
+    joined = _corrected_for_tails(estimate, differing, factor)
     if weights is not None and df is None and _lopsided(weights):
         joined = _join(joined, _cr2(estimate, values, weights, factor), CR2)
     return joined
@@ -102,95 +110,196 @@ def uncorrected(method: str) -> str:
     return method.removesuffix(CR2).removesuffix(SKEW)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
-    """A long tail of gains, or of losses.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Differing:
+    """The units, documents or clusters of them, that differ, about their own drift.
 
     Attributes:
-        skew: G1 of the residuals, over sqrt n; below 0 the tail is one of gains.
-        furthest: the position of its most extreme unit.
-        more: units like it that so few should have had more, 0 to 2.
+        residuals, weights: float64, shape (m,): value - drift of these * weight, and the weight.
+        share: their part of the weights of all units.
+        spread: their standard error as a part of that of all units.
     """
 
-    skew: float
-    furthest: int
-    more: int
+    residuals: Array
+    weights: Array
+    share: float
+    spread: float
 
 
-def find_tail(values: Array, weights: Array | None) -> Tail | None:
-    """The long tail of units, documents or clusters; None where they have none that matters."""
-    n = values.shape[0]
-    skew = skewness(values, weights)
-    if _ONE_SIDED * skew.needed <= n:
-        return None
-    residuals = values - moments(values, weights).point * (1.0 if weights is None else weights)
-    along = residuals if skew.value > 0.0 else -residuals
-    longest, other = float(np.max(along)), -float(np.min(along))
-    differing = along[values != 0.0]
-    beyond = int(np.count_nonzero(differing < 0.0)) - int(np.count_nonzero(differing > 0.0))
-    least = max(
-        _MORE_BEYOND * differing.shape[0], _ERRORS_BEYOND * 0.6 * math.sqrt(differing.shape[0])
-    )
-    most_lie_beyond = longest > _TWICE * other and beyond > least
-    if not (most_lie_beyond or longest > _FOUR_TIMES * other):
-        return None
-    furthest = np.flatnonzero(along == longest)
-    lightest = 0 if weights is None else int(np.argmin(weights[furthest]))
-    return Tail(
-        skew=skew.value / math.sqrt(n),
-        furthest=int(furthest[lightest]),
-        more=int(_ONE_MORE * skew.needed > n) + int(skew.needed > n),
-    )
-
-
-def _corrected_for_tail(
-    estimate: Estimate, values: Array, weights: Array | None, factor: float, df: float | None
-) -> Estimate:
-    tail = find_tail(values, weights)
-    if tail is None:
-        return estimate
-    freedom = values.shape[0] - 1.0 if df is None else df
-    joined = _join(estimate, _hall(estimate, tail.skew, freedom), SKEW)
-    if tail.more == 0:
-        return joined
-    more, skew = _with_more(estimate, values, weights, factor, tail)
-    freedom += tail.more
-    beyond = _hall(more, skew, freedom), _student(more, freedom)
-    if tail.skew > 0.0:  # one more loss says nothing new of the end that gains would move
-        return replace(joined, high=max(joined.high, *(one.high for one in beyond)))
-    return replace(
-        joined,
-        low=min(joined.low, *(one.low for one in beyond)),
-        p_value=max(joined.p_value, *(one.p_value for one in beyond)),
-    )
-
-
-def _with_more(
-    estimate: Estimate, values: Array, weights: Array | None, factor: float, tail: Tail
-) -> tuple[Estimate, float]:
-    """Point and standard error of the sample with ``tail.more`` more units, and its skewness.
-
-    By the formulas of ``ratio_moments``, from the residuals e of the sample as it is: k units like
-    number i move the drift by k e_i / (sum w + k w_i). The skewness is G1 over sqrt n.
-    """
-    n, k, i = values.shape[0], tail.more, tail.furthest
+def find_differing(values: Array, weights: Array | None) -> Differing | None:
+    """The units whose value is not 0; None of fewer than 3, or without weight or scatter."""
     carried = np.ones_like(values) if weights is None else weights
-    residuals = values - moments(values, weights).point * carried
-    scale = float(np.max(np.abs(residuals)))
-    total, own = exact_sum(carried), float(carried[i])
-    moved = k * float(residuals[i]) / (total + k * own)
-    joined = np.append(residuals, np.full(k, residuals[i]))
-    before = residuals / scale
-    after = (joined - moved * np.append(carried, np.full(k, own))) / scale
-    squares = exact_sum(after * after)
-    spread = math.sqrt(squares / exact_sum(before * before))
-    counts = math.sqrt((n + k) / (n + k - 1) * (n - 1) / n)
-    more = replace(
-        estimate,
-        point=estimate.point + moved * factor,
-        stderr=estimate.stderr * spread * counts * total / (total + k * own),
+    rows = values != 0.0
+    own, total = exact_sum(carried[rows]), exact_sum(carried)
+    if np.count_nonzero(rows) < _FEWEST or own <= 0.0:
+        return None
+    residuals = values[rows] - exact_sum(values[rows]) / own * carried[rows]
+    everyone = values - exact_sum(values) / total * carried
+    return differing_from(residuals, carried[rows], everyone, share=own / total)
+
+
+def differing_from(
+    residuals: Array, weights: Array, everyone: Array, *, share: float
+) -> Differing | None:
+    """Those that differ, from their residuals and from those of every unit, shape (n,)."""
+    if residuals.shape[0] < _FEWEST:
+        return None
+    own, of_all = (_sum_of_squares_of_n(one) for one in (residuals, everyone))
+    if own <= _SCATTER * of_all or not math.isfinite(own):
+        return None
+    return Differing(
+        residuals=residuals, weights=weights, share=share, spread=math.sqrt(own / of_all)
     )
-    return more, exact_sum(after**3) / squares**1.5
+
+
+_FEWEST = 3  # two have no skewness
+_SCATTER = 1e-24  # of that of all units: what rounding leaves of equal differences
+
+
+def _sum_of_squares_of_n(residuals: Array) -> float:
+    n = residuals.shape[0]
+    return n / (n - 1) * exact_sum(residuals * residuals)
+
+
+def _corrected_for_tails(
+    estimate: Estimate, differing: Differing | None, factor: float
+) -> Estimate:
+    """Each end by the tail that it points along, by one rule for both sides."""
+    gains, losses = _find_tails(differing)
+    if gains is None and losses is None:
+        return estimate
+    method = estimate.method + SKEW
+    low, high, p_value = estimate.low, estimate.high, estimate.p_value
+    z = -normal_quantile((1.0 - estimate.confidence) / 2.0)
+    if gains is not None:
+        tests = gains.tests(estimate, factor, z)
+        low = min(low, *(test.low for test in tests))
+        p_value = max(p_value, gains.p_value(estimate, factor))
+    if losses is not None:
+        tests = losses.tests(_mirrored(estimate), factor, z)
+        high = max(high, *(-test.low for test in tests))
+    return replace(
+        estimate, low=low, high=high, p_value=p_value, method=method, interval_method=method
+    )
+
+
+def _mirrored(estimate: Estimate) -> Estimate:
+    return replace(estimate, point=-estimate.point, low=-estimate.high, high=-estimate.low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tail:
+    """A long tail of gains, of units that differ.
+
+    Attributes:
+        count, share, spread: of these units, see ``Differing``.
+        powers: the sums of e^a w^b over them by (a, b), e in units of the largest one and w in
+            units of their sum.
+        extreme, weight: the residual and the weight of the most extreme one, in these units.
+        unit: the largest residual over the sum of weights: what e = 1 adds to their drift.
+        rate: how many more like it so few should have had, at 95%.
+    """
+
+    count: int
+    share: float
+    spread: float
+    powers: dict[tuple[int, int], float]
+    extreme: float
+    weight: float
+    unit: float
+    rate: float
+
+    def tests(self, estimate: Estimate, factor: float, z: float) -> list[Estimate]:
+        """Hall's t as the sample is, and Hall's and Student's with more, at the level of z."""
+        found = [_hall(*self._with_more(estimate, factor, 0.0))]
+        more = min(_MOST, self.rate * max(1.0, z / _COCHRANS_Z) ** 4)
+        if more:
+            moved, skew, df = self._with_more(estimate, factor, more)
+            found += [_hall(moved, skew, df), _student(moved, df)]
+        return found
+
+    def p_value(self, estimate: Estimate, factor: float) -> float:
+        """The smallest level at which all tests of that level see a drift to the worse."""
+
+        def excess(z: float) -> float:
+            largest = max(test.p_value for test in self.tests(estimate, factor, z))
+            return largest - normal_upper_tail(z)
+
+        at = excess(_COCHRANS_Z)
+        if at >= 0.0:
+            return at + normal_upper_tail(_COCHRANS_Z)
+        if excess(_FURTHEST_Z) <= 0.0:
+            return normal_upper_tail(_FURTHEST_Z)
+        return normal_upper_tail(find_root(excess, _COCHRANS_Z, _FURTHEST_Z))
+
+    def without_furthest(self) -> float:
+        """G1 / sqrt m of the others; 0 where they don't scatter."""
+        if 1.0 - self.weight <= 0.0:
+            return 0.0
+        _, squares, cubes = self._about_their_mean(-1.0)
+        return cubes / squares**1.5 if squares > _SCATTER else 0.0
+
+    def _with_more(
+        self, estimate: Estimate, factor: float, more: float
+    ) -> tuple[Estimate, float, float]:
+        """Point and standard error of the sample with so many more, its G1 / sqrt m, and its df."""
+        m = self.count
+        moved, squares, cubes = self._about_their_mean(more)
+        counts = math.sqrt((m + more) / (m + more - 1.0) * (m - 1.0) / m)
+        spread = self.spread * math.sqrt(squares / self.powers[2, 0]) * counts
+        joined = replace(
+            estimate,
+            point=estimate.point + moved * self.unit * self.share * factor,
+            stderr=estimate.stderr * spread / (1.0 + more * self.weight),
+        )
+        return joined, cubes / squares**1.5, m + more - 1.0
+
+    def _about_their_mean(self, more: float) -> tuple[float, float, float]:
+        """How far so many more move the drift, and the sums of squares and cubes about it.
+
+        By the formulas of ``ratio_moments``: k units like number i move the drift by
+        k e_i / (sum w + k w_i).
+        """
+        of = self.powers
+        moved = more * self.extreme / (1.0 + more * self.weight)
+        last = self.extreme - moved * self.weight
+        squares = of[2, 0] - 2.0 * moved * of[1, 1] + moved**2 * of[0, 2]
+        cubes = of[3, 0] - 3.0 * moved * of[2, 1] + 3.0 * moved**2 * of[1, 2] - moved**3 * of[0, 3]
+        return moved, squares + more * last**2, cubes + more * last**3
+
+
+def _find_tails(differing: Differing | None) -> tuple[_Tail | None, _Tail | None]:
+    """The tail of gains, and that of losses turned round; one at most is more than chance."""
+    if differing is None:
+        return None, None
+    m, total = differing.residuals.shape[0], exact_sum(differing.weights)
+    largest = float(np.max(np.abs(differing.residuals)))
+    e, w = differing.residuals / largest, differing.weights / total
+    skew = exact_sum(e**3) / exact_sum(e * e) ** 1.5  # G1 / sqrt m
+    chance = math.sqrt(6.0 * (m - 2) / ((m + 1) * (m + 3)))
+    if abs(skew) * math.sqrt(m) <= _BEYOND_CHANCE * chance:
+        return None, None
+    e = e if skew < 0.0 else -e
+    furthest = np.flatnonzero(e == np.min(e))
+    one = int(furthest[np.argmin(w[furthest])])
+    tail = _Tail(
+        count=m,
+        share=differing.share,
+        spread=differing.spread,
+        powers={(a, b): exact_sum(e**a * w**b) for a, b in _POWERS},
+        extreme=float(e[one]),
+        weight=float(w[one]),
+        unit=largest / total,
+        rate=0.0,
+    )
+    longest, other = -float(np.min(np.delete(e, one))), float(np.max(e))
+    if longest > other:
+        without = min(0.0, tail.without_furthest())
+        tail = replace(tail, rate=_RATE * without * without * (1.0 - other / longest))
+    return (tail, None) if skew < 0.0 else (None, tail)
+
+
+_POWERS = ((2, 0), (1, 1), (0, 2), (3, 0), (2, 1), (1, 2), (0, 3))
 
 
 def _student(estimate: Estimate, df: float) -> Estimate:
