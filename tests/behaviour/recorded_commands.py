@@ -73,10 +73,12 @@ _OF_ONE_RUN = {
     "machine", "memory", "pid", "resources", "run_folder", "run_id", "seconds", "started",
     "surroundings", "versions",
 }  # fmt: skip
-# What a noise floor says of how a processor rounds: every machine has its own.
+# What rounding decides: every processor has its own.
 _OF_ROUNDING = re.compile(
     r"(distribution_)?shifts\[\d+\]\.(bit_identical|caveats.*|document_sd|largest_.*|method"
-    r"|paired_stderr)|(distribution_)?floors\[\d+\]\.(bit_identical|document_sd|variation)"
+    r"|other_answers|paired_stderr)"
+    r"|(distribution_)?floors\[\d+\]\.(bit_identical|document_sd|other_answers|variation)"
+    r"|across_tasks\.max_z_metric\.metric"  # two metrics of the same texts, with the same z
 )
 _MASKS = (
     (r"\d{8}T\d{6}Z(-\d+)?", "TIME"),
@@ -88,6 +90,9 @@ _MASKS = (
     (r"\b\d+(\.\d+)? ?(s|ms|min|h|seconds?|minutes?|hours?)\b", "DURATION"),
     (r"\b\d+(\.\d+)? (B|kB|MB|GB|KiB|MiB|GiB|bytes)\b", "SIZE"),
     (r"\d+\.\d+\.\d+[\w.+]*", "VERSION"),
+    (r"\bLinux-VERSION-[^ |]*", "PLATFORM"),
+    (r"\bAVX\d*\b", "VECTORS"),
+    (r"\b(\d{1,3}(,\d{3})+),\d{3}\b", r"\1,..."),  # so many digits are rounding
     # Digested files: what Python starts by itself is among them, and every environment has its own
     (r"(?<=  )\d+(?=  +DATE  +files\b)", "COUNT"),
 )
