@@ -44,6 +44,7 @@ LEFT_OUT: Mapping[str, str] = {
     "core/tracing": "what is told of activations, which no score is read from",
     "garbage.py": "when Python looks for garbage",
     "harness/finished_runs": "scores that lm-eval has finished",
+    "installation.py": "by which command what is missing is installed",
     "models/checkpoint_comparison.py": "compares files of weights, for a search",
     "models/empty_model.py": "a model without weights, of which only names and shapes are read",
     "models/load_dtype.py": "foretells a dtype; scores are known by the one that was read back",

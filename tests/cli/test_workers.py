@@ -6,12 +6,13 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from small_world import SmallWorld
 
 import evalguard
+from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType
 
 FAKE = Path(__file__).parents[1] / "worker" / "fake_worker.py"
 
@@ -56,6 +57,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, refused: Any, world: SmallWorld, tmp_p
     llama = world.models["llama"]
 
     def compared(misdeed: str, *words: object, run: str = "worker: always") -> Any:
+        kind = RuntimeType(module="", imports=(), requirements=(), purpose="", arguments=None)
+        monkeypatch.setitem(cast(dict[str, RuntimeType], RUNTIME_TYPES), misdeed, kind)
         guard = tmp_path / "workers.yaml"  # no model of it: what it says counts all the same
         guard.write_text(f"run: {{{run}}}")
         sides = ("compare", "--base", llama, "--cand", llama, "--model", misdeed)

@@ -153,7 +153,7 @@ def test_another_attention_implementation_is_healthy() -> None:
         ("mlp.down_proj", lambda w: w[:, torch.randperm(48)], "columns in another order"),
         ("self_attn.o_proj", lambda w: w * 1.05, "scaled by 1.05"),
         ("self_attn.v_proj", lambda w: w * 0.0, "all zeros"),
-        ("mlp.up_proj", lambda w: w[[1, 0, *range(2, len(w))]], "two rows exchanged"),
+        ("mlp.up_proj", lambda w: w[[1, 0, *range(2, len(w))]], "rows 0 and 1 exchanged"),
         ("self_attn.o_proj", lambda w: w + 0.03 * w.std() * torch.randn_like(w), "differs by"),
         ("self_attn.k_proj", lambda w: w.roll(1, 1), "shifted by one along axis 1"),
     ],

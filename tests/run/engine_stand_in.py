@@ -152,7 +152,9 @@ class InThisProcess:
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a model type ``stand_in``, loaded in this process."""
-    kind = RuntimeType(module="stand_in", imports=("numpy",), requirements=("numpy",), purpose="")
+    kind = RuntimeType(
+        module="stand_in", imports=("numpy",), requirements=("numpy",), purpose="", arguments=None
+    )
     monkeypatch.setitem(cast(dict[str, RuntimeType], RUNTIME_TYPES), "stand_in", kind)
     module = ModuleType("evalguard.models.runtimes.stand_in")
     module.load = load  # type: ignore[attr-defined]

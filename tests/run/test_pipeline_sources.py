@@ -15,7 +15,6 @@ from evalguard.errors import GuardFileError, UsageError
 from evalguard.run.needed_guards import find_guards
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import (
-    DumpSource,
     ModelSource,
     RunSource,
     SideSpec,
@@ -75,7 +74,9 @@ def test_a_gguf_file_that_is_named_is_a_model_whatever_lies_beside_it(
     (folder / "original").mkdir(parents=True)
     for name in ("m.gguf", "imatrix.npy", "original/w.safetensors"):
         (folder / name).write_bytes(b"")
-    assert isinstance(find("./mine"), DumpSource)
+    found = find("./mine")
+    assert isinstance(found, ModelSource)
+    assert found.variant.model == "llama_cpp"
     named = find("./mine", model_args={"gguf_file": "m.gguf"})
     assert isinstance(named, ModelSource)
     assert named.variant.model == "hf"

@@ -62,7 +62,7 @@ def test_damaged_and_pickled_weights_are_seen_early(folder: Path) -> None:
 def test_what_is_built_or_read_by_others_is_not_looked_at(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone")
     check_models([source(pretrained=gone, build=BuildRecipe(command=("make",)))])
-    check_models([source("sglang", pretrained=gone)])
+    check_models([source("dummy", pretrained=gone)])
     check_models([source()])
 
 
