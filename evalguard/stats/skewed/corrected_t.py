@@ -157,7 +157,7 @@ _SCATTER = 1e-24  # of that of all units: what rounding leaves of equal differen
 
 
 def _sum_of_squares_of_n(residuals: Array) -> float:
-    n = residuals.shape[0]
+    n: int = residuals.shape[0]
     return n / (n - 1) * exact_sum(residuals * residuals)
 
 
