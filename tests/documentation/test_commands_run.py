@@ -36,7 +36,7 @@ _JUDGES = ("compare", "bisect", "nightly", "trace", "tensors")
 _LACKING = {
     ".gguf": (2, "pip install xllamacpp"),
     "vllm:": (2, "pip install vllm"),
-    "http://": (3, "Cannot connect"),
+    "http://": (3, "no server answers"),
 }
 
 
