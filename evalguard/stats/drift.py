@@ -142,7 +142,7 @@ def is_binary(paired: PairedScores) -> bool:
 def _binary_drift(paired: PairedScores, confidence: float) -> Drift:
     b, c = int(np.sum(paired.d > 0.0)), int(np.sum(paired.d < 0.0))
     if paired.clusters:  # McNemar's test takes documents as independent
-        return replace(_mean_drift(paired, confidence), flips=(b, c))
+        return replace(_mean_drift(paired, confidence, flips=True), flips=(b, c))
     base = mean_moments(paired.base.values)
     estimate = flip_estimate(b, c, paired.base.n, confidence=confidence)
     return Drift(
@@ -156,9 +156,9 @@ def _binary_drift(paired: PairedScores, confidence: float) -> Drift:
     )
 
 
-def _mean_drift(paired: PairedScores, confidence: float) -> Drift:
+def _mean_drift(paired: PairedScores, confidence: float, *, flips: bool = False) -> Drift:
     base = mean_moments(paired.base.values)
-    estimate, plain = _paired_t(paired, 1.0, confidence=confidence, method="paired-t")
+    estimate, plain = _paired_t(paired, 1.0, confidence=confidence, method="paired-t", flips=flips)
     return Drift(
         base=base,
         candidate=mean_moments(paired.candidate.values),
@@ -248,7 +248,7 @@ _ESTIMATORS: dict[str, Callable[[PairedScores, float], Drift]] = {
 
 
 def _paired_t(
-    paired: PairedScores, factor: float, *, confidence: float, method: str
+    paired: PairedScores, factor: float, *, confidence: float, method: str, flips: bool = False
 ) -> tuple[Estimate, Estimate | None]:
     """The estimate that decides, and the plain t estimate where it is more careful than that."""
     d, weights = paired.d, paired.base.weights
@@ -268,7 +268,7 @@ def _paired_t(
         method=method,
     )
     plain = limited_to_signs(plain, values, weights, factor)
-    decides = careful_t(plain, values, weights, factor)
+    decides = careful_t(plain, values, weights, factor, flips=flips)
     return decides, None if decides is plain else plain
 
 

@@ -148,6 +148,7 @@ def _drift(
             1.0,
             df=stratified.df,
             differing=_differing(parts, weights, residuals),
+            flips=all(c.flips is not None for c in comparisons),
         )
     base, candidate = (
         Moments(
@@ -284,8 +285,9 @@ def _differing(
     if not own:
         return None
     carried = _per_unit(shares)
-    residuals = flip_units([_whole(own)]).residuals[:, 0]
-    return differing_from(residuals, carried, everyone, share=exact_sum(carried))
+    units = flip_units([_whole(own)])
+    values, residuals = units.values[:, 0], units.residuals[:, 0]
+    return differing_from(values, residuals, carried, everyone, share=exact_sum(carried))
 
 
 def _rows(part: TaskContributions, rows: NDArray[np.bool_]) -> TaskContributions:

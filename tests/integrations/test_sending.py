@@ -13,7 +13,6 @@ import psutil
 import pytest
 from tracked_examples import example
 
-from evalguard.installation import extra_command
 from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 
@@ -77,7 +76,7 @@ def test_a_tracker_that_hangs_is_killed_with_all_that_it_started(
         ),
         ("import os; os._exit(7)", "the sending process ended with code 7"),
         ("print('last words'); import os, signal; os.kill(os.getpid(), 9)", "code -9"),
-        ("raise ModuleNotFoundError('x')", extra_command("trackio")),
+        ("raise ModuleNotFoundError('x')", "it is not installed: pip install "),
         ("def init(**given): raise SystemExit('done')", "the sending process ended with code 1"),
     ],
 )

@@ -14,6 +14,7 @@ from scipy import stats as scipy_stats
 from skewed_documents import GAINS, SKEWED, N, corrected, drift
 
 from evalguard.stats.compare_scores import compare_scores
+from evalguard.stats.drift import estimate_drift
 from evalguard.stats.moments import moments
 
 
@@ -247,3 +248,30 @@ def test_the_plain_t_test_is_a_companion_and_a_caveat_says_its_ends():
     (caveat,) = (text for text in got.caveats if text.startswith("skewed differences"))
     assert "interval and p are corrected for it (plain t:" in caveat
     assert "paired t, corrected for skewed documents" in got.reason
+
+
+def answers_in_clusters(lost, won, *, others=100):
+    """Drift of 0/1 answers, of clusters of 6 that lose or win so many each."""
+    sums = np.concatenate([-lost, won, np.zeros(others)]).astype(int)
+    base, candidate = (
+        np.concatenate([np.arange(6) < max(0, sign * one) for one in sums]).astype(float)
+        for sign in (-1, 1)
+    )
+    labels = tuple(np.repeat(np.arange(len(sums)), 6).astype(str).tolist())
+    run = paired(base, candidate, clusters=labels, cluster_field="passage")
+    return estimate_drift(run, confidence=0.95)
+
+
+@pytest.mark.parametrize("size", [1, 6])
+@pytest.mark.parametrize(("lost", "won"), [(12, 4), (25, 5), (9, 2), (60, 20)])
+def test_answers_that_are_won_as_one_by_one_as_they_are_lost_have_no_tail(lost, won, size):
+    got = answers_in_clusters(np.full(lost, size), np.full(won, size))
+    assert got.plain is None
+    assert got.estimate.p_value < scipy_stats.binomtest(won, lost + won).pvalue
+
+
+def test_clusters_that_win_all_their_answers_where_others_lose_one_are_a_tail():
+    lost, won = np.ones(60), np.full(6, 6)
+    got = answers_in_clusters(lost, won)
+    assert got.plain is not None
+    assert got.estimate.p_value > got.plain.p_value

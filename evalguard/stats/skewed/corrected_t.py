@@ -16,6 +16,9 @@ one has it, and the larger p-value, so that interval and p-value agree.
   for the skewness that they have without that one (one alone, as t with 3 degrees of freedom has
   it, is no tail); less where the other tail is as long; and it grows with the fourth power of the
   normal quantile of the level, as a test of many metrics looks further out. It is at most 4.
+- Clusters of answers that are right or wrong: a document wins one or loses one, so that skewness is
+  the drift itself where no cluster wins more than another loses. How long a tail is, is measured
+  from 0 there, and elsewhere from the drift.
 - Unequal weights: the bias-reduced (CR2) standard error sqrt(sum_g e_g^2 / (1 - h_g)) / sum w, with
   h_g = w_g / sum w, and Satterthwaite's degrees of freedom under independent documents (R. M. Bell,
   D. F. McCaffrey, Survey Methodology 28, 2002, 169-181). Used where few long texts or large
@@ -51,6 +54,7 @@ _COCHRANS_Z = 1.959963984540054  # of his rule's intervals of 95%
 _FURTHEST_Z = 37.0  # no smaller p-value is a double
 # A sample skewness below so many of its standard errors in normal documents is no tail.
 _BEYOND_CHANCE = 1.5
+_LONGER = 1.0 + 1e-9  # than the other way, by more than rounding
 
 
 def careful_t(
@@ -61,6 +65,7 @@ def careful_t(
     *,
     df: float | None = None,
     differing: Differing | None = None,
+    flips: bool = False,
 ) -> Estimate:
     """The more careful of a t estimate and of the corrected ones that its documents ask for.
 
@@ -71,6 +76,7 @@ def careful_t(
         df: degrees of freedom of the estimate's standard error; None for n - 1.
         differing: the units that differ, where ``values`` are residuals of several tasks; by
             default those whose value is not 0.
+        flips: whether the units are clusters of documents that are right or wrong.
 
     Returns:
         The joined estimate, whose method ends in "-skew" or "-cr2" or both; the estimate as it is
@@ -80,7 +86,7 @@ def careful_t(
         return estimate
     if differing is None:
         differing = find_differing(values, weights)
-    joined = _corrected_for_tails(estimate, differing, factor)
+    joined = _corrected_for_tails(estimate, _find_tails(differing, flips), factor)
     if weights is not None and df is None and _lopsided(weights):
         joined = _join(joined, _cr2(estimate, values, weights, factor), CR2)
     return joined
@@ -115,11 +121,13 @@ class Differing:
     """The units, documents or clusters of them, that differ, about their own drift.
 
     Attributes:
-        residuals, weights: float64, shape (m,): value - drift of these * weight, and the weight.
+        values, weights: float64, shape (m,).
+        residuals: the same, value - drift of these * weight.
         share: their part of the weights of all units.
         spread: their standard error as a part of that of all units.
     """
 
+    values: Array
     residuals: Array
     weights: Array
     share: float
@@ -135,20 +143,24 @@ def find_differing(values: Array, weights: Array | None) -> Differing | None:
         return None
     residuals = values[rows] - exact_sum(values[rows]) / own * carried[rows]
     everyone = values - exact_sum(values) / total * carried
-    return differing_from(residuals, carried[rows], everyone, share=own / total)
+    return differing_from(values[rows], residuals, carried[rows], everyone, share=own / total)
 
 
 def differing_from(
-    residuals: Array, weights: Array, everyone: Array, *, share: float
+    values: Array, residuals: Array, weights: Array, everyone: Array, *, share: float
 ) -> Differing | None:
-    """Those that differ, from their residuals and from those of every unit, shape (n,)."""
+    """Those that differ, with the residuals of every unit, shape (n,)."""
     if residuals.shape[0] < _FEWEST:
         return None
     own, of_all = (_sum_of_squares_of_n(one) for one in (residuals, everyone))
     if own <= _SCATTER * of_all or not math.isfinite(own):
         return None
     return Differing(
-        residuals=residuals, weights=weights, share=share, spread=math.sqrt(own / of_all)
+        values=values,
+        residuals=residuals,
+        weights=weights,
+        share=share,
+        spread=math.sqrt(own / of_all),
     )
 
 
@@ -162,10 +174,10 @@ def _sum_of_squares_of_n(residuals: Array) -> float:
 
 
 def _corrected_for_tails(
-    estimate: Estimate, differing: Differing | None, factor: float
+    estimate: Estimate, tails: tuple[_Tail | None, _Tail | None], factor: float
 ) -> Estimate:
     """Each end by the tail that it points along, by one rule for both sides."""
-    gains, losses = _find_tails(differing)
+    gains, losses = tails
     if gains is None and losses is None:
         return estimate
     method = estimate.method + SKEW
@@ -268,7 +280,7 @@ class _Tail:
         return moved, squares + more * last**2, cubes + more * last**3
 
 
-def _find_tails(differing: Differing | None) -> tuple[_Tail | None, _Tail | None]:
+def _find_tails(differing: Differing | None, flips: bool) -> tuple[_Tail | None, _Tail | None]:
     """The tail of gains, and that of losses turned round; one at most is more than chance."""
     if differing is None:
         return None, None
@@ -279,7 +291,11 @@ def _find_tails(differing: Differing | None) -> tuple[_Tail | None, _Tail | None
     chance = math.sqrt(6.0 * (m - 2) / ((m + 1) * (m + 3)))
     if abs(skew) * math.sqrt(m) <= _BEYOND_CHANCE * chance:
         return None, None
-    e = e if skew < 0.0 else -e
+    towards = 1.0 if skew < 0.0 else -1.0
+    e, sizes = towards * e, towards * (differing.values if flips else differing.residuals)
+    other = float(np.max(sizes))
+    if flips and -float(np.min(sizes)) <= other * _LONGER:
+        return None, None
     furthest = np.flatnonzero(e == np.min(e))
     one = int(furthest[np.argmin(w[furthest])])
     tail = _Tail(
@@ -292,7 +308,7 @@ def _find_tails(differing: Differing | None) -> tuple[_Tail | None, _Tail | None
         unit=largest / total,
         rate=0.0,
     )
-    longest, other = -float(np.min(np.delete(e, one))), float(np.max(e))
+    longest = -float(np.min(np.delete(sizes, one)))
     if longest > other:
         without = min(0.0, tail.without_furthest())
         tail = replace(tail, rate=_RATE * without * without * (1.0 - other / longest))
