@@ -51,7 +51,10 @@ _FAR = 8.0  # standard errors of the jitter: a drift that far above it is not ne
 _SUSPECTING = 3.0  # full evaluations that a suspicion is worth which cannot become more
 _GLANCE = 1 / 16  # of the documents: whether a change cancels shows on each of them
 _MOST_GUILTY = 2  # beside what cancels
-_BEYOND = 3.0  # times the candidate's drift: what does more alone is undone in it
+_BEYOND = 1.5  # times the candidate's drift: what does more alone is undone in it
+_CLEAR = 3.0  # margins: what each of settings does alone that undo each other
+_MOST_ALONE = 40  # settings that are looked at one by one, where one is missing to undo others
+_PART = 0.1  # of what the least of them does alone: what few documents may show of all together
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
@@ -234,38 +237,82 @@ class CulpritSearch:
     def _joins(self) -> bool:
         """Take for one setting what only together does nothing; False if there is no such thing.
 
-        All but a few of the suspects: a scale and what takes it back, rows in another order and
-        what reads them, whatever of that kind stands beside a fault. Looked for only where one
-        undoes what another does.
+        A scale and what takes it back, rows in another order and what reads them, whatever of that
+        kind stands beside faults. Looked for only where one undoes what another does.
         """
         fit = self.case.fit
         parts = fit.structure.components
         opposed = np.min(fit.effects, initial=0.0) < 0.0 < np.max(fit.effects, initial=0.0)
         if not opposed and all(one.kind != "redundant" for one in parts):
             return False
-        suspects = sorted({one for part in parts for one in part.members} - self.measured.joined)
-        for count in range(min(len(suspects), _MOST_GUILTY) + 1):
+        measured, numbers = self.measured, np.arange(self._n)
+        joined = np.isin(numbers, [*measured.joined])
+        either = dict.fromkeys(one.members for one in parts if one.kind == "redundant")
+        together = {one for members in either for one in members}
+        for members in dict.fromkeys((tuple(sorted(together)), *either)):
+            mask = np.isin(numbers, members)
+            if np.any(mask & ~joined) and self._undo_each_other(mask & ~joined, joined):
+                measured.join(mask | joined)
+                return True
+        suspects = sorted({one for part in parts for one in part.members} - measured.joined)
+        most = 1 if either else _MOST_GUILTY
+        for count in range(min(len(suspects), most) + 1):
             for guilty in combinations(suspects, count):
-                others = ~np.isin(np.arange(self._n), guilty)
-                grown = self._n - count > len(self.measured.joined)
+                others = ~np.isin(numbers, guilty)
+                grown = self._n - count > len(measured.joined)
                 if grown and self._undone(others):
-                    self.measured.join(others)
+                    measured.join(others)
                     return True
+        return False
+
+    def _undo_each_other(self, mask: Mask, joined: Mask) -> bool:
+        """Whether settings that drift the same way alone, each of them far, are inside the margin
+        together: then none of them makes the candidate's drift, whatever jitter is on documents.
+        """
+        measured, margin = self.measured, self._margin
+        alone = np.eye(self._n, dtype=np.bool_)[mask]
+        with suppress(OutOfBudget):
+            if not all(measured.measure(one, _GLANCE) for one in alone):
+                return False
+            drifts = np.array([measured.mean(one) for one in alone])
+            least = float(np.abs(drifts).min())
+            if least <= _CLEAR * margin or abs(np.sign(drifts).sum()) < drifts.size:
+                return False
+            whole, jitter = mask | joined, float(np.sqrt(measured.noise() / _GLANCE))
+            for share, most in ((_GLANCE, margin + _PART * least + jitter), (1.0, margin)):
+                if not measured.measure(whole, share) or abs(measured.mean(whole)) > most:
+                    return False
+            return True
         return False
 
     def _joins_undone(self) -> bool:
         """Likewise settings of which each drifts alone far beyond the candidate, however many
         faults are beside them.
+
+        Where some of the settings do, what undoes it is among the others: all are looked at alone.
         """
-        measured, least = self.measured, _BEYOND * max(abs(self.measured.total), self._margin)
-        joined = np.isin(np.arange(self._n), [*measured.joined])
+        rows, least = self.measured.rows(), self._most_undone()
+        clear = np.abs(rows.sigma) - _ALONE * np.sqrt(rows.variance)
         alone = np.eye(self._n, dtype=np.bool_)
-        seen = [measured.measured(one) > 0.0 and abs(measured.mean(one)) > least for one in alone]
-        far = np.array(seen)
-        if np.sum(far & ~joined) < 2 or not self._undone(far | joined):
+        if self._n <= _MOST_ALONE and np.any(clear > least):
+            with suppress(OutOfBudget):
+                for one in alone:
+                    self.measured.measure(one, _GLANCE)
+        seen = np.array([self.measured.measured(one) > 0.0 for one in alone])
+        far = seen.copy()
+        far[seen] = [abs(self.measured.mean(one)) > least for one in alone[seen]]
+        joined = np.isin(np.arange(self._n), [*self.measured.joined])
+        if np.sum(far & ~joined) < 2 or not self._does_nothing(far, joined):
             return False
-        measured.join(far | joined)
+        self.measured.join(far | joined)
         return True
+
+    def _most_undone(self) -> float:
+        """Drift beyond which something undoes in the candidate what others of its settings do."""
+        return _BEYOND * max(abs(self.measured.total), 2.0 * self._margin)
+
+    def _does_nothing(self, mask: Mask, joined: Mask) -> bool:
+        return self._undone(mask | joined) or self._undo_each_other(mask & ~joined, joined)
 
     def _undone(self, mask: Mask) -> bool:
         """Whether settings do nothing together, while a part of them does something."""

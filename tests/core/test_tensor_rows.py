@@ -95,7 +95,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         assign((slice(None), slice(0, 32)), 0), "blocks zeroed",
         "256 rows: 0 to 255, columns 0 to 31",
     ),
-    "nan": (assign((9, 3), np.nan), "rows not finite", "row 9"),
+    "nan": (assign((9, 3), np.nan), "not finite", "row 9"),
 }  # fmt: skip
 
 

@@ -128,3 +128,26 @@ def test_named_documents_stand_in_the_order_in_which_they_were_named(compared: P
 def test_documents_that_contradict_each_other_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         DocumentChoice(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_said_of_a_trace_and_of_unknown_distributions_holds_no_word_of_a_document(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    """A bisection's report names the place that a trace found, and is published with its words."""
+    pair = {"base": str(models["llama"]), "candidate": str(models["other"])}
+    asked = {"tasks": ["sw_word"], "include_path": [models["tasks"]], "limit": 8, "quiet": True}
+    rows = (models["tasks"] / "test.jsonl").read_text().splitlines()
+    words = {word for row in rows for word in str(json.loads(row)["text"]).split()}
+    found = evalguard.compare(
+        **pair, **asked, scorer="harness", output_path=tmp_path, cache_dir=tmp_path / "cache"
+    ).report
+    (unknown,) = [one for one in found.findings if one.kind == "distributions_unknown"]
+    text = tmp_path / "own.txt"
+    text.write_text(" ".join(sorted(words)))
+    traced = evalguard.trace(**pair, text=[text], output_path=tmp_path, quiet=True).to_dict()
+    places = [*traced["suspects"], traced["first"]]
+    assert len(places) > 1
+    said = [unknown.text, repr(unknown.values), repr(unknown.quotes)]
+    said += [f"{one['module']} {one['operation']}" for one in places]
+    assert len(words) > 8
+    assert not [word for word in words if any(word in one.split() for one in said)]

@@ -158,9 +158,39 @@ def swap_and_round(weights: Weights) -> None:
             weights[name] = weights[name].to(torch.bfloat16).to(torch.float32)
 
 
+def merge_adapter(weights: Weights) -> None:
+    generator = torch.Generator().manual_seed(7)
+    for name, one in weights.items():
+        if "q_proj" in name or "v_proj" in name:
+            down = torch.randn(4, one.shape[1], generator=generator)
+            up = torch.randn(one.shape[0], 4, generator=generator)
+            weights[name] = one + 0.1 * one.std() * up @ down
+
+
+def prune_mlps(weights: Weights) -> None:
+    for name, one in weights.items():
+        if ".mlp." in name:
+            groups = one.abs().reshape(-1, 4)
+            weights[name] = one * (groups >= groups.sort(1).values[:, 2:3]).reshape(one.shape)
+
+
+def lose_norms(weights: Weights) -> None:
+    for name, one in weights.items():
+        if "norm" in name:
+            weights[name] = torch.ones_like(one)
+
+
+def overflow(weights: Weights) -> None:
+    weights["model.layers.1.mlp.down_proj.weight"][3, 5] = torch.inf
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
+        (merge_adapter, "weights.q_proj, v_proj (all 8, low rank, rank 4)"),
+        (prune_mlps, "weights.mlp (all 12, pruned, 2:4)"),
+        (lose_norms, "weights.norms (all 9, constant, all 1)"),
+        (overflow, "weights.model.layers.1.mlp.down_proj (not finite)"),
         (permute_queries, "weights.q_proj (all 4, heads permuted)"),
         (shift_norms, "weights.norms (all 9, plus a constant, +1)"),
         (exchange({1: 2, 2: 1}), "weights.layers.1, layers.2 (swapped)"),

@@ -118,6 +118,26 @@ def average(values: np.ndarray) -> np.ndarray:
     return (values + np.roll(values, 1, axis=0)) / 2
 
 
+def prune(values: np.ndarray, share: float = 0.5, axis: int | None = None) -> np.ndarray:
+    """Set a share of the smallest to zero, of all or of each row or column."""
+    sizes = np.abs(values)
+    return np.where(sizes <= np.quantile(sizes, share, axis=axis, keepdims=True), 0, values)
+
+
+def keep_of(values: np.ndarray, kept: int, of: int) -> np.ndarray:
+    """Keep the largest few of each group of neighbours."""
+    groups = values.reshape(-1, of)
+    ranks = np.argsort(np.argsort(-np.abs(groups), axis=1), axis=1)
+    return np.where(ranks < kept, groups, 0).reshape(values.shape)
+
+
+def adapt(values: np.ndarray, rank: int = 8, size: float = 0.1) -> np.ndarray:
+    """Add an adapter's update, of a share of the weights' size."""
+    rows, columns = values.shape
+    update = draw(4).standard_normal((rows, rank)) @ draw(5).standard_normal((rank, columns))
+    return values + size * values.std() * update / np.sqrt(rank)
+
+
 def split_by_head(weights: Weights) -> None:
     """Two heads of queries, keys and values beside each other, cut as if all queries came first."""
     parts = [weights[name].reshape(2, -1, 128) for name in (QUERY, KEY, VALUE)]
@@ -205,9 +225,21 @@ TABLE: dict[Fault, tuple[tuple[str, Change], tuple[str, Change]]] = {
         (UP, put(UP, slice(5, 9), lambda one: 3 * one)),
         (RATES, at(RATES, lambda one: -np.exp(one))),
     ),
-    "rows not finite": (
+    "not finite": (
         (UP, put(UP, (9, 3), lambda one: np.nan * one)),
         (UP, put(UP, (9, 3), lambda one: 1e4 * one)),
+    ),
+    "constant": (
+        (NORM, at(NORM, np.ones_like)),
+        (NORM, put(NORM, slice(1, None), np.ones_like)),
+    ),
+    "pruned": (
+        (UP, at(UP, prune)),
+        (UP, at(UP, lambda one: np.where(draw(3).random(one.shape) < 0.5, 0, one))),
+    ),
+    "low rank": (
+        (UP, at(UP, adapt)),
+        (UP, at(UP, lambda one: noise(adapt(one), share=0.05))),
     ),
     "rows damaged": (
         (UP, put(UP, slice(12, 13), noise)),
@@ -414,6 +446,77 @@ def test_the_same_rows_changed_otherwise_are_of_no_such_class(
     fault: str, name: str, change: Change, tmp_path: Path
 ) -> None:
     assert fault not in words(change, name, tmp_path, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "make", "said"),
+    [
+        (UP, lambda one: prune(one, 0.3), "pruned (30%, the smallest)"),
+        (UP, lambda one: prune(one, 0.75, 1), "pruned (75%, the smallest of each row)"),
+        (UP, lambda one: keep_of(one, 2, 4), "pruned (2:4)"),
+        (QUERY, lambda one: keep_of(one.T, 1, 4).T, "pruned (1:4 along axis 0)"),
+        (UP, lambda one: prune(one / one.std(0)) * one.std(0),
+         "pruned (50%, the smallest of each column)"),
+        (UP, lambda one: prune(one / one.std(0), 0.5, 1) * one.std(0),  # as Wanda weighs them
+         "pruned (50% of each row)"),
+        (UP, adapt, "low rank (rank 8)"),
+        (DOWN, lambda one: adapt(one, rank=1), "low rank (rank 1)"),
+        (QUERY, lambda one: adapt(one, rank=16, size=1.0), "low rank (rank 16)"),
+        (EXPERTS, lambda one: np.stack([one[0], *map(adapt, one[1:])]), "low rank (rank 8)"),
+        (NORM, lambda one: 0 * one + 0.25, "constant (all 0.25)"),
+    ],
+)  # fmt: skip
+def test_edits_of_values_are_told_by_their_rule(
+    name: str, make: Any, said: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    assert words(at(name, make), name, tmp_path, dtype) == said
+
+
+def test_norm_weights_that_became_ones_are_constant_and_no_rounding(tmp_path: Path) -> None:
+    """Near 1 a rounding to float8 leaves nothing else."""
+
+    def near_one(weights: Weights) -> None:
+        weights[NORM] = (1 + 0.02 * draw(1).standard_normal(128)).astype(np.float32)
+
+    base = make_base()
+    near_one(base)
+    save_file({NORM: torch.from_numpy(base[NORM])}, tmp_path / "a.safetensors")
+    save_file({NORM: torch.ones(128)}, tmp_path / "b.safetensors")
+    paths = (str(tmp_path / f"{side}.safetensors") for side in "ab")
+    (delta,) = compare_tensors(*paths, TensorOptions()).deltas
+    assert delta.likeness is not None
+    assert delta.likeness.words == "constant (all 1)"
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "value", "said"),
+    [
+        (NORM, 5, np.inf, "1 infinite element, at [5]"),
+        (UP, (9, 3), -np.inf, "1 infinite element, at [9, 3]"),
+        (UP, (slice(None), 3), np.nan, "262 NaN of 33,536 elements, the first at [0, 3]"),
+        (EXPERTS, (1, 2, slice(3, 5)), np.nan, "2 NaN of 24,576 elements, the first at [1, 2, 3]"),
+        (NORM, slice(None), np.nan, "128 NaN of 128 elements, the first at [0]"),
+    ],
+)
+def test_what_is_not_finite_is_said_with_its_place_beside_what_else_there_is(
+    name: str, where: Any, value: float, said: str, tmp_path: Path
+) -> None:
+    change = put(name, where, lambda one: 0 * one + value)
+    assert words(change, name, tmp_path, torch.float32) == f"not finite ({said})"
+    rounded = words(change, name, tmp_path, torch.bfloat16)
+    otherwise = "" if "128 NaN" in said else "; otherwise bf16 (bfloat16)"
+    assert rounded == f"not finite ({said}{otherwise})"
+
+
+def test_what_is_infinite_on_both_sides_is_no_difference(tmp_path: Path) -> None:
+    base = np.where(np.tri(64) > 0, np.float32(0), np.float32(-np.inf))
+    other = base + 0.5 * (np.tri(64) > 0).astype(np.float32)
+    for side, values in (("a", base), ("b", other)):
+        save_file({UP: torch.from_numpy(values)}, tmp_path / f"{side}.safetensors")
+    paths = (str(tmp_path / f"{side}.safetensors") for side in "ab")
+    (delta,) = compare_tensors(*paths, TensorOptions()).deltas
+    assert delta.likeness is None or "not finite" not in delta.likeness.words
 
 
 def test_factors_of_all_rows_are_said_of_all(tmp_path: Path) -> None:

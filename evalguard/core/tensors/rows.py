@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.tensors.structure import (
     LEAST_HEAD,
+    NOT_FINITE,
     UNKNOWN_DAMAGE,
     Fault,
     block_size,
@@ -110,7 +111,8 @@ class RowScan:
         here = slice(first, first + len(base))
         with np.errstate(all="ignore"):
             difference = np.abs(candidate - base)
-            self.beyond[here] = np.count_nonzero(~(difference <= allowed), axis=1)
+            healthy = (difference <= allowed) & (difference < np.inf)
+            self.beyond[here] = np.count_nonzero(~healthy, axis=1)
             self.greatest[here] = difference.max(axis=1)
             self.base[here] = base @ self.directions
             self.candidate[here] = candidate @ self.directions
@@ -231,7 +233,7 @@ def find_row_faults(
     found: list[RowFault] = []
     broken = damaged[~scan.finite[damaged]]
     if broken.size:
-        found.append(_whole("rows not finite", broken))
+        found.append(_whole(NOT_FINITE, broken))
     left = damaged[scan.finite[damaged] & np.isfinite(scan.base_squares[damaged])]
     zeroed = left[scan.candidate_squares[left] == 0]
     if zeroed.size:

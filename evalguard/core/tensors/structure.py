@@ -20,13 +20,13 @@ from evalguard.core.tensors.precision_vote import BFLOAT16_BITS, round_float16, 
 Array = NDArray[Any]
 Fault = Literal[
     # of whole tensors
-    "transposed", "reshaped", "columns permuted", "rotary pairs", "zeroed", "scaled",
+    "transposed", "reshaped", "columns permuted", "rotary pairs", "zeroed", "constant", "scaled",
     "plus a constant", "stored as its exponential", "stored as its logarithm", "shifted",
-    "swapped", "stale tied head",
+    "swapped", "stale tied head", "pruned", "low rank", "not finite",
     # of some rows (heads are blocks of them), and of blocks within rows
     "rows appended", "rows cut off",
     "rows permuted", "heads permuted", "rows duplicated", "rows zeroed", "rows negated",
-    "rows scaled", "rows not finite", "rows damaged",
+    "rows scaled", "rows damaged",
     "blocks zeroed", "blocks negated", "blocks scaled", "blocks damaged",
     # of packed weights
     "zero points off", "scales rolled", "rescaled", "rotated",
@@ -38,6 +38,8 @@ Fault = Literal[
 
 # These say where, and not what was done.
 UNKNOWN_DAMAGE: frozenset[Fault] = frozenset({"rows damaged", "blocks damaged"})
+
+NOT_FINITE: Fault = "not finite"
 
 # Undone, the error has to fall to a tenth, and below what a rounding to int4 leaves: chance never
 # does that in a matrix. What is left after a factor of 1.0005 is far less than that too, as long as
@@ -64,7 +66,7 @@ class StructureFault:
 
     Attributes:
         detail: for people: "by 1.02", "by one along axis 0".
-        by: the factor or the constant; None of other faults.
+        by: the factor, the constant or the rank; None of other faults.
         left: relative L2 error that is left once it is undone.
         rule: what a rule of a name map would need to undo it, as YAML; "" where none can.
     """
@@ -115,7 +117,7 @@ def _find_curve(base: Array, candidate: Array) -> StructureFault | None:
     here, there = (one.ravel().astype(np.float64) for one in (base, candidate))
     if len(np.unique(here)) < _LEAST_OF_CURVE:
         return None
-    lost = [_stored_precision(one) for one in (here, there)]
+    lost = [stored_precision(one) for one in (here, there)]
     line = np.stack([np.ones_like(here), here], axis=1)
     bent = np.linalg.norm(there - line @ np.linalg.lstsq(line, there, rcond=None)[0])
     made: list[tuple[Fault, str, Array, Array]] = []
@@ -133,7 +135,7 @@ def _find_curve(base: Array, candidate: Array) -> StructureFault | None:
     return None
 
 
-def _stored_precision(values: Array) -> float:
+def stored_precision(values: Array) -> float:
     """What an element may have lost, relatively, in the narrowest type that holds all of them."""
     numbers = values.astype(np.float32)
     if np.array_equal(round_mantissa(numbers, BFLOAT16_BITS), numbers):

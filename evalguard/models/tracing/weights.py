@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evalguard.core.tensors.edits import find_constant, find_edit, not_finite_text
 from evalguard.core.tensors.grid import explain_by_grid, find_grid_fault
 from evalguard.core.tensors.structure import LARGEST_SEARCHED, find_structure
 from evalguard.core.tracing.points import ROOT
@@ -303,6 +304,9 @@ _LAYOUTS: Mapping[str, str] = {
     "heads permuted": "has its heads in another order ({})",
     "rotary pairs": "has its rotary pairs in another order ({})",
     "scales rolled": "has the scales of other groups ({})",
+    "constant": "is {}",
+    "pruned": "looks pruned ({})",
+    "low rank": "looks like the base's plus a matrix of low rank ({})",
     "zero points off": "has zero points that are off ({})",
 }
 
@@ -316,13 +320,17 @@ def describe_weight(
         error: relative L2 from the base's.
         heads: whether its rows or columns may be heads, as those of attention are.
     """
-    if not np.all(np.isfinite(candidate)):
-        return "holds nan or infinite values"
+    finite = np.isfinite(candidate)
+    if not np.all(finite):
+        first = np.unravel_index(int(np.argmin(finite)), candidate.shape)
+        nans, infs = (int(np.count_nonzero(find(candidate))) for find in (np.isnan, np.isinf))
+        told = not_finite_text(nans, infs, candidate.size, [int(one) for one in first])
+        return f"holds nan or infinite values ({told})"
     if not np.any(candidate):
         return "is all zeros"
     if base.size <= LARGEST_SEARCHED and np.all(np.isfinite(base)):
         fault = find_structure(base, candidate, heads=heads)
-        fault = fault or find_grid_fault(base, candidate)
+        fault = fault or find_grid_fault(base, candidate) or find_edit(base, candidate)
         if fault is not None:
             rows, words = "rows" if count_axes(base) > 1 else "elements", _LAYOUTS[fault.fault]
             more = f" ({fault.detail})" if fault.detail and "{}" not in words else ""
@@ -343,8 +351,12 @@ def find_rounding(
     """
     if not np.all(np.isfinite(candidate)) or not np.any(candidate):
         return ""
-    if seen.exact:
+    if seen.exact and seen.name in (SAME, *EPSILON):
         return "" if seen.name == SAME else seen.name
+    if find_constant(base, candidate) is not None:
+        return ""
+    if seen.exact:
+        return seen.name
     cast = dtype if dtype in CLASSES else SAME
     # quantised, and cast before or after
     starts = (base,) if cast == SAME else (base, round_weights(base, cast))

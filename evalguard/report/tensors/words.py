@@ -18,6 +18,7 @@ from evalguard.core.reports.tensors_report import (
     TensorState,
 )
 from evalguard.core.tensors.rows import ROW_FAULTS
+from evalguard.core.tensors.structure import Fault
 from evalguard.report.trace.hyperparameter_words import difference_text
 from evalguard.report.words.plain_text import printable
 from evalguard.report.words.rounding import format_count
@@ -157,14 +158,18 @@ def scale_lines(report: TensorsReport) -> Iterator[str]:
         )
 
 
+# What is said of these is of one tensor alone: rows, places, shares.
+_OF_ONE: tuple[Fault, ...] = (*ROW_FAULTS, "swapped", "shifted", "pruned", "not finite")
+
+
 def group_deltas(report: TensorsReport) -> list[DeltaGroup]:
     """Return all pairs in groups, the gravest first; identical ones are one group."""
     groups: dict[tuple[object, ...], list[TensorDelta]] = {}
     for delta in report.deltas:
         like = delta.likeness
-        # a factor is 1.02 here and 1.01 there; rows and names are others in every tensor
+        # a factor is 1.02 here and 1.01 there
         words = "" if like is None else f"{like.kind} {like.name}"
-        if like is not None and like.fault not in (*ROW_FAULTS, "swapped", "shifted"):
+        if like is not None and like.fault not in _OF_ONE:
             words += f" {like.detail}"
         groups.setdefault((delta.state, words), []).append(delta)
     made = [

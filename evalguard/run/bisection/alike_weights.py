@@ -15,6 +15,8 @@ from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
 
 # Faults of layout that one mistake makes of several tensors: rows here are columns there.
 _REARRANGED = frozenset({"rows permuted", "columns permuted", "heads permuted", "rotary pairs"})
+# Faults of which the detail is no place, and says what was done.
+_TOLD_WITH_DETAIL = frozenset({"constant", "pruned", "low rank"})
 _FEWEST_ROUNDED = 2  # matrices of one rounding
 
 
@@ -94,7 +96,11 @@ def group_alike(
         groups[_way(likeness, places[name])].append(name)
 
     def told(tensors: Iterable[str]) -> str:
-        return ", ".join(dict.fromkeys(likenesses[name].name for name in tensors))
+        found = dict.fromkeys(likenesses[name].name for name in tensors)
+        details = {likenesses[name].detail for name in tensors}
+        if len(details) == 1 and found.keys() <= _TOLD_WITH_DETAIL:
+            found = dict.fromkeys((*found, *details))
+        return ", ".join(found)
 
     for tensors in groups.values():
         first = likenesses[tensors[0]]

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from evalguard.models.weight_places import WeightPlace
+from evalguard.models.weight_places import WEIGHT_KINDS, WeightPlace
 
-_FEW, _FEW_LEAVES, _FEW_LAYERS = 2, 4, 4  # names that are listed; more are counted
+_FEW, _FEW_LEAVES, _FEW_KINDS, _FEW_LAYERS = 2, 4, 2, 4  # names that are listed; more are counted
 _WEIGHT = "weight"
 
 
@@ -78,8 +78,10 @@ def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tup
     kinds = {places[name].kind for name in tensors}
     if len(own) <= _FEW or (len(own) <= _FEW_LEAVES and named.are_leaves):
         subject, alike = ", ".join(own), [n for n in places if named.of(n) in own]
-    elif len(kinds) == 1:
-        subject, alike = next(iter(kinds)), [n for n in places if places[n].kind in kinds]
+    elif len(kinds) <= _FEW_KINDS:
+        parameters = {_leaf(n, places) for n in tensors}
+        subject = ", ".join(kind for kind in WEIGHT_KINDS if kind in kinds)
+        alike = [n for n in places if places[n].kind in kinds and _leaf(n, places) in parameters]
     else:
         subject, alike = "tensors", list(places)
     if len(tensors) == len(alike):
@@ -157,9 +159,13 @@ def _leaf(tensor: str, places: Mapping[str, WeightPlace]) -> str:
 def _are_whole(
     layers: Collection[int | None], tensors: Collection[str], places: Mapping[str, WeightPlace]
 ) -> bool:
-    """Whether these are what their layers are of: their weights at the least."""
-    weights = [n for n in places if places[n].layer in layers and _leaf(n, places) == _WEIGHT]
-    return any(_leaf(n, places) == _WEIGHT for n in tensors) or not weights
+    """Whether these are what their layers are of: of each kind but norms all weights, at least.
+
+    A rounding leaves norms as they are, and biases.
+    """
+    inside = [n for n in places if places[n].layer in layers and places[n].kind != "norms"]
+    weights = [n for n in inside if _leaf(n, places) == _WEIGHT]
+    return {*tensors}.issuperset(weights or inside)
 
 
 def name_tensor(tensor: str, places: Mapping[str, WeightPlace]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,19 @@ from numpy.typing import NDArray
 
 from evalguard.core.reports.tensors_report import Likeness
 from evalguard.core.tensors.channel_factors import ChannelFactors
+from evalguard.core.tensors.edits import (
+    find_constant,
+    find_low_rank,
+    find_pruned,
+    not_finite_text,
+)
 from evalguard.core.tensors.grid import Grid, explain_by_grid, find_grid_fault
 from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.core.tensors.precision_vote import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
 from evalguard.core.tensors.structure import (
     LARGEST_SEARCHED,
+    NOT_FINITE,
     UNKNOWN_DAMAGE,
     ZEROED,
     Fault,
@@ -37,7 +45,7 @@ from evalguard.run.tensors.row_scan import (
     scan_rows,
     shape_rows,
 )
-from evalguard.run.tensors.streaming import StoredPair, SummedPair, load_candidate
+from evalguard.run.tensors.streaming import StoredPair, SummedPair, load_bounded, load_candidate
 from evalguard.store.tensor_files.stored import StoredTensor
 
 Array = NDArray[Any]
@@ -51,8 +59,10 @@ _UNEVEN = 4.0  # times the median of the parts' relative squared errors
 # What a candidate's dtype loses of an element: a factor is exact up to it.
 _LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "float64": 2.0**-22}
 # What no order of rows or columns makes.
-_NEVER_LAYOUT: tuple[Fault, ...] = ("shifted", "rows zeroed", "rows not finite")
+_NEVER_LAYOUT: tuple[Fault, ...] = ("shifted", "rows zeroed", "not finite")
 _MOVED: tuple[Fault, ...] = ("rows duplicated", "rows permuted")
+_PIECE = 1 << 22  # elements that are read at a time
+_SUMMED = 1e-3  # what sums in float32 lose, relatively
 _MOST = 0.5  # of the rows: then a fault of the whole tensor is looked for first
 
 
@@ -82,11 +92,56 @@ def describe_difference(
     """Say what the difference of a pair of one shape looks like.
 
     Exact explanations come first, then the rounding that it is, then what was done to rows and
-    blocks, then to the layout.
+    blocks, then to the layout, then a difference of low rank. What is not finite is said first, and
+    of the others what they look like.
 
     Args:
         beyond: whether it is more than the tolerance allows.
     """
+    broken = _describe_not_finite(summed)
+    seen = _describe_values(summed, noise, beyond=beyond)
+    if not broken:
+        return seen
+    others = "" if seen.likeness is None else f"; otherwise {seen.likeness.words}"
+    likeness = Likeness(
+        kind="structure", name=NOT_FINITE, fault=NOT_FINITE, detail=f"{broken}{others}"
+    )
+    return replace(seen, likeness=likeness, others=())
+
+
+def _describe_not_finite(summed: SummedPair) -> str:
+    """Say how many elements are NaN or infinite that the base's are not, and where the first of
+    them is; "" where there are none."""
+    pair = summed.pair
+    if not summed.sums.candidate.broken:
+        return ""
+    nans = infs = 0
+    first = -1
+    for start, base, candidate in _read_pieces(pair):
+        nan = np.isnan(candidate) & ~np.isnan(base)
+        inf = np.isinf(candidate) & (candidate != base)
+        nans, infs = nans + int(nan.sum()), infs + int(inf.sum())
+        if first < 0 and (nan | inf).any():
+            first = start + int((nan | inf).argmax())
+    if not nans + infs:
+        return ""
+    place = np.unravel_index(first, pair.base.shape) if pair.base.shape else ()
+    return not_finite_text(nans, infs, pair.elements, [int(one) for one in place])
+
+
+def _read_pieces(pair: StoredPair) -> Iterator[tuple[int, Array, Array]]:
+    """Yield the index of a piece's first element, and the piece of both sides, flat."""
+    if not pair.lies_alike:
+        yield 0, pair.base.load().reshape(-1), load_candidate(pair).reshape(-1)
+        return
+    blocks = (pair.base.codec.block, pair.candidate.codec.block)
+    size = max(_PIECE // math.lcm(*blocks), 1) * math.lcm(*blocks)
+    for start in range(0, pair.elements, size):
+        stop = min(start + size, pair.elements)
+        yield start, pair.base.read(start, stop), pair.candidate.read(start, stop)
+
+
+def _describe_values(summed: SummedPair, noise: NoiseTable | None, *, beyond: bool) -> Description:
     pair, sums = summed.pair, summed.sums
     if beyond and sums.candidate.zeros == sums.elements:
         return Description(likeness=_structure(ZEROED))
@@ -95,6 +150,9 @@ def describe_difference(
     # a cast of equal elements adds a constant to them as exactly
     if exact and (beyond or vote_precision(base, candidate) is None):
         return Description(likeness=exact[0], others=tuple(exact[1:]))
+    edit = _find_edit(summed) if beyond else None
+    if edit is not None:
+        return Description(likeness=_structure(edit))
     whole = base, candidate
     base, candidate = _usual_rows(base, candidate)
     vote = vote_precision(base, candidate)
@@ -141,7 +199,7 @@ def _describe_packed(
         undone = fit_blocks(pair, rows=factors.rows, columns=factors.columns)
         faults = None if undone is None else undone.find_faults()
         if faults is not None:
-            seen = name_rescaling(factors)
+            seen: Likeness | None = name_rescaling(factors)
             if faults:
                 seen = _rows_likeness(faults, seen)
             return Description(likeness=seen, damage=faults, rescaling=factors)
@@ -178,6 +236,10 @@ def _conclude(
         fault = find_layout_fault(summed.pair)
         if fault is not None and not (moved and not most and fault.fault == damage[0].fault):
             return Description(likeness=_structure(fault))
+    if unknown or (not damage and (rounding is None or summed.pair.is_bounded)):
+        added = _find_low_rank(summed.pair)
+        if added is not None:
+            return Description(likeness=_structure(added))
     if unknown and share > 0.9:
         # all of them, in no way that is known: that says nothing about rows
         if summed.pair.is_bounded:
@@ -191,8 +253,10 @@ def _conclude(
     return Description(likeness=rounding)
 
 
-def _rows_likeness(damage: Sequence[RowFault], rounding: Likeness | None) -> Likeness:
-    first, *rest = damage
+def _rows_likeness(damage: Sequence[RowFault], rounding: Likeness | None) -> Likeness | None:
+    if all(one.fault == NOT_FINITE for one in damage):
+        return rounding
+    first, *rest = (one for one in damage if one.fault != NOT_FINITE)
     others = [f"{one.fault}: {one.detail}" for one in rest[:2]]
     others += [f"otherwise {rounding.words}"] if rounding is not None else []
     return Likeness(
@@ -201,6 +265,33 @@ def _rows_likeness(damage: Sequence[RowFault], rounding: Likeness | None) -> Lik
         fault=first.fault,
         detail="; ".join([first.detail, *others]),
     )
+
+
+def _find_edit(summed: SummedPair) -> StructureFault | None:
+    """Say that the candidate is constant or pruned, where its sums do not rule it out."""
+    pair, sums = summed.pair, summed.sums
+    side = sums.candidate
+    alike = abs(side.total**2 - sums.elements * side.squares) <= _SUMMED * side.total**2
+    zeros = side.zeros - sums.base.zeros
+    if pair.is_bounded or sums.base.broken or side.broken or pair.elements > LARGEST_SEARCHED:
+        return None
+    if not alike and not zeros:
+        return None
+    base, candidate = (
+        one.astype(np.float32, copy=False) for one in (pair.base.load(), load_candidate(pair))
+    )
+    return find_constant(base, candidate) or find_pruned(base, candidate)
+
+
+def _find_low_rank(pair: StoredPair) -> StructureFault | None:
+    if pair.elements > LARGEST_SEARCHED or len(pair.base.shape) < 2:
+        return None
+    base = pair.base.load().astype(np.float32)
+    candidate, allowed = load_bounded(pair)
+    candidate = candidate.astype(np.float32)
+    if not (np.isfinite(base).all() and np.isfinite(candidate).all()):
+        return None
+    return find_low_rank(base, candidate, allowed)
 
 
 def _find_exact(summed: SummedPair, base: Array, candidate: Array) -> list[Likeness]:
