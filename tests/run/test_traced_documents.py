@@ -130,6 +130,7 @@ def test_documents_that_contradict_each_other_are_refused(wrong: dict[str, objec
         DocumentChoice(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_trace_and_of_unknown_distributions_holds_no_word_of_a_document(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -149,5 +150,6 @@ def test_what_is_said_of_a_trace_and_of_unknown_distributions_holds_no_word_of_a
     assert len(places) > 1
     said = [unknown.text, repr(unknown.values), repr(unknown.quotes)]
     said += [f"{one['module']} {one['operation']}" for one in places]
+    words = {word for word in words if len(word) > 3}  # of any sentence are "in", "the"
     assert len(words) > 8
     assert not [word for word in words if any(word in one.split() for one in said)]

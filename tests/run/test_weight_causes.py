@@ -584,7 +584,7 @@ def test_what_different_modules_hold_can_be_asked_apart(base: Path, tmp_path: Pa
 
     found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
     (name,) = names(found)
-    assert name == "weights.layers.1, layers.3 (rows permuted, columns permuted)"
+    assert name == "weights.mlp (layers 1 and 3, rows permuted, columns permuted)"
     assert [one.name for one in found.groups[name]] == [
         "weights.gate_proj (layers 1 and 3, rows permuted)",
         "weights.up_proj (layers 1 and 3, rows permuted)",
