@@ -150,6 +150,26 @@ def test_scales_of_neighbours_are_no_rounding(
     assert found.fault == "scales rolled"
 
 
+@pytest.mark.parametrize(("bits", "group"), [(4, 32), (4, 128), (8, 64)])
+@pytest.mark.parametrize(("axis", "step"), [(0, 1), (0, -1), (1, 1)])
+def test_zero_points_of_neighbours_are_wrong_ones_by_other_steps_in_each_group(
+    bits: int, group: int, axis: int, step: int
+) -> None:
+    exact = make_weights(8)
+    groups = exact.reshape(len(exact), -1, group)
+    low, high = groups.min(axis=2, keepdims=True), groups.max(axis=2, keepdims=True)
+    scale = (high - low) / (2**bits - 1)
+    zero = np.rint(-low / scale)
+    codes = np.clip(np.rint(groups / scale) + zero, 0, 2**bits - 1)
+    candidate = ((codes - np.roll(zero, step, axis)) * scale).reshape(exact.shape)
+    found = find_grid_fault(exact, candidate.astype(np.float32))
+    assert explain_by_grid(exact, candidate.astype(np.float32)) is None
+    assert found is not None
+    assert found.fault == "zero points off"
+    assert found.detail.startswith("values shifted by ")
+    assert found.detail.endswith(f"steps, otherwise {bits} bits (groups of {group})")
+
+
 @pytest.mark.parametrize("how", ["to nearest", "clipped", "moved", "cut off"])
 @pytest.mark.parametrize(
     ("kind", "bits", "group"),
