@@ -7,7 +7,7 @@ they count as independent, how often that is said, and what is left once they ar
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.signal import lfilter
 
+from benchmarks.calibration import versions
 from benchmarks.differences import Array, Rng
 from benchmarks.output import deliver
 from evalguard.core.document_fields import DocumentFields, read_fields
@@ -51,8 +52,18 @@ def _flips(rng: Rng, n: int) -> Array:
     return np.where(rng.random(n) < 0.2, rng.choice([-1.0, 1.0], n), 0.0)
 
 
-def _autoregressive(rng: Rng, n: int) -> Draw:
-    return Draw(lfilter([1.0], [1.0, -0.6], rng.normal(size=n + 100))[100:])
+def _autoregressive(correlation: float) -> Callable[[Rng, int], Draw]:
+    return lambda rng, n: Draw(lfilter([1.0], [1.0, -correlation], rng.normal(size=n + 100))[100:])
+
+
+def _sharing(length: int, shared: float) -> Callable[[Rng, int], Draw]:
+    """Neighbours that share a part of the variance of their differences."""
+
+    def made(rng: Rng, n: int) -> Draw:
+        effects = np.repeat(rng.normal(size=-(-n // length)), length)[:n]
+        return Draw(np.sqrt(shared) * effects + np.sqrt(1.0 - shared) * rng.normal(size=n))
+
+    return made
 
 
 def _blocks(length: int, draw: Callable[[Rng, int], Array] = _normal) -> Callable[[Rng, int], Draw]:
@@ -77,7 +88,7 @@ ROWS: dict[str, Callable[[Rng, int], Draw]] = {
     "independent, normal": _alone(_normal),
     "independent, t with 3 df": _alone(_heavy),
     "independent, flips of 20%": _alone(_flips),
-    "AR(0.6) in document order": _autoregressive,
+    "AR(0.6) in document order": _autoregressive(0.6),
     "blocks of 3 share a difference": _blocks(3),
     "blocks of 20": _blocks(20),
     "blocks of 20, flips": _blocks(20, _flips),
@@ -87,12 +98,27 @@ ROWS: dict[str, Callable[[Rng, int], Draw]] = {
 }
 
 
-def rows(repetitions: int) -> Iterator[str]:
+# Dependence that is weak, or of few documents: some of it is not seen.
+WEAK: dict[str, Callable[[Rng, int], Draw]] = {
+    "AR(0.6) in document order": _autoregressive(0.6),
+    "AR(0.3) in document order": _autoregressive(0.3),
+    "blocks of 3 share 30%": _sharing(3, 0.3),
+    "blocks of 10 share 10%": _sharing(10, 0.1),
+    "passages of 5 in any order, 10% shared": _passages(5, 0.1),
+}
+WEAK_SIZES = (24, 50, 200)
+
+
+def rows(
+    repetitions: int,
+    kinds: Mapping[str, Callable[[Rng, int], Draw]] = ROWS,
+    sizes: Sequence[int] = SIZES,
+) -> Iterator[str]:
     """Yield the table."""
     yield "| documents | n | as independent | dependence said | of these | as shown | declared |"
     yield "|---|---|---|---|---|---|---|"
-    for name, make in ROWS.items():
-        for n in SIZES:
+    for name, make in kinds.items():
+        for n in sizes:
             rng = np.random.default_rng([SEED, n])
             real, said, both, shown, clustered = [], [], 0, [], []
             for _ in range(repetitions):
@@ -171,7 +197,9 @@ def main() -> None:
         "declared.",
         "",
     ]
-    deliver([*head, *rows(given.repetitions)], given.output)
+    weak = ["", "## Weak, or few documents", "", *rows(given.repetitions, WEAK, WEAK_SIZES)]
+    versions_line = f"\nSeed {SEED}, {versions()}."
+    deliver([*head, *rows(given.repetitions), *weak, versions_line], given.output)
 
 
 if __name__ == "__main__":

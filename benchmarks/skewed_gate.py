@@ -27,6 +27,7 @@ from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.skewed.few_documents import rests_on
+from evalguard.stats.skewness import skewness
 
 CONFIDENCE = 0.95
 SIZES = (10, 50, 200, 1_319, 5_153)
@@ -136,6 +137,13 @@ SHAPES: dict[str, Callable[[Rng, Array], PairedScores]] = {
 }
 
 
+SAID = (
+    "normal", "t, 3 df", "lognormal(1) gains", "lognormal(2) gains", "5% of the documents gain",
+    "1% of the documents gain", "noise, 2% gain 5 sd", "noise, 0.5% gain 15 sd",
+    "95% identical, lognormal(1) gains",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One sample's p-values: of t, and of the test that decides."""
@@ -179,13 +187,19 @@ def simulated(
     return found
 
 
-def said(name: str, draw: Draw, n: int, repetitions: int, *, drift: float) -> tuple[Share, Share]:
+def said(
+    name: str, draw: Draw, n: int, repetitions: int, *, drift: float
+) -> tuple[Share, Share, Share]:
     """Of runs that fail, and of those that do not, those that are said to rest on few documents.
 
     Gains and losses are twice as large as the scores scatter, with the margin of 1 sigma.
+
+    Returns:
+        Also, of the runs that fail, those that hold a long tail of gains by Cochran's rule.
     """
     rng = np.random.default_rng([SEED, seed_of(name), n, 9, round(1000 * drift)])
     told: dict[bool, list[bool]] = {True: [], False: []}
+    seen = []
     for _ in range(repetitions):
         base = -rng.gamma(1.4, 1.0, n)
         d = 2.0 * (draw(rng, n) + drift / math.sqrt(n))
@@ -199,11 +213,35 @@ def said(name: str, draw: Draw, n: int, repetitions: int, *, drift: float) -> tu
             c, compared.contributions, fails=fails, fail_on="real", holm_p_value=c.p_value
         )
         told[fails].append(few is not None)
-    return _share(told[True]), _share(told[False])
+        if fails:
+            tail = skewness(d, None)
+            seen.append(tail.value < 0.0 and tail.needed > n)
+    return _share(told[True]), _share(told[False]), _share(seen)
 
 
 def _share(hits: list[bool]) -> Share:
     return Share(value=float(np.mean(hits)) if hits else 0.0, of=max(1, len(hits)))
+
+
+# Clusters so few that whole ones change sign; each has 3 documents.
+FEW_CLUSTERS = (8, 12, 16)
+
+
+def few_clusters(repetitions: int) -> Iterator[str]:
+    """Yield the rows of fewer than 20 clusters, unchanged and with a drift."""
+    yield "| differences | clusters | sign flips | now | seen by sign flips | seen now |"
+    yield "|---|---|---|---|---|---|"
+    for name in ("normal", "t, 3 df", "exponential gains", "lognormal(1) gains", "lognormal(2) gains"):  # fmt: skip # noqa: E501
+        draw = {**SYMMETRIC, **SKEWED}[name]
+        for count in FEW_CLUSTERS:
+            shares = [
+                f"{100.0 * np.mean(p_values <= LEVEL):.1f}"
+                for drift in (0.0, SEEN)
+                for p_values in columns(
+                    simulated(name, draw, count, repetitions, drift=drift, shape=_passages)
+                )
+            ]
+            yield f"| {name} | {count} | {' | '.join(shares)} |"
 
 
 def report(repetitions: int) -> Iterator[str]:
@@ -229,6 +267,12 @@ def report(repetitions: int) -> Iterator[str]:
             for n in (50, 200):
                 runs = simulated(label + name, SKEWED[name], n, repetitions // 2, shape=shape)
                 yield _row(f"{name} | {label} | {n}", runs)
+    yield "\n## Fewer than 20 clusters\n"
+    yield (
+        f"{repetitions // 4:,} repetitions a row, one metric. *Sign flips* of whole clusters "
+        "alone, and the more careful of them and of the test corrected for skewed clusters.\n"
+    )
+    yield from few_clusters(repetitions // 4)
     yield "\n## A drift is seen\n"
     yield (
         f"A true drift of {SEEN:g} standard errors, of which t sees 90% in large samples; one "
@@ -246,17 +290,20 @@ def report(repetitions: int) -> Iterator[str]:
             yield f"| {name} | {n} | {' | '.join(f'{100 * np.mean(one):.0f}' for one in shares)} |"
     yield "\n## What is said to rest on few documents\n"
     yield (
-        "Of runs that fail, and of those that do not, with the margin of 1 sigma and documents "
-        "that differ by twice what their scores scatter; with how many runs these are. A drift of "
-        f"0 or {SEEN:g} standard errors.\n"
+        f"{repetitions // 8:,} repetitions a row. Of runs that fail, and of those that do not, "
+        "with the margin of 1 sigma and documents that differ by twice what their scores scatter; "
+        f"with how many runs these are. A drift of 0 or {SEEN:g} standard errors. *A tail shows*: "
+        "the failing runs whose documents hold a long tail of gains (Cochran's rule). Nothing is "
+        "said where none does: those documents are like normal ones that lost.\n"
     )
-    yield "| differences | n | drift | said of failing | said of others |\n|---|---|---|---|---|"
-    for name in ("normal", "t, 3 df", "lognormal(1) gains", "lognormal(2) gains"):
+    yield "| differences | n | drift | said of failing | a tail shows | said of others |"
+    yield "|---|---|---|---|---|---|"
+    for name in SAID:
         draw = {**SYMMETRIC, **SKEWED}[name]
         for n in (50, 200):
             for drift in (0.0, SEEN):
-                failed, others = said(name, draw, n, max(10, repetitions // 8), drift=drift)
-                cells = (f"{100 * one.value:.0f} of {one.of:,}" for one in (failed, others))
+                failed, others, seen = said(name, draw, n, max(10, repetitions // 8), drift=drift)
+                cells = (f"{100 * one.value:.0f} of {one.of:,}" for one in (failed, seen, others))
                 yield f"| {name} | {n} | {'yes' if drift else 'none'} | {' | '.join(cells)} |"
 
 

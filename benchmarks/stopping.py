@@ -16,7 +16,6 @@ were asked, and the share that 90% of the orders did with.
 from __future__ import annotations
 
 import argparse
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.calibration import versions
 from benchmarks.output import deliver
 from benchmarks.stopping_populations import CARRIERS, FEWEST_CARRIERS, cells
 from benchmarks.stopping_tables import tables_of
@@ -99,6 +99,8 @@ def _stopped(paired: PairedScores, seed: list[int], rule: StoppingRule) -> tuple
         found = find(part, ids, n, rule)
         if found is not None and found.side is not None:
             return found.side, look
+        if found is not None and found.to_confirm:
+            break
     return None, n
 
 
@@ -134,8 +136,8 @@ def main() -> None:
     lines += list(report_real(tallies[len(made) :]))
     minutes = (time.perf_counter() - start) / 60.0
     lines.append(
-        f"\n{minutes:.0f} minutes, {options.processes} processes; Python "
-        f"{platform.python_version()}, numpy {np.__version__}, seed {options.seed}."
+        f"\n{minutes:.0f} minutes, {options.processes} processes; seed {options.seed}, "
+        f"{versions()}."
     )
     deliver(lines, options.output)
 
@@ -153,7 +155,8 @@ def report(tallies: list[Tally], sigmas: list[float], orders: int) -> Iterator[s
         f"of 5%: {error:.1f}. A cell: orders whose early verdict is not that of all documents, in "
         "percent (**bold**: more than 5% and its Monte Carlo error, two-sided) / mean share of the "
         "documents asked / share with which 90% of the orders did. 0.99 and 1.01 sigma are the "
-        "hardest: the margin itself."
+        "hardest: the margin itself. Log-likelihoods that look to be above it are asked in full, "
+        "so that only a pass can be wrong."
     )
     columns = list(dict.fromkeys(sigmas))
     by_cell = {(t.name, t.n, s): t for t, s in zip(tallies, sigmas, strict=True)}

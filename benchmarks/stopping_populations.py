@@ -123,6 +123,12 @@ def _mixed(rng: np.random.Generator, n: int) -> Array:
     return rare(0.01, _losses)(rng, n) + rng.normal(0.0, 0.01, n)
 
 
+def gains(share: float, nats: float) -> Make:
+    """All documents lose alike, but for a share that gains so many nats."""
+    spread = 1.3 * math.sqrt(1.4)  # of _base_scores
+    return likelihoods(rare(share, lambda _, n: np.full(n, -nats / spread)))
+
+
 POPULATIONS: dict[str, Make] = {
     "0/1, no document won": flips(0.69, 0.0),
     "0/1, won: 0.5 sigma": flips(0.69, 0.5),
@@ -151,6 +157,9 @@ POPULATIONS: dict[str, Make] = {
     ),
     "0.5% losses, the rest identical": likelihoods(rare(0.005, _losses), scaled=True),
     "0.2% losses, the rest identical": likelihoods(rare(0.002, _losses), scaled=True),
+    "0.5% gain 30 nats, the rest lose": gains(0.005, 30.0),
+    "1% gain 12 nats, the rest lose": gains(0.01, 12.0),
+    "0.5% gain 8 nats, the rest lose": gains(0.005, 8.0),
 }
 # Shares of the documents that carry the drift, where these are few.
 CARRIERS = {

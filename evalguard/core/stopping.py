@@ -26,9 +26,9 @@ class Stopping:
         error_chance: bound of the chance that an order brings the evidence seen although the
             verdict of all documents is the other one; at most the level. 0 with all documents.
         method: see ``StoppingMethod``.
-        assumed_worst: the most that a document not asked may lose (or gain, which speaks against
-            a regression), in the unit of its score (nats for log-likelihoods); None where nothing
-            is assumed. ``seen_worst`` is the most among those asked.
+        assumed_worst: the most that a document not asked may lose, in the unit of its score (nats
+            for log-likelihoods); None where nothing is assumed. ``seen_worst`` is the most among
+            those asked.
         assumption: what is taken for granted, "" where nothing is.
         guarantee: one sentence, with the assumption.
         n_used: documents that were asked.

@@ -16,7 +16,7 @@ from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP, Estimate, scatters
 from evalguard.stats.explanation import number_text, p_text
 from evalguard.stats.sign_flip import SEED
-from evalguard.stats.skewed.corrected_t import CR2, SKEW
+from evalguard.stats.skewed.corrected_t import CR2, SKEW, uncorrected
 from evalguard.stats.skewness import Skewness, skewness, unequal_weights, worst_documents
 
 _ENOUGH_RESAMPLES = 1_000
@@ -147,8 +147,9 @@ def _beside(drift: Drift, correction: str) -> str:
     if plain is None or correction not in drift.estimate.method:
         return ""
     low, high = (number_text(drift.sigma_of(end)) for end in (plain.low, plain.high))
+    test = "sign flips" if plain.method == SIGN_FLIP else "plain t"
     return (
-        f", although interval and p are corrected for it (plain t: {low} to {high} sigma, p "
+        f", although interval and p are corrected for it ({test}: {low} to {high} sigma, p "
         f"{p_text(plain.p_value)})"
     )
 
@@ -196,8 +197,9 @@ def _bootstrap(rescoring: Rescoring, differing: int) -> str:
 def _clusters(paired: PairedScores, drift: Drift) -> str:
     count, field = cluster_count(paired), paired.base.cluster_field
     few = ""
-    if drift.estimate.interval_method == SIGN_FLIP:
-        few = "; fewer than 20: whole clusters change sign, instead of a t test"
+    if uncorrected(drift.estimate.interval_method) == SIGN_FLIP:
+        few = "; fewer than 20: whole clusters change sign, instead of a t test, which holds where "
+        few += "they gain as far as they lose"
         if math.isinf(drift.estimate.low):
             few += f", and {count} are too few for any interval of this confidence"
     elif paired.base.rescoring is not None and count is not None and count < FEWEST_FOR_T:

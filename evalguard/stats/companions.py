@@ -16,6 +16,7 @@ from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP
 from evalguard.stats.sign_flip import sign_flip
 from evalguard.stats.signed_rank import wilcoxon_signed_rank
+from evalguard.stats.skewed.corrected_t import uncorrected
 
 NAMES = {
     "sign-flip": "the sign-flip permutation test",
@@ -46,7 +47,7 @@ def companions(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
 
 def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
     tests = []
-    if drift.estimate.method != SIGN_FLIP:
+    if uncorrected(drift.estimate.method) != SIGN_FLIP:
         sums = cluster_sums(paired.d, paired.base.weights, paired.clusters)
         tests.append(sign_flip_companion(sums.values, "clusters"))
     if drift.flips is not None:
@@ -57,7 +58,7 @@ def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
 
 
 def plain_t(drift: Drift) -> tuple[Companion, ...]:
-    """The t test, where a more careful one decides."""
+    """The t test, or that of few clusters, where a more careful one decides."""
     found = drift.plain
     if found is None:
         return ()

@@ -16,7 +16,7 @@ from evalguard.core.distribution_comparison import (
 from evalguard.core.divergence import DocumentDivergence
 from evalguard.stats.compare_scores import check_confidence
 from evalguard.stats.llama_cpp_figures import llama_cpp_figures
-from evalguard.stats.mean_kl import mean_kl
+from evalguard.stats.mean_kl import is_carried_by_few, mean_kl
 from evalguard.stats.moments import Array
 from evalguard.stats.positions import Positions, rank_of
 from evalguard.stats.token_perplexity import correlation, token_perplexities
@@ -100,7 +100,7 @@ def _measured(comparison: DistributionComparison, positions: Positions) -> Distr
         )
         if rounded
         else None,
-        caveats=_caveats(comparison, exact, rounded),
+        caveats=_caveats(comparison, positions, kl, exact=exact, rounded=rounded),
     )
 
 
@@ -147,7 +147,14 @@ def _failure(positions: Positions) -> str:
     )
 
 
-def _caveats(comparison: DistributionComparison, exact: bool, rounded: bool) -> tuple[str, ...]:
+def _caveats(
+    comparison: DistributionComparison,
+    positions: Positions,
+    kl: Array,
+    *,
+    exact: bool,
+    rounded: bool,
+) -> tuple[str, ...]:
     caveats = []
     units, noun = comparison.n, "documents"
     if comparison.clusters is not None:
@@ -162,6 +169,11 @@ def _caveats(comparison: DistributionComparison, exact: bool, rounded: bool) -> 
         caveats.append(
             f"{units} {noun} are few for the interval of the mean KL: where a small share of the "
             f"tokens carries it, it ends too low, and from {_FEWEST_FOR_KL} on seldom"
+        )
+    elif is_carried_by_few(positions.sums(kl), positions.weights):
+        caveats.append(
+            f"few of the {units:,} {noun} carry the mean KL: others like them may be missing, and "
+            "its interval end too low"
         )
     if rounded:
         caveats.append(

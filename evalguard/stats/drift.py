@@ -257,7 +257,10 @@ def _paired_t(
     if paired.clusters:
         sums = cluster_sums(d, weights, paired.clusters)
         if sums.count < FEWEST_FOR_T:
-            return sign_flip_estimate(d, weights, factor, sums, confidence=confidence), None
+            signs = sign_flip_estimate(d, weights, factor, sums, confidence=confidence)
+            # Signs need no correction for unequal sizes, whatever these are.
+            decides = careful_t(signs, sums.values, sums.weights, factor, df=sums.count - 1)
+            return decides, None if decides is signs else signs
         stderr, values, weights = cluster_stderr(sums), sums.values, sums.weights
         method = method.replace("paired", "cluster")
     plain = t_estimate(

@@ -156,9 +156,9 @@ def _method(name: str) -> str:
     if name in _METHODS:
         return _METHODS[name]
     bare = uncorrected(name)
-    words = _METHODS[bare.removesuffix(SIGNS)]
-    if bare.endswith(SIGNS):
-        words += ", joined with sign flips"
+    words = _METHODS.get(bare, "")
+    if not words:
+        words = f"{_METHODS[bare.removesuffix(SIGNS)]}, joined with sign flips"
     for suffix, correction in _CORRECTIONS.items():
         words += f", corrected for {correction}" if suffix in name else ""
     return words

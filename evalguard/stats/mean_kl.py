@@ -1,18 +1,15 @@
 """The interval of a mean KL: a size that is never below 0, and that few documents carry.
 
 A t interval of it ends too low, because a sample often holds fewer of the largest documents than
-it should, and then nothing in it says so. Three things raise its upper end; the highest counts:
+it should. Two things raise its upper end; the higher one counts:
 
-- Hall's and the CR2 correction, where skewed or unequal documents ask for them
-  (``corrected_t``);
+- the corrections of skewed documents and unequal texts, as of a drift (``careful_t``): the sample
+  with more documents like its most extreme one;
 - the log scale, on which a mean that cannot be negative scatters more evenly:
-  m exp(t SE / m) (delta method);
-- the same two, had the document that raises the mean most been seen once more. The next of n + 1
-  documents exceeds all others once in n + 1 times, so one more of that size is what a sample that
-  misses them lacks.
+  m exp(t SE / m) (delta method).
 
-The lower end is that of the (corrected) t interval, or 0. How often all that holds the truth,
-and what bootstraps and others hold: ``benchmarks.kl_interval``.
+The lower end is that of the (corrected) t interval, or 0. How often that holds the truth, and how
+often it is said that it may not: ``benchmarks.kl_interval``.
 """
 
 from __future__ import annotations
@@ -20,15 +17,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
-
 from evalguard.core.distribution_comparison import (
     Figure,
 )
-from evalguard.stats.estimate import Estimate
-from evalguard.stats.moments import Array
-from evalguard.stats.positions import Positions, ratio_estimate
+from evalguard.stats.estimate import Estimate, t_estimate
+from evalguard.stats.moments import Array, ratio_moments
+from evalguard.stats.positions import Positions
 from evalguard.stats.probability import t_critical
+from evalguard.stats.skewed.corrected_t import careful_t
+from evalguard.stats.skewness import skewness
 
 
 def mean_kl(positions: Positions, kl: Array) -> Figure:
@@ -37,8 +34,7 @@ def mean_kl(positions: Positions, kl: Array) -> Figure:
     if found.interval is None:
         return found
     high = kl_upper_end(positions.sums(kl), positions.weights, confidence=positions.confidence)
-    low, by_t = found.interval
-    return replace(found, interval=(max(low, 0.0), max(by_t, high)))
+    return replace(found, interval=(max(found.interval[0], 0.0), high))
 
 
 def kl_upper_end(sums: Array, weights: Array, *, confidence: float) -> float:
@@ -47,15 +43,17 @@ def kl_upper_end(sums: Array, weights: Array, *, confidence: float) -> float:
     Args:
         sums, weights: of the documents, or clusters of them; float64, shape (G,), G >= 2.
     """
-    excess = sums - np.sum(sums) / np.sum(weights) * weights
-    largest = int(np.argmax(excess))
-    once_more = np.append(sums, sums[largest]), np.append(weights, weights[largest])
-    found = (
-        ratio_estimate(sums, weights, confidence=confidence),
-        ratio_estimate(*once_more, confidence=confidence),
-    )
-    df = sums.shape[0] - 1
-    return max(max(estimate.high, _on_log_scale(estimate, df)) for estimate in found)
+    found, df = ratio_moments(sums, weights), sums.shape[0] - 1
+    plain = t_estimate(found.point, found.stderr, df=df, confidence=confidence, method="t-ratio")
+    return max(careful_t(plain, sums, weights, 1.0).high, _on_log_scale(plain, df))
+
+
+def is_carried_by_few(sums: Array, weights: Array) -> bool:
+    """Whether documents are fewer than their skewness asks for: the upper end may be too low.
+
+    Arguments as of ``kl_upper_end``.
+    """
+    return bool(skewness(sums, weights).needed > sums.shape[0])
 
 
 def _on_log_scale(estimate: Estimate, df: int) -> float:

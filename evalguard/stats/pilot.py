@@ -24,6 +24,7 @@ from evalguard.stats.scatter import (
     scatter_factors,
     share_interval,
 )
+from evalguard.stats.skewed.corrected_t import uncorrected
 
 _FEW_CARRIERS = 4.0
 _UNSHAPED = "the tails of its documents are not stored, so the ranges take them for normal ones"
@@ -149,7 +150,7 @@ def _is_share(comparison: Comparison) -> bool:
     """
     method = comparison.method
     known = "log" not in method and "ratio" not in method
-    return known and (method != SIGN_FLIP or comparison.higher_is_better)
+    return known and (uncorrected(method) != SIGN_FLIP or comparison.higher_is_better)
 
 
 def _pilot(

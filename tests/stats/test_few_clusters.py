@@ -61,6 +61,32 @@ def test_few_clusters_decide_by_sign_flips():
     assert "sign flips of whole clusters" in got.reason
 
 
+@pytest.mark.parametrize("count", [8, 12])
+def test_skewed_clusters_fail_less_often_than_by_their_signs(count):
+    """Gains of lognormal(2), an unchanged candidate: signs alone call 40% really worse."""
+    rng, runs = np.random.default_rng(count), 120
+    signs = decided = 0
+    for _ in range(runs):
+        d = np.repeat(math.exp(2.0) - rng.lognormal(0.0, 2.0, count), 3)
+        labels = tuple(str(m) for m in np.repeat(np.arange(count), 3))
+        drift = estimate_drift(clustered(d, labels=labels), confidence=0.95)
+        signs += (drift.plain or drift.estimate).p_value <= 0.025
+        decided += drift.estimate.p_value <= 0.025
+    assert signs >= 0.3 * runs
+    assert decided <= 0.75 * signs
+
+
+def test_clusters_corrected_for_skew_say_so_beside_their_signs():
+    d = np.repeat([0.3, 0.2, 0.25, 0.35, 0.2, 0.3, 0.25, 0.3, 0.35, 0.2, 0.25, -0.9], 2)
+    got = compare_scores(clustered(d, labels=tuple(str(m) for m in np.repeat(np.arange(12), 2))))
+    assert got.method == "cluster-sign-flip-skew"
+    assert [one.method for one in got.companions] == ["cluster-sign-flip"]
+    assert got.companions[0].p_value < got.p_value
+    assert any("fewer than 20" in text for text in got.caveats)
+    assert any("(sign flips: " in text for text in got.caveats)
+    assert "sign flips of whole clusters" in got.reason
+
+
 def test_five_clusters_are_too_few_for_an_interval_and_are_said_to_be():
     d, labels = few(5)
     got = compare_scores(clustered(d, labels=labels), margin=10.0)

@@ -18,7 +18,7 @@ from evalguard.core.distribution_comparison import DistributionComparison, Figur
 from evalguard.core.divergence import Divergence, DocumentDivergence, divergence
 from evalguard.core.reference import divergence_from, reference
 from evalguard.stats.distribution import compare_distributions
-from evalguard.stats.mean_kl import kl_upper_end, mean_kl
+from evalguard.stats.mean_kl import is_carried_by_few, kl_upper_end, mean_kl
 from evalguard.stats.positions import Positions, rank_of
 
 
@@ -376,7 +376,11 @@ def test_the_interval_of_the_mean_covers_kl_of_other_shapes(kl_of):
 def test_few_documents_are_a_caveat_of_the_mean_kl():
     few = compare_distributions("t", DOCUMENTS)
     assert any("32 documents are few for the interval of the mean KL" in c for c in few.caveats)
-    assert compare_distributions("t", documents_of([[2]] * 50)).caveats == ()
+    even = documents_of([[2]] * 2) * 25  # two documents again and again have no long tail
+    even = [dataclasses.replace(document, doc_id=number) for number, document in enumerate(even)]
+    assert compare_distributions("t", even).caveats == ()
+    carried = compare_distributions("t", documents_of([[2]] * 50)).caveats
+    assert any("few of the 50 documents carry the mean KL" in c for c in carried)
 
 
 def test_the_interval_of_a_mean_kl_ends_where_the_log_scale_puts_it():
@@ -386,6 +390,25 @@ def test_the_interval_of_a_mean_kl_ends_where_the_log_scale_puts_it():
     assert found.stderr is not None
     log_end = found.value * math.exp(stats.t(31).ppf(0.975) * found.stderr / found.value)
     assert found.interval[1] >= log_end * (1.0 - 1e-12)
+
+
+@pytest.mark.parametrize("n", [50, 200])
+def test_where_the_interval_of_a_mean_kl_ends_too_low_few_are_said_to_carry_it(n):
+    """Lognormal(2) and texts of 5 to 119 words: benchmarks/results/kl_interval.md."""
+    rng, ends = np.random.default_rng(7), []
+    for _ in range(300):
+        weights = rng.integers(5, 120, n).astype(float)
+        sums = weights * rng.lognormal(-2.0, 2.0, n)
+        if kl_upper_end(sums, weights, confidence=0.95) < 1.0:
+            ends.append(is_carried_by_few(sums, weights))
+    assert 0 < len(ends) <= 45
+    assert np.mean(ends) >= 0.8
+
+
+def test_documents_that_carry_a_mean_kl_alike_are_not_said_to_be_few():
+    rng = np.random.default_rng(8)
+    draws = [rng.gamma(4.0, 0.25, 200) for _ in range(100)]
+    assert not any(is_carried_by_few(kl, np.ones(200)) for kl in draws)
 
 
 def test_the_upper_end_of_a_mean_kl_allows_for_one_more_of_the_largest_document():

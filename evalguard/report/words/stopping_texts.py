@@ -49,7 +49,7 @@ def _task_text(task: SequentialTask, comparisons: tuple[Comparison, ...]) -> str
     own = [
         (metric_label(c), c.stopping)
         for c in comparisons
-        if c.task == task.task and c.stopping is not None
+        if c.task == task.task and c.stopping is not None and c.stopping.error_chance < 1.0
     ]
     exact = [name for name, stopping in own if not stopping.assumption]
     parts = [f"{', '.join(exact)} exact"] if exact else []

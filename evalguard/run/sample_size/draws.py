@@ -105,6 +105,11 @@ class TaskSample:
                 base_of_all=base_of_all.get(key),
                 with_interval=not gated,
             )
+            if gated and now is not None and now.to_confirm:
+                self.ask_all(
+                    f"{key[2]}: above the margin after {len(self.drawn):,}, confirmed on all"
+                )
+                return
             self.findings[key] = carry_over(self.findings.get(key), now, margin=own.margin)
             undecided = undecided or (gated and not _is_decided(self.findings[key]))
         self.finished = not undecided

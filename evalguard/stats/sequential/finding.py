@@ -31,10 +31,6 @@ Bet = Callable[[float, "float | None"], Evidence]
 # The full run takes a number this close to the margin for the margin (verdict.ON_THE_MARGIN).
 _JUST_ABOVE = 1.0 + 1e-8
 
-# Before a sixteenth of the documents is asked, no drift is called large in the unit of a scatter
-# that was guessed from them: a few base scores far out would make that unit several times larger.
-_PART_THAT_SHOWS_SCATTER = 16
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookResult:
@@ -50,8 +46,8 @@ class LookResult:
             which is ``unit`` on the scale of the drift.
         scale: sigmas in one unit of the margin; low and high were found in the latter.
         assumed_worst, seen_worst: as of ``Stopping``.
-        unit_guessed: whether the margin's unit comes from the documents so far, by
-            ``bounded-betting``.
+        to_confirm: whether scores without bounds look to be above the margin. No part of them shows
+            that: a few documents not asked may gain more than all others lost.
     """
 
     side: Side | None
@@ -65,7 +61,7 @@ class LookResult:
     assumed_worst: float | None = None
     seen_worst: float | None = None
     scale: float = 1.0
-    unit_guessed: bool = False
+    to_confirm: bool = False
 
 
 def cannot_stop(table: ScoreTable) -> str:
@@ -117,11 +113,8 @@ def find(
     else:
         bet = _bounded_bet(of, population)
     aimed = bet(margin, None)
-    guessed = isinstance(aimed, BoundedEvidence) and base_of_all is None
-    guessed = guessed and not (unit == "points" or (unit == "relative" and of.log_sign))
-    too_few = guessed and paired.base.n < population // _PART_THAT_SHOWS_SCATTER
     scale = of.unit / of.stderr
-    side, chance = _side(aimed, rule, of.sigma, never_above=too_few)
+    side, chance = _side(aimed, rule, of.sigma)
     low, high, p_value = -math.inf, math.inf, 1.0
     if side is not None or with_interval:
         p_value = math.exp(min(0.0, -bet(0.0, None).against_less(0.0)))
@@ -129,9 +122,11 @@ def find(
     real = side != "above" or not rule.real
     if not real and not _real(paired, population, of.stderr, bet, scale, p_value, rule):
         side, chance = None, 1.0
-    worst = None
+    worst, to_confirm = None, False
     if isinstance(aimed, BoundedEvidence):
-        worst = aimed.worst(against_less=of.sigma > margin)
+        worst, to_confirm = aimed.worst(), side == "above"
+    if to_confirm:
+        side, chance = None, 1.0
     return LookResult(
         side=side,
         low=low,
@@ -144,7 +139,7 @@ def find(
         assumed_worst=None if worst is None else worst[0],
         seen_worst=None if worst is None else worst[1],
         scale=scale,
-        unit_guessed=guessed,
+        to_confirm=to_confirm,
     )
 
 
@@ -197,16 +192,14 @@ def _bounded_bet(of: Excess, population: int) -> Bet:
     return bet
 
 
-def _side(
-    evidence: Evidence, rule: StoppingRule, size: float, *, never_above: bool
-) -> tuple[Side | None, float]:
+def _side(evidence: Evidence, rule: StoppingRule, size: float) -> tuple[Side | None, float]:
     """The side that is shown, if the estimate lies there too, and its chance of error."""
     margin = rule.tolerated.value
     if size < margin:
         wealth = evidence.against_more(margin)
         if wealth >= needed(evidence, rule.alpha_below):
             return "below", evidence.reserved + math.exp(-wealth)
-    if size > margin and not never_above:
+    if size > margin:
         wealth = evidence.against_less(margin * _JUST_ABOVE)
         if wealth >= needed(evidence, rule.alpha_above):
             return "above", evidence.reserved + math.exp(-wealth)

@@ -196,21 +196,15 @@ _ZERO_OR_ONE = frozenset({"acc", "acc_norm", "exact_match", "mc1", "contains", "
 def assumption(table: ScoreTable, finding: LookResult) -> str:
     """What is taken for granted, "" where the method is exact."""
     if finding.assumed_worst is not None and finding.seen_worst is not None:
-        moves = "gains" if finding.side == "above" else "loses"
         unit = {
             "bits_per_byte": " bits",
             "perplexity": " nats",
             "weighted_perplexity": " nats",
         }.get(table.aggregation, "")
-        assumed = (
-            f"no other document {moves} more than {number_text(finding.assumed_worst)}{unit} "
+        return (
+            f"no other document loses more than {number_text(finding.assumed_worst)}{unit} "
             f"(the most so far: {number_text(max(0.0, finding.seen_worst))})"
         )
-        if finding.side == "above" and finding.unit_guessed:
-            assumed += (
-                " and no score of the base lies more than three times as far out as those seen"
-            )
-        return assumed
     if table.metric in _ZERO_OR_ONE:
         return ""
     return "all scores are 0 or 1 like those seen"
@@ -218,6 +212,8 @@ def assumption(table: ScoreTable, finding: LookResult) -> str:
 
 def guarantee(finding: LookResult, rule: StoppingRule, assumed: str, *, n_total: int) -> str:
     """The sentence for a verdict from a part of the documents."""
+    if finding.side is None:
+        return f"not gated, and no verdict of all {n_total:,} documents is shown"
     level = rule.alpha_above if finding.side == "above" else rule.alpha_below
     head = (
         f"the verdict is that of all {n_total:,} documents, wrong in at most "

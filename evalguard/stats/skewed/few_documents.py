@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import GateResult
 from evalguard.core.reports.findings import Finding
+from evalguard.stats.clusters import FEWEST_FOR_T
 from evalguard.stats.contributions import Contributions, TaskContributions
 from evalguard.stats.estimate import Estimate, t_estimate
 from evalguard.stats.few_units import limited_to_signs
@@ -346,6 +347,11 @@ def _sigma(few: FewDocuments) -> str:
     return f"{0.0 if few.sigma is None else few.sigma:+.2g} sigma"
 
 
+def _plain_test(few: FewDocuments) -> str:
+    signs = few.noun == "clusters" and few.of < FEWEST_FOR_T
+    return "sign flips have" if signs else "plain t has"
+
+
 _SENTENCES: dict[tuple[Turn, bool], Callable[[FewDocuments], str]] = {
     ("without", True): lambda few: f": without them {_sigma(few)}, which passes",
     ("without", False): lambda few: f" that gain much: without them it fails at {_sigma(few)}",
@@ -356,7 +362,7 @@ _SENTENCES: dict[tuple[Turn, bool], Callable[[FewDocuments], str]] = {
         f" that lose half of all: with {few.more} more like the first it would fail"
     ),
     ("by plain t", False): lambda few: (
-        f" that gain half of all; plain t has p = {few.p_value:.2g}, too sure of them"
+        f" that gain half of all; {_plain_test(few)} p = {few.p_value:.2g}, too sure of them"
     ),
 }
 
