@@ -126,7 +126,8 @@ def _of_the_interval(paired: PairedScores, drift: Drift) -> list[str]:
         d, weights, noun = sums.values, sums.weights, "clusters"
     n = d.shape[0]
     doubts += skewed_differences(skewness(d, weights), n, noun, drift)
-    return doubts if weights is None else doubts + _unequal(weights, noun, drift)
+    by_signs = uncorrected(drift.estimate.interval_method) == SIGN_FLIP
+    return doubts if weights is None or by_signs else doubts + _unequal(weights, noun, drift)
 
 
 def skewed_differences(skew: Skewness, n: int, noun: str, drift: Drift) -> list[str]:

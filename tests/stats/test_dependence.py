@@ -123,19 +123,11 @@ def test_alternating_documents_make_a_test_careful_and_are_not_said() -> None:
     assert order_dependence(np.resize([1.0, -1.0], 400), level=0.05) is None
 
 
-@pytest.mark.parametrize("n", [0, 1, 8, 15])
+@pytest.mark.parametrize("n", [0, 1, 8, 31])
 def test_too_few_documents_show_no_dependence(n: int) -> None:
     d = np.arange(n) - (n - 1) / 2
     assert order_dependence(d, level=0.05) is None
     assert group_dependence(d, ["a"] * n, level=0.05) is None
-
-
-def test_neighbours_of_24_documents_are_looked_at_and_independent_ones_hardly_ever_said() -> None:
-    rng = np.random.default_rng(24)
-    alike = [order_dependence(autoregressive(rng, 24), level=LEVEL) for _ in range(100)]
-    apart = [order_dependence(normal(rng, 24), level=LEVEL) for _ in range(300)]
-    assert sum(one is not None for one in alike) >= 40
-    assert sum(one is not None for one in apart) <= 9  # of 3 due
 
 
 def test_documents_without_a_difference_show_none() -> None:

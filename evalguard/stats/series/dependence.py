@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from evalguard.stats.moments import Array
 
 SEED = 20_261_120
-FEWEST = 16  # documents; of fewer no window of two is repeated often enough to tell
+FEWEST = 32  # documents; of fewer no window is both long and repeated
 FEWEST_GROUPS = 6  # whole groups change sign in 2^6 ways: the fewest with an interval at 95%
 # The p-value is settled once so many permutations reach the statistic (J. Besag, P. Clifford,
 # Biometrika 78, 1991, 301-304), and drawn twice as finely as the level where none does.
