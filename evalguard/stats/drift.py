@@ -259,7 +259,9 @@ def _paired_t(
         if sums.count < FEWEST_FOR_T:
             signs = sign_flip_estimate(d, weights, factor, sums, confidence=confidence)
             # Signs need no correction for unequal sizes, whatever these are.
-            decides = careful_t(signs, sums.values, sums.weights, factor, df=sums.count - 1)
+            decides = careful_t(
+                signs, sums.values, sums.weights, factor, df=sums.count - 1, flips=flips
+            )
             return decides, None if decides is signs else signs
         stderr, values, weights = cluster_stderr(sums), sums.values, sums.weights
         method = method.replace("paired", "cluster")
