@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.distributions import distribution
-from benchmarks.families import false_alarms, holm, joint_gains, joint_null
+from benchmarks.families import false_alarms, holm
 from benchmarks.groups import groups
 from benchmarks.methods import METHODS
 from benchmarks.outcomes import Method
@@ -42,8 +42,6 @@ ALL_METHODS: dict[str, Method] = {
     **METHODS,
     "distribution": distribution,
     "holm": holm,
-    "joint-null": joint_null,
-    "joint-gains": joint_gains,
     "groups": groups,
 }
 FALSE_ALARMS = "false-alarms"

@@ -100,7 +100,6 @@ def _long_form(view: ReportView, width: int) -> list[list[Text]]:
         [Text(line) for line in distribution_lines(view, width, prose_width(width))],
         _paragraph_lines(view.kl_estimates, width),
         _generations(view, width),
-        _paragraph_lines([view.across], width),
         _tests(view, width),
         _paragraph_lines(view.answers, width),
         _paragraph_lines(view.stopping, width, rest="    "),

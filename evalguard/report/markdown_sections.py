@@ -73,7 +73,7 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
                 inline(view.generations_legend),
             ),
         )
-    more = (*view.kl_estimates, view.across, *view.answers, *view.stopping, view.influence)
+    more = (*view.kl_estimates, *view.answers, *view.stopping, view.influence)
     yield "more about the drift", join_paragraphs(*map(inline, more))
     if found is not None:
         beside = [text for search in found.searches for text in (search.cleared, search.beside)]

@@ -1,13 +1,10 @@
-"""What all comparisons of a run come to, one by one and together."""
+"""What all comparisons of a run come to."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from evalguard.core.across_tasks import AcrossTasks, Key
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
@@ -23,24 +20,19 @@ from evalguard.errors import (
 )
 from evalguard.run.undirected import refuse_undirected
 from evalguard.stats.compare_scores import failed_comparison
-from evalguard.stats.contributions import Contributions
-from evalguard.stats.joint_null import across_tasks, crossing_chance
+from evalguard.stats.crossing_chance import crossing_chance
 from evalguard.stats.judgement import MetricComparison, complete_verdict
 from evalguard.stats.multiple_tests import benjamini_hochberg
 from evalguard.stats.skewed.few_documents import find_few_documents
-from evalguard.stats.skewness import skewness
 
-# Of Cochran's number of documents, which is for two-sided intervals of one metric.
-# Of 4 the joint test of six metrics rejected 9% at 5%, of 8 2% to 4% (docs/calibration.md).
-_ONE_SIDED = 8.0
+Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateJudgement:
-    """The comparisons as they are reported, the gate's answer, and all gated metrics together.
+    """The comparisons as they are reported, and the gate's answer.
 
-    ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
-    judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
+    ``distributions`` are those that the gate's limits were held to. ``notes`` say
     which subtasks the gate does not judge, ``note_uncompared`` what no subtask has.
     ``kl_estimates`` are lower bounds: they may break a limit, and never keep one.
     ``generations`` say how the generated answers differ; they decide nothing, and no more do the
@@ -50,8 +42,6 @@ class GateJudgement:
 
     comparisons: tuple[Comparison, ...]
     gate: GateResult
-    across_tasks: AcrossTasks | None
-    across_tasks_reason: str
     distributions: tuple[DistributionComparison, ...] = ()
     kl_estimates: tuple[KlEstimate, ...] = ()
     notes: tuple[str, ...] = ()
@@ -102,14 +92,11 @@ def judge_comparisons(
         )
         for one, settled in zip(compared, gate.with_outcomes(comparisons, judged), strict=True)
     )
-    together, reason = _judge_together(compared, gated=judged.gated, confidence=gate.confidence)
     if gate.fail_on == "margin":
         judged = replace(judged, family_false_alarm_estimate=_crossing_rate(compared, judged.gated))
     return GateJudgement(
         comparisons=comparisons,
         gate=judged,
-        across_tasks=together,
-        across_tasks_reason=reason,
         distributions=tuple(distributions),
         kl_estimates=tuple(bounds),
         broken_documents=tuple(broken),
@@ -186,89 +173,22 @@ def _with_q_values(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     )
 
 
-def _judge_together(
-    compared: Sequence[MetricComparison], *, gated: Sequence[Key], confidence: float
-) -> tuple[AcrossTasks | None, str]:
-    """Judge the gated metrics together; None with a reason for fewer than two."""
-    wanted, chosen, left_out, unfit = set(gated), [], [], []
-    for one in compared:
-        key = (one.comparison.task, one.comparison.filter, one.comparison.metric)
-        if key not in wanted:
-            continue
-        found = _contributions_of(one)
-        if isinstance(found, Contributions):
-            chosen.append(found)
-        else:
-            left_out.append((key, found.why))
-            unfit.append(found)
-    if len(chosen) < 2:
-        reason = f"{len(chosen)} of {len(wanted)} gated metrics are sums over documents with a unit"
-        skewed = [one.why for one in unfit if one.few_gain]
-        if skewed:
-            reason = f"{len(chosen)} of {len(wanted)} gated metrics fit a joint test ({skewed[0]})"
-        return None, f"{reason}: metrics are judged together from two on"
-    return across_tasks(chosen, confidence=confidence, left_out=left_out), ""
-
-
 def _crossing_rate(compared: Sequence[MetricComparison], gated: Sequence[Key]) -> float | None:
     """How often an unchanged candidate crosses a margin; None where flipped signs cannot tell.
 
-    They tell where every gated metric that has a number takes part, and there are two or more.
+    They tell where every gated metric that has a number is a sum over documents with a unit, and
+    there are two or more.
     """
     chosen, margins = [], []
     for one in compared:
-        if one.comparison.key not in gated or one.comparison.false_alarm_probability is None:
+        told, parts = one.comparison, one.contributions
+        if told.key not in gated or told.false_alarm_probability is None:
             continue
-        found, margin = _contributions_of(one), one.comparison.margin
-        if not isinstance(found, Contributions) or margin is None:
+        if parts is not None and parts.unit == 0.0 and told.bit_identical:  # 0 in any unit
+            parts = replace(parts, unit=1.0)
+        early = told.stopping is not None and told.stopping.early
+        if parts is None or early or not parts.unit > 0.0 or told.margin is None:
             return None
-        chosen.append(found)
-        margins.append(margin)
+        chosen.append(parts)
+        margins.append(told.margin)
     return crossing_chance(chosen, margins) if len(chosen) > 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Unfit:
-    """Why a metric is in no joint test; ``few_gain``: because few documents gain much."""
-
-    why: str
-    few_gain: bool = False
-
-
-def _contributions_of(one: MetricComparison) -> Contributions | _Unfit:
-    """A comparison's contributions in a unit that is not 0, or why there are none."""
-    found = one.contributions
-    if one.comparison.outcome == "failed":
-        return _Unfit("it failed")
-    stopping = one.comparison.stopping
-    if stopping is not None and stopping.early:
-        return _Unfit("it was stopped early")
-    if found is None:
-        return _Unfit("its drift is not a sum over documents")
-    if found.unit > 0.0:
-        return _long_tail_of_gains(one.comparison, found) or found
-    if one.comparison.bit_identical:  # 0 in any unit
-        return replace(found, unit=1.0)
-    return _Unfit("the base's standard error is 0, so that its drift has no size in sigma")
-
-
-def _long_tail_of_gains(comparison: Comparison, found: Contributions) -> _Unfit | None:
-    """Why flipped signs are no null for a metric: few documents gain much, many lose a little.
-
-    A sample without those few looks worse than it is, and the flips, which are symmetric, do not
-    know: with lognormal gains one joint test of seven metrics at 5% rejected 43% of unchanged
-    candidates of 200 documents. A long tail of losses makes the test careful, and of right and
-    wrong answers each is one document.
-    """
-    if comparison.flips is not None:
-        return None
-    values = np.concatenate([part.residuals for part in found.parts])
-    skew = skewness(values, None)
-    needed = _ONE_SIDED * skew.needed
-    if skew.value >= 0.0 or needed <= len(values):
-        return None
-    return _Unfit(
-        f"few documents gain much (skewness {skew.value:.1f}), for which flipped signs are no "
-        f"fair null below {needed:,.0f} documents",
-        few_gain=True,
-    )

@@ -121,8 +121,6 @@ def build_report(
         broken_documents=judgement.broken_documents[:MOST_BROKEN],
         generations=generations,
         gate=gate,
-        across_tasks=judgement.across_tasks,
-        across_tasks_reason=judgement.across_tasks_reason,
         sequential=None if stops is None else stops.run,
         distributions=held.distributions,
         kl_estimates=judgement.kl_estimates,

@@ -78,7 +78,6 @@ _OF_ROUNDING = re.compile(
     r"(distribution_)?shifts\[\d+\]\.(bit_identical|caveats.*|document_sd|largest_.*|method"
     r"|other_answers|paired_stderr)"
     r"|(distribution_)?floors\[\d+\]\.(bit_identical|document_sd|other_answers|variation)"
-    r"|across_tasks\.max_z_metric\.metric"  # two metrics of the same texts, with the same z
 )
 _MASKS = (
     (r"\d{8}T\d{6}Z(-\d+)?", "TIME"),

@@ -420,7 +420,7 @@ def test_the_long_form_begins_with_the_same_verdict_and_holds_everything() -> No
     assert long.splitlines()[0] == screen(STORED)[0]
     view = build_report_view(STORED)
     words = " ".join(long.split())
-    for text in (view.across, *view.answers, view.influence, view.resources, view.sentence):
+    for text in (*view.answers, view.influence, view.resources, view.sentence):
         assert " ".join(text.split()) in words
     assert all(caveat.text in words for caveat in view.caveats)
 

@@ -8,7 +8,6 @@ import math
 from distribution_examples import distribution
 from example_reports import DEMO, INF, failed
 
-from evalguard.core.across_tasks import AcrossTasks
 from evalguard.core.comparison import Companion
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.influential_documents import Influence, InfluentialDocument
@@ -101,12 +100,6 @@ WHOLE = dataclasses.replace(
                 ),
             ),
         ),
-    ),
-    across_tasks=AcrossTasks(
-        metrics=(KEY,), tasks=1, n=9, n_moved=3, pooled_sigma=1.0, pooled_stderr=0.5,
-        pooled_interval=(0.0, 2.0), pooled_df=INF, confidence=0.95, pooled_p_value=0.1, max_z=2.0,
-        max_z_metric=KEY, max_z_p_value=0.2, fisher=3.0, fisher_p_value=0.3, p_value=0.1,
-        resamples=None, seed=None, left_out=((KEY, "it is not a sum"),),
     ),
     sequential=SequentialRun(
         alpha=0.05, gated=2, seed=1, loads=2, saved_seconds=-1.0,

@@ -275,7 +275,6 @@ def test_more_points_are_states_of_their_own_beside_logits(
     result = compare(base, port, gate_limits=limits)
     assert result.exit_code == 0
     assert {one.task for one in result.report.comparisons} == {"output", "encoder:out"}
-    assert result.report.across_tasks is None
 
 
 def test_several_candidates_have_a_table(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What all comparisons come to: q-values, the gate, and all gated metrics together."""
+"""What all comparisons come to: q-values and the gate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from fake_models import table
 from scipy import stats
 
-from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.gate import Gate
 from evalguard.core.scores import NotCompared
 from evalguard.core.task_group import GroupMetric, TaskGroup
@@ -41,41 +40,10 @@ def test_q_values_stand_beside_the_p_values_and_are_those_of_scipy():
     assert [c.bh_q_value for c in found.comparisons] == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_failed_metric_has_no_q_value_and_is_left_out_of_the_whole():
+def test_a_failed_metric_has_no_q_value():
     found = judged(pair_of("t"), pair_of("u"), pair_of("v", candidate=WORSE * np.nan))
     assert found.comparisons[2].bh_q_value is None
-    assert found.across_tasks is not None
-    assert found.across_tasks.left_out == ((("v", "none", "acc"), "it failed"),)
-    assert found.across_tasks.tasks == 2
     assert found.gate.state != "passed"
-
-
-def of_rewards(rng, task: str, differences):
-    base = rng.standard_normal(differences.size)
-    hashes = tuple(f"{task}-{i}" for i in range(differences.size))
-    given = {"task": task, "metric": "reward", "doc_hashes": hashes}
-    return table(list(base), **given), table(list(base - differences), **given)
-
-
-def test_a_metric_in_which_few_documents_gain_much_is_no_part_of_the_whole():
-    rng = np.random.default_rng(0)
-    gains = [np.exp(1.125) - rng.lognormal(0.0, 1.5, 200) for _ in range(2)]
-    losses = [-one for one in gains]
-    found = judged(*(of_rewards(rng, f"t{at}", one) for at, one in enumerate(gains)))
-    assert found.across_tasks is None
-    assert "few documents gain much" in found.across_tasks_reason
-    assert judged(*(of_rewards(rng, f"t{at}", d) for at, d in enumerate(losses))).across_tasks
-
-
-def test_unchanged_candidates_that_gain_with_a_long_tail_are_not_called_worse_together():
-    """Of 7 metrics of 200 documents, 43% were at a level of 5%."""
-    rng = np.random.default_rng(1)
-    rejected = 0
-    for _ in range(10):
-        drawn = [np.exp(1.125) - rng.lognormal(0.0, 1.5, 200) for _ in range(7)]
-        found = judged(*(of_rewards(rng, f"t{at}", d) for at, d in enumerate(drawn))).across_tasks
-        rejected += found is not None and found.p_value <= 0.05
-    assert rejected <= 2
 
 
 @pytest.mark.slow
@@ -108,40 +76,6 @@ def test_the_false_alarm_chance_is_a_bound_where_flipped_signs_cannot_tell():
     assert judged(*two, gate=Gate()).gate.family_false_alarm_estimate is None
     sure = pair_of("v", base=np.ones(40))
     assert judged(*two, sure, gate=literal).gate.family_false_alarm_estimate is None
-
-
-def test_only_gated_metrics_are_judged_together():
-    several = [pair_of("t"), pair_of("u"), pair_of("v")]
-    gate = Gate(gate_metrics=("t/acc", "u/acc"))
-    together = judged(*several, gate=gate).across_tasks
-    assert together is not None
-    assert [task for task, _, _ in together.metrics] == ["t", "u"]
-    alone = judged(*several, gate=Gate(gate_metrics=("t/acc",)))
-    assert alone.across_tasks is None
-    assert alone.across_tasks_reason.startswith("1 of 1 gated metrics")
-
-
-def test_metrics_that_are_no_sum_over_documents_are_left_out_with_the_reason():
-    items = [float(value) for value in RIGHT]
-    made = rescoring(items, "median", lambda chosen: float(np.median(chosen)))
-    other = [
-        replace(one, metric="median", aggregation="other", rescoring=made, values=np.zeros(40))
-        for one in pair_of("w")
-    ]
-    found = judged(pair_of("t"), pair_of("u"), tuple(other)).across_tasks
-    assert found is not None
-    assert found.left_out == ((("w", "none", "median"), "its drift is not a sum over documents"),)
-
-
-def test_a_base_without_scatter_has_no_size_in_sigma_but_identical_scores_count_as_0():
-    sure = np.ones(40)
-    found = judged(pair_of("t"), pair_of("u", base=sure, candidate=sure), pair_of("v", base=sure))
-    assert found.across_tasks is not None
-    assert [key[0] for key in found.across_tasks.metrics] == ["t", "u"]
-    ((key, reason),) = found.across_tasks.left_out
-    assert key[0] == "v"
-    assert "standard error is 0" in reason
-    assert found.across_tasks.pooled_sigma == pytest.approx(found.comparisons[0].sigma / 2)
 
 
 def grouped(*, gate: Gate) -> GateJudgement:
@@ -177,12 +111,6 @@ def test_subtasks_are_gated_where_the_guard_file_says_so_or_names_them():
     assert every.notes == ()
     named = grouped(gate=Gate(gate_metrics=("t/acc",)))
     assert named.gate.gated == (("t", "none", "acc"),)
-
-
-def test_a_group_and_its_subtasks_are_not_counted_twice_by_the_joint_flips():
-    whole = grouped(gate=Gate(gate_metrics=("g/acc", "t/acc", "u/acc", "v/acc"))).across_tasks
-    assert whole is not None
-    assert (whole.n, whole.tasks) == (120, 4)
 
 
 def test_a_group_without_a_number_fails_the_gate():

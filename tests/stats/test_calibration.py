@@ -20,7 +20,7 @@ def beyond_chance(share, limit, *, errors=4.0):
     return share.value < limit - errors * math.sqrt(limit * (1.0 - limit) / share.of)
 
 
-_LONG = ("clusters", "joint-null", "groups")  # seconds each
+_LONG = ("clusters", "groups")  # seconds each
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,3 @@ def test_the_bootstrap_holds_the_truth():
         found = tally("bootstrap", cell, 400)
         assert found.contradictions == 0
         assert not beyond_chance(found.holds, 0.92), cell.data
-
-
-@pytest.mark.nightly
-def test_the_joint_test_keeps_its_size_where_few_documents_gain_much():
-    for cell in cells("joint-gains", n=2_000):
-        found = tally("joint-gains", cell, 1_000)
-        size, _ = next(iter(found.rejected.values()))
-        assert size.value <= 0.05 + 2.0 * math.sqrt(0.05 * 0.95 / size.of), cell.data

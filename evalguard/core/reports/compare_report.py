@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from evalguard.core.across_tasks import AcrossTasks
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.documents.broken_documents import BrokenDocument
@@ -105,8 +104,6 @@ class CompareReport:
             at most the first hundred. The gate's limit of that name has their number.
         notes: what concerns the whole run, one line each.
         run_folder: where result.json and the samples lie; None where nothing was written.
-        across_tasks: all gated metrics judged together; None, with ``across_tasks_reason``, where
-            fewer than two are sums over documents.
         distributions: how the two models' distributions differ, one per task; () where that was
             not measured.
         kl_estimates: what servers' most probable tokens say about KL, one per task; () where not
@@ -122,7 +119,6 @@ class CompareReport:
             by its path in there; None where that is not known: nothing was written, or an earlier
             version did. No part of a report's equality.
         version: version of evalguard that made it.
-        across_tasks_reason: why across_tasks is None; "" where it is not.
         bisect_reason: why bisect is None where a bisection was to be expected; "" else.
         bisect_ended: "interrupted" or "failed": how a bisection ended that had found nothing out by
             then; "undeclared": none began, for the candidate declares no settings; else "".
@@ -143,8 +139,6 @@ class CompareReport:
     broken_documents: tuple[BrokenDocument, ...] = ()
     notes: tuple[str, ...] = ()
     run_folder: str | None = None
-    across_tasks: AcrossTasks | None = None
-    across_tasks_reason: str = ""
     distributions: tuple[DistributionComparison, ...] = ()
     kl_estimates: tuple[KlEstimate, ...] = ()
     generations: tuple[GenerationComparison, ...] = ()

@@ -56,7 +56,6 @@ _WITH_NOTES = (
     "gate",
     "not_compared",
     "environment",
-    "across_tasks",
     "sequential",
     "bisect",
     "resources",

@@ -40,7 +40,6 @@ from evalguard.report.view.screen import (
 from evalguard.report.view.side_view import SideView, flatten_entries, side_view
 from evalguard.report.view.tracked_view import TrackedView, tracked_views
 from evalguard.report.words import rounding
-from evalguard.report.words.across_tasks_text import across_text
 from evalguard.report.words.bisection_meaning import culprits_text, meaning_with_bisection
 from evalguard.report.words.distribution_texts import (
     kl_estimate_text,
@@ -103,10 +102,10 @@ class ReportView:
             for each task whose KL servers' most probable tokens bound from below.
         generations: one per task that generates, with ``generations_legend``; ``answers_change``
             says in a line what changed in their form.
-        across: all metrics together. ``answers``: flips and churn, of the first metrics that
-            differ. ``stopping``: of a sequential run. ``floor``: the drift beside that of an
-            unchanged model. ``influence``: which documents carry the drift that it is about, of
-            the metric with the label ``influential``.
+        answers: flips and churn, of the first metrics that differ. ``stopping``: of a
+            sequential run. ``floor``: the drift beside that of an unchanged model.
+            ``influence``: which documents carry the drift that it is about, of the metric with
+            the label ``influential``.
         limits: absolute limits. ``accepted``: what waivers let through.
         caveats: numbered, notes about the whole run last; ``notes`` are these alone.
         left_out: what was not compared, and why.
@@ -148,7 +147,6 @@ class ReportView:
     generations: tuple[GenerationView, ...]
     generations_legend: str
     answers_change: str
-    across: str
     answers: tuple[str, ...]
     stopping: tuple[str, ...]
     floor: str
@@ -240,7 +238,6 @@ def build_report_view(report: CompareReport) -> ReportView:
         generations=generation_views(report),
         generations_legend=GENERATION_LEGEND if report.generations else "",
         answers_change=generations_line(report),
-        across=across_text(report),
         answers=(*margin_lines(report.comparisons), *changed_answer_lines(report)),
         stopping=tuple(stopping_texts(report)),
         floor=floor_line(report),

@@ -79,9 +79,6 @@ def _distribution_numbers(
 def _report_numbers(report: CompareReport) -> Iterator[tuple[str, TrackedNumber]]:
     yield "gate/passed", report.gate.passed
     yield "gate/exit_code", report.exit_code
-    if report.across_tasks is not None:
-        yield "all/pooled_sigma", report.across_tasks.pooled_sigma
-        yield "all/p_value", report.across_tasks.p_value
     if report.resources is not None:
         yield "resources/wall_seconds", report.resources.wall_seconds
     if report.bisect is not None:
