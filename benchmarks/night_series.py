@@ -85,6 +85,13 @@ def persistent(rng: Rng, nights: int, *, rho: float) -> Series:
     return 0.3 * values, np.full(nights, 0.2)
 
 
+def shared_for_a_week(rng: Rng, nights: int) -> Series:
+    """Documents that are drawn anew each week, four fifths of the variance of 0.3 squared."""
+    weeks = np.repeat(rng.normal(size=nights // 7 + 2), 7)[rng.integers(0, 7) :][:nights]
+    values = np.sqrt(0.8) * weeks + np.sqrt(0.2) * rng.normal(size=nights)
+    return 0.3 * values, np.full(nights, 0.2)
+
+
 def creeping(rng: Rng, nights: int) -> Series:
     """A drift of 1 sigma a year, jitter 0.3: there is no step, and no level either."""
     return np.arange(nights) / 365.0 + 0.3 * rng.normal(size=nights), np.full(nights, 0.2)

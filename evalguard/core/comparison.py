@@ -42,12 +42,13 @@ UndecidedKind = Literal["above_margin", "too_few_documents"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """Why a metric is undecided, and what would decide it; normal approximations.
+    """Why a metric is undecided, and what would decide it.
 
     Attributes:
         detectable_sigma: the smallest true drift that fails such a run in 80% of cases, in sigma;
             ``detectable_change`` in units of the metric. None where the base's standard error is 0
-            (sigma has no size).
+            (sigma has no size), and of means of fewer than 30 or of skewed documents, of which
+            nothing holds.
         needed_n: documents after which 80% of runs are decided, whatever the true drift is, at the
             gate's own margin. None where no number of documents does that: a margin in sigma
             shrinks as documents are added, as fast as the interval does.
@@ -135,6 +136,9 @@ class Comparison:
         margin_text: that margin as it was given: 1 sigma, 1pp, 2%.
         drift_interval: paired interval of drift.
         quotes: words of documents that reason is about; see ``Finding.quotes``.
+        planned_scatter: standard error that plans take, over paired_stderr: above 1 where documents
+            are skewed or heavy-tailed; None where so few carry it that nothing can be planned. 1 of
+            0/1 metrics, whose flips tell.
     """
 
     task: str
@@ -183,6 +187,7 @@ class Comparison:
     margin_text: str = ""
     drift: float | None = None
     drift_interval: tuple[float, float] | None = None
+    planned_scatter: float | None = 1.0
     tolerated: float | None = None
     caveats: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()

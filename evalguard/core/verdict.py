@@ -13,6 +13,7 @@ from evalguard.core.comparison import Comparison, Outcome
 # standard error of exactly 1 / n, so that one more error is exactly 1 sigma: without this, the
 # last bit of a double would decide.
 ON_THE_MARGIN = 1e-9
+_ROUNDING = 1e-12  # a mean of scores that cancel is so small a part of its standard error
 
 
 def one_sided_level(confidence: float) -> float:
@@ -78,8 +79,10 @@ class Margin:
             return f"{self.value:.12g} sigma"
         return f"{100.0 * self.value:.12g}{'pp' if self.unit == 'points' else '%'}"
 
-    def in_metric(self, base: float, *, is_share: bool) -> float | None:
+    def in_metric(self, base: float, base_stderr: float, *, is_share: bool) -> float | None:
         """The margin in units of the metric; None for one in sigma.
+
+        A base that is 0 but for rounding, beside its standard error, is 0.
 
         Raises:
             ValueError: the metric has no such margin; the message is a reason fit for a report.
@@ -91,7 +94,7 @@ class Margin:
                 f"a margin of {self.text} is for metrics between 0 and 1: give this one a margin "
                 "of its own, in % or sigma (gate: {metrics: {TASK/METRIC: {margin: 2%}}})"
             )
-        if self.unit == "relative" and base == 0.0:
+        if self.unit == "relative" and abs(base) <= _ROUNDING * base_stderr:
             raise ValueError(
                 f"the base's value is 0, and {self.text} of it is nothing: give this metric a "
                 "margin in sigma or points"
@@ -108,7 +111,7 @@ class Margin:
         Raises:
             ValueError: the metric has no such margin; the message is a reason fit for a report.
         """
-        amount = self.in_metric(base, is_share=is_share)
+        amount = self.in_metric(base, base_stderr, is_share=is_share)
         if amount is None:
             return self.value
         if not (base_stderr > 0.0 and math.isfinite(amount / base_stderr)):

@@ -25,6 +25,7 @@ from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.influence import influence
 from evalguard.stats.judgement import IDENTICAL, MetricComparison, MetricJudgement, judge_metric
+from evalguard.stats.sigma_scale import SigmaScale
 from evalguard.stats.unusable_scores import unusable
 
 # Of a figure of generated answers whose base does not scatter, as one that never loops.
@@ -135,8 +136,8 @@ def margin_tolerance(drift: Drift, margin: Margin, *, is_share: bool) -> MetricM
     base = drift.base
     if margin.unit == "sigma":
         return replace(sigma_tolerance(drift, margin.value), is_share=is_share)
-    amount = margin.in_metric(base.point, is_share=is_share)
-    if drift.log_sign or amount is None:
+    amount = margin.in_metric(base.point, base.stderr, is_share=is_share)
+    if amount is None or (drift.log_sign and drift.unit > 0.0):
         in_sigma = margin.in_sigma(base.point, base.stderr, is_share=is_share)
         return MetricMargin(
             margin=margin,
@@ -150,9 +151,16 @@ def margin_tolerance(drift: Drift, margin: Margin, *, is_share: bool) -> MetricM
         margin=margin,
         sigma=amount / base.stderr if sized else None,
         amount=amount,
-        drift=amount,
+        # of a perplexity whose base does not scatter, in units of which sigma has no size
+        drift=_on_log_scale(drift, amount) if drift.log_sign else amount,
         is_share=is_share,
     )
+
+
+def _on_log_scale(drift: Drift, amount: float) -> float:
+    """The drift that changes a perplexity by so much to the worse."""
+    scale = SigmaScale(unit=1.0, log_sign=drift.log_sign)
+    return scale.drift_of(amount / drift.base.point)
 
 
 def sigma_tolerance(drift: Drift, sigma: float) -> MetricMargin:
@@ -288,7 +296,7 @@ def _comparison(
 def false_alarm_of(drift: Drift, tolerance: MetricMargin) -> float:
     """The chance that an unchanged candidate crosses a margin."""
     if tolerance.amount is not None:
-        return drift.chance_beyond(tolerance.amount)
+        return drift.chance_beyond(tolerance.drift)
     assert tolerance.sigma is not None
     return drift.false_alarm_probability(tolerance.sigma)
 
@@ -304,7 +312,7 @@ def drift_fields(drift: Drift, judged: MetricJudgement, tolerance: MetricMargin)
     """The fields of a comparison that say its drift, its margin, and what is judged of both."""
     estimate, verdict = drift.estimate, judged.verdict
     ends = (0.0, 0.0) if judged.bit_identical else (estimate.low, estimate.high)
-    linear = drift.log_sign == 0
+    own_unit = drift.log_sign == 0 or tolerance.amount is not None
     return {
         "base": drift.base.point,
         "base_stderr": drift.base.stderr,
@@ -313,6 +321,7 @@ def drift_fields(drift: Drift, judged: MetricJudgement, tolerance: MetricMargin)
         "sigma": drift.sigma,
         "sigma_interval": judged.interval,
         "paired_stderr": drift.paired_stderr,
+        "planned_scatter": drift.planned_scatter,
         "p_value": estimate.p_value,
         "method": estimate.method,
         "confidence": estimate.confidence,
@@ -326,8 +335,10 @@ def drift_fields(drift: Drift, judged: MetricJudgement, tolerance: MetricMargin)
         "needed_n": None if judged.undecided is None else judged.undecided.needed_n,
         "margin": tolerance.sigma,
         "margin_text": tolerance.margin.text,
-        "drift": estimate.point if linear else None,
-        "drift_interval": ends if linear else None,
+        "drift": drift.change_of(estimate.point) if own_unit else None,
+        "drift_interval": (drift.change_of(ends[0]), drift.change_of(ends[1]))
+        if own_unit
+        else None,
         "tolerated": tolerance.amount,
     }
 

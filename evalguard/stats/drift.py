@@ -31,6 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special
 
 from evalguard.core.paired_scores import PairedScores
 from evalguard.stats.binary import flip_estimate
@@ -40,8 +41,11 @@ from evalguard.stats.estimate import Estimate, scatters, t_estimate
 from evalguard.stats.few_units import limited_to_signs, limited_to_swaps
 from evalguard.stats.moments import Moments, exact_sum, mean_moments, moments
 from evalguard.stats.probability import fair_coin_upper_tail, normal_upper_tail, skellam_upper_tail
+from evalguard.stats.scatter import planned_scatter
 from evalguard.stats.sigma_scale import SigmaScale
 from evalguard.stats.skewed.corrected_t import careful_t
+
+_SIXTEENTHS = (np.arange(16) + 0.5) / 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class Drift:
             where there is nothing to correct. It decides nothing.
         documents: independent ones, of 0/1 metrics; else 0.
         undefined: share of a bootstrap's resamples for which the metric has no number.
+        planned_scatter: see ``scatter.planned_scatter``; 1 of 0/1 metrics, whose flips tell.
     """
 
     base: Moments
@@ -71,6 +76,7 @@ class Drift:
     plain: Estimate | None = None
     documents: int = 0
     undefined: float = 0.0
+    planned_scatter: float | None = 1.0
 
     @property
     def scale(self) -> SigmaScale:
@@ -80,6 +86,12 @@ class Drift:
     def sigma_of(self, drift: float) -> float:
         """Sigma of a drift on the estimation scale; +-inf where the unit is 0 and it is not."""
         return self.scale.sigma_of(drift)
+
+    def change_of(self, drift: float) -> float:
+        """A drift on the estimation scale in units of the metric, positive is worse."""
+        if self.log_sign == 0:
+            return drift
+        return self.base.point * SigmaScale(unit=1.0, log_sign=self.log_sign).sigma_of(drift)
 
     def drift_of(self, sigma: float) -> float:
         """The drift on the estimation scale that has this sigma (the inverse map)."""
@@ -106,12 +118,16 @@ class Drift:
         crosses the margin. It is an estimate: the standard errors are. Answers flip one by one: of
         b + c flips the lead b - c is the difference of two Poisson counts of mean (b + c) / 2
         (Skellam), which crosses where it is a whole number above the margin, and the normal tail
-        does not count whole numbers. Differences that are all alike show no standard error: there
-        it is the chance that enough of their signs agree. 0 where no difference is seen at all.
+        does not count whole numbers. The flips that are seen leave open what their mean is: a
+        gamma distribution of shape b + c + 1 (Laplace's prior), by its quantiles. Differences that
+        are all alike show no standard error: there it is the chance that enough of their signs
+        agree. 0 where no difference is seen at all.
         """
         estimate = self.estimate
         if self.flips is not None and self.documents:
-            return skellam_upper_tail(math.floor(tolerated * self.documents) + 1, sum(self.flips))
+            flips, lead = sum(self.flips), math.floor(tolerated * self.documents) + 1
+            means = special.gammaincinv(flips + 1.0, _SIXTEENTHS) if flips else np.zeros(1)
+            return float(np.mean([skellam_upper_tail(lead, mean) for mean in means.tolist()]))
         if scatters(estimate):
             return normal_upper_tail(tolerated / estimate.stderr)
         if estimate.point == 0.0 or not estimate.differing:
@@ -128,7 +144,15 @@ def estimate_drift(paired: PairedScores, *, confidence: float) -> Drift:
     """
     if is_binary(paired):
         return _binary_drift(paired, confidence)
-    return _ESTIMATORS[paired.base.aggregation](paired, confidence)
+    drift = _ESTIMATORS[paired.base.aggregation](paired, confidence)
+    weights = paired.base.weights
+    if paired.base.rescoring is not None:
+        return drift
+    residuals = None
+    if not paired.clusters:
+        point = moments(paired.d, weights).point
+        residuals = paired.d - point * (1.0 if weights is None else weights)
+    return replace(drift, planned_scatter=planned_scatter(drift.estimate, residuals))
 
 
 def is_binary(paired: PairedScores) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from evalguard.stats.probability import t_critical, t_upper_tail
+from evalguard.stats.probability import (
+    normal_quantile,
+    t_critical,
+    t_quantile,
+    t_upper_tail,
+)
 
 SIGN_FLIP = "cluster-sign-flip"
 BOOTSTRAP = "paired-bootstrap-bca"
@@ -25,6 +30,7 @@ class Estimate:
         interval_method: name of the method behind ``low`` and ``high``.
         differing: units (documents or clusters) whose difference is not 0, where the signs of so
             few decide, or of so many that differ alike; else None.
+        df: degrees of freedom of ``stderr``, of a t estimate; else None.
     """
 
     point: float
@@ -36,6 +42,13 @@ class Estimate:
     interval_method: str
     confidence: float
     differing: int | None = None
+    df: float | None = None
+
+    def quantile(self, probability: float) -> float:
+        """Student's quantile with its degrees of freedom, or the normal one."""
+        if self.df is None:
+            return normal_quantile(probability)
+        return t_quantile(probability, self.df)
 
 
 def t_estimate(
@@ -62,6 +75,7 @@ def t_estimate(
         method=method,
         interval_method=method,
         confidence=confidence,
+        df=df,
     )
 
 

@@ -69,7 +69,7 @@ def _size(drift: Drift, tolerance: MetricMargin) -> str:
     word = "worse" if point > 0.0 else "better"
     if math.isinf(sigma) and drift.unit == 0.0:
         if tolerance.amount is not None:
-            return f"{word} by {_in_unit(point, tolerance)}"
+            return f"{word} by {_in_unit(drift.change_of(point), tolerance)}"
         return (
             f"{word}, and the base's standard error is 0 (its documents do not scatter), "
             "so that any drift is infinite in that unit"
@@ -126,7 +126,7 @@ def _meaning(verdict: Verdict, drift: Drift, tolerance: MetricMargin) -> str:
 def _reaches(drift: Drift, tolerance: MetricMargin) -> bool:
     """Whether the interval reaches above the margin."""
     if tolerance.amount is not None:
-        return drift.estimate.high > tolerance.amount
+        return drift.change_of(drift.estimate.high) > tolerance.amount
     return tolerance.sigma is not None and drift.sigma_interval[1] > tolerance.sigma
 
 
@@ -136,7 +136,7 @@ def _evidence(drift: Drift, n: int, tolerance: MetricMargin) -> str:
     ends = f"{number_text(low, beside=beside)} to {number_text(high, beside=beside)}"
     if drift.unit == 0.0 and (tolerance.amount is not None or drift.flips is not None):
         low_text, high_text = (
-            ("-" if end < 0.0 else "") + _in_unit(end, tolerance)
+            ("-" if end < 0.0 else "") + _in_unit(drift.change_of(end), tolerance)
             for end in (estimate.low, estimate.high)
         )
         ends = f"{low_text} to {high_text}"

@@ -35,6 +35,7 @@ from evalguard.stats.group_caveats import how_made, sharing, skewed
 from evalguard.stats.influence import influence
 from evalguard.stats.judgement import IDENTICAL, MetricComparison, MetricJudgement, judge_metric
 from evalguard.stats.moments import Array, Moments, exact_sum
+from evalguard.stats.scatter import planned_scatter
 from evalguard.stats.skewed.corrected_t import Differing, careful_t, differing_from
 from evalguard.stats.strata import stratify_documents
 from evalguard.stats.subtask_strata import joined_strata, number, subtask_strata
@@ -170,6 +171,7 @@ def _drift(
         estimate=estimate,
         unit=base.stderr,
         plain=None if estimate is plain else plain,
+        planned_scatter=planned_scatter(estimate, _of_documents(parts)),
     )
     return drift, shared
 
@@ -309,6 +311,13 @@ def _weighted_shares(
         replace(part, values=part.shares * weight)
         for part, weight in zip(parts, weights, strict=True)
     ]
+
+
+def _of_documents(parts: Sequence[TaskContributions]) -> Array | None:
+    """The residuals of all documents; None where they are clustered, or no sum makes the drift."""
+    if not parts or any(part.clusters for part in parts):
+        return None
+    return np.concatenate([part.residuals for part in parts])
 
 
 def _per_unit(parts: Sequence[TaskContributions]) -> Array:

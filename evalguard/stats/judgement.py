@@ -12,7 +12,6 @@ from evalguard.stats.binary import tango_interval
 from evalguard.stats.contributions import Contributions
 from evalguard.stats.drift import Drift
 from evalguard.stats.explanation import explain, explain_equal_scores, explain_identical
-from evalguard.stats.probability import normal_quantile
 from evalguard.stats.undecided import explain_undecided
 
 
@@ -71,7 +70,8 @@ def judge_metric(drift: Drift, tolerance: MetricMargin, *, n: int, n_total: int)
     """
     estimate, sigma_interval = drift.estimate, drift.sigma_interval
     if tolerance.amount is not None:
-        verdict = decide(estimate.point, estimate.low, estimate.high, tolerance.amount)
+        point, low, high = map(drift.change_of, (estimate.point, estimate.low, estimate.high))
+        verdict = decide(point, low, high, tolerance.amount)
     else:
         assert tolerance.sigma is not None
         verdict = decide(drift.sigma, *sigma_interval, tolerance.sigma)
@@ -165,13 +165,14 @@ def _is_above(told: Comparison, tolerance: MetricMargin) -> bool:
 def _adjusted_interval(drift: Drift, holm_p_value: float) -> tuple[float, float]:
     """The interval of sigma at the level that Holm's procedure asks of this metric.
 
-    The half widths of the metric's own interval, in the ratio of the two normal quantiles; its
-    lower end is at most 0, since the adjusted p-value is above the level.
+    The half widths of the metric's own interval, in the ratio of the two quantiles, of Student's t
+    where that made it; its lower end is at most 0, since the adjusted p-value is above the level.
     """
     estimate = drift.estimate
     level = one_sided_level(estimate.confidence)
     asked = level * min(1.0, estimate.p_value / holm_p_value) if holm_p_value > 0.0 else level
-    wider = normal_quantile(asked) / normal_quantile(level) if asked > 0.0 else math.inf
+    quantile = estimate.quantile
+    wider = quantile(asked) / quantile(level) if asked > 0.0 else math.inf
     low = estimate.point - (estimate.point - estimate.low) * wider
     high = estimate.point + (estimate.high - estimate.point) * wider
     return drift.sigma_of(min(low, 0.0)), drift.sigma_of(high)

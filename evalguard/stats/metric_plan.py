@@ -31,8 +31,8 @@ class MetricPlan:
         margin: the drift that matters, in sigma; None where it is known in another unit only.
             ``given``: as it was given; None for a number of sigmas.
         base_stderr: the base's standard error over n documents, in units of the metric.
-        detectable_sigma: the smallest drift that n documents detect; None without numbers, and
-            where the base does not scatter.
+        detectable_sigma: the smallest drift that n documents show to be real among the gated
+            metrics; None without numbers, and where the base does not scatter.
         detectable_sigma_range, needed_to_detect_range: what the pilot leaves open.
         needed_to_show_harmless_range, needed_to_decide_range: likewise.
         detectable_change: the same in units of the metric.
@@ -109,10 +109,9 @@ def plan_metric(
     if pilot.problem or in_sigma is None:
         return MetricPlan(pilot=pilot, n=n, margin=in_sigma, given=given, alpha=alpha, power=power)
     rule = _flip_rule if pilot.flip_rate is not None else _mean_rule
-    ends = [rule(pilot, ratio, n, in_sigma, alpha, power) for ratio in pilot.ratio_range]
-    at = rule(pilot, pilot.ratio, n, in_sigma, alpha, power)
-    tolerated, aim = in_sigma / math.sqrt(n), (alpha, power, metrics)
-    deciding = [_deciding(pilot, ratio, tolerated, *aim) for ratio in pilot.ratio_range]
+    aim = _Aim(margin=in_sigma, n=n, alpha=alpha, power=power, metrics=max(metrics, 1))
+    ends = [rule(pilot, ratio, aim) for ratio in pilot.ratio_range]
+    at = _UNSAID if pilot.carried_by_few else rule(pilot, pilot.ratio, aim)
     sigma = None if pilot.in_points else at.sigma
     repeats = None
     if pilot.answers is not None:
@@ -134,68 +133,96 @@ def plan_metric(
         power=power,
         base_stderr=0.0 if pilot.in_points else base_stderr,
         detectable_sigma=sigma,
-        detectable_sigma_range=None if sigma is None else (ends[0].sigma, ends[1].sigma),
-        detectable_change=at.sigma * base_stderr,
+        detectable_sigma_range=(
+            None if pilot.in_points else (ends[0].sigma or 0.0, ends[1].sigma or math.inf)
+        ),
+        detectable_change=None if at.sigma is None else at.sigma * base_stderr,
         needed_to_detect=at.detect,
         needed_to_detect_range=(ends[0].detect, ends[1].detect),
         needed_to_show_harmless=at.harmless,
         needed_to_show_harmless_range=(ends[0].harmless, ends[1].harmless),
-        needed_to_decide=_deciding(pilot, pilot.ratio, tolerated, *aim),
-        needed_to_decide_range=(deciding[0], deciding[1]),
+        needed_to_decide=at.decide,
+        needed_to_decide_range=(ends[0].decide, ends[1].decide),
         repeats=repeats,
         method="paired-t" if pilot.flip_rate is None else "mcnemar-mid-p",
     )
 
 
-def _deciding(
-    pilot: Pilot, ratio: float, tolerated: float, alpha: float, power: float, metrics: int
-) -> int | None:
-    """Documents that decide; ``ratio`` and the tolerated drift in units of the base's scatter."""
-    if not (ratio > 0.0 and math.isfinite(ratio) and tolerated > 0.0):
-        return FEWEST_FOR_T if ratio == 0.0 and tolerated > 0.0 else None
-    least = decidable_ratio(alpha, metrics, power=power)
-    fresh = math.ceil((least * ratio / tolerated) ** 2)
-    if fresh <= pilot.n:
-        return max(FEWEST_FOR_T, fresh)
-    return documents_to_decide(
-        tolerated / ratio * math.sqrt(pilot.n),
-        known=pilot.n,
-        alpha=alpha,
-        metrics=metrics,
-        fixed=True,
-        power=power,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Aim:
+    """What n documents are to show: a margin in sigma, at the level that each metric may need."""
+
+    margin: float
+    n: int
+    alpha: float
+    power: float
+    metrics: int
+
+    @property
+    def tolerated(self) -> float:
+        """The margin in units of the base's scatter, where SE_base over n is 1 / sqrt(n)."""
+        return self.margin / math.sqrt(self.n)
+
+    @property
+    def level(self) -> float:
+        """At which a drift is real, whatever Holm's procedure asks (Bonferroni's)."""
+        return self.alpha / self.metrics
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    sigma: float
+    sigma: float | None
     detect: int | None
     harmless: int | None
+    decide: int | None
 
 
-def _mean_rule(
-    _: Pilot, ratio: float, n: int, margin: float, alpha: float, power: float
-) -> _Answer:
-    """In units of the base's scatter, where SE_base over n documents is 1 / sqrt(n)."""
-    tolerated = margin / math.sqrt(n)
-    needed = paired_documents_to_detect(ratio, tolerated, alpha=alpha, power=power)
-    needed = None if needed is None else max(FEWEST_FOR_T, needed)
+_UNSAID = _Answer(None, None, None, None)
+
+
+def _deciding(pilot: Pilot, ratio: float, aim: _Aim) -> int | None:
+    """Documents that decide; ``ratio`` in units of the base's scatter."""
+    if not (ratio > 0.0 and math.isfinite(ratio) and aim.tolerated > 0.0):
+        return FEWEST_FOR_T if ratio == 0.0 and aim.tolerated > 0.0 else None
+    least = decidable_ratio(aim.alpha, aim.metrics, power=aim.power)
+    fewest = max(FEWEST_FOR_T, pilot.fewest)
+    fresh = math.ceil((least * ratio / aim.tolerated) ** 2)
+    if fresh <= pilot.n:
+        return max(fewest, fresh)
+    needed = documents_to_decide(
+        aim.tolerated / ratio * math.sqrt(pilot.n),
+        known=pilot.n,
+        alpha=aim.alpha,
+        metrics=aim.metrics,
+        fixed=True,
+        power=aim.power,
+    )
+    return None if needed is None else max(needed, fewest)
+
+
+def _mean_rule(pilot: Pilot, ratio: float, aim: _Aim) -> _Answer:
+    """In units of the base's scatter."""
+
+    def needed(level: float) -> int | None:
+        found = paired_documents_to_detect(ratio, aim.tolerated, alpha=level, power=aim.power)
+        return None if found is None else max(FEWEST_FOR_T, found)
+
     detectable = math.inf
     if math.isfinite(ratio):
-        detectable = detectable_drift(ratio, n, alpha=alpha, power=power) * math.sqrt(n)
-    return _Answer(detectable, needed, needed)
+        shown = detectable_drift(ratio, aim.n, alpha=aim.level, power=aim.power)
+        detectable = shown * math.sqrt(aim.n)
+    return _Answer(detectable, needed(aim.level), needed(aim.alpha), _deciding(pilot, ratio, aim))
 
 
-def _flip_rule(
-    pilot: Pilot, ratio: float, n: int, margin: float, alpha: float, power: float
-) -> _Answer:
-    """The share of flips behind a ratio is (ratio * s_base)^2."""
+def _flip_rule(pilot: Pilot, ratio: float, aim: _Aim) -> _Answer:
+    """The share of flips behind a ratio is (ratio * s_base)^2; a drift flips its own at least."""
+    unit = pilot.base_scatter / math.sqrt(aim.n)
+    tolerated = aim.margin * unit
     rate = min(1.0, (ratio * pilot.base_scatter) ** 2)
-    unit = pilot.base_scatter / math.sqrt(n)
-    tolerated = margin * unit
+    scatter = math.sqrt(min(1.0, max(rate, tolerated))) / pilot.base_scatter
     return _Answer(
-        detectable_flip_drift(rate, n, alpha=alpha, power=power) / unit,
-        flip_documents_to_detect(rate, tolerated, alpha=alpha, power=power),
-        flip_documents_to_show_harmless(rate, tolerated, alpha=alpha, power=power),
+        detectable_flip_drift(rate, aim.n, alpha=aim.level, power=aim.power) / unit,
+        flip_documents_to_detect(rate, tolerated, alpha=aim.level, power=aim.power),
+        flip_documents_to_show_harmless(rate, tolerated, alpha=aim.alpha, power=aim.power),
+        _deciding(pilot, scatter, aim),
     )

@@ -19,14 +19,17 @@ from evalguard.stats.repeat_plan import AnswerScatter, answer_scatter
 from evalguard.stats.scatter import (
     NORMAL_KURTOSIS,
     Range,
+    carried_by_few,
+    carriers,
     kurtosis,
+    planned_churn,
     ratio_range,
     scatter_factors,
     share_interval,
 )
 from evalguard.stats.skewed.corrected_t import uncorrected
+from evalguard.stats.undecided import fewest_documents
 
-_FEW_CARRIERS = 4.0
 _UNSHAPED = "the tails of its documents are not stored, so the ranges take them for normal ones"
 
 
@@ -41,8 +44,14 @@ class Pilot:
         base_scatter: standard deviation per document behind it, on the scale of the drift (the
             log scale of a perplexity, where it is dimensionless).
         ratio: scatter of the paired differences / ``base_scatter``, the one number that decides
-            how sharp a paired comparison is: SE_paired / SE_base at any number of documents.
+            how sharp a paired comparison is: SE_paired / SE_base at any number of documents. With
+            what so few flips, or so skewed documents, leave open (``planned_churn``,
+            ``planned_scatter``).
         ratio_range: its interval at ``confidence``.
+        carried_by_few: so few documents carry the scatter that ``ratio`` has no upper end, and is
+            what was seen.
+        fewest: documents of which so many differ that their signs alone can decide; 0 where that
+            asks for no more.
         flip_rate: share of documents that flip, for 0/1 metrics; else None.
         is_share: whether the metric lies between 0 and 1 by its kind, so that a margin of it may be
             in points.
@@ -65,6 +74,8 @@ class Pilot:
     ratio: float = 0.0
     ratio_range: Range = (0.0, math.inf)
     flip_rate: float | None = None
+    carried_by_few: bool = False
+    fewest: int = 0
     is_share: bool = False
     in_points: bool = False
     answers: AnswerScatter | None = None
@@ -91,6 +102,8 @@ class _Scatter:
     paired_kurtosis: float = NORMAL_KURTOSIS
     base_kurtosis: float = NORMAL_KURTOSIS
     flips: tuple[int, int] | None = None
+    planned: float | None = 1.0
+    fewest: int = 0
 
 
 def pilot_of_scores(paired: PairedScores, comparison: Comparison, *, confidence: float) -> Pilot:
@@ -108,7 +121,9 @@ def pilot_of_scores(paired: PairedScores, comparison: Comparison, *, confidence:
         base=drift.unit,
         paired_kurtosis=kurtosis(_residuals(paired.d, paired.base.weights)),
         base_kurtosis=kurtosis(_residuals(paired.base.values, paired.base.weights)),
-        flips=drift.flips,
+        flips=drift.flips if drift.documents else None,
+        planned=drift.planned_scatter,
+        fewest=fewest_documents(drift, comparison.n_used),
     )
     caveats = _cautions(scatter, comparison.n_used)
     pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
@@ -128,7 +143,12 @@ def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:
     paired = comparison.paired_stderr
     if _is_on_log_scale(comparison) and base > 0.0 and candidate > 0.0:
         paired, stderr = paired / candidate, stderr / base
-    scatter = _Scatter(paired=paired, base=stderr, flips=comparison.flips)
+    scatter = _Scatter(
+        paired=paired,
+        base=stderr,
+        flips=comparison.flips if comparison.clusters is None else None,
+        planned=comparison.planned_scatter,
+    )
     unknown = (_UNSHAPED,) if comparison.flips is None else ()
     caveats = (*_cautions(scatter, comparison.n_used), *unknown)
     pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
@@ -169,13 +189,15 @@ def _pilot(
         below = scatter_factors(n, kurtosis=scatter.base_kurtosis, confidence=confidence)
     flip_rate = None
     if scatter.flips is None:
-        ratio = scatter.paired / scatter.base
+        ratio = scatter.paired / scatter.base * (scatter.planned or 1.0)
         above = scatter_factors(n, kurtosis=scatter.paired_kurtosis, confidence=confidence)
         spread = ratio_range(ratio, above, below)
+        if scatter.planned is None:
+            spread = spread[0], math.inf
     else:
         flips = sum(scatter.flips)
         flip_rate = flips / n
-        ratio = math.sqrt(flip_rate) / (scatter.base * root)
+        ratio = math.sqrt(planned_churn(flips, n)) / (scatter.base * root)
         spread = _flip_range(flips, n, scatter.base * root, below, confidence)
     return Pilot(
         task=of.task,
@@ -190,6 +212,8 @@ def _pilot(
         ratio=ratio,
         ratio_range=spread,
         flip_rate=flip_rate,
+        carried_by_few=scatter.flips is None and scatter.planned is None,
+        fewest=scatter.fewest,
         in_points=in_points,
         caveats=caveats,
     )
@@ -230,14 +254,24 @@ def _problem(scatter: _Scatter, n: int) -> str:
 
 def _cautions(scatter: _Scatter, n: int) -> tuple[str, ...]:
     if scatter.flips is not None:
-        flipped = sum(scatter.flips)
-        return () if flipped else (f"no document of {n:,} flipped: plan by the upper ends",)
-    carriers = n / scatter.paired_kurtosis  # k equal outliers among n zeros have kurtosis n / k
-    if carriers >= _FEW_CARRIERS:
+        if sum(scatter.flips):
+            return ()
+        share = 100.0 * planned_churn(0, n)
+        return (
+            f"no document of {n:,} flipped: planned as if {share:.2g}% of all did, which is "
+            "about the most that this leaves open (97% confidence)",
+        )
+    if scatter.planned is None:
+        return (
+            f"heavy tails: so few of the {n:,} documents carry the scatter that no number of "
+            "documents can be said; a larger pilot may tell",
+        )
+    if not carried_by_few(scatter.paired_kurtosis, n):
         return ()
+    carry = max(1, round(carriers(scatter.paired_kurtosis, n)))
     return (
-        f"heavy tails: the scatter of {n:,} documents comes from about {max(1, round(carriers))} "
-        "of them, so that another pilot may find more or less; a larger one knows it better",
+        f"heavy tails: the scatter of {n:,} documents comes from about {carry} of them, so that "
+        "another pilot may find more or less; a larger one knows it better",
     )
 
 

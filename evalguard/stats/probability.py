@@ -53,12 +53,12 @@ def binomial_lower_tail(hits: int, n: int, share: float) -> float:
     return float(special.bdtr(hits, n, share))
 
 
-def skellam_upper_tail(lead: int, flips: int) -> float:
+def skellam_upper_tail(lead: int, flips: float) -> float:
     """P[B - C >= lead], B and C independent Poisson counts of mean flips / 2; lead >= 0."""
     if flips == 0:
         return float(lead <= 0)
     most = lead + int(12.0 * math.sqrt(flips)) + 40
-    terms = special.ive(np.arange(lead, most), float(flips))
+    terms = special.ive(np.arange(lead, most), flips)
     return min(1.0, float(np.sum(terms)))
 
 

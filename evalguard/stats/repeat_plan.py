@@ -173,7 +173,8 @@ def plan_repeats(
     """
     if scatter.within is None:
         return RepeatPlan(scatter=scatter)
-    detect = detectable_drift(1.0, n, alpha=alpha, power=power) * math.sqrt(n)
+    level = alpha / max(metrics, 1)
+    detect = detectable_drift(1.0, n, alpha=level, power=power) * math.sqrt(n)
     decide = decidable_ratio(alpha, metrics, power=power)
 
     def needed(quantiles: float, end: int | None = None) -> int | None:
@@ -184,7 +185,7 @@ def plan_repeats(
 
         return repeats_to_show(effect, n=n, quantiles=quantiles, variance=variance)
 
-    documents, repeats = _cheapest(scatter, effect, available, alpha=alpha, power=power)
+    documents, repeats = _cheapest(scatter, effect, available, alpha=level, power=power)
     return RepeatPlan(
         scatter=scatter,
         needed_to_detect=needed(detect),

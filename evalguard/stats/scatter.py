@@ -8,11 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from evalguard.stats.estimate import Estimate
 from evalguard.stats.moments import exact_sum
+from evalguard.stats.skewed.corrected_t import uncorrected
 
 Range = tuple[float, float]
 
 NORMAL_KURTOSIS = 3.0
+# Documents alike, beside others that do not differ, whose number would make such a kurtosis: of
+# fewer the next ones tell more than these.
+_FEW_CARRIERS = 5.0
+_SURE_SCATTER, _SURE_CHURN = 0.9, 0.85  # one-sided
 
 
 def kurtosis(residuals: NDArray[np.float64]) -> float:
@@ -54,6 +60,63 @@ def scatter_factors(n: int, *, kurtosis: float, confidence: float) -> Range:
     low = math.sqrt(df / float(special.chdtri(df, tail)))
     below = float(special.chdtri(df, 1.0 - tail))
     return min(1.0, low), max(1.0, math.sqrt(df / below)) if below > 0.0 else math.inf
+
+
+def carriers(kurtosis: float, n: int) -> float:
+    """About how many of n documents carry their scatter: k equal ones among zeros have n / k."""
+    return n / kurtosis
+
+
+def carried_by_few(kurtosis: float, n: int) -> bool:
+    """Whether so few documents carry the scatter that another sample may have any other."""
+    return carriers(kurtosis, n) < _FEW_CARRIERS
+
+
+def planned_scatter(estimate: Estimate, residuals: NDArray[np.float64] | None) -> float | None:
+    """The standard error that a plan takes, over that of a t estimate; at least 1.
+
+    A test of skewed documents asks for more than t does: the wider side of its interval, in
+    quantiles of t. A sample that has seen little of a long tail scatters too little: the upper
+    end (90%, one-sided) of its standard deviation over that of normal documents, where its
+    kurtosis is beyond chance (2 of its standard errors, sqrt(24 / n)). Measured by
+    ``benchmarks/planned_power.py``.
+
+    Args:
+        residuals: of the documents about their drift, shape (n,); None where they are unknown.
+
+    Returns:
+        None where so few documents carry the scatter that nothing can be planned from it.
+    """
+    if not estimate.stderr > 0.0:
+        return 1.0
+    wider = 1.0
+    if uncorrected(estimate.method) != estimate.method:
+        side = max(estimate.point - estimate.low, estimate.high - estimate.point)
+        wider = side / (estimate.quantile(0.5 + estimate.confidence / 2.0) * estimate.stderr)
+    if residuals is None or residuals.shape[0] < 2:
+        return max(wider, 1.0)
+    n, shape = residuals.shape[0], kurtosis(residuals)
+    if shape <= NORMAL_KURTOSIS + 2.0 * math.sqrt(24.0 / n):
+        return max(wider, 1.0)
+    if carried_by_few(shape, n):
+        return None
+    interval = 2.0 * _SURE_SCATTER - 1.0
+    seen, normal = (
+        scatter_factors(n, kurtosis=one, confidence=interval)[1] for one in (shape, NORMAL_KURTOSIS)
+    )
+    return max(wider, 1.0) * seen / normal
+
+
+def planned_churn(flips: int, n: int, *, drift: float = 0.0) -> float:
+    """The share of answers that flip which a plan takes: what so many of n leave open.
+
+    The upper end of Clopper and Pearson's interval (85%, one-sided), of one flip where none was
+    seen, which is about 3.4 / n: there it is the end at 97%. A drift flips at least its own share
+    of answers. Measured by ``benchmarks/planned_power.py``.
+    """
+    flips = max(flips, 1)
+    high = 1.0 if flips >= n else float(special.betaincinv(flips + 1, n - flips, _SURE_CHURN))
+    return min(1.0, max(high, drift))
 
 
 def share_interval(count: int, n: int, *, confidence: float) -> Range:

@@ -16,6 +16,9 @@ Array = NDArray[np.float64]
 # All sign patterns are enumerated up to this many differences (2^20, about a million).
 MOST_ENUMERATED = 20
 RESAMPLES = 9_999
+# Signs that are drawn at most: of more than 100,000 differences fewer patterns, 999 at least. The
+# sum of so many is normal, and t says the same.
+_MOST_SIGNS, _FEWEST_PATTERNS = 10**9, 999
 SEED = 20_261_120
 # Sums that are equal but for rounding count as equal, relative to the sum of |d|.
 _ROUNDING = 1e-13
@@ -62,6 +65,8 @@ def sign_flip(d: Array, *, resamples: int = RESAMPLES, seed: int = SEED) -> Sign
     if flippable.shape[0] <= MOST_ENUMERATED:
         sums = subset_sums(flippable)
         return SignFlip(p_value=int(np.count_nonzero(sums <= limit)) / sums.shape[0])
+    fewer = _MOST_SIGNS // flippable.shape[0]
+    resamples = min(resamples, max(fewer, _FEWEST_PATTERNS))
     extreme = _count_random(flippable, limit, resamples, np.random.default_rng(seed))
     return SignFlip(p_value=(1 + extreme) / (resamples + 1), resamples=resamples, seed=seed)
 

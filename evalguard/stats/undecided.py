@@ -15,9 +15,13 @@ from evalguard.stats.documents_needed import (
     fewest_signs,
 )
 from evalguard.stats.drift import Drift
-from evalguard.stats.probability import normal_critical, normal_quantile
+from evalguard.stats.flip_power import failing_flip_drift
+from evalguard.stats.repeat_plan import FEWEST_FOR_T
+from evalguard.stats.scatter import NORMAL_KURTOSIS, planned_churn, scatter_factors
 
+_SURE = 0.7  # two-sided: of the scatter that n documents show, the end that 15% exceed
 _DIGITS = 2  # of a margin that is proposed
+_MOST_COUNTED = 100  # flips; of more the normal approximation says the same, and at once
 
 
 def explain_undecided(
@@ -38,21 +42,21 @@ def explain_undecided(
         above: whether the estimate is above the margin.
     """
     kind: UndecidedKind = "above_margin" if above else "too_few_documents"
-    stderr, level = _stderr(drift), one_sided_level(drift.estimate.confidence)
-    size = tolerance.drift
-    if not (stderr > 0.0 and math.isfinite(stderr) and math.isfinite(size)):
+    size, level = tolerance.drift, one_sided_level(drift.estimate.confidence)
+    stderr = planned_stderr(drift, size)
+    if stderr is None or not (stderr > 0.0 and math.isfinite(stderr) and math.isfinite(size)):
         return Undecided(kind=kind)
-    shown = max(size, -normal_quantile(level / max(metrics, 1)) * stderr)
-    detectable = shown + normal_quantile(POWER) * stderr
-    sigma, unit = drift.sigma_of(detectable), _fixed_unit(drift, tolerance)
+    detectable = _failing_drift(drift, size, n, level / max(metrics, 1))
+    sigma = None if detectable is None else drift.sigma_of(detectable)
+    unit = _fixed_unit(drift, tolerance)
     least = decidable_ratio(level, metrics) * stderr * math.sqrt(n / max(n_total, n))
     found = Undecided(
         kind=kind,
-        detectable_sigma=sigma if math.isfinite(sigma) else None,
-        detectable_change=_metric_change(drift, detectable),
+        detectable_sigma=None if sigma is None or not math.isfinite(sigma) else sigma,
+        detectable_change=None if detectable is None else _metric_change(drift, detectable),
         decidable_margin=_margin_text(drift, least, unit),
     )
-    fewest = _fewest_documents(drift, n)
+    fewest = fewest_documents(drift, n)
     fixed = tolerance.margin.unit != "sigma"
     decide = partial(documents_to_decide, size / stderr, known=n, alpha=level, metrics=metrics)
     needed = decide(fixed=fixed)
@@ -69,28 +73,44 @@ def explain_undecided(
     )
 
 
-def _stderr(drift: Drift) -> float:
-    """The paired standard error; of answers that of their flips alone, as a plan has it.
+def planned_stderr(drift: Drift, size: float) -> float | None:
+    """The standard error that a plan takes, of a margin of ``size`` on the scale of the drift.
 
-    Without a flip it is what the end of Tango's interval comes to. Where documents are too skewed
-    for t, the one that the wider interval would have by t: half of
-    that interval in normal quantiles.
+    Of answers that of the flips that the seen ones leave open, of other documents with what a
+    sample of skewed ones does not know; None where nothing can be said. ``plan`` takes the same.
     """
-    estimate = drift.estimate
-    if drift.flips == (0, 0) and drift.documents:
-        return estimate.high / normal_critical(estimate.confidence)
     if drift.flips is not None and drift.documents:
-        return math.sqrt(sum(drift.flips)) / drift.documents
-    if drift.plain is None:
-        return estimate.stderr
-    half = (estimate.high - estimate.low) / 2.0
-    return max(estimate.stderr, half / normal_critical(estimate.confidence))
+        churn = planned_churn(sum(drift.flips), drift.documents, drift=size)
+        return math.sqrt(churn / drift.documents)
+    if drift.planned_scatter is None:
+        return None
+    return drift.estimate.stderr * drift.planned_scatter
 
 
-def _fewest_documents(drift: Drift, n: int) -> int:
-    """Documents of which so many differ that their signs alone can decide."""
+def _failing_drift(drift: Drift, size: float, n: int, level: float) -> float | None:
+    """The smallest true drift that fails such a run in 80% of cases: above the margin, and real.
+
+    None where the documents are too few, or too skewed, for a number that holds: of those a plan
+    says what it takes, which errs to the safe side, and this would err to the other.
+    """
+    stderr = drift.estimate.stderr
+    if drift.flips is not None and drift.documents:
+        churn = planned_churn(sum(drift.flips), drift.documents)
+        if sum(drift.flips) <= _MOST_COUNTED:
+            return failing_flip_drift(churn, drift.documents, margin=size, alpha=level, power=POWER)
+        stderr = math.sqrt(churn / drift.documents)
+    elif drift.planned_scatter != 1.0 or n < FEWEST_FOR_T:
+        return None
+    else:
+        stderr *= scatter_factors(n, kurtosis=NORMAL_KURTOSIS, confidence=_SURE)[1]
+    quantile = drift.estimate.quantile
+    return max(size, quantile(1.0 - level) * stderr) + quantile(POWER) * stderr
+
+
+def fewest_documents(drift: Drift, n: int) -> int:
+    """Documents of which so many differ that their signs alone can decide; 0 of answers."""
     differing = drift.estimate.differing
-    if not differing:
+    if not differing or (drift.flips is not None and drift.documents):
         return 0
     return math.ceil(n * fewest_signs(drift.estimate.confidence) / differing)
 
@@ -115,7 +135,5 @@ def _margin_text(drift: Drift, size: float, unit: str) -> str:
 
 def _metric_change(drift: Drift, size: float) -> float | None:
     """A drift to the worse in units of the metric; None beyond what doubles hold."""
-    if not drift.log_sign:
-        return size
-    change = abs(drift.sigma_of(size)) * drift.base.stderr
+    change = drift.change_of(size)
     return change if math.isfinite(change) else None

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from paired_tables import METRICS, WEIGHTED, paired, score_table
+from scipy import integrate
+from scipy import stats as scipy_stats
 
 from evalguard.core.pairing import pair
 from evalguard.core.verdict import Margin
 from evalguard.stats.binary import mcnemar_exact, mcnemar_mid_p
-from evalguard.stats.compare_scores import compare_scores, failed_comparison
+from evalguard.stats.compare_scores import compare_documents, compare_scores, failed_comparison
 
 RNG = np.random.default_rng(7)
 N = 400
@@ -438,3 +440,40 @@ def test_points_of_a_perplexity_are_no_number_and_a_share_of_it_is_one():
     share = compared(BASE - 0.1, "perplexity", margin=Margin.parse("5%"))
     assert share.outcome == "regressed"  # by exp(0.1) - 1, which is 10.5%
     assert compared(BASE - 0.1, "perplexity", margin=Margin.parse("11%")).outcome == "degraded"
+
+
+@pytest.mark.parametrize("scores", [[0.1, 0.2, -0.3], [0.7, -0.7], [1.1, 2.2, -3.3], [1e-9, -1e-9]])
+def test_a_base_that_is_0_but_for_rounding_has_no_percents(scores):
+    base = np.array(scores * 20)
+    one = compare_documents(paired(base, base - 0.1), margin=Margin.parse("2%"))
+    assert one.comparison.outcome == "failed"
+    assert "the base's value is 0, and 2% of it is nothing" in one.comparison.reason
+
+
+@pytest.mark.parametrize(
+    ("shift", "outcome"), [(0.0, "unchanged"), (0.01, "degraded"), (0.05, "regressed")]
+)
+def test_percents_of_a_perplexity_do_not_need_a_base_that_scatters(shift, outcome):
+    base = np.full(50, -1.5)
+    noise = 0.001 * np.where(np.arange(50) % 2, 1.0, -1.0)
+    found = compare_documents(
+        paired(base, base - shift - noise, "perplexity"), margin=Margin.parse("2%")
+    ).comparison
+    assert found.outcome == outcome
+    assert found.tolerated == pytest.approx(0.02 * math.exp(1.5))
+    assert found.drift == pytest.approx(math.exp(1.5 + shift) - math.exp(1.5), abs=1e-12)
+
+
+def test_the_false_alarm_chance_of_few_flips_counts_that_others_may_flip():
+    """Two flips of 50, base 45 right: 3 documents cross 1 sigma; by numerical integration."""
+    base = np.array([1.0] * 45 + [0.0] * 5)
+    other = base.copy()
+    other[[0, 49]] = 1.0 - base[[0, 49]]
+    found = compare_documents(paired(base, other)).comparison
+
+    def crossing(mean):
+        density = scipy_stats.gamma.pdf(mean, 3.0)
+        return density * scipy_stats.skellam.sf(2, mean / 2.0, mean / 2.0)
+
+    expected, _ = integrate.quad(crossing, 0.0, 40.0)
+    assert found.false_alarm_probability == pytest.approx(expected, rel=0.03)

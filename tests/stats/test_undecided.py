@@ -15,10 +15,12 @@ from evalguard.core.gate import Gate
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.verdict import Margin
 from evalguard.run.gate_judgement import judge_comparisons
+from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.documents_needed import decidable_ratio, documents_to_decide
+from evalguard.stats.flip_power import failing_chance
 from evalguard.stats.metric_plan import plan_metric
-from evalguard.stats.pilot import pilot_of_comparison
+from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores
 
 
 def judge(pairs: PairedScores, gate: Gate) -> Comparison:
@@ -209,3 +211,106 @@ def test_what_only_the_adjustment_keeps_from_being_real_shows_the_adjusted_inter
     assert first.adjusted_interval is not None
     assert first.adjusted_interval[0] <= 0.0 < first.adjusted_interval[1]
     assert together.gate.state == "undecided"
+
+
+def enumerated(psi: float, drift: float, n: int, *, margin: float, alpha: float) -> float:
+    """The chance that n answers fail, by every pair of counts of lost and won ones."""
+    lost, won = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
+    there = lost + won <= n
+    b, c = lost[there], won[there]
+    shares = (psi + drift) / 2.0, (psi - drift) / 2.0
+    chance = scipy_stats.multinomial.pmf(
+        np.stack([b, c, n - b - c], axis=1), n, [*shares, 1.0 - psi]
+    )
+    fails = [
+        mcnemar_mid_p(int(x), int(y)) <= alpha and (x - y) / n > margin
+        for x, y in zip(b, c, strict=True)
+    ]
+    return float(np.sum(chance[fails]))
+
+
+@pytest.mark.parametrize(("psi", "drift"), [(0.1, 0.1), (0.2, 0.12), (0.5, 0.2)])
+def test_the_chance_that_answers_fail_is_that_of_all_their_counts(psi: float, drift: float) -> None:
+    for n, margin, alpha in ((40, 0.05, 0.025), (40, 0.0, 0.0036)):
+        found = failing_chance(psi, drift, n, margin=margin, alpha=alpha)
+        assert found == pytest.approx(
+            enumerated(psi, drift, n, margin=margin, alpha=alpha), abs=1e-9
+        )
+
+
+@pytest.mark.parametrize("flipped", [1, 2, 3, 10])
+def test_the_drift_said_of_few_flips_fails_four_of_five_runs(flipped: int) -> None:
+    n, gate = 300, Gate(margin=Margin(0.01, "points"))
+    said = judge(answers(n, lost=flipped - flipped // 2, won=flipped // 2), gate).undecided
+    assert said is not None
+    assert said.detectable_change is not None
+    churn = max(flipped / n, said.detectable_change)
+    chance = failing_chance(churn, said.detectable_change, n, margin=0.01, alpha=0.025)
+    assert chance >= 0.75
+
+
+@pytest.mark.parametrize(("flipped", "n"), [(0, 64), (0, 300), (1, 300), (2, 1319)])
+def test_few_flips_ask_for_the_documents_that_a_likely_share_of_them_takes(
+    flipped: int, n: int
+) -> None:
+    pairs = answers(n, lost=flipped - flipped // 2, won=flipped // 2)
+    pilot = pilot_of_comparison(compare_documents(pairs).comparison, confidence=0.95)
+    plan = plan_metric(pilot, n=5000, margin=Margin(0.01, "points"), alpha=0.025, power=0.8)
+    assert plan.needed_to_decide is not None
+    needed, rng = plan.needed_to_decide, np.random.default_rng(4)
+    share, gate = max(flipped, 1) / n, Gate(margin=Margin(0.01, "points"))
+    for drift in (0.0, min(0.005, share)):
+        outcomes = [
+            judge(drawn_answers(rng, needed, churn=share, drift=drift), gate).outcome
+            for _ in range(40)
+        ]
+        assert np.mean([one != "undecided" for one in outcomes]) >= 0.75
+
+
+def skewed(n: int) -> PairedScores:
+    rng = np.random.default_rng(3)
+    base = rng.normal(0.0, 1.0, n)
+    return paired(base, base - (1.0 - rng.exponential(1.0, n)))
+
+
+def test_a_plan_and_a_comparison_of_skewed_documents_ask_for_the_same() -> None:
+    pairs, gate = skewed(200), Gate(margin=Margin(0.06))
+    found = judge(pairs, gate)
+    assert found.method.endswith("-skew")
+    assert found.planned_scatter is not None
+    assert found.planned_scatter > 1.0
+    assert found.undecided is not None
+    assert found.undecided.fixed_margin == "" or found.undecided.fixed_margin_n is not None
+    aim = {"n": 200, "margin": gate.default_margin, "alpha": 0.025, "power": 0.8}
+    of_scores = pilot_of_scores(pairs, found, confidence=0.95)
+    stored = pilot_of_comparison(found, confidence=0.95)
+    asked = plan_metric(of_scores, **aim).needed_to_decide
+    assert asked == plan_metric(stored, **aim).needed_to_decide
+    assert asked == (found.needed_n or found.undecided.fixed_margin_n)
+
+
+def test_of_skewed_or_few_documents_no_drift_is_said_to_fail() -> None:
+    few = np.random.default_rng(1).normal(size=15)
+    for pairs in (skewed(200), paired(few, few - np.linspace(-1.0, 1.1, 15))):
+        found = judge(pairs, Gate(margin=Margin(0.1))).undecided
+        assert found is not None
+        assert found.detectable_sigma is None
+
+
+def test_an_adjusted_interval_is_that_of_t_at_the_level_that_holm_asks_for() -> None:
+    rng = np.random.default_rng(7)
+    base, d = rng.normal(size=40), rng.normal(size=40)
+    d += 0.4 - d.mean()
+    one = compare_documents(paired(base, base - d))
+    assert (one.comparison.significant, one.comparison.method) == (True, "paired-t")
+    same = paired(base, base)
+    others = [
+        replace(one, comparison=replace(compare_documents(same).comparison, task=f"task{i}"))
+        for i in range(19)
+    ]
+    found = judge_comparisons([one, *others], gate=Gate()).comparisons[0]
+    assert found.adjusted_interval is not None
+    half = scipy_stats.t.isf(0.025 / 20, 39) * scipy_stats.sem(d)
+    unit = scipy_stats.sem(base)
+    expected = min(0.0, (0.4 - half) / unit), (0.4 + half) / unit
+    assert found.adjusted_interval == pytest.approx(expected, rel=1e-9)

@@ -82,6 +82,8 @@ def decide_step(comparison: Comparison) -> str:
     if lacks is None:
         return ASK_MORE if of_answers else SCORE_MORE
     needed = lacks.needed_n or lacks.fixed_margin_n
+    if needed is None and comparison.planned_scatter is None:
+        return ASK_MORE if of_answers else SCORE_MORE
     if needed is None:
         wider = f": --margin {lacks.decidable_margin}" if lacks.decidable_margin else ""
         return f"more documents do not decide at this margin; a wider one does{wider}"

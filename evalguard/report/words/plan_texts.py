@@ -57,9 +57,9 @@ def aim_sentence(report: PlanReport) -> str:
     return (
         f"seen: with a chance of {format_percent(aim.power)} by the paired test, one-sided at "
         "alpha = "
-        f"{aim.alpha:.4g}; ranges at {format_percent(aim.confidence)}. t approximation for "
-        "means, normal approximation of McNemar's test for 0/1 metrics. decided: whatever the true "
-        "drift is, all gated metrics together"
+        f"{aim.alpha:.4g} over all gated metrics together; ranges at "
+        f"{format_percent(aim.confidence)}. t approximation for means, normal approximation of "
+        "McNemar's test for 0/1 metrics. decided: whatever the true drift is"
     )
 
 

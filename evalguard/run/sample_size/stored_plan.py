@@ -130,7 +130,7 @@ def _stored_identity(stored: Mapping[str, Any]) -> RunIdentity:
 
 def _stored_comparison(entry: Mapping[str, Any]) -> Comparison:
     """What a plan needs of a stored comparison; a number that JSON cannot hold is null there."""
-    flips = entry.get("flips")
+    flips, planned = entry.get("flips"), entry.get("planned_scatter", 1.0)
     names = ("base", "base_stderr", "candidate", "paired_stderr")
     numbers = {n: None if entry[n] is None else _stored_number(entry[n]) for n in names}
     bare = failed_comparison(
@@ -147,6 +147,7 @@ def _stored_comparison(entry: Mapping[str, Any]) -> Comparison:
         flips=None if flips is None else (int(flips[0]), int(flips[1])),
         clusters=entry.get("clusters"),
         drift=entry.get("drift"),
+        planned_scatter=None if planned is None else _stored_number(planned),
         **numbers,  # type: ignore[arg-type]
     )
 
