@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from paired_tables import paired, score_table
+from scipy.stats import beta
 
 from evalguard.core.pairing import pair
 from evalguard.core.verdict import Margin
@@ -154,9 +155,9 @@ def test_a_pilot_without_flips_plans_by_its_upper_end():
     pilot, stored = pilots(flips(0, 0, 64, 40))
     assert stored.caveats == pilot.caveats
     assert (pilot.flip_rate, pilot.ratio_range[0], pilot.problem) == (0.0, 0.0, "")
-    # of 64 documents without a flip up to 1 - 0.05^(1/64) of all may: 4.6% at 95%
-    assert (pilot.ratio * pilot.base_scatter) ** 2 == pytest.approx(0.0457, abs=0.0005)
-    assert "no document of 64 flipped: planned as if 4.6% of all did" in pilot.caveats[0]
+    # as of one flip of 64: the upper end at 85% of Clopper and Pearson's interval
+    assert (pilot.ratio * pilot.base_scatter) ** 2 == pytest.approx(beta.ppf(0.85, 2, 63))
+    assert "no document of 64 flipped: planned as if 5.2% of all did" in pilot.caveats[0]
     plan = plan_metric(pilot, n=5000, **AIM)
     assert 0.0 < plan.detectable_sigma < plan.detectable_sigma_range[1]
     assert plan.needed_to_detect < plan.needed_to_detect_range[1]
