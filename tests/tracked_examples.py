@@ -18,7 +18,12 @@ def example(folder: Path) -> TrackedRun:
         group="pull request 7",
         tags=("regressed", "port"),
         config={"base": {"name": "orig"}, "gate": {"margin": 1.0}},
-        scalars={"lambada/acc/sigma": 1.465, "gate/exit_code": 1.0},
+        scalars={
+            "lambada/acc/sigma": 1.465,
+            "gate/exit_code": 1.0,
+            "a*b,strict-match/acc/n_used": 7.0,
+        },
+        charts=("lambada/acc/sigma",),
         summary={"state": "regressed", "lambada/acc/outcome": "regressed"},
         tables={"moved_documents": table},
         pages={"forest": "<svg>here</svg>"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,12 +43,13 @@ def _log_run(tracked: TrackedRun) -> None:
     import mlflow
 
     params = [
-        (name, str(value)[:_LONGEST_VALUE]) for name, value in flatten(tracked.config).items()
+        (_allowed(name), str(value)[:_LONGEST_VALUE])
+        for name, value in flatten(tracked.config).items()
     ]
     for start in range(0, len(params), _PARAMS_AT_ONCE):
         mlflow.log_params(dict(params[start : start + _PARAMS_AT_ONCE]))
-    mlflow.log_metrics(dict(tracked.scalars))
-    mlflow.set_tags(dict(tracked.summary))
+    mlflow.log_metrics({_allowed(name): value for name, value in tracked.scalars.items()})
+    mlflow.set_tags({_allowed(name): text for name, text in tracked.summary.items()})
     for name, table in tracked.tables.items():
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         mlflow.log_dict({"columns": list(table.columns), "rows": rows}, f"{name}.json")
@@ -57,6 +59,11 @@ def _log_run(tracked: TrackedRun) -> None:
         mlflow.log_artifact(path, os.path.dirname(as_named) or None)
     if tracked.alert is not None:
         mlflow.set_tag("alert", f"{tracked.alert.title}: {tracked.alert.text}")
+
+
+def _allowed(name: str) -> str:
+    """A name as MLflow takes it, which refuses the whole run for the comma before a filter."""
+    return re.sub(r"[^\w\-. :/]", " ", name.replace(",", ":"), flags=re.ASCII)
 
 
 def flatten(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:

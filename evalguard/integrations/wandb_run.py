@@ -56,6 +56,10 @@ def log_run(run: wandb.Run, tracked: TrackedRun, *, prefix: str = "", copies: bo
     """
     import wandb
 
+    # W&B draws a chart of every number, some dozens a task, among which plot and tables are lost.
+    for name in tracked.scalars:
+        if name not in tracked.charts and "*" not in name:  # which W&B reads as a pattern
+            run.define_metric(f"{prefix}{name}", hidden=True)
     values: dict[str, Any] = dict(tracked.scalars)
     for name, table in tracked.tables.items():
         rows = [list(row) for row in table.rows]

@@ -61,7 +61,6 @@ from evalguard.store.run_folder import check_writable
 from evalguard.worker.server_pool import keep_servers
 
 
-@run_scope()
 def compare(
     base: str | Path, candidate: str | Path, options: CompareOptions | None = None, **given: Any
 ) -> CompareResult:
@@ -85,11 +84,24 @@ def compare(
         EvaluationError: if a model could not be loaded or scored: nothing is known then.
         Interrupted: on Ctrl-C.
     """
-    options = with_start_date(make_options(options, **given))
+    return compare_pair_of(str(base), str(candidate), make_options(options, **given))
+
+
+@run_scope()
+def compare_pair_of(
+    base: str, candidate: str, options: CompareOptions, *, recurring: RecurringBase | None = None
+) -> CompareResult:
+    """``compare``, told whether its base comes again, with this candidate or another.
+
+    Args:
+        recurring: of a base that comes again; None of one that does not, as far as is known.
+    """
+    options = with_start_date(options)
     cwd = Path.cwd()
-    request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
+    request = StoredRequest(base=base, candidate=candidate, cwd=cwd, options=options)
     with keep_servers():
-        return finish_run(compare_sides(str(base), str(candidate), options, cwd=cwd), request)
+        found = compare_sides(base, candidate, options, cwd=cwd, recurring=recurring)
+        return finish_run(found, request)
 
 
 def compare_sides(

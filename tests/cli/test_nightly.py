@@ -14,6 +14,8 @@ from pairs_here import PairsHere
 from small_world import Ran, SmallWorld
 
 from evalguard.report.contract.night_document import night_schema
+from evalguard.run.publishing.build_tracked_run import build_tracked_run
+from evalguard.run.stored_run import read_stored_run
 from evalguard.store.file_lock import FileLock
 from evalguard.store.history.history_file import HistoryFile
 
@@ -90,6 +92,22 @@ def test_what_is_other_than_last_night_stands_on_top(
     assert "Still regressed: sharp against orig" in " ".join(
         (nights(tmp_path)[-1] / "summary.txt").read_text().split()
     )
+
+
+def test_kl_does_not_end_with_the_night_that_scored_the_base(
+    run: Run, world: SmallWorld, guard: Pairs, tmp_path: Path
+) -> None:
+    run("compare", "--base", "orig", "--cand", "same", "--config", world.guard, "--no-write")
+    text = guard("sharp").read_text()
+    for gain in ("2.0", "2.5"):
+        path = tmp_path / "night.yaml"
+        path.write_text(text.replace("candidate: 2.0", f"candidate: {gain}"))
+        run("nightly", "--config", path, "-q")
+    reports = [read_stored_run(next(night.glob("*-vs-sharp"))).report for night in nights(tmp_path)]
+    first, second = ([one.kl.value or 0.0 for one in report.distributions] for report in reports)
+    assert [0.0] < first < second
+    for report in reports:
+        assert [name for name in build_tracked_run(report).charts if name.endswith("/kl_mean")]
 
 
 def test_a_night_of_other_pairs_and_another_base_says_so(

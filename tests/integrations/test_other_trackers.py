@@ -66,6 +66,7 @@ def test_mlflow_has_the_run_in_a_local_sqlite_file(tmp_path: Path, bounds: Sendi
     found = read_back(MLFLOW)
     assert (found["name"], found["state"]) == ("orig vs port", "FINISHED")
     assert found["metrics"]["lambada/acc/sigma"] == 1.465
+    assert found["metrics"]["a b:strict-match/acc/n_used"] == 7.0, "MLflow has no star, no comma"
     assert found["params"]["gate.margin"] == "1.0"
     assert found["tags"]["group"] == "pull request 7"
     assert found["tags"]["lambada/acc/outcome"] == "regressed"

@@ -87,6 +87,8 @@ def test_an_offline_run_can_be_read_back(
     assert run["config"]["update"]["gate"] == {"margin": 1.0}
     (step,) = of_kind("history", found)
     assert step["item"]["lambada/acc/sigma"] == 1.465
+    hidden = [one["name"] for one in of_kind("metric", found) if one["options"]["hidden"]]
+    assert hidden == ["gate/exit_code"], "no chart of its own; W&B takes no name with a star"
     (alert,) = of_kind("alert", found)
     assert alert["title"] == "port regressed"
     artifacts = {one["name"]: one for one in of_kind("artifact", found)}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from any_reports import reports
+from distribution_examples import distribution
 from example_bisections import bisection, culprit, measured, search
 from example_reports import DEMO, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
@@ -86,6 +87,40 @@ def test_the_forest_plot_draws_every_metric_on_a_page_that_loads_nothing() -> No
     assert drawn == len(DEMO.comparisons) + 1, "a row each, and the axis"
     assert "default-src 'none'" in html.unescape(page)
     assert not re.findall(r"""(?:src|href)=["'](?!#)""", page)
+
+
+def test_kl_stands_beside_the_forest_plot_and_in_a_table_where_it_was_measured() -> None:
+    unknown = distribution(task="unknown", failure="they share no vocabulary")
+    run = build_tracked_run(report(comparison(), distributions=(distribution(), unknown)))
+    table = run.tables["distributions"]
+    (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert (row["task"], row["positions"], row["exact"]) == ("evalguard_rolling", 48_211, True)
+    assert row["kl_mean"] == run.scalars["evalguard_rolling/kl_mean"] == 0.01234
+    assert (row["kl_low"], row["kl_high"]) == pytest.approx((0.01152, 0.01316))
+    assert (row["kl_p99"], row["kl_max"], row["same_top1"]) == (0.1123, 2.3119, 0.98123)
+    page = html.unescape(run.pages["forest"])
+    assert "0.01234 ± 0.00041" in page
+    assert "they share no vocabulary" in page
+    assert "distributions" not in build_tracked_run(report(comparison())).tables
+    check_plain(run)
+
+
+def test_drifts_and_mean_kl_are_what_is_charted() -> None:
+    flat = comparison(metric="acc", sigma=None, sigma_interval=None, drift=0.02)
+    run = build_tracked_run(report(comparison(), flat, distributions=(distribution(),)))
+    assert run.charts == (
+        "lambada_openai/perplexity/sigma",
+        "lambada_openai/acc/drift",
+        "evalguard_rolling/kl_mean",
+    )
+    assert build_tracked_run(report(failed())).charts == ()
+
+
+def test_every_link_of_the_forest_page_leads_somewhere_on_it() -> None:
+    page = build_tracked_run(report(comparison(caveats=("few documents",)))).pages["forest"]
+    linked = set(re.findall(r'href="#([^"]+)"', page))
+    assert "caveat-1" in linked
+    assert linked <= set(re.findall(r'id="([^"]+)"', page))
 
 
 def test_only_a_regression_alarms() -> None:

@@ -66,6 +66,8 @@ class TrackedRun:
             nothing.
         config: what was asked for, nested.
         scalars: name to number, ``TASK/METRIC/sigma`` and the like.
+        charts: those of the scalars that people look for first; a tracker that draws every number
+            that it gets draws these alone.
         summary: name to what is not a number: outcomes, the sentence.
         tables, pages: name to table, and to a self-contained HTML page.
         files: paths of files to keep with the run, each with the name that it has there.
@@ -78,6 +80,7 @@ class TrackedRun:
     tags: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
+    charts: tuple[str, ...] = ()
     summary: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, TrackedTable] = field(default_factory=dict)
     pages: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from evalguard.core.reports.night_report import PairNight
 from evalguard.errors import Interrupted, error_text
 from evalguard.run.bisection.command import resume_bisection
 from evalguard.run.bisection.stored_request import StoredRequest
-from evalguard.run.compare import compare
+from evalguard.run.compare import RecurringBase, compare_pair_of
 from evalguard.run.nightly.pair_night import (
     bisected_culprits,
     bisection_summary,
@@ -30,7 +30,11 @@ def compare_pair(base: str, candidate: str, options: CompareOptions) -> PairNigh
         Interrupted, KeyboardInterrupt: on Ctrl-C.
     """
     try:
-        result = compare(base, candidate, replace(options, bisect="never"))
+        # Tonight's candidate is another one than last night's: only a kept reference of the base
+        # spares it a run of its own for every candidate's distributions.
+        result = compare_pair_of(
+            base, candidate, replace(options, bisect="never"), recurring=RecurringBase()
+        )
     except (KeyboardInterrupt, Interrupted):
         raise
     except Exception as error:  # noqa: BLE001 - the other pairs go on, whatever it is

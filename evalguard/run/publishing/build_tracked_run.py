@@ -59,6 +59,7 @@ def build_tracked_run(
         tags=_run_tags(report),
         config=_run_config(report),
         scalars=found.scalars,
+        charts=found.charts,
         summary=summary,
         tables=build_tables(report, documents=documents),
         pages={"forest": render_forest_page(report)} if report.comparisons else {},

@@ -16,10 +16,15 @@ TrackedNumber = float | int | bool | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedNumbers:
-    """Finite ``scalars``; ``words`` are outcomes, and numbers that are infinite."""
+    """Finite ``scalars``; ``words`` are outcomes, and numbers that are infinite.
+
+    Attributes:
+        charts: names of the scalars that say how far the candidate is: drifts and mean KL.
+    """
 
     scalars: Mapping[str, float]
     words: Mapping[str, str]
+    charts: tuple[str, ...]
 
 
 def collect_numbers(report: CompareReport) -> TrackedNumbers:
@@ -37,7 +42,8 @@ def collect_numbers(report: CompareReport) -> TrackedNumbers:
     there = {name: float(value) for name, value in found.items() if value is not None}
     words |= {name: str(value) for name, value in there.items() if not math.isfinite(value)}
     scalars = {name: value for name, value in there.items() if math.isfinite(value)}
-    return TrackedNumbers(scalars=scalars, words=words)
+    charts = tuple(name for name in _charts(report) if name in scalars)
+    return TrackedNumbers(scalars=scalars, words=words, charts=charts)
 
 
 def tracked_metric_name(comparison: Comparison) -> str:
@@ -45,6 +51,15 @@ def tracked_metric_name(comparison: Comparison) -> str:
     named = comparison.filter not in ("", "none")
     filter_ = f",{comparison.filter}" if named else ""
     return f"{comparison.task}/{comparison.metric}{filter_}"
+
+
+def _charts(report: CompareReport) -> Iterator[str]:
+    for comparison in report.comparisons:
+        # A base whose documents do not scatter has a drift in units of the metric alone.
+        shown = "drift" if comparison.sigma is None else "sigma"
+        yield f"{tracked_metric_name(comparison)}/{shown}"
+    for distribution in report.distributions:
+        yield f"{distribution.task}/kl_mean"
 
 
 def _comparison_numbers(comparison: Comparison) -> Iterator[tuple[str, TrackedNumber]]:

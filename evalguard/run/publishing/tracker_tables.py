@@ -1,4 +1,4 @@
-"""Tables of a tracked run: metrics, probes and culprits of the bisection."""
+"""Tables of a tracked run: metrics, distributions, probes and culprits of the bisection."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ _METRIC_COLUMNS = (
     "task", "metric", "filter", "documents", "base", "candidate", "sigma", "sigma_low",
     "sigma_high", "p_value", "outcome",
 )  # fmt: skip
+_DISTRIBUTION_COLUMNS = (
+    "task", "documents", "positions", "kl_mean", "kl_low", "kl_high", "kl_p99", "kl_max", "dp_rms",
+    "same_top1", "exact",
+)  # fmt: skip
 _PROBE_COLUMNS = (
     "search", "probe", "at candidate value", "documents", "documents so far", "sigma", "error",
     "outcome", "reason", "cost", "drift", "drift error", "unit",
@@ -41,7 +45,11 @@ def build_tables(report: CompareReport, *, documents: bool) -> dict[str, Tracked
         documents: with what was asked and answered.
     """
     moved = list_moved_documents(report) if documents else _moved_numbers(report)
-    found = {"metrics": _metrics_table(report), "moved_documents": moved}
+    found = {
+        "metrics": _metrics_table(report),
+        "distributions": _distributions_table(report),
+        "moved_documents": moved,
+    }
     if report.bisect is not None:
         found["bisect/probes"] = _probes_table(report.bisect)
         found["bisect/culprits"] = _culprits_table(report.bisect)
@@ -56,6 +64,22 @@ def _metrics_table(report: CompareReport) -> TrackedTable:
         cells = map(finite_or_none, values)
         rows.append((one.task, one.metric, one.filter, one.n_used, *cells, one.outcome))
     return TrackedTable(columns=_METRIC_COLUMNS, rows=tuple(rows))
+
+
+def _distributions_table(report: CompareReport) -> TrackedTable:
+    """A row for each task whose distributions were compared."""
+    rows = []
+    for one in report.distributions:
+        if one.failure:
+            continue
+        low, high = one.kl.interval or (None, None)
+        values = (
+            one.kl.value, low, high, one.kl_at(99).value, one.kl_at(100).value, one.dp_rms.value,
+            one.same_top1.value,
+        )  # fmt: skip
+        cells = map(finite_or_none, values)
+        rows.append((one.task, one.n, one.positions, *cells, one.exact))
+    return TrackedTable(columns=_DISTRIBUTION_COLUMNS, rows=tuple(rows))
 
 
 def _probes_table(bisect: BisectReport) -> TrackedTable:
