@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from pairs_here import PairsHere
+from safetensors.torch import load_file, save_file
 from small_world import Ran, SmallWorld
 
 from evalguard.report.contract.night_document import night_schema
@@ -299,6 +301,27 @@ def test_a_history_that_another_process_holds_costs_no_pair_its_verdict(
     listed = run("history", "list", "--history", document["history"], "--json").document
     assert sorted(one["candidate"] for one in listed["runs"]) == ["same", "sharp", "soft"]
     holder[0].close()
+
+
+def test_a_candidate_without_settings_is_said_to_differ_in_what_it_differs(
+    run: Run, world: SmallWorld, guard: Pairs, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(world.models["llama"], tmp_path / "louder")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] *= 2.0
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
+    text = guard("louder", run="bisect: auto").read_text()
+    text = text.replace(
+        "  soft:", f"  louder: {{extends: orig, model_args: {{pretrained: {folder}}}}}\n  soft:"
+    )
+    (tmp_path / "night.yaml").write_text(text)
+    found = run("nightly", "--config", tmp_path / "night.yaml", "--json", "-q").document
+    (pair,) = found["pairs"]
+    assert pair["state"] == "regressed"
+    why = "no settings are declared; configs differ: rms_norm_eps 1e-06 -> 0.001"
+    assert pair["bisection"] == why
 
 
 @pytest.mark.slow

@@ -355,6 +355,9 @@ def test_culprits_of_two_metrics_are_summed_metric_by_metric() -> None:
 def test_a_search_without_an_answer_says_so_in_the_place_of_the_cause() -> None:
     text = " ".join(screen(report(comparison(), bisect=BY_STATUS["diffuse"])))
     assert "Cause: No single setting makes the drift" in text
+    stopped = report(comparison(), bisect=BY_STATUS["stopped"])
+    assert cause_line(stopped).startswith("Bisection: No answer for lambada_openai perplexity yet")
+    assert cause_line(stopped, "a -> b").startswith("Bisection of a -> b: No answer")
     without = report(comparison(), bisect_reason="the candidate is a finished run")
     assert "Not bisected: the candidate is a finished run." in screen(without)
 

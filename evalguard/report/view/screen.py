@@ -160,6 +160,8 @@ def cause_line(report: CompareReport, step: str = "") -> str:
     whole = [search for search in found.answers if not search.inside]
     settled = all(search.status in ("minimal", "masked") for search in whole)
     if not found.culprits or not settled:
+        if all(search.status == "stopped" for search in whole):  # that it ended early is no cause
+            head = f"Bisection of {step}:" if step else "Bisection:"
         return f"{head} {' '.join(list_answers(report))}"
     classes = other_classes(report)
     of_model = all(one.target == WHOLE_MODEL for one in found.culprits)

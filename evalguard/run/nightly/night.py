@@ -102,7 +102,7 @@ class RunningNight:
         if pair.bisects == "never":
             return verdict
         if pair.bisects == "auto" and not pair.declares_settings:
-            return replace(verdict, bisection="the candidate declares no settings")
+            return replace(verdict, bisection=_undeclared_text(verdict))
         if self._deaths("bisecting", pair, "bisected") >= MOST_DEATHS:
             found = replace(verdict, bisection=f"failed: {_death_error('bisected')}")
         else:
@@ -200,3 +200,9 @@ def _lost_error(error: WorkerError, work: PairWork, pair: NightPair) -> Evaluati
     return EvaluationError(
         f"{error} while it was {work.doing}", hint=error.hint or _SINGLE_PAIR_HINT
     )
+
+
+def _undeclared_text(verdict: PairNight) -> str:
+    """Why no settings were searched, and in what the two models differ, as far as they show it."""
+    differ = [one.text for one in verdict.findings if one.kind == "sides_differ"]
+    return "; ".join(("no settings are declared", *differ))

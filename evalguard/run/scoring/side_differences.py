@@ -18,7 +18,7 @@ from evalguard.core.tracing.hyperparameters import HeldValue, compare_hyperparam
 from evalguard.models.tracing.read_hyperparameters import read_named_values
 
 _MOST_TEXT = 140  # characters: two lines of a terminal, with what stands before them
-_MOST_VALUE = 24
+_MOST_VALUE = 48  # longer than names of classes
 _PACKAGES = ("torch", "transformers", "tokenizers")
 # Of files: what the loaded models say themselves, and what no number follows from.
 _SAID_ELSEWHERE = frozenset({"dtype", "attention_implementation", "pad_token_id", "puts_bos_first"})
