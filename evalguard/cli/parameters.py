@@ -155,7 +155,8 @@ class Command(click.Command):
             values = given if isinstance(given, (list, tuple)) else (given,)
             if parameter.name in _MAY_BE_EMPTY or not any(value == "" for value in values):
                 continue
-            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.name
+            option = isinstance(parameter, click.Option)
+            name = parameter.opts[0] if option else parameter.human_readable_name
             raise UsageError(
                 f"{name} is empty",
                 hint="is a variable of the shell not set? give a value, or leave it out",

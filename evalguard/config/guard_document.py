@@ -14,7 +14,7 @@ from evalguard.regular_file import open_regular
 
 # Far above what anybody writes by hand; a stranger's file must not exhaust time or memory.
 MAX_BYTES = 512 * 1024
-_MODEL_HINT = "a model needs none: evalguard compare --base MODEL --cand MODEL"
+MODEL_HINT = "a model needs none: evalguard compare --base MODEL --cand MODEL takes it as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def read_guard_document(path: Path, label: str) -> Document:
 
 def _read_text(path: Path, label: str) -> str:
     if path.is_dir():
-        refuse(label, 0, "is a folder, not a guard file", _MODEL_HINT)
+        refuse(label, 0, "is a folder, not a guard file", MODEL_HINT)
     try:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
@@ -106,7 +106,7 @@ def _read_text(path: Path, label: str) -> str:
             label,
             0,
             f"is larger than {MAX_BYTES // 1024} KiB, so it is not a guard file",
-            _MODEL_HINT,
+            MODEL_HINT,
         )
     try:
         return raw.decode("utf-8-sig")

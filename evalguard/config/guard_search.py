@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from evalguard.config.embedded import BUILT_IN, DEMO, embedded_folder, is_embedded
 from evalguard.config.guard import Guard, GuardSet, Origin
-from evalguard.config.guard_document import Document
+from evalguard.config.guard_document import MODEL_HINT, Document
 from evalguard.config.guard_loading import FurtherCheck, load_guard
 from evalguard.config.problems import raise_problems
 from evalguard.errors import GuardFileError, nearest
@@ -77,11 +78,16 @@ def _find(config: Path | None, cwd: Path) -> tuple[Origin, list[Path]]:
 
 def _no_such_file(file: Path, label: str) -> GuardFileError:
     folder = file.parent
+    there = folder.iterdir() if folder.is_dir() else ()
+    close = nearest(file.name, [path.name for path in there if path.suffix in _ENDINGS])
+    if not close and file.suffix not in _ENDINGS:  # TYPE:MODEL, a hub id, an address
+        # Of an address's two slashes a path keeps one.
+        named = re.sub("^(https?):/(?=[^/])", r"\1://", label)
+        return GuardFileError("no such guard file", where=named, hint=MODEL_HINT)
     if not folder.is_dir():
         return GuardFileError(f"no such guard file: no folder {folder}", where=label)
-    near = [path.name for path in folder.iterdir() if path.suffix in _ENDINGS]
     return GuardFileError(
-        f"no such guard file{nearest(file.name, near)}",
+        f"no such guard file{close}",
         where=label,
         hint="`evalguard init` writes one to start from",
     )

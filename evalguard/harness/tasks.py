@@ -52,10 +52,12 @@ class TaskSet:
         return tuple(self._tasks)
 
     @property
-    def ask_likelihoods(self) -> bool:
-        """Whether any task scores given texts; the others have answers generated."""
-        return any(
-            one.get_config("output_type") != "generate_until" for one in self._tasks.values()
+    def of_likelihoods(self) -> tuple[str, ...]:
+        """Names of the tasks that score given texts; the others have answers generated."""
+        return tuple(
+            name
+            for name, one in self._tasks.items()
+            if one.get_config("output_type") != "generate_until"
         )
 
     def requests(self, task_name: str, *, render_chat: RenderChat | None = None) -> TaskRequests:

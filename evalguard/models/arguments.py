@@ -29,6 +29,13 @@ CHAT_TYPES = (
 )  # fmt: skip
 # which ask a server for all that they answer, and compute nothing themselves
 CLIENT_TYPES = (*SERVED_TYPES, "llama_server")
+# which write texts and have no log-likelihood of a given one, whatever stands behind them
+GENERATING_TYPES = (
+    *CHAT_TYPES, "anthropic-chat", "anthropic-chat-completions", "anthropic-completions", "litellm",
+    "litellm-chat", "litellm-chat-completions", "hf-audiolm-qwen",
+)  # fmt: skip
+# The two that OpenAI gives log-probabilities of prompts for, by lm-eval 0.4.13.
+_OPENAI_SCORING = ("babbage-002", "davinci-002")
 # all whose answers come from elsewhere, and may be another model's from one moment to the next
 REMOTE_TYPES = (*CLIENT_TYPES, "anthropic-completions", "textsynth", "watsonx_llm")
 _WRONG_TYPES = ("gguf", "ggml")
@@ -285,6 +292,31 @@ def constructor_parameters(loader: type[LM]) -> set[str]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return names - {"self"}
+
+
+def check_shows_likelihoods(model_type: str, model: str, task: str) -> None:
+    """Refuse a type that has no log-probabilities of given texts, whatever server there is.
+
+    Args:
+        model: as its server calls it.
+        task: one that needs them.
+
+    Raises:
+        UsageError: naming the task, and types that have them.
+    """
+    if model_type in CHAT_TYPES:
+        what = "chat completions have none"
+    elif model_type in GENERATING_TYPES:
+        what = f"model type '{model_type}' has none"
+    elif model_type == "openai-completions" and model not in _OPENAI_SCORING:
+        what = f"OpenAI gives none for '{model}', only for {' and '.join(_OPENAI_SCORING)}"
+    else:
+        return
+    raise UsageError(
+        f"task '{task}' needs log-probabilities of prompts, and {what}",
+        hint="use a task that generates, or model type local-completions with a server that gives "
+        "them (vLLM, llama-cpp-python; sglang-generate for SGLang)",
+    )
 
 
 def no_chat_requests(what: str) -> UsageError:

@@ -115,12 +115,22 @@ _SET_OPTIONS = {"base": "--base-set", "cand": "--set"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideSpec:
-    """What the user said about one side."""
+    """What the user said about one side.
+
+    Attributes:
+        named_by: the option or argument that named it, where that is not ``--base`` or ``--cand``.
+    """
 
     role: str
     spec: str
     model_args: Mapping[str, Value]
     assignment: Assignment
+    named_by: str = ""
+
+    @property
+    def option(self) -> str:
+        """What named it on the command line."""
+        return self.named_by or f"--{self.role}"
 
 
 def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, cwd: Path) -> Source:
@@ -136,9 +146,9 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
         variant = _with_command_line(variant, side, options, cwd)
         return ModelSource(name=side.spec, variant=variant, guard=guard)
     if not side.spec.strip():
-        raise UsageError(f"--{side.role} is empty", hint=_WHAT_TO_GIVE)
+        raise UsageError(f"{side.option} is empty", hint=_WHAT_TO_GIVE)
     if is_special(Path(path)):
-        raise UsageError(f"--{side.role} {side.spec} is not a regular file", hint=_WHAT_TO_GIVE)
+        raise UsageError(f"{side.option} {side.spec} is not a regular file", hint=_WHAT_TO_GIVE)
     if os.path.exists(path) and is_lmeval_run(path):
         _check_has_model(side, "a finished lm-eval run", "run")
         return RunSource(name=_short_path(path), run=read_run(path, tasks=options.tasks or None))
@@ -302,14 +312,14 @@ def _check_spelling(side: SideSpec, guards: GuardSet, path: Path) -> None:
         return
     if looks_like_path:
         raise UsageError(
-            f"--{side.role}: no model or lm-eval run at '{side.spec}' ({path} does not exist"
+            f"{side.option}: no model or lm-eval run at '{side.spec}' ({path} does not exist"
             f"{nearest(path.name, _sibling_folders(path))})",
             hint=_WHAT_TO_GIVE,
         )
     suggestion = nearest(side.spec, (*_sibling_folders(path), *guards.names))
     if suggestion and suggestion == nearest(side.spec, guards.names) and "/" not in side.spec:
         raise UsageError(
-            f"--{side.role}: no model '{side.spec}' in {guards.where}{suggestion}",
+            f"{side.option}: no model '{side.spec}' in {guards.where}{suggestion}",
             hint=f"models there: {', '.join(guards.names)}",
         )
 
@@ -336,7 +346,7 @@ def _sibling_folders(path: Path) -> tuple[str, ...]:
 def _check_has_model(side: SideSpec, what: str, its: str) -> None:
     if side.model_args or side.assignment:
         raise UsageError(
-            f"--{side.role} '{side.spec}' is {what}: no model is loaded, so model arguments and "
+            f"{side.option} '{side.spec}' is {what}: no model is loaded, so model arguments and "
             "settings have no effect",
             hint=f"leave them out, or name the model instead of its {its}",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -453,3 +454,18 @@ def test_what_a_tokenizer_puts_around_a_text_is_said_where_it_is_bos_or_nothing(
     assert isinstance(asked, ModelSource)
     assert asked.variant.model_args.get("add_bos_token") is bos
     assert note == f"h is asked with token ids of hf's tokenizer{told}"
+
+
+@pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("kind", ["anthropic-chat", "local-chat-completions"])
+@pytest.mark.parametrize("words", [(), ("--sequential",)])
+def test_a_client_that_only_writes_texts_is_refused_before_the_base_is_loaded(
+    refused: Any, world: SmallWorld, kind: str, words: tuple[str, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"base_url=http://127.0.0.1:{listening.getsockname()[1]}/v1/chat/completions"
+        ran = refused(
+            2, "compare", "--config", world.guard, "--base", "orig", "--cand", f"{kind}:a-model",
+            "--cand-model-args", address, "--no-cache", *words,
+        )  # fmt: skip
+    assert "task 'sw_word' needs log-probabilities of prompts" in ran.err

@@ -246,3 +246,12 @@ def test_without_documents_the_ways_to_name_one_are_told(
     assert ran.code == 2
     assert "--text FILE" in ran.err
     assert json.dumps(ran.err).count("comparison of the two") == 0
+
+
+@pytest.mark.parametrize("model", ["./no-such-model", "http://127.0.0.1:9/v1", ""])
+def test_what_cannot_be_dumped_is_named_as_it_was_typed(
+    refused: Any, encoders: tuple[Path, Path, Path], model: str
+) -> None:
+    ran = refused(2, "dump", model, "--inputs", encoders[2], "-o", "out")
+    assert "MODEL" in ran.err
+    assert "--base" not in ran.err

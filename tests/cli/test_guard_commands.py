@@ -278,6 +278,22 @@ def test_what_init_writes_passes_the_check(run: Any) -> None:
     assert run("check").code == 0
 
 
+@pytest.mark.parametrize(
+    "named", ["http://127.0.0.1:9/v1", "vllm:./port", "org/model", "./port", "model.gguf"]
+)
+def test_check_says_which_command_takes_a_model(refused: Any, named: str) -> None:
+    Path("port").mkdir()
+    ran = refused(2, "check", named)
+    assert named.removeprefix("./") in ran.err
+    assert "evalguard compare --base MODEL --cand MODEL" in ran.err
+
+
+def test_a_misspelt_guard_file_has_its_neighbour_for_a_hint(refused: Any) -> None:
+    Path("evalguard.yaml").write_text("models: {}")
+    for named in ("evalgard.yaml", "evalguard"):
+        assert "did you mean 'evalguard.yaml'" in refused(2, "check", named).err
+
+
 def test_check_without_files_reads_what_compare_would_find(refused: Any) -> None:
     Path("evalguard.yaml").write_text("models:\n  a: {modle: hf}\n")
     assert "evalguard.yaml:2" in refused(2, "check").err

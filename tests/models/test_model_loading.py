@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import math
@@ -14,12 +15,17 @@ import pytest
 import torch
 import transformers
 from architectures import save_architecture
+from lm_eval.models import MODEL_MAPPING
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
-from evalguard.models.arguments import check_device
+from evalguard.models.arguments import (
+    GENERATING_TYPES,
+    check_device,
+    check_shows_likelihoods,
+)
 from evalguard.models.built_findings import list_built_findings
 from evalguard.models.config_overrides import override_config
 from evalguard.models.loading import load_lm
@@ -611,3 +617,37 @@ def test_every_loading_error_is_one_of_ours(copy: Path) -> None:
     with pytest.raises(EvalguardError) as raised:
         load(copy)
     assert "\n" not in str(raised.value)
+
+
+def test_every_type_of_lm_eval_that_only_writes_texts_is_known_as_one() -> None:
+    found = {name for name, path in MODEL_MAPPING.items() if _refuses_likelihoods(path)}
+    assert found
+    assert found <= set(GENERATING_TYPES)
+    assert set(GENERATING_TYPES) - found <= {"azure-openai-chat-completions"}, "of other versions"
+    for name in sorted(GENERATING_TYPES):
+        with pytest.raises(UsageError, match="task 'words' needs log-probabilities of prompts"):
+            check_shows_likelihoods(name, "model", "words")
+    for name in ("hf", "vllm", "local-completions", "sglang-generate", "llama_server", "own-type"):
+        check_shows_likelihoods(name, "model", "words")
+    check_shows_likelihoods("openai-completions", "davinci-002", "words")
+    with pytest.raises(UsageError, match="OpenAI gives none for 'gpt'"):
+        check_shows_likelihoods("openai-completions", "gpt", "words")
+
+
+def _refuses_likelihoods(path: str) -> bool:
+    """Whether all that lm-eval's own class does with log-likelihoods is to raise an error."""
+    module, _, name = path.partition(":")
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    classes = [one for one in tree.body if isinstance(one, ast.ClassDef)]
+    # One name of the table is of no class of its file.
+    named = [one for one in classes if one.name == name] or classes
+    asked = [
+        one
+        for of_class in named
+        for one in of_class.body
+        if isinstance(one, ast.FunctionDef) and one.name == "loglikelihood"
+    ]
+    return any(isinstance(one.body[0], ast.Raise) for one in asked)

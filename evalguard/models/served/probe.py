@@ -17,7 +17,8 @@ from evalguard.core.chat_requests import read_chat_request
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.findings import Finding, Quote, quote_message
 from evalguard.core.scorer import LENGTH_NAMES, Request
-from evalguard.errors import EvalguardError, EvaluationError, UsageError
+from evalguard.errors import EvalguardError, EvaluationError
+from evalguard.models.arguments import CHAT_TYPES, check_shows_likelihoods
 from evalguard.models.served.answer_checks import (
     READERS,
     check_generations,
@@ -59,8 +60,6 @@ _BUSY = (408, 425, 429, 500, 502, 503, 504)
 # A change of log-probabilities by which one cause is told from another, in nats.
 _CHANGE = 0.25
 _OF_PROMPTS = ("loglikelihood", "loglikelihood_rolling")
-# The two that OpenAI gives log-probabilities of prompts for, by lm-eval 0.4.13.
-_OPENAI_MODELS = ("babbage-002", "davinci-002")
 _TOOLS_HINT = (
     "start it so that it reads tool calls: vLLM with --enable-auto-tool-choice --tool-call-parser "
     "NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja"
@@ -131,16 +130,9 @@ def _check_type(lm: Any, request: Request) -> None:
     """Refuse a client that has no log-probabilities of prompts for any server."""
     model = str(getattr(lm, "model", ""))
     if is_chat(lm):
-        what = "chat completions have none"
-    elif method_module(lm, "loglikelihood") == "openai_completions" and model not in _OPENAI_MODELS:
-        what = f"OpenAI gives none for '{model}', only for {' and '.join(_OPENAI_MODELS)}"
-    else:
-        return
-    raise UsageError(
-        f"task '{request.task}' needs log-probabilities of prompts, and {what}",
-        hint="use a task that generates, or model type local-completions with a server that gives "
-        "them (vLLM, llama-cpp-python; sglang-generate for SGLang)",
-    )
+        check_shows_likelihoods(CHAT_TYPES[0], model, request.task)
+    elif method_module(lm, "loglikelihood") == "openai_completions":
+        check_shows_likelihoods("openai-completions", model, request.task)
 
 
 def _probe_ids(lm: Any, requests: Sequence[Request]) -> list[int]:

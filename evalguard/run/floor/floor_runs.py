@@ -69,6 +69,7 @@ def score_variations(
 
     def run(choices: Choices) -> FloorRun:
         with open_run_context(choices, options) as context:
+            context.check_asked([source])
             context.say_what_is_scored_anew([source])
             evaluator = replace(context.evaluator, may_vary=True)
             measurement = _FloorMeasurement(source, choices, context.with_evaluator(evaluator))

@@ -86,6 +86,7 @@ def _score_looks(
     models = [source for source in sources if isinstance(source, ModelSource)]
     shown = tokens_beside_server(models)
     with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
+        context.check_asked(models)
         context.say_what_is_scored_anew(models)
         for source in sources:
             if isinstance(source, BaselineSource):

@@ -15,6 +15,7 @@ from evalguard.core.scorer import AheadScorer, ModelDescription, Request, Scorer
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import FallbackError, WorkerError
 from evalguard.harness.tasks import load_tasks
+from evalguard.models.arguments import check_shows_likelihoods
 from evalguard.models.encoded_texts import clear_shared_texts
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.report.progress import ProgressLine
@@ -335,6 +336,19 @@ class RunContext:
                 "reads has changed"
             )
         return known
+
+    def check_asked(self, sources: Sequence[ModelSource]) -> None:
+        """Refuse a task that a model's type cannot answer, before another model is scored on it.
+
+        Raises:
+            UsageError: naming the task and the type.
+        """
+        for task in self.evaluator.tasks.of_likelihoods[:1]:
+            for source in sources:
+                arguments = source.variant.model_args
+                model = arguments.get("model") or arguments.get("pretrained") or ""
+                with with_location(source):
+                    check_shows_likelihoods(source.variant.model, str(model), task)
 
     def say_what_is_scored_anew(self, sources: Sequence[ModelSource]) -> None:
         """Say once which models are scored by every run, and what would keep their scores."""

@@ -64,6 +64,7 @@ def score_models(
         with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
             if shown and choices.gate.needs_distributions:
                 context.evaluator.progress.note(_BOUND_ALONE)
+            context.check_asked(sources)
             context.say_what_is_scored_anew(sources)
             if stored is not None:
                 check_stored_requests(stored, context.evaluator, choices)

@@ -303,7 +303,7 @@ class ScoringPlan:
         base, candidate = found
         text = f"distributions are not compared: {hindrance}"
         estimated = bool(base.shown) and bool(candidate.shown)
-        if estimated or not self._evaluator.tasks.ask_likelihoods:
+        if estimated or not self._evaluator.tasks.of_likelihoods:
             return [_with_notes(one, (text,)) for one in found]
         remedy = f"; {hindrance.remedy}" if hindrance.remedy else ""
         finding = Finding(

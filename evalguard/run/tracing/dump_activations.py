@@ -138,8 +138,8 @@ def _resolve(
 ) -> TraceRequest:
     cwd = Path.cwd()
     guards, notes = find_guards((model,), options, cwd=cwd)
-    named = resolve_named_side("base", model, guards, options, cwd)
-    source = refuse_untraceable(named, "base")
+    named = resolve_named_side("base", model, guards, options, cwd, named_by="MODEL")
+    source = refuse_untraceable(named, "MODEL")
     return complete_request(source, target, (guards, notes), options, choice)
 
 

@@ -65,7 +65,7 @@ def resolve_trace_request(
     """Settle names, tasks and documents; refuse what can be seen to be wrong by now."""
     cwd = Path.cwd()
     guards, notes = find_guards((base, candidate), options, cwd=cwd)
-    first = refuse_untraceable(resolve_named_side("base", base, guards, options, cwd), "base")
+    first = refuse_untraceable(resolve_named_side("base", base, guards, options, cwd), "--base")
     folder = resolve_path(candidate, cwd)
     second: ModelSource | Path = folder
     named = candidate in guards.names and not is_user_folder(guards, folder)
@@ -73,7 +73,7 @@ def resolve_trace_request(
     if name_map is None and (is_model or not is_dump(folder)):
         other = resolve_named_side("cand", candidate, guards, options, cwd)
         pair = with_distinct_names(first, with_base_settings(first, other))
-        first, second = refuse_untraceable(pair[0], "base"), refuse_untraceable(pair[1], "cand")
+        first, second = refuse_untraceable(pair[0], "--base"), refuse_untraceable(pair[1], "--cand")
     refuse_worker_base(first, second)
     return complete_request(first, second, (guards, notes), options, choice, name_map)
 
@@ -136,14 +136,22 @@ def _tasks_of_guards(sides: Sequence[ModelSource]) -> tuple[str, ...]:
 
 
 def resolve_named_side(
-    role: str, spec: str, guards: GuardSet, options: CompareOptions, cwd: Path
+    role: str,
+    spec: str,
+    guards: GuardSet,
+    options: CompareOptions,
+    cwd: Path,
+    *,
+    named_by: str = "",
 ) -> Source:
     model_args, assignment = (
         (options.base_model_args, options.base_set)
         if role == "base"
         else (options.cand_model_args, options.cand_set)
     )
-    side = SideSpec(role=role, spec=spec, model_args=model_args, assignment=assignment)
+    side = SideSpec(
+        role=role, spec=spec, model_args=model_args, assignment=assignment, named_by=named_by
+    )
     return resolve_side(side, guards, options, cwd=cwd)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -116,23 +116,23 @@ def is_torch_here(source: ModelSource) -> bool:
     return variant.model in HF_TYPES and not is_runtime(variant) and variant.serve is None
 
 
-def refuse_untraceable(source: Source, role: Literal["base", "cand"]) -> ModelSource:
-    """Return a side whose activations can be seen.
+def refuse_untraceable(source: Source, option: str) -> ModelSource:
+    """Return a side whose activations can be seen; ``option`` is what named it.
 
     Raises:
         UsageError: a finished run, a served model, or one of another library.
     """
     if not isinstance(source, ModelSource):
         raise UsageError(
-            f"--{role} '{source.name}' is a folder of dumped activations, and a trace asks its base"
+            f"{option} '{source.name}' is a folder of dumped activations, and a trace asks its base"
             if isinstance(source, DumpSource)
-            else f"--{role} '{source.name}' is a finished run: it has scores, and no activations",
+            else f"{option} '{source.name}' is a finished run: it has scores, and no activations",
             hint="name the model itself",
         )
     variant = source.variant
     if variant.serve is not None or not (is_torch_here(source) or is_runtime(variant)):
         raise UsageError(
-            f"--{role} '{source.name}' is of model type '{variant.model}', which shows no "
+            f"{option} '{source.name}' is of model type '{variant.model}', which shows no "
             "activations",
             hint="name the model itself (model: hf), or record its activations, and give their "
             "folder to --cand",
