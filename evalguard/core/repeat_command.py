@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Collection, Sequence
 
 from evalguard.core.shell_words import shell_words
 
-# They say where a report goes: another one would take its place.
+# They say where a report goes, and in which form: another one would take its place.
 _OF_OUTPUT = ("-o", "--output", "--format")
+_FOR_PROGRAMS = ("--json",)
+# Run folders lie there by default: CI jobs say so, and whoever types their commands need not.
+DEFAULT_RUN_FOLDERS = "reports"
 
 # They are about a base, and another one has its own.
 _OF_BASE = (
@@ -36,16 +40,21 @@ _TRACE_FLAGS = frozenset(
 
 
 def command_to_repeat(command: str) -> str:
-    """Return a command without the files that its report was written to.
+    """Return a command without the files that its report was written to, for a person to read.
 
-    >>> command_to_repeat("evalguard compare --base a -o page.txt --cand b")
-    'evalguard compare --base a --cand b'
+    >>> command_to_repeat("evalguard compare --base a -o page.txt --output-path=reports --json")
+    'evalguard compare --base a'
     """
     try:
         words = shell_words(command)
     except ValueError:  # nobody typed this
         return command
-    kept = without_options(words, with_value=_OF_OUTPUT)
+    kept = without_options(words, with_value=_OF_OUTPUT, flags=_FOR_PROGRAMS)
+    shown = dict(itertools.pairwise(kept))
+    for name in ("--output-path", "--output_path"):
+        if shown.get(name) == DEFAULT_RUN_FOLDERS:
+            kept = without_options(kept, with_value=(name,))
+        kept = [word for word in kept if word != f"{name}={DEFAULT_RUN_FOLDERS}"]
     return command if kept == words else shlex.join(kept)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evalguard.config.inline_models import parse_model_args
+from evalguard.core.repeat_command import DEFAULT_RUN_FOLDERS
 from evalguard.core.reports.report_formats import Format
 from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Assignment, Value
@@ -29,7 +30,7 @@ AskedMetrics = Mapping[str, float | str | None]
 # What a user may declare to differ; settings under test excuse their own differences.
 MAY_DIFFER = frozenset({"prompt", "tokens"})
 # Where run folders go unless ``output_path`` says so.
-DEFAULT_OUTPUT = Path("reports")
+DEFAULT_OUTPUT = Path(DEFAULT_RUN_FOLDERS)
 # What is compared with numbers, so that a text would fail there, without its name.
 _NUMBERS = (
     "limit", "num_fewshot", "seed", "timeout", "confidence", "sequential_alpha",
