@@ -28,7 +28,7 @@ from evalguard.cli.guard_commands import (
     tasks_command,
 )
 from evalguard.cli.history import history_command
-from evalguard.cli.library_log import SAID_ONCE, show_log
+from evalguard.cli.library_log import SAID_ONCE, hide_builds, show_log
 from evalguard.cli.nightly import nightly_command
 from evalguard.cli.output import (
     NOT_ARRIVED,
@@ -135,8 +135,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     with neutral_streams(os.environ), run_scope(), Interrupts() as interrupts:
         if style.debug:
             show_log()
-        elif logging.lastResort is not None:
-            logging.lastResort.addFilter(SAID_ONCE)
+        else:
+            hide_builds()
+            if logging.lastResort is not None:
+                logging.lastResort.addFilter(SAID_ONCE)
         try:
             code = _run_command(words)
         except click.exceptions.NoArgsIsHelpError as error:

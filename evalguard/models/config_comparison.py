@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def to_json_value(value: Any) -> Value:
     """Return a config's value as it is written in JSON."""
     if value is _ABSENT:
         return None
+    if isinstance(value, Enum):
+        return to_json_value(value.value)
     if isinstance(value, Mapping):
         return {str(key): to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, (set, frozenset)):

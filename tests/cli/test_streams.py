@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,22 @@ def test_an_error_of_ours_stays_what_it_is() -> None:
         130,
         143,
     ]
+
+
+@pytest.mark.parametrize(("words", "shown"), [((), False), (("--debug",), True)])
+def test_what_a_library_says_of_its_own_build_is_shown_under_debug_alone(
+    words: tuple[str, ...], shown: bool
+) -> None:
+    script = (
+        "import logging, sys\n"
+        "from evalguard.cli import library_log\n"
+        "(library_log.show_log if '--debug' in sys.argv else library_log.hide_builds)()\n"
+        "logging.getLogger('torchao').warning('no kernels')\n"
+        "logging.getLogger('torch.utils._pytree').warning('no kernels')\n"
+        "logging.getLogger('torchao').error('broken')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True
+    )
+    assert ("no kernels" in ran.stderr) is shown
+    assert "broken" in ran.stderr

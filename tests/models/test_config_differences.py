@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
 from transformers import Gemma3TextConfig, LlamaConfig
 
-from evalguard.models.config_comparison import compare_configs
+from evalguard.models.config_comparison import compare_configs, to_json_value
 
 
 def differences(kind: Any, **changes: Any) -> dict[str, tuple[Any, Any]]:
@@ -57,3 +58,16 @@ def test_what_the_class_derives_is_compared_as_it_comes_out() -> None:
 def test_a_key_that_no_class_knows_is_shown_as_such() -> None:
     (one,) = compare_configs(LlamaConfig(), LlamaConfig(invented=3))
     assert (one.path, one.base, one.candidate, one.known) == ("invented", None, 3, False)
+
+
+def test_a_value_of_an_enumeration_is_the_word_that_config_json_has() -> None:
+    class Text(str, Enum):
+        torchao = "torchao"
+
+    class Number(Enum):
+        four = 4
+
+    assert to_json_value({"quant_method": Text.torchao, "bits": [Number.four]}) == {
+        "quant_method": "torchao",
+        "bits": [4],
+    }

@@ -119,8 +119,9 @@ class GuardedHFLM(PieceScoring):
         fields = [n for n in arguments if n not in LOADER_ARGUMENTS and hasattr(self.config, n)]
         override_config(self._config, {name: arguments.pop(name) for name in fields})
         arguments["config"] = self._config
-        if self._quantisation is not None:  # lm-eval's own is that of the checkpoint
-            arguments["quantization_config"] = read_quantisation(self._quantisation)
+        # lm-eval's own is the checkpoint's, which transformers has and warns of when told again.
+        told = self._quantisation
+        arguments["quantization_config"] = None if told is None else read_quantisation(told)
         if not self._allow_pickle:
             arguments["use_safetensors"] = True
         loader = self.AUTO_MODEL_CLASS
