@@ -157,6 +157,8 @@ def test_configs_that_differ_lead_to_a_search_before_a_trace() -> None:
     assert steps(said) == (COMMAND.replace("compare", "bisect"), TRACE)
     undeclared = lost(CONFIGS, bisect_reason="no settings", bisect_ended="undeclared")
     assert steps(derive_meaning(undeclared)) == steps(said)
+    stopped = lost(CONFIGS, bisect_reason="interrupted", bisect_ended="interrupted")
+    assert steps(derive_meaning(stopped)) == steps(said), "it goes on from what is kept"
     assert steps(derive_meaning(lost(CONFIGS, bisect_reason="nothing to search"))) == (TRACE, "")
     served = side("port", model_type="local-completions")
     assert "culprits" not in derive_meaning(lost(CONFIGS, candidate=served)).next_step

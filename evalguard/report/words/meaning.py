@@ -452,7 +452,7 @@ def _insensitive_metrics(report: CompareReport) -> list[Comparison]:
 
 def _undo(report: CompareReport) -> tuple[str, str]:
     suspects = _suspects(report)
-    if len(suspects) > 1 and report.bisect is None and not report.bisect_reason:
+    if len(suspects) > 1 and not _was_searched(report):
         command = _bisection(report)
         if command:
             return "to name the culprits", command
@@ -490,9 +490,17 @@ def _searches_configs(report: CompareReport) -> bool:
     """Whether a bisection would have its settings from the configs of two Hugging Face models."""
     sides = (report.base, report.candidate)
     searchable = all(one.kind == "model" and one.model_type in _TRACED_BASE for one in sides)
-    reason = report.bisect_reason and report.bisect_ended != "undeclared"
-    done = report.bisect is not None or bool(reason) or bool(_suspects(report))
-    return searchable and not done and differs_in(report, "configs")
+    done = _was_searched(report) and report.bisect_ended != "undeclared"
+    return searchable and not (done or _suspects(report)) and differs_in(report, "configs")
+
+
+def _was_searched(report: CompareReport) -> bool:
+    """Whether a bisection came to its end, or there is a reason against one.
+
+    One that was interrupted goes on, typed once more, from the answers that are kept.
+    """
+    told = bool(report.bisect_reason) and report.bisect_ended != "interrupted"
+    return report.bisect is not None or told
 
 
 def _search_below(report: CompareReport, worst: Comparison) -> tuple[str, str] | None:
