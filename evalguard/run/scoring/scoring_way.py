@@ -17,7 +17,7 @@ BASE_FROM_CACHE = Finding(
     kind="distributions_unknown",
     text=(
         "distributions are not compared: the base's scores are from the cache (--distributions "
-        "reference runs it again, and keeps what later candidates need)"
+        "reference runs it again and keeps them)"
     ),
 )
 
