@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
@@ -59,6 +60,7 @@ from evalguard.models.tracing.twins import (
     why_not_upcast,
     with_attention,
     with_weights_of,
+    without_epsilons,
 )
 from evalguard.models.tracing.weights import WeightsCompared, compare_weights, computing_dtype
 
@@ -70,9 +72,14 @@ if TYPE_CHECKING:
     from evalguard.core.tracing.points import ModelInputs, RecordedActivations
     from evalguard.core.tracing.sums import ErrorSums
     from evalguard.core.tracing.suspects import MeasuredPoint
+    from evalguard.models.tracing.hooks import PointEvent
     from evalguard.models.tracing.outline import OtherPasses
 
 DEFAULT_MEMORY = 2 * 2**30  # bytes of recorded activations; above it they go to a temporary file
+
+# Of the output: what may be left of a factor by the epsilon of the norm that takes it away.
+# Rounding to bfloat16 leaves more than ten times as much.
+_LEFT_BY_EPSILON = 1e-4
 
 # Two modules that were aligned by shape and order are the same one if their own values agree so.
 _CONFIRMED_COSINE = 0.5
@@ -174,14 +181,14 @@ class _ModelTrace:
         return replace(left, other_layouts=tuple(both))
 
     def _find_layouts(self) -> Sequence[Relayout]:
-        with ActivationSpool(self.memory) as spool:
+        with ActivationSpool(self.memory) as plain, ActivationSpool(self.memory) as without:
             return find_relayouts(
                 self.base,
                 self.candidate,
                 self.names,
                 self.differing,
                 self.traced.sequences[0],
-                _SameOutput(self.base, self.traced, spool),
+                _SameOutput(self.base, self.traced, (without, plain)),
             )
 
     def run(self) -> Trace:
@@ -215,6 +222,8 @@ class _ModelTrace:
             note_rounding(point, local, dtype=weights.dtype)
             apply_floors(point, floors, dtype, exact=weights.exact)
         why_not = self._measure_operations(weights, {point.name: point for point in points})
+        if dtype == SAME:
+            _note_other_conventions(points, weights)
         unmeasured = self._note_cancelling(points, recorded, weights, dtype, why_not)
         ranking = rank_suspects(points, weights.findings, kinds=name_kinds(self.base))
         attention = (attention_of(self.base), attention_of(self.candidate))
@@ -425,26 +434,45 @@ class _ModelTrace:
 
 @dataclass(slots=True)
 class _SameOutput:
-    """Whether the base with other weights has the output that it has, in float32."""
+    """Whether the base with other weights has the output that it has, in float32.
+
+    A norm takes away a factor of what it reads but for its epsilon. So little may be left of it
+    where nothing is without epsilons.
+    """
 
     base: torch.nn.Module
     traced: TracedSequences
-    spool: ActivationSpool
-    floors: TwinFloors | None = None
+    spools: tuple[ActivationSpool, ActivationSpool]  # without epsilons, and with them
+    floors: dict[bool, TwinFloors] = field(default_factory=dict)
 
     def __call__(self, weights: Mapping[tuple[str, str], NDArray[Any]]) -> bool:
-        floors = self.floors = self.floors or self._record()
-        with laid_out_as(self.base, weights) as moved:
-            own = ComparedPass(reference=self.spool)
-            self.traced.run("base laid out otherwise", moved, own)
-        ends = {name: one for name, one in own.first_sums.items() if reaches_output([name])}
-        return bool(ends) and all(
-            one.relative_l2 <= THRESHOLD * max(floors.accumulated.get(name, 0.0), ulp_floor(SAME))
-            for name, one in ends.items()
-        )
+        largest, left = self._measure(weights, plain=True)
+        if largest <= THRESHOLD or not left <= _LEFT_BY_EPSILON:
+            return largest <= THRESHOLD
+        return self._measure(weights, plain=False)[0] <= THRESHOLD
 
-    def _record(self) -> TwinFloors:
-        spool = self.spool
+    def _measure(
+        self, weights: Mapping[tuple[str, str], NDArray[Any]], *, plain: bool
+    ) -> tuple[float, float]:
+        """The output's largest ratio, and its largest error; infinite where it is not known."""
+        spool, head = self.spools[plain], _find_head(self.base)
+        with nullcontext() if plain else without_epsilons(self.base):
+            if plain not in self.floors:
+                self.floors[plain] = self._record(spool)
+            with laid_out_as(self.base, weights) as moved:
+                own = ComparedPass(reference=spool)
+                if any(name == head for name, _ in weights):
+                    own = _UpToConstants(reference=_Centred(spool))
+                self.traced.run("base laid out otherwise", moved, own)
+        floors = self.floors[plain].accumulated
+        ends = {name: one for name, one in own.first_sums.items() if reaches_output([name])}
+        errors = {name: one.relative_l2 for name, one in ends.items()}
+        if not errors or not all(isfinite(one) for one in errors.values()):
+            return inf, inf
+        ratios = (one / max(floors.get(name, 0.0), ulp_floor(SAME)) for name, one in errors.items())
+        return max(ratios), max(errors.values())
+
+    def _record(self, spool: ActivationSpool) -> TwinFloors:
         floors = TwinFloors(traced=self.traced, own=spool, reference=spool, forced=spool)
         with in_float32(self.base) as twin:
             recording = ComparedPass(reference=None, spool=spool)
@@ -453,11 +481,55 @@ class _SameOutput:
         return floors
 
 
+@dataclass(frozen=True, slots=True)
+class _Centred:
+    """Tensors without what all elements of a vector have in common: a softmax takes that away."""
+
+    own: ActivationSpool
+
+    def get(self, sequence: int, point: str) -> torch.Tensor | None:
+        value = self.own.get(sequence, point)
+        return None if value is None else _centre(value)
+
+
+@dataclass(slots=True, kw_only=True)
+class _UpToConstants(ComparedPass):
+    """Compares what a softmax makes no difference of; replaces nothing."""
+
+    def __call__(self, event: PointEvent, value: torch.Tensor) -> None:
+        super(_UpToConstants, self).__call__(event, _centre(value))
+
+
+def _centre(value: torch.Tensor) -> torch.Tensor:
+    if not value.is_floating_point() or value.ndim == 0:
+        return value
+    return value - value.mean(dim=-1, keepdim=True)
+
+
+def _find_head(model: torch.nn.Module) -> str:
+    """Name the module that makes logits of tokens; "" where there is none."""
+    find = getattr(model, "get_output_embeddings", None)
+    head = None if find is None else find()
+    return next((name for name, one in model.named_modules() if one is head), "")
+
+
 def passes_apart(model: torch.nn.Module) -> OtherPasses | None:
     """What runs a model that is in a process of its own; None for one of this process."""
     from evalguard.models.tracing.outline import OutlinedModel
 
     return model.passes if isinstance(model, OutlinedModel) else None
+
+
+def _note_other_conventions(points: Sequence[MeasuredPoint], weights: WeightsCompared) -> None:
+    """Note modules whose code and weights both differ, and together make what the base's does.
+
+    A norm that stores its weights from 0, an embedding with its scale in them.
+    """
+    owners = {finding.module for finding in weights.findings}
+    for point in points:
+        if point.kind == "leaf" and point.code in owners and point.local is not None:
+            together = point.run_ratio() <= THRESHOLD < point.computed_ratio()
+            point.cancels_at = point.cancels_at or (point.name if together else "")
 
 
 def _count_heads(model: torch.nn.Module) -> int:

@@ -2,15 +2,19 @@
 
 A norm's weights multiplied into the matrices that read it, values in another basis that the next
 projection takes back, the rows of an MLP permuted and scaled, the whole residual stream permuted
-or rotated: every weight of it differs, rounded to 16 bits even from any that could be undone. What
-was done is read off the candidate's weights and done to the base's. It is kept only where the base
-so laid out still computes what it did, in float32; then the candidate is traced beside that one.
+or rotated: every weight of it differs, rounded to 16 bits even from any that could be undone. A
+model's multipliers in its weights, values that are scaled before a norm, biases of keys: no other
+module's weights undo them. What was done is read off the candidate's weights and done to the
+base's. It is kept only where the base so laid out still computes what it did, in float32; then the
+candidate is traced beside that one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +23,7 @@ from evalguard.core.tracing.points import OUTPUT, ROOT, PointName
 from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD
 from evalguard.core.tracing.weight_precision import EPSILON, relative_error, round_weights
 from evalguard.models.tracing.hooks import run_pass
+from evalguard.models.tracing.twins import CONFIG
 from evalguard.models.tracing.weights import (
     HeldWeight,
     computing_dtype,
@@ -50,6 +55,9 @@ _WORST_CONDITION = 1e4
 _LAST_BITS = 4.0 * EPSILON["float32"]
 _ALONG = 0.1  # of a rounding's squared error: by chance one part in the number of its elements
 _MOST = 0.9  # of the columns: others may be damaged
+_SCALED = 1e-3  # factors nearer to 1 are none
+_SAME_FACTOR = 0.1  # of a factor that is read off weights, which may be wrong besides
+_OTHER_SIZE = 4.0  # times a shift: another one, that is to be taken away likewise
 _PROJECTIONS = 128
 _PIECE = 1024  # columns that are compared with all others at a time
 _ROWS = 4  # of an embedding, for each of its columns, that tell its basis
@@ -60,11 +68,16 @@ class Relayout:
     """A change of the base's weights that may leave its outputs as they are.
 
     Attributes:
-        weights: in float32. cancels_at: the point behind which nothing of it is left.
+        weights: in float32; of no axes for a number that a module holds beside its weights.
+        cancels_at: the point behind which nothing of it is left.
+        alike: other such weights, which have to change no output either. seen: weights which have
+            to change it: else nothing that these documents read shows what is made of them.
     """
 
     weights: Mapping[Key, Array]
     cancels_at: str
+    alike: Mapping[Key, Array] = field(default_factory=dict)
+    seen: Mapping[Key, Array] = field(default_factory=dict)
 
 
 def find_relayouts(
@@ -85,20 +98,42 @@ def find_relayouts(
     weights = _Weights(base, candidate, names, differing)
     found: list[Relayout] = []
     readers = _find_readers(base, inputs)
-    for propose in (_propose_residual, _propose_norms, _propose_hidden):
+    for propose in (
+        _propose_residual,
+        _propose_norms,
+        _propose_hidden,
+        _propose_multipliers,
+        _propose_ignored,
+        partial(_propose_ignored, common=True),
+    ):
         parts = [
-            Relayout(
-                weights={key: np.asarray(own, np.float32) for key, own in one.weights.items()},
-                cancels_at=one.cancels_at,
-            )
+            replace(one, weights={key: _in_float32(own) for key, own in one.weights.items()})
             for one in propose(weights, readers)
             if not _hides_factor(weights, one.weights)
         ]
         kept = _keep_harmless(parts, weights.changed, are_harmless)
+        # what goes with a layout that is left out may do harm without it
+        while len(read := [one for one in kept if _is_read(one, weights, are_harmless)]) < len(
+            kept
+        ):
+            kept = _keep_harmless(read, weights.changed, are_harmless)
         for one in kept:
             weights.changed.update(one.weights)
         found += kept
     return [replace(one, weights=_take_last_bits(one.weights, weights)) for one in found]
+
+
+def _is_read(
+    one: Relayout, weights: _Weights, are_harmless: Callable[[Mapping[Key, Array]], bool]
+) -> bool:
+    """Whether the documents would show it if a layout of its kind did harm."""
+    if one.alike and not are_harmless({**weights.changed, **one.alike}):
+        return False
+    return not (one.seen and are_harmless({**weights.changed, **one.seen}))
+
+
+def _in_float32(values: Array) -> Array:
+    return np.asarray(values, np.float32) if values.ndim else values
 
 
 def _hides_factor(weights: _Weights, laid: Mapping[Key, Array]) -> bool:
@@ -212,6 +247,15 @@ class _Weights:
         values = weights_beside(ours, held)
         fits = values is not None and values.shape == tuple(ours.shape)
         return values if fits and values is not None and np.isfinite(values).all() else None
+
+    def fits(self, key: Key, values: Array) -> bool:
+        """Whether the candidate's are these, rounded to its dtype."""
+        theirs, dtype = self.theirs(key), computing_dtype(self.candidate)
+        if theirs is None:
+            return False
+        rounded = round_weights(values.astype(np.float32), dtype) if dtype in EPSILON else values
+        allowed = WEIGHTS_THRESHOLD * relative_error(values, rounded)
+        return _error(values, theirs) <= max(allowed, _LAST_BITS)
 
     def both(self, key: Key) -> tuple[Array, Array] | None:
         own, theirs = self.own(key), self.theirs(key)
@@ -546,3 +590,168 @@ def _is_embedding(weights: _Weights, name: str) -> bool:
         )
         in weights.pairs
     )
+
+
+# Numbers by which a model multiplies, in its weights.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Number:
+    """A factor that a module of the base holds, and which the candidate's holds not, or another."""
+
+    key: Key
+    ours: float
+    theirs: float
+
+
+def _propose_multipliers(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]:
+    """Take numbers as the candidate has them, with the weights of the roles that make up for it."""
+    numbers: dict[str, list[_Number]] = {}
+    for number in _find_numbers(weights):
+        numbers.setdefault(number.key[1], []).append(number)
+    ratios = {name: held[0].ours / held[0].theirs for name, held in numbers.items()}
+    joined: list[tuple[set[str], dict[Key, Array]]] = []
+    for members in _find_factors(weights).values() if numbers else ():
+        factor = float(np.median([*members.values()]))
+        used, exact = _compose(factor, ratios)
+        if not used:
+            continue
+        changed: dict[Key, Array] = {}
+        for key in members:
+            own = weights.own(key)
+            if own is not None:
+                changed[key] = own * exact
+        apart = []
+        for names, held in joined:
+            if names & used:
+                used, changed = used | names, {**changed, **held}
+            else:
+                apart.append((names, held))
+        joined = [*apart, (used, changed)]
+    for names, changed in joined:
+        held_numbers = {one.key: np.asarray(one.theirs) for name in names for one in numbers[name]}
+        yield Relayout(weights={**changed, **held_numbers}, cancels_at=OUTPUT)
+
+
+def _find_numbers(weights: _Weights) -> Iterator[_Number]:
+    """Find factors that modules, or their configuration, hold otherwise in the candidate.
+
+    One by whose name it is a factor, and which the candidate does not hold, is 1 there.
+    """
+    theirs = {ours: name for name, ours in weights.names.items()}
+    others = {name or ROOT: module for name, module in weights.candidate.named_modules()}
+    for name, module in weights.modules.items():
+        other = others.get(theirs.get(name, ""))
+        if other is None:
+            continue
+        held: list[tuple[str, Any, Any]] = [("", module, other)]
+        if name == ROOT and hasattr(module, "config"):
+            held.append((CONFIG, module.config, getattr(other, "config", None)))
+        for prefix, one, beside in held:
+            for attribute in (*vars(one), *getattr(one, "_buffers", ())):
+                ours, own = _read_number(one, attribute), _read_number(beside, attribute)
+                unused = own is None or (prefix and own == ours)  # what is written need not be read
+                if unused and ("scal" in attribute or "multipl" in attribute):
+                    own = 1.0
+                if ours and own and ours != own:
+                    yield _Number(key=(name, prefix + attribute), ours=ours, theirs=own)
+
+
+def _read_number(holder: Any, attribute: str) -> float | None:
+    held: Any = getattr(holder, attribute, None)
+    if getattr(held, "ndim", None) == 0:
+        return float(held) if held.is_floating_point() else None
+    return float(held) if isinstance(held, (int, float)) and held is not True else None
+
+
+def _find_factors(weights: _Weights) -> Mapping[str, Mapping[Key, float]]:
+    """Find by which factor weights of a role are the base's, where they are in most layers."""
+    roles: dict[str, dict[Key, float]] = {}
+    fitting: Counter[str] = Counter()
+    for key in weights.pairs:
+        found = weights.both(key)
+        if found is None or not found[0].any():
+            continue
+        own, theirs = (one.astype(np.float64) for one in found)
+        factor, role = float(np.vdot(own, theirs) / np.vdot(own, own)), role_of(key)
+        roles.setdefault(role, {})[key] = factor
+        scaled = factor > 0.0 and abs(factor - 1.0) > _SCALED
+        fitting[role] += scaled and weights.fits(key, own * factor)
+    return {role: held for role, held in roles.items() if 2 * fitting[role] > len(held)}
+
+
+def _compose(factor: float, ratios: Mapping[str, float]) -> tuple[set[str], float]:
+    """Give a factor as one of these ratios, or two of them multiplied, either way up."""
+    ways = [({name}, by) for name, one in ratios.items() for by in (one, 1.0 / one)]
+    for some in (ways, [(a | b, x * y) for a, x in ways for b, y in ways if a != b]):
+        near = {by: abs(factor / by - 1.0) for _, by in some}
+        best = min(near, key=lambda by: near[by], default=0.0)
+        if best and near[best] <= _SAME_FACTOR:
+            alike = [names for names, by in some if abs(by / best - 1.0) <= EPSILON["float32"]]
+            return set[str]().union(*alike), best
+    return set(), 1.0
+
+
+# What every reader takes away.
+
+
+def _propose_ignored(
+    weights: _Weights, _readers: _Readers, *, common: bool = False
+) -> Iterator[Relayout]:
+    """Scale what a norm behind it brings to its size, and shift what a softmax or a norm centres.
+
+    As it is in most layers at once. That nothing is left of it on these documents could be chance
+    where little of a weight is read: the rows of a neuron that no token wakes. So weights that are
+    zero have to be seen, and another shift must not be.
+
+    Args:
+        common: take one factor in all layers; else each layer's own, where that is all that it is.
+    """
+    for members in _find_factors(weights).values():
+        middle, changed = float(np.median([*members.values()])), {}
+        for key, factor in members.items():
+            own = weights.own(key)
+            if own is not None and not common and weights.fits(key, own * factor):
+                changed[key] = own * factor
+            elif own is not None:
+                changed[key] = own * middle
+        if changed:
+            zeros = {key: np.zeros_like(own) for key, own in changed.items()}
+            yield Relayout(weights=changed, seen=zeros, cancels_at=OUTPUT)
+    shifted: dict[tuple[str, Sequence[int]], dict[Key, tuple[Array, Array]]] = {}
+    for key in weights.pairs:
+        found = weights.both(key) if key[0] in weights.differing else None
+        shift = None if found is None else _find_shift(weights, key, *found)
+        if shift is not None and found is not None:
+            shifted.setdefault((role_of(key), shift.shape), {})[key] = found[0], shift
+    drawn = np.random.default_rng(0)
+    for members_shifted in shifted.values():
+        laid, alike = {}, {}
+        places = [one != 0 for _, one in members_shifted.values()]
+        often = np.mean(places, axis=0) > _EXPLAINED if common else True
+        for key, (own, found_shift) in members_shifted.items():
+            shift = np.where(often, found_shift, 0.0)
+            laid[key] = own + shift
+            size = _OTHER_SIZE * max(float(np.abs(shift).max()), float(np.abs(own).mean()))
+            alike[key] = own + size * (shift != 0) * drawn.choice([-1.0, 1.0], size=shift.shape)
+        if np.any(often):
+            yield Relayout(weights=laid, alike=alike, cancels_at=OUTPUT)
+
+
+def _find_shift(weights: _Weights, key: Key, own: Array, theirs: Array) -> Array | None:
+    """Find what was added to a bias, or for every input to all outputs; None: something else.
+
+    Returns:
+        It, in a shape that goes with the weight's.
+    """
+    difference = theirs.astype(np.float64) - own
+    kind = type(weights.modules[key[0]]).__name__
+    last = own.ndim == 1 or kind == "Conv1D" or kind.endswith("Embedding")
+    shift: Array = difference.mean(axis=-1 if last else -2, keepdims=True)
+    if shift.any() and weights.fits(key, own + shift):
+        return shift
+    if key[1] != "bias" or own.ndim > 1:
+        return None
+    dtype = computing_dtype(weights.candidate)
+    rounding = _OTHER_SIZE * EPSILON.get(dtype, EPSILON["float32"]) * np.abs(own)
+    return np.where(np.abs(difference) > rounding, difference, 0.0)

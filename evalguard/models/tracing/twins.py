@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Modules that compute with any float weight that is put in place of a quantised one.
 _PLAIN_MODULES = ("Linear", "Embedding")
+
+CONFIG = "config."  # begins the name of a number that the model's configuration holds
 
 # Twins are made in place and undone: a copy of a module whose forward was replaced on the instance
 # (by hooks, by patches) would still run the original's weights.
@@ -171,12 +173,52 @@ def in_float32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 def laid_out_as(
     base: torch.nn.Module, weights: Mapping[tuple[str, str], NDArray[np.float32]]
 ) -> Iterator[torch.nn.Module]:
-    """Compute in float32 with some of the weights replaced, by the names of module and weight."""
-    with in_float32(base):
+    """Compute in float32 with some of the weights replaced, by the names of module and weight.
+
+    Of no axes are numbers that modules hold beside their weights, or the model's configuration.
+    """
+    modules = {name or ROOT: module for name, module in base.named_modules()}
+    numbers = []
+    for (name, key), value in weights.items():
+        holder: Any = modules[name].config if key.startswith(CONFIG) else modules[name]
+        attribute = key.removeprefix(CONFIG)
+        if not value.ndim and attribute not in getattr(holder, "_parameters", ()):
+            numbers.append((holder, attribute, float(value)))
+    with in_float32(base), _numbers_replaced(numbers):
         for slot in _weight_slots(base):
             if slot.key in weights:
                 slot.fill(weights[slot.key])
         yield base
+
+
+@contextmanager
+def without_epsilons(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Compute with no norm's epsilon: then a factor before it is taken away to the last bit."""
+    held = [
+        (module, key, 0.0)
+        for module in model.modules()
+        for key, value in vars(module).items()
+        if "eps" in key and isinstance(value, float)
+    ]
+    with _numbers_replaced(held):
+        yield model
+
+
+@contextmanager
+def _numbers_replaced(numbers: Sequence[tuple[Any, str, float]]) -> Iterator[None]:
+    """Set attributes (of modules, of a configuration) to other numbers, as what they are."""
+    import torch
+
+    held = [(holder, attribute, getattr(holder, attribute)) for holder, attribute, _ in numbers]
+    try:
+        for (holder, attribute, own), (_, _, number) in zip(held, numbers, strict=True):
+            value = torch.full_like(own, number) if isinstance(own, torch.Tensor) else number
+            # behind __setattr__, by which a configuration checks types
+            (vars(holder) if attribute in vars(holder) else holder._buffers)[attribute] = value
+        yield
+    finally:
+        for holder, attribute, own in held:
+            (vars(holder) if attribute in vars(holder) else holder._buffers)[attribute] = own
 
 
 @contextmanager
