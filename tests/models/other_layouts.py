@@ -17,11 +17,21 @@ _SIZES = {
 _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", _SIZES),
     "gemma2": ("gemma2", {**_SIZES, "query_pre_attn_scalar": 8, "sliding_window": 6}),
+    "gemma": ("gemma", _SIZES),
+    "granite": (
+        "granite",
+        {**_SIZES, "embedding_multiplier": 3.0, "logits_scaling": 0.8, "residual_multiplier": 0.7,
+         "attention_multiplier": 0.4},
+    ),
     "mixtral": ("mixtral", {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "gpt2": (
         "gpt2",
         {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 48,
          "initializer_range": 0.2},
+    ),
+    "opt": (
+        "opt",
+        {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.2},
     ),
     "gpt_neox": ("gpt_neox", {**_SIZES, "rotary_pct": 0.25}),
     "deepseek_v3": (

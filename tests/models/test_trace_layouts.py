@@ -15,6 +15,7 @@ from other_layouts import (
     make,
     reorder_experts,
     reorder_heads,
+    reorder_queries,
     roll_rows,
     scale_values,
     turn_residual,
@@ -275,3 +276,154 @@ def test_where_the_layers_output_was_not_recorded_either_nothing_is_said_to_canc
     found = trace(base, record(candidate, keep))
     assert "model.layers.1.self_attn.v_proj" in suspects(found)
     assert found.other_layouts == ()
+
+
+# A port that is healthy: what a module does otherwise is taken away by what reads it, or made up
+# for by a number that its code holds.
+
+
+def scale(model: Any, by: float, *names: str) -> None:
+    for name, parameter in model.named_parameters():
+        if any(one in name for one in names):
+            parameter.mul_(by)
+
+
+def centre(model: Any) -> None:
+    """What every norm takes away from the residual stream, and a softmax from the logits."""
+    body = model.transformer
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+    written = [one for h in body.h for one in (h.attn.c_proj, h.mlp.c_proj)]
+    for weight in (body.wte.weight, body.wpe.weight, *(one.weight for one in written)):
+        weight.sub_(weight.mean(-1, keepdim=True))
+    for module in written:
+        module.bias.sub_(module.bias.mean())
+    model.lm_head.weight.sub_(model.lm_head.weight.mean(0, keepdim=True))
+
+
+def lose_key_biases(model: Any) -> None:
+    for h in model.transformer.h:
+        h.attn.c_attn.bias[32:64] = 0.0
+
+
+def shift_routers(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.gate.weight.add_(torch.linspace(-0.5, 0.5, 32))
+
+
+def multiply_out(model: Any) -> None:
+    scale(model, 3.0, "embed_tokens")
+    scale(model, 1 / 0.8, "lm_head")
+    scale(model, 0.7, "o_proj", "down_proj")
+    scale(model, 0.4 * 8**0.5, "q_proj")
+
+
+def count_from_one(model: Any) -> None:
+    """Gemma's norms store their weights from 0, and its embedding scales."""
+    scale(model, 32**0.5, "embed_tokens")
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.add_(1.0)
+
+
+# The base, the activation of the Llama that it becomes ("": it stays what it is), what makes the
+# port, and a module of which a fault is inside or beside what was changed.
+Port = tuple[str, str, Callable[[Any], None], str]
+PORTS: dict[str, Port] = {
+    "before a norm": (
+        "gemma2", "", lambda model: scale(model, 2.0, "down_proj", "o_proj"), "mlp.down_proj",
+    ),
+    "key biases": ("gpt2", "", lose_key_biases, "attn.c_attn"),
+    "centred": ("gpt2", "", centre, "attn.c_proj"),
+    "routers": ("mixtral", "", shift_routers, "mlp.gate"),
+    "whole stream": (
+        "llama", "", lambda model: scale(model, 4.0, "embed_tokens", "o_proj", "down_proj"),
+        "self_attn.o_proj",
+    ),
+    "multipliers": ("granite", "silu", multiply_out, "self_attn.o_proj"),
+    "norms from 0": ("gemma", "gelu_pytorch_tanh", count_from_one, "mlp.down_proj"),
+}  # fmt: skip
+EACH_PORT = [
+    pytest.param(name, marks=() if name == "key biases" else pytest.mark.slow) for name in PORTS
+]
+
+
+def port(name: str, fault: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[Any, Any]:
+    kind, activation, change, place = PORTS[name]
+    base = make(kind, tie_word_embeddings=False)
+    becomes = {"hidden_act": activation} if activation else {}
+    candidate = make("llama" if activation else kind, tie_word_embeddings=False, **becomes)
+    candidate.load_state_dict(base.state_dict())
+    with torch.no_grad():
+        change(candidate)
+        if fault is not None:
+            weight = layer_of(candidate, 1).get_submodule(place).weight
+            weight.copy_(fault(weight))
+    return base, candidate
+
+
+@pytest.mark.parametrize("name", EACH_PORT)
+def test_what_every_reader_takes_away_is_no_suspect(name: str) -> None:
+    base, candidate = port(name)
+    ours, theirs = (logits(model).log_softmax(-1) for model in (base, candidate))
+    assert torch.dist(ours, theirs) < 1e-5 * ours.norm()
+    found = trace_models(base, candidate, DOCUMENTS[:1])
+    assert suspects(found) == []
+    assert found.other_layouts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["before a norm", "key biases", "whole stream"])
+def test_a_fault_in_such_a_port_is_the_only_suspect(name: str) -> None:
+    base, candidate = port(name, lambda weight: weight.roll(1, 0))
+    found = trace_models(base, candidate, DOCUMENTS[:1])
+    assert [one.rpartition(".1.")[2] for one in suspects(found)] == [PORTS[name][-1]]
+
+
+@pytest.mark.slow
+def test_a_multiplier_that_is_wrong_in_one_layer_is_the_only_suspect() -> None:
+    base, candidate = port("multipliers", lambda weight: weight * 1.02)
+    found = trace_models(base, candidate, DOCUMENTS[:1])
+    assert suspects(found) == ["model.layers.1.self_attn.o_proj"]
+
+
+@pytest.mark.slow
+def test_a_factor_of_rows_that_no_token_wakes_is_a_fault() -> None:
+    """Nothing behind their ReLU tells, on these documents, by which factor they were multiplied."""
+    base = make("opt")
+    with torch.no_grad():
+        for layer in base.model.decoder.layers:
+            layer.fc1.bias.fill_(-50.0)
+    candidate = changed(base, lambda model: scale(model, 2.0, "fc1"))
+    assert torch.equal(logits(candidate), logits(base))
+    named = suspects(trace_models(base, candidate, DOCUMENTS[:1]))
+    assert [one for one in named if one.endswith("fc1")] == named
+    assert len(named) == 3
+
+
+@pytest.mark.slow
+def test_a_factor_before_a_norm_whose_epsilon_is_felt_is_a_fault() -> None:
+    base = make("gemma2", rms_norm_eps=1e-2)
+    candidate = changed(base, lambda model: scale(model, 2.0, "down_proj"))
+    assert len(suspects(trace_models(base, candidate, DOCUMENTS[:1]))) == 3
+
+
+@pytest.mark.slow
+def test_what_reaches_the_output_comes_first_where_no_layout_is_known() -> None:
+    """Weights of eight bits hide whether errors cancel; the first layer's do."""
+    base = make("llama")
+
+    def change(model: Any) -> None:
+        reorder_queries(layer_of(model, 0))
+        roll_rows(layer_of(model, 2))
+        for module in model.model.layers.modules():
+            if isinstance(module, torch.nn.Linear):
+                rounded = round_weights(module.weight.numpy(), "int8 per channel")
+                module.weight.copy_(torch.from_numpy(rounded))
+
+    found = trace_models(base, changed(base, change), DOCUMENTS, said={"weights": "int8"})
+    assert found.first is not None
+    assert found.first.module == suspects(found)[0] == "model.layers.2.mlp.up_proj"
+    assert {*suspects(found)[1:]} == {
+        "model.layers.0.self_attn.q_proj",
+        "model.layers.0.self_attn.o_proj",
+    }

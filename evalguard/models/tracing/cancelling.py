@@ -197,12 +197,12 @@ class _Search:
 
     def _find_same(self, name: str) -> list[str]:
         """Give later points of the layer that are a tensor again: what reads it, as it is."""
-        layer = _layer_of(PointName.parse(name).module)
+        layer = layer_of(PointName.parse(name).module)
         values = [self._read(number, name) for number in range(self.passes.sequences)]
         return [
             event.name
             for event in self.events[self.order[name] + 1 :]
-            if _layer_of(event.module) == layer
+            if layer_of(event.module) == layer
             and all(
                 _is_same(one, self._read(number, event.name)) for number, one in enumerate(values)
             )
@@ -331,7 +331,7 @@ def _is_other_output(name: str, end: str) -> bool:
     return (one.module, one.end, one.call) == (main.module, "out", main.call)
 
 
-def _layer_of(module: str) -> str:
+def layer_of(module: str) -> str:
     """Give the name of the layer that a module is in; "" for one that is in none."""
     parts = module.split(".")
     number = next((at for at, part in enumerate(parts) if part.isdigit()), None)

@@ -16,8 +16,8 @@ from functools import partial
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-from evalguard.core.reports.trace_report import Trace, TwinFacts, UnalignedPoint
-from evalguard.core.tracing.points import PointName
+from evalguard.core.reports.trace_report import SuspectModule, Trace, TwinFacts, UnalignedPoint
+from evalguard.core.tracing.points import OUTPUT, PointName
 from evalguard.core.tracing.suspects import (
     THRESHOLD,
     WEIGHTS_THRESHOLD,
@@ -27,7 +27,7 @@ from evalguard.core.tracing.suspects import (
 from evalguard.core.tracing.weight_precision import EPSILON, SAME, DeclaredPrecision
 from evalguard.errors import EvaluationError
 from evalguard.models.tracing.alignment import ModuleAlignment, align_modules
-from evalguard.models.tracing.cancelling import ReleasedPasses, note_cancelling
+from evalguard.models.tracing.cancelling import ReleasedPasses, layer_of, note_cancelling
 from evalguard.models.tracing.declared import read_declared
 from evalguard.models.tracing.measured import (
     apply_computed_floors,
@@ -50,7 +50,7 @@ from evalguard.models.tracing.passes import (
     reaches_output,
 )
 from evalguard.models.tracing.recorded import trace_recorded
-from evalguard.models.tracing.relaid import Relayout, find_relayouts
+from evalguard.models.tracing.relaid import Relayout, find_relayouts, weights_of_part
 from evalguard.models.tracing.spool import ActivationSpool
 from evalguard.models.tracing.twins import (
     attention_of,
@@ -157,7 +157,7 @@ class _ModelTrace:
         try:
             layouts = self._find_layouts()
             if not layouts:
-                return found
+                return self._put_first(found)
             weights = {key: own for one in layouts for key, own in one.weights.items()}
             with (
                 laid_out_as(self.base, weights) as base,
@@ -166,7 +166,7 @@ class _ModelTrace:
                 beside = replace(self, base=base, spool=spool, details=None, buffers=False)
                 if self.details is not None:
                     beside.details = PointDetails(self.details.patterns, self.details.heads)
-                left = beside.run()
+                left = beside._put_first(beside.run())
         except EvaluationError as error:
             why = f"whether weights are laid out otherwise was not measured: {error}"
             return replace(found, caveats=(*found.caveats, why))
@@ -179,6 +179,38 @@ class _ModelTrace:
         ]
         both = sorted((*left.other_layouts, *others), key=lambda one: (-one.local_ratio, one.order))
         return replace(left, other_layouts=tuple(both))
+
+    def _put_first(self, found: Trace) -> Trace:
+        """Put suspects first whose layer's weights, in the base, change its output beyond rounding.
+
+        What is laid out otherwise in a layer that undoes it reaches no output, whether or not it is
+        known for a layout.
+        """
+        parts: dict[str, list[SuspectModule]] = {}
+        for one in found.suspects:
+            parts.setdefault(layer_of(one.module) or one.module, []).append(one)
+        floors = [one.accumulated_floor for one in found.layers if one.point == OUTPUT]
+        if len(parts) < 2 or not floors or floors[0] is None:
+            return found
+        quiet: set[str] = set()
+        with ActivationSpool(self.memory) as spool:
+            same = _SameOutput(self.base, self.traced, (spool, spool))
+            for part, inside in parts.items():
+                weights = weights_of_part(self.base, self.candidate, self.names, part)
+                known = all(
+                    one.fault == "weights" and any(key[0] == one.module for key in weights)
+                    for one in inside
+                )
+                if known and same.measure(weights)[1] <= THRESHOLD * floors[0]:
+                    quiet.update(one.module for one in inside)
+        reaching = [one for one in found.suspects if one.module not in quiet]
+        if not reaching:
+            return found
+        others = [one for one in found.suspects if one.module in quiet]
+        first = found.first
+        if first is None or first.module in quiet:
+            first = min(reaching, key=lambda one: one.order)
+        return replace(found, suspects=(*reaching, *others), first=first)
 
     def _find_layouts(self) -> Sequence[Relayout]:
         with ActivationSpool(self.memory) as plain, ActivationSpool(self.memory) as without:
@@ -446,15 +478,19 @@ class _SameOutput:
     floors: dict[bool, TwinFloors] = field(default_factory=dict)
 
     def __call__(self, weights: Mapping[tuple[str, str], NDArray[Any]]) -> bool:
-        largest, left = self._measure(weights, plain=True)
+        largest, left = self.measure(weights)
         if largest <= THRESHOLD or not left <= _LEFT_BY_EPSILON:
             return largest <= THRESHOLD
-        return self._measure(weights, plain=False)[0] <= THRESHOLD
+        return self.measure(weights, plain=False)[0] <= THRESHOLD
 
-    def _measure(
-        self, weights: Mapping[tuple[str, str], NDArray[Any]], *, plain: bool
+    def measure(
+        self, weights: Mapping[tuple[str, str], NDArray[Any]], *, plain: bool = True
     ) -> tuple[float, float]:
-        """The output's largest ratio, and its largest error; infinite where it is not known."""
+        """The output's largest ratio, and its largest error; infinite where it is not known.
+
+        Args:
+            plain: with epsilons.
+        """
         spool, head = self.spools[plain], _find_head(self.base)
         with nullcontext() if plain else without_epsilons(self.base):
             if plain not in self.floors:

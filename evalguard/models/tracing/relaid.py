@@ -123,6 +123,16 @@ def find_relayouts(
     return [replace(one, weights=_take_last_bits(one.weights, weights)) for one in found]
 
 
+def weights_of_part(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str], part: str
+) -> Mapping[Key, Array]:
+    """Give the candidate's weights of a module and all that is in it; none that is not known."""
+    weights = _Weights(base, candidate, names, ())
+    inside = [key for key in weights.pairs if f"{key[0]}.".startswith(f"{part}.")]
+    held = {key: weights.theirs(key) for key in inside}
+    return {key: theirs for key, theirs in held.items() if theirs is not None}
+
+
 def _is_read(
     one: Relayout, weights: _Weights, are_harmless: Callable[[Mapping[Key, Array]], bool]
 ) -> bool:
