@@ -20,7 +20,7 @@ from evalguard.config.guard_schema import build_guard_schema
 from evalguard.run.listing import read_named_schema
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
-CONTRACTS = ("compare", "trace", "tensors", "floor", "noise", "nightly", "plan")
+CONTRACTS = ("compare", "trace", "tensors", "floor", "nightly", "plan")
 
 _GUARD_FILE = """# Guard-file keys
 

@@ -23,7 +23,6 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.sources import SideSpec, resolve_side
 from evalguard.run.stored_base import read_baseline
 from evalguard.run.stored_run import read_stored_run
-from evalguard.run.tensors.calibration import read_noise
 from evalguard.run.tracing.traced_documents import DocumentChoice, read_own_documents
 from evalguard.store.history.database import connect
 from evalguard.store.name_map_file import read_name_map
@@ -86,7 +85,6 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "tensors of a GGUF file": ("m.gguf", open_tensors),
     "tensors in parts": ("p", _index_of_pipes),
     "a name map": ("n.yaml", read_name_map),
-    "a noise table": ("n.json", read_noise),
     "a reference": ("r.parquet", ReferenceFile),
     "a history": ("h.sqlite", lambda path: connect(path, create=False)),
     "hyper-parameters": ("c.json", read_hyperparameter_file),

@@ -29,9 +29,8 @@ def card_command(runs: tuple[Path, ...], output: tuple[Path, ...]) -> Job:
 
     RUN is a folder of `evalguard compare`, or what `compare -o FILE.json` wrote; all of one base.
     Of a candidate that was compared again, its last run is taken. Without -o the section is printed
-    as Markdown. Of several candidates, YAML and badges are a file each (FILE-CANDIDATE.svg); in a
-    folder .eval_results, YAML is of the hub's benchmarks. The exit code is 0 whatever the verdicts
-    were.
+    as Markdown. Of several candidates, YAML and badges are a file each (FILE-CANDIDATE.svg). The
+    exit code is 0 whatever the verdicts were.
     """
     return partial(_card, runs, output)
 

@@ -1,4 +1,4 @@
-"""``evalguard tensors``: weights and tensor files compared, and noise calibrated."""
+"""``evalguard tensors``: weights and tensor files compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from evalguard.core.tensors.tolerances import OPERATIONS, PLATFORMS
 from evalguard.errors import UsageError
 
 _tolerance_option = option_factory("Tolerance")
-_noise_option = option_factory("Noise")
 _compare_option = option_factory("Comparison")
 
 _COMPARING = (
@@ -82,33 +81,6 @@ _COMPARING = (
     _tolerance_option(
         "--tolerances", is_flag=True, help="Print the table of tolerances and their reasons."
     ),
-    _noise_option(
-        "--calibrate",
-        metavar="WHAT",
-        help="Measure the noise of an operation (linear:64x32x64) or a model folder: the same "
-        "twice, in another batch, in other precisions. Compares nothing.",
-    ),
-    _noise_option(
-        "--like",
-        type=FiniteRange(min=0, min_open=True),
-        metavar="X",
-        help="Say which precision a greatest absolute difference of X looks like, by --calibrate "
-        "or --noise.",
-    ),
-    _noise_option(
-        "--repetitions",
-        type=click.IntRange(min=2, max=10_000),
-        default=20,
-        show_default=True,
-        metavar="N",
-        help="Seeds of weights and inputs for --calibrate.",
-    ),
-    _noise_option(
-        "--noise",
-        type=PATH,
-        metavar="FILE",
-        help="Name differences by a table that --calibrate --json wrote.",
-    ),
     files_option("report", ".html, .json or .txt"),
     JSON,
     VERBOSE,
@@ -118,8 +90,7 @@ _COMPARING = (
 
 
 _FIRST = (
-    "name_map", "invariants", "rtol", "atol", "tolerances", "calibrate", "like", "noise", "output",
-    "as_json", "verbose",
+    "name_map", "invariants", "rtol", "atol", "tolerances", "output", "as_json", "verbose",
 )  # fmt: skip
 
 
@@ -141,22 +112,10 @@ def tensors_command(
     """
     if given.pop("tolerances"):
         return partial(_print_tolerances)
-    if given["calibrate"] is not None or (given["like"] is not None and base is None):
-        if base is not None:
-            raise UsageError(
-                f"--calibrate measures {given['calibrate']} and compares nothing",
-                hint="write its table with --json > noise.json, then name it with --noise",
-            )
-        return partial(_calibrate, as_json=as_json, given=given)
     if base is None or candidate is None:
         raise UsageError(
             "two files or folders are needed: what is right, and what is asked about",
             hint="evalguard tensors ./model model.gguf",
-        )
-    if given["like"] is not None:
-        raise UsageError(
-            "--like X goes with --calibrate or --noise, without A and B",
-            hint="evalguard tensors --noise noise.json --like 0.00057",
         )
     return partial(_compare, base, candidate, as_json=as_json, command=command, given=given)
 
@@ -164,7 +123,6 @@ def tensors_command(
 def _compare(
     base: str, candidate: str, *, as_json: bool, command: str, given: Mapping[str, Any]
 ) -> CommandResult:
-    from evalguard.run.tensors.calibration import read_noise
     from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
     from evalguard.run.tensors.results import check_outputs, render_report, write_outputs
 
@@ -177,7 +135,6 @@ def _compare(
         platform=given["platform"] or "",
         operation=given["operation"] or "",
         invariants=given["invariants"],
-        noise=read_noise(given["noise"]) if given["noise"] else None,
         processes=given["processes"],
         command=command,
         progress=progress,
@@ -197,36 +154,6 @@ def _compare(
         verbose=given["verbose"],
     )
     return CommandResult(text, report.exit_code, problems)
-
-
-def _calibrate(*, as_json: bool, given: Mapping[str, Any]) -> CommandResult:
-    from evalguard.run.tensors.calibration import calibrate_noise, read_noise
-    from evalguard.run.tensors.results import render_noise_table
-
-    if given["calibrate"] is not None:
-        table = calibrate_noise(
-            given["calibrate"],
-            repetitions=given["repetitions"],
-            rtol=given["rtol"],
-            atol=given["atol"],
-        )
-    elif given["noise"]:
-        table = read_noise(given["noise"])
-    else:
-        raise UsageError(
-            "--like needs a noise table",
-            hint="--calibrate WHAT measures one; --noise FILE reads one",
-        )
-    return CommandResult(
-        partial(
-            render_noise_table,
-            table,
-            as_json=as_json,
-            figure=given["like"],
-            width=terminal_width(),
-            color=wants_color(sys.stdout),
-        )
-    )
 
 
 def _print_tolerances() -> CommandResult:

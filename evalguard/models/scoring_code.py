@@ -48,7 +48,6 @@ LEFT_OUT: Mapping[str, str] = {
     "models/checkpoint_comparison.py": "compares files of weights, for a search",
     "models/empty_model.py": "a model without weights, of which only names and shapes are read",
     "models/load_dtype.py": "foretells a dtype; scores are known by the one that was read back",
-    "models/noise": "how far rounding goes, measured beside the scores",
     "models/other_classes.py": "loads models of other classes to be traced, which are not scored",
     "models/registered.py": "evalguard's model types for plain lm-eval, whose scores are not kept",
     "models/runtimes/points": "activations of other libraries, which no score is read from",

@@ -10,13 +10,12 @@ from evalguard.report.contract.floor_document import floor_schema
 from evalguard.report.contract.night_document import night_schema
 from evalguard.report.contract.plan_document import plan_schema
 from evalguard.report.contract.trace_document import trace_schema
-from evalguard.report.tensors.contract import noise_schema, tensors_schema
+from evalguard.report.tensors.contract import tensors_schema
 
 SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "compare": compare_schema,
     "floor": floor_schema,
     "nightly": night_schema,
-    "noise": noise_schema,
     "plan": plan_schema,
     "tensors": tensors_schema,
     "trace": trace_schema,

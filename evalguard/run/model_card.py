@@ -16,7 +16,6 @@ from evalguard.core.reports.several_report import NoVerdict, SeveralReport
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.card.badge import draw_badge
 from evalguard.report.card.card_section import card_section, draw_card_plot
-from evalguard.report.card.eval_results import RESULTS_FOLDER, render_eval_results
 from evalguard.report.card.model_index import render_model_index
 from evalguard.report.contract.compare_document import COMPARE_SCHEMA
 from evalguard.report.several_texts import candidate_name
@@ -88,12 +87,10 @@ class ModelCard:
                 f"{path}: the suffix {suffix!r} says no form"
                 if suffix
                 else f"{path} has no suffix",
-                hint="FILE.md is a section of a model card, FILE.yaml its model-index, "
-                f"{RESULTS_FOLDER}/FILE.yaml results of the hub's benchmarks, FILE.svg a badge",
+                hint="FILE.md is a section of a model card, FILE.yaml its model-index, FILE.svg a "
+                "badge",
             )
         render = one_of[suffix]
-        if suffix != ".svg" and path.absolute().parent.name == RESULTS_FOLDER:
-            render = render_eval_results
         reports = self.report.reports
         if len(self.report.candidates) == 1:
             return {path: render(reports[0])}

@@ -1,4 +1,4 @@
-"""``evalguard tensors``: the answer first, exit codes, files, noise tables and schemas."""
+"""``evalguard tensors``: the answer first, exit codes, files and schemas."""
 
 from __future__ import annotations
 
@@ -102,15 +102,7 @@ def test_reports_are_written_to_files_by_their_suffix(run: Run, tmp_path: Path) 
         (("base.safetensors",), "two files or folders are needed"),
         (("base.safetensors", "none"), "there is nothing at none"),
         (("base.safetensors", "cast.safetensors", "--map", "none.yaml"), "cannot be read"),
-        (("base.safetensors", "cast.safetensors", "--noise", "none.json"), "cannot be read"),
         (("base.safetensors", "cast.safetensors", "--invariant", "signs"), "sign-consensus"),
-        (("--calibrate", "lineer:3x4"), "did you mean 'linear'"),
-        (("--calibrate", "linear:3y4"), "is not sizes such as 64x32x64"),
-        (("--calibrate", "conv:3"), "needs sizes such as 64x10"),
-        (("--calibrate", "attention:64x7"), "is not 7 heads"),
-        (("a", "b", "--calibrate", "linear"), "compares nothing"),
-        (("--like", "0.1"), "needs a noise table"),
-        (("base.safetensors", "cast.safetensors", "--like", "0.1"), "without A and B"),
         (("base.safetensors", "scaled.safetensors", "--atol", "inf"), "not a finite number"),
         (("base.safetensors", "scaled.safetensors", "--rtol", "nan"), "not a finite number"),
     ],
@@ -161,61 +153,6 @@ def test_an_invariant_alone_decides(run: Run) -> None:
     assert finite.out.startswith("HOLDS: finite in 2 tensors; exit code 0")
 
 
-def test_the_signature_of_torchaos_round_trip_on_rocm_is_of_the_class_of_fp16_and_tf32(
-    run: Run, tmp_path: Path
-) -> None:
-    """pytorch/ao #2460: int8 weights, 63 of 64 elements mismatched, greatest absolute 0.00057."""
-    words = ("--calibrate", "int8-linear:64x32x64", "--like", "0.00057")
-    ran = run("tensors", *words)
-    assert ran.code == 0
-    first = ran.out.splitlines()[0]
-    assert first == "A greatest absolute difference of 0.00057 looks like fp16/TF32"
-    document = run("tensors", *words, "--json").document
-    assert document["like"] == {"figure": 0.00057, "family": "fp16/TF32"}
-    classes = {one["name"]: one for one in document["classes"]}
-    half = classes["float16"]
-    assert half["greatest_relative"]["low"] < 0.0322 < half["greatest_relative"]["high"]
-    assert half["mismatched_share"]["low"] <= 63 / 64 <= half["mismatched_share"]["high"]
-    assert classes["bfloat16"]["greatest_absolute"]["low"] > 0.00057
-    assert classes["beside other inputs"]["greatest_absolute"]["high"] < 1e-5
-    assert classes["the same again"]["exact"]
-
-
-def test_a_kept_noise_table_names_the_differences_of_files(run: Run, tmp_path: Path) -> None:
-    table = run("tensors", "--calibrate", "linear:64x32x64", "--json")
-    (tmp_path / "noise.json").write_text(table.out)
-    jsonschema.validate(table.document, read_schema(run, "noise"))
-    torch.manual_seed(5)
-    layers = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 64))
-    values = torch.randn(1, 64)
-    with torch.no_grad():
-        save_file({"out": layers(values)}, tmp_path / "ours.safetensors")
-        with torch.autocast("cpu", torch.float16):
-            low = layers(values)
-        save_file({"out": low.float()}, tmp_path / "theirs.safetensors")
-    ran = run("tensors", "ours.safetensors", "theirs.safetensors", "--noise", "noise.json")
-    assert ran.code == 1
-    assert "looks like fp16/TF32" in ran.out
-    like = run("tensors", "--noise", "noise.json", "--like", "1e-7")
-    assert "1e-07 looks like float32" in like.out
-
-
-def test_a_file_that_is_no_noise_table_is_refused(run: Run, tmp_path: Path) -> None:
-    for text, said in (("{", "is not JSON"), ('{"schema": "x"}', "is no evalguard.noise/1")):
-        (tmp_path / "noise.json").write_text(text)
-        ran = run("tensors", "--noise", "noise.json", "--like", "1")
-        assert ran.code == 3
-        assert said in ran.err
-
-
-def test_a_model_can_be_calibrated(run: Run, tiny_llama: Path) -> None:
-    document = run("tensors", "--calibrate", tiny_llama, "--repetitions", "2", "--json").document
-    medians = {one["name"]: one["greatest_absolute"]["median"] for one in document["classes"]}
-    order = ("the same again", "float64", "TF32", "bfloat16", "int4 weights")
-    assert [medians[name] for name in order] == sorted(medians[name] for name in order)
-    assert medians["the same again"] == 0
-
-
 def test_the_table_of_tolerances_gives_its_reasons(run: Run) -> None:
     out = run("tensors", "--tolerances").out
     assert "float32, rocm matmul: rtol 0.01, atol 0.001" in out
@@ -229,7 +166,7 @@ def test_schemas_are_printed_by_name(run: Run) -> None:
     unknown = run("schema", "tensor")
     assert unknown.code == 2
     assert "did you mean 'tensors'" in unknown.err
-    assert "schemas: guard, compare, floor, nightly, noise, plan, tensors" in unknown.err
+    assert "schemas: guard, compare, floor, nightly, plan, tensors" in unknown.err
 
 
 def test_what_is_missing_comes_before_what_is_bit_identical(run: Any, tmp_path: Path) -> None:

@@ -27,13 +27,12 @@ from evalguard.core.reports.tensors_report import (
     TensorSource,
     TensorsReport,
 )
-from evalguard.core.tensors.noise import NoiseClass, NoiseRange, NoiseTable
 from evalguard.core.tensors.tolerances import find_tolerance
 from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.contract.floor_document import floor_document
 from evalguard.report.contract.night_document import night_document
 from evalguard.report.contract.trace_document import trace_document
-from evalguard.report.tensors.contract import noise_document, tensors_document
+from evalguard.report.tensors.contract import tensors_document
 
 STORED = Path(__file__).parent / "stored"
 
@@ -60,19 +59,6 @@ def tensors_report() -> TensorsReport:
     )  # fmt: skip
 
 
-def noise_table() -> NoiseTable:
-    """Noise of one class."""
-    some = NoiseRange(low=0.0, median=1e-4, high=2e-4)
-    found = NoiseClass(
-        name="float16", family="fp16/TF32", greatest_absolute=some, greatest_relative=some,
-        relative_l2=some, mismatched_share=some,
-    )  # fmt: skip
-    return NoiseTable(
-        subject="matmul", repetitions=3, elements=8, rtol=1e-3, atol=1e-5, classes=(found,),
-        environment={"torch": "2.13.0"},
-    )  # fmt: skip
-
-
 def documents() -> dict[str, Any]:
     """Name of a document to the document, whose schema is that of its first word."""
     return {
@@ -85,7 +71,6 @@ def documents() -> dict[str, Any]:
         "nightly": night_document(a_night()),
         "trace": trace_document(DETAILED),
         "tensors": tensors_document(tensors_report()),
-        "noise": noise_document(noise_table()),
     }
 
 

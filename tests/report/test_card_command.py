@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from example_cards import ACC, ASKED, BASE, LADDER, Q2, Q4, Q8
+from example_cards import ASKED, BASE, LADDER, Q2, Q4, Q8
 from example_cards import run as finished
 from example_reports import UNCHANGED, comparison, failed
 from small_world import Ran, run_here
@@ -71,16 +71,6 @@ def test_the_section_is_written_with_its_picture_beside_it(run: Run) -> None:
     assert files() == {"my card.md", "my card-size.svg"}
     assert "](my%20card-size.svg)" in Path("my card.md").read_text(encoding="utf-8")
     ElementTree.parse("my card-size.svg")
-
-
-def test_a_folder_of_that_name_is_for_the_hubs_benchmarks(run: Run) -> None:
-    asked = dataclasses.replace(ASKED[1], task="gsm8k", dataset="openai/gsm8k", config="main")
-    metric = comparison(**{**ACC, **UNCHANGED, "task": "gsm8k", "metric": "exact_match",
-                           "candidate": 0.55})  # fmt: skip
-    folder = write(finished("Q8_0", metric, tasks=(asked,)))
-    Path(".eval_results").mkdir()
-    assert run("card", folder, "-o", ".eval_results/gsm8k.yaml").code == 0
-    assert 'task_id: "gsm8k"' in Path(".eval_results/gsm8k.yaml").read_text(encoding="utf-8")
 
 
 def test_what_compare_wrote_of_several_candidates_is_a_card_with_those_that_failed(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 import yaml
 from any_reports import reports
 from distribution_examples import distribution
-from example_cards import ACC, ASKED, BROKEN, COMMIT, Q4, candidate, run
+from example_cards import ASKED, BROKEN, COMMIT, Q4, candidate, run
 from example_reports import UNCHANGED, comparison, failed, report
 from harmless_markdown import HOSTILE
 from huggingface_hub import EvalResult, ModelCard
@@ -23,7 +22,6 @@ from hypothesis import HealthCheck, given, settings
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.scores import NotCompared
 from evalguard.errors import UsageError
-from evalguard.report.card.eval_results import render_eval_results
 from evalguard.report.card.model_index import eval_results, render_model_index
 
 
@@ -187,37 +185,3 @@ def test_any_report_gives_what_the_hub_reads_or_says_that_there_is_nothing(
     assert {one.metric_name for one in read_back(text)} == {
         one.metric_name for one in eval_results(shown)
     }
-
-
-GSM8K: dict[str, Any] = {
-    **ACC, **UNCHANGED, "task": "gsm8k", "metric": "exact_match", "filter": "strict-match",
-    "n": 1319, "n_used": 1319, "n_total": 1319, "base": 0.55, "candidate": 0.5466,
-}  # fmt: skip
-ASKED_GSM8K = dataclasses.replace(
-    ASKED[0], task="gsm8k", n=1319, n_total=1319, num_fewshot=5, dataset="gsm8k", config="main"
-)
-
-
-def test_a_benchmark_of_the_hub_has_an_entry_that_its_own_class_reads() -> None:
-    from huggingface_hub import parse_eval_result_entries
-
-    flexible = comparison(**{**GSM8K, "filter": "flexible-extract", "candidate": 0.56})
-    text = render_eval_results(run("Q4_K", comparison(**GSM8K), flexible, tasks=(ASKED_GSM8K,)))
-    (entry,) = parse_eval_result_entries(yaml.safe_load(text))
-    assert (entry.dataset_id, entry.task_id, entry.value) == ("openai/gsm8k", "gsm8k", 54.66)
-    assert entry.dataset_revision == COMMIT
-    assert entry.notes == "5-shot, lm-eval gsm8k, exact_match (strict-match)"
-    assert entry.date == "2026-11-20"
-    assert entry.verify_token is None
-
-
-@pytest.mark.parametrize(
-    ("tasks", "said"),
-    [
-        (ASKED, "no task of this run is one of the hub's benchmarks"),
-        ((dataclasses.replace(ASKED_GSM8K, n=100),), "left documents out"),
-    ],
-)
-def test_what_is_no_whole_benchmark_is_refused(tasks: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        render_eval_results(run("Q4_K", comparison(**GSM8K), tasks=tasks))

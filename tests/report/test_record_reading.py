@@ -11,7 +11,6 @@ import pytest
 from evalguard.core.reports.compare_report import CompareReport
 from evalguard.core.reports.night_report import NightReport
 from evalguard.core.reports.trace_report import TraceReport
-from evalguard.core.tensors.noise import NoiseTable
 from evalguard.errors import StoreError
 from evalguard.report.contract.forms import annotations_of, write_record
 from evalguard.report.contract.record_reading import read_record
@@ -48,7 +47,7 @@ def records_in(kind: Any) -> Iterator[Any]:
     yield from found
 
 
-@pytest.mark.parametrize("kind", [CompareReport, NightReport, NoiseTable, TraceReport])
+@pytest.mark.parametrize("kind", [CompareReport, NightReport, TraceReport])
 def test_every_record_of_a_document_can_be_read(kind: type) -> None:
     refused = {one for one in records_in(kind) if not reads_or_refuses(one)}
     assert refused == set()

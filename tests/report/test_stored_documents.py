@@ -9,13 +9,12 @@ import jsonschema
 import pytest
 from contract_keys import KEYS, contract_keys
 from example_floors import DIVERGENT, SHIFTS, floor_report
-from stored_examples import STORED, documents, noise_table
+from stored_examples import STORED, documents
 
 from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.contract.compare_reading import read_report
 from evalguard.report.contract.trace_document import read_trace, trace_document
 from evalguard.report.schemas import SCHEMAS
-from evalguard.report.tensors.contract import parse_noise
 from evalguard.run.floor.stored_floors import read_floor
 
 VERSIONS = ("0.1.0", "0.2.0")
@@ -79,11 +78,6 @@ def test_a_stored_floor_is_read_as_it_was_measured(kept: Any) -> None:
         assert list(measured.distributions.values()) == list(made.distribution_floors)
 
 
-@pytest.mark.parametrize("kept", of_kind("noise"))
-def test_a_stored_noise_table_is_read_as_it_was_measured(kept: Any) -> None:
-    assert parse_noise(json.dumps(kept), "it") == noise_table()
-
-
 @pytest.mark.parametrize("name", documents())
 def test_what_is_written_has_what_was_written_before(name: str) -> None:
     assert lost(documents()[name], without_checksum(KEPT["0.2.0", name])) == []
@@ -97,7 +91,7 @@ def test_what_is_written_fits_its_schema_and_the_schema_every_key(name: str) -> 
 
 
 def test_every_contract_has_a_schema_that_is_one() -> None:
-    assert list(SCHEMAS) == ["compare", "floor", "nightly", "noise", "plan", "tensors", "trace"]
+    assert list(SCHEMAS) == ["compare", "floor", "nightly", "plan", "tensors", "trace"]
     for name in SCHEMAS:
         jsonschema.Draft202012Validator.check_schema(SCHEMAS[name]())
 

@@ -19,7 +19,7 @@ TensorState = Literal[
     "identical", "equal", "within", "rescaled", "rotated", "beyond", "shape", "unreadable"
 ]
 FileKind = Literal["safetensors", "torch", "gguf", "npz", "npy"]
-LikenessKind = Literal["precision", "structure", "noise"]
+LikenessKind = Literal["precision", "structure"]
 Role = Literal["tensor", "scale", "zero point"]
 ScaleFaultKind = Literal["missing", "not finite", "negative", "zero", "never calibrated"]
 
@@ -90,8 +90,7 @@ class Likeness:
 
     Attributes:
         kind: "precision": the rounding itself was recognised, or the values lie on its grid;
-            "noise": in the range that a noise table has for it; "structure": a fault of layout, or
-            of rows and blocks.
+            "structure": a fault of layout, or of rows and blocks.
         name: "bf16", "transposed".
         fault: of a structure, the same as its name.
         detail: "groups of 32", "by 1.02".

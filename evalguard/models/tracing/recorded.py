@@ -30,7 +30,6 @@ from evalguard.core.tracing.weight_precision import (
     round_weights,
 )
 from evalguard.errors import EvaluationError, UsageError, nearest
-from evalguard.models.noise.measuring import rounded_products
 from evalguard.models.tracing.cancelling import ReleasedPasses, note_cancelling
 from evalguard.models.tracing.measured import (
     apply_floors,
@@ -51,6 +50,7 @@ from evalguard.models.tracing.passes import (
     fit_reference,
     reaches_output,
 )
+from evalguard.models.tracing.rounded_products import rounded_products
 from evalguard.models.tracing.spool import ActivationSpool
 from evalguard.models.tracing.twins import rounded_as
 from evalguard.models.tracing.weights import computing_dtype

@@ -68,10 +68,7 @@ def _tensors(count: int) -> str:
 
 def likeness_text(likeness: Likeness | None) -> str:
     """Return a likeness for people; "" for none."""
-    if likeness is None:
-        return ""
-    table = ", by the noise table" if likeness.kind == "noise" else ""
-    return f"{printable(likeness.words)}{table}"
+    return "" if likeness is None else printable(likeness.words)
 
 
 def untrained_text(result: InvariantResult) -> str:
@@ -184,7 +181,7 @@ def group_deltas(report: TensorsReport) -> list[DeltaGroup]:
 
 
 def _group_order(group: DeltaGroup) -> tuple[int, int, float]:
-    kinds = {"structure": 0, None: 1, "noise": 2, "precision": 3}
+    kinds = {"structure": 0, None: 1, "precision": 2}
     kind = group.likeness.kind if group.likeness else None
     return STATES.index(group.state), kinds[kind], -_gravity(group.deltas[0])
 

@@ -1,1 +1,1 @@
-"""``evalguard tensors``: two sets of stored tensors compared, and noise measured."""
+"""``evalguard tensors``: two sets of stored tensors compared."""

@@ -31,7 +31,6 @@ from evalguard.core.tensors.channel_factors import ChannelFactors
 from evalguard.core.tensors.differences import Extreme, PairSums, SideSums
 from evalguard.core.tensors.invariants import INVARIANTS, check_invariant
 from evalguard.core.tensors.name_map import Layout, NameAlignment
-from evalguard.core.tensors.noise import NoiseTable
 from evalguard.core.tensors.structure import UNKNOWN_DAMAGE, Fault
 from evalguard.core.tensors.tolerances import Tolerance, find_tolerance
 from evalguard.errors import EvaluationError, UsageError
@@ -89,7 +88,6 @@ class TensorOptions:
         rtol, atol: in place of the table's; None: the table's.
         platform, operation: rows of the table of tolerances.
         invariants: names of those that alone are to decide.
-        noise: a measured table by which differences are named.
         processes: that read and sum; 1: this one, 0: forks of it, where there is much to do.
         progress: called with the number of elements done and that of all.
     """
@@ -100,7 +98,6 @@ class TensorOptions:
     platform: str = ""
     operation: str = ""
     invariants: tuple[str, ...] = ()
-    noise: NoiseTable | None = None
     processes: int = 1
     command: str = ""
     progress: Callable[[int, int], None] | None = None
@@ -349,11 +346,11 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
     rescaled: dict[str, ChannelFactors] = {}
     processes = options.processes or default_processes(total)
     for summed in sum_pairs(pairs, processes=processes, progress=advance):
-        delta, seen = _summed_delta(summed, options.noise)
+        delta, seen = _summed_delta(summed)
         shown = _with_shown_levels(summed.pair, options) if delta.state == "beyond" else None
         if shown is not None:
             (summed,) = sum_pairs([shown])
-            delta, seen = _summed_delta(summed, options.noise)
+            delta, seen = _summed_delta(summed)
         if delta.fault == "" and any(INVARIANTS[one].of_training for one in options.invariants):
             untrained = count_untrained_elements(summed.pair, delta.unequal)
             delta = replace(delta, untrained=untrained)
@@ -454,7 +451,7 @@ def _unsummed(pair: StoredPair) -> TensorDelta:
     )
 
 
-def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> tuple[TensorDelta, Description]:
+def _summed_delta(summed: SummedPair) -> tuple[TensorDelta, Description]:
     """Return a pair's delta, and what its difference looks like."""
     pair, sums = summed.pair, summed.sums
     delta = _unsummed(pair)
@@ -464,7 +461,7 @@ def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> tuple[TensorD
     seen = Description()
     if sums.greatest_abs.value > 0.0 or state == "beyond":
         try:
-            seen = describe_difference(summed, noise, beyond=state == "beyond")
+            seen = describe_difference(summed, beyond=state == "beyond")
         except (EvaluationError, ValueError) as error:  # changed while it was read
             return replace(delta, state="unreadable", fault=str(error)), seen
         finally:

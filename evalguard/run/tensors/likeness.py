@@ -19,7 +19,6 @@ from evalguard.core.tensors.edits import (
     not_finite_text,
 )
 from evalguard.core.tensors.grid import Grid, explain_by_grid, find_grid_fault
-from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.core.tensors.precision_vote import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
 from evalguard.core.tensors.structure import (
@@ -86,9 +85,7 @@ class Description:
     rescaling: ChannelFactors | None = None
 
 
-def describe_difference(
-    summed: SummedPair, noise: NoiseTable | None, *, beyond: bool
-) -> Description:
+def describe_difference(summed: SummedPair, *, beyond: bool) -> Description:
     """Say what the difference of a pair of one shape looks like.
 
     Exact explanations come first, then the rounding that it is, then what was done to rows and
@@ -183,7 +180,7 @@ def _describe_values(summed: SummedPair, noise: NoiseTable | None, *, beyond: bo
         damage = scan_rows(pair, expected)
     if vote is None and pair.is_bounded and not damage:
         rounding = None  # what it is stored in explains nothing that its format cannot do
-    return _conclude(summed, noise, rounding, damage)
+    return _conclude(summed, rounding, damage)
 
 
 def _describe_packed(
@@ -219,7 +216,6 @@ def _describe_packed(
 
 def _conclude(
     summed: SummedPair,
-    noise: NoiseTable | None,
     rounding: Likeness | None,
     damage: tuple[RowFault, ...],
 ) -> Description:
@@ -247,9 +243,6 @@ def _conclude(
         damage = ()
     if damage:
         return Description(likeness=_rows_likeness(damage, rounding), damage=damage)
-    if rounding is None and noise is not None:
-        family = name_noise(noise, greatest_absolute=summed.sums.greatest_abs.value)
-        return Description(likeness=Likeness(kind="noise", name=family) if family else None)
     return Description(likeness=rounding)
 
 

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evalguard.core.reports.tensors_report import TensorsReport
-from evalguard.core.tensors.noise import NoiseTable, name_noise
 from evalguard.errors import StoreError, UsageError
-from evalguard.report.tensors.contract import noise_document, tensors_document
-from evalguard.report.tensors.noise_table import render_noise
+from evalguard.report.tensors.contract import tensors_document
 from evalguard.report.tensors.page import render_tensors_page
 from evalguard.report.tensors.terminal import render_tensors
 from evalguard.report.tensors.tolerance_table import render_tolerances
@@ -54,19 +52,6 @@ def render_report(
     if form == "json":
         return json.dumps(tensors_document(report), indent=2, allow_nan=False)
     return render_tensors(report, width=width, color=color, verbose=verbose)
-
-
-def render_noise_table(
-    table: NoiseTable, *, as_json: bool, figure: float | None, width: int, color: bool
-) -> str:
-    """Return a noise table, and what a figure looks like by it."""
-    if as_json and figure is None:
-        return json.dumps(noise_document(table), indent=2, allow_nan=False)
-    family = "" if figure is None else name_noise(table, greatest_absolute=figure)
-    if as_json:
-        document = {**noise_document(table), "like": {"figure": figure, "family": family}}
-        return json.dumps(document, indent=2, allow_nan=False)
-    return render_noise(table, width=width, color=color, figure=figure, family=family)
 
 
 def render_tolerance_table(*, width: int, color: bool) -> str:

@@ -1,1 +1,0 @@
-"""Noise measured: one computation in several precisions and batch shapes, on this machine."""
