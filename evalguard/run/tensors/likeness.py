@@ -96,7 +96,7 @@ def describe_difference(summed: SummedPair, *, beyond: bool) -> Description:
         beyond: whether it is more than the tolerance allows.
     """
     broken = _describe_not_finite(summed)
-    seen = _describe_values(summed, noise, beyond=beyond)
+    seen = _describe_values(summed, beyond=beyond)
     if not broken:
         return seen
     others = "" if seen.likeness is None else f"; otherwise {seen.likeness.words}"
@@ -138,7 +138,7 @@ def _read_pieces(pair: StoredPair) -> Iterator[tuple[int, Array, Array]]:
         yield start, pair.base.read(start, stop), pair.candidate.read(start, stop)
 
 
-def _describe_values(summed: SummedPair, noise: NoiseTable | None, *, beyond: bool) -> Description:
+def _describe_values(summed: SummedPair, *, beyond: bool) -> Description:
     pair, sums = summed.pair, summed.sums
     if beyond and sums.candidate.zeros == sums.elements:
         return Description(likeness=_structure(ZEROED))
