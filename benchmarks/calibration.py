@@ -11,10 +11,8 @@ Early stopping has a benchmark of its own, ``benchmarks.stopping``.
 from __future__ import annotations
 
 import argparse
-import platform
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +61,6 @@ def main() -> None:
     lines = [*report(tallies, options.repetitions)]
     if FALSE_ALARMS in options.only:
         lines += alarm_table(options.repetitions)
-    lines.append(f"\n{versions()}.")
     deliver(lines, options.output)
 
 
@@ -181,12 +178,6 @@ def alarm_table(repetitions: int) -> Iterator[str]:
         printed, crossed = np.array([simulate(rng) for _ in range(repetitions)]).T
         share = Share(value=float(crossed.mean()), of=repetitions)
         yield f"| {name} | {n:,} | {100 * printed.mean():.1f} | {_text(share)} |"
-
-
-def versions() -> str:
-    """What the numbers were made with."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy"))
-    return f"evalguard {version('lm-evalguard')}, {packages}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

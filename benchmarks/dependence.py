@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 from scipy.signal import lfilter
 
-from benchmarks.calibration import versions
 from benchmarks.differences import Array, Rng
-from benchmarks.output import deliver
+from benchmarks.output import deliver, versions
 from evalguard.core.document_fields import DocumentFields, read_fields
 from evalguard.core.paired_scores import PairedScores
 from evalguard.core.pairing import pair

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.calibration import versions
 from benchmarks.differences import Array, Rng
 from benchmarks.outcomes import CONFIDENCE
 from benchmarks.output import deliver
@@ -163,7 +162,7 @@ def _report(repetitions: int) -> list[str]:
         for null, draw in NULLS.items():
             cells = [_cell(variant, compare, null, draw, n, repetitions) for n in sizes]
             lines.append(f"| {null} | {' | '.join(cells)} |")
-    return [*lines, f"\n{versions()}."]
+    return lines
 
 
 def _cell(

@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from benchmarks.calibration import versions
 from benchmarks.gate_follow_ups import tabulate_follow_ups
 from benchmarks.gate_populations import Cell, list_cells
 from benchmarks.output import deliver
@@ -220,7 +219,7 @@ def main() -> None:
         kept = map(json.loads, options.before.read_text("utf-8").splitlines())
         before = {row_of(one): one for one in kept}
     asked = () if options.tables else tabulate_follow_ups(*([5, 9] if options.quick else []))
-    page = [*head(options.runs), *tabulate(records, before), *asked, f"\n{versions()}."]
+    page = [*head(options.runs), *tabulate(records, before), *asked]
     deliver(page, options.output)
     minutes = (time.process_time() - started) / 60.0
     print(f"{len(records)} rows in {minutes:.1f} minutes of processor time")

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from benchmarks.calibration import versions
 from benchmarks.differences import Array, Rng
 from benchmarks.outcomes import CONFIDENCE
 from benchmarks.output import deliver
@@ -139,7 +138,7 @@ def _report(repetitions: int) -> list[str]:
         ]
         for name, (draw, truth) in KINDS.items():
             lines.append(f"| {name} | {' | '.join(_cells(name, draw, truth, n, repetitions))} |")
-    return [*lines, f"\n{versions()}."]
+    return lines
 
 
 def _cells(

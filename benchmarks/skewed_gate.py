@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.calibration import versions
 from benchmarks.differences import Array, Rng
 from benchmarks.output import deliver
 from benchmarks.tables import scored
@@ -330,8 +329,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the tables there")
     parser.add_argument("--repetitions", type=int, default=2_000, help="of each row")
     options = parser.parse_args()
-    lines = [*report(options.repetitions), f"\n{versions()}."]
-    deliver(lines, options.output)
+    deliver(report(options.repetitions), options.output)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.calibration import versions
-from benchmarks.output import deliver
+from benchmarks.output import deliver, versions
 from benchmarks.stopping_populations import CARRIERS, FEWEST_CARRIERS, cells
 from benchmarks.stopping_tables import tables_of
 from evalguard.core.paired_scores import PairedScores
