@@ -87,7 +87,7 @@ def planned_scatter(estimate: Estimate, residuals: NDArray[np.float64] | None) -
     Returns:
         None where so few documents carry the scatter that nothing can be planned from it.
     """
-    if not estimate.stderr > 0.0:
+    if not 0.0 < estimate.stderr < math.inf:
         return 1.0
     wider = 1.0
     if uncorrected(estimate.method) != estimate.method:

@@ -50,7 +50,7 @@ def listed(text: str) -> list[str]:
 
 def test_the_commands_with_many_options_are_the_ones_with_two_helps() -> None:
     assert {words[0] for words in LONG} == {
-        "compare", "bisect", "demo", "plan", "floor", "nightly", "tensors", "trace", "dump"
+        "compare", "bisect", "demo", "plan", "floor", "nightly", "trace", "dump"
     }  # fmt: skip
 
 

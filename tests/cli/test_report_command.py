@@ -234,15 +234,15 @@ def test_an_early_verdict_by_a_margin_in_percent_is_printed_and_shown_again(
     gate = "\ngate: {margin: 1pp, metrics: {perplexity: {margin: 400%}}, only: [perplexity]}\n"
     guard.write_text(world.guard.read_text(encoding="utf-8") + gate, encoding="utf-8")
     first = run(
-        "compare", "--config", guard, "--base", "orig", "--cand", "sharp", "--tasks", "sw_long",
+        "compare", "--config", guard, "--base", "orig", "--cand", "soft", "--tasks", "sw_long",
         "--sequential", "--distributions", "off", "-v",
     )  # fmt: skip
-    assert first.code == 1, first.err
+    assert first.code == 0, first.err
     assert "Stopped early: the gate's verdict is that of all documents" in first.out
     assert "a metric fails above 400% if its 95% interval lies above 0" in " ".join(
         first.out.split()
     )
-    assert "In the margin's unit: sw_long perplexity +" in first.out
+    assert "In the margin's unit: sw_long perplexity -" in first.out
     again = run("report", folder_of(first))
     assert (again.code, again.out) == (0, first.out)
 

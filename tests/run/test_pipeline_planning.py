@@ -143,8 +143,8 @@ def test_a_stored_run_plans_as_its_own_scores_do(planned: Plan, stored: Any) -> 
         key = (one.pilot.task, one.pilot.filter, one.pilot.metric)
         assert bool(one.pilot.problem) == bool(other.pilot.problem)
         assert one.pilot.base_scatter == pytest.approx(other.pilot.base_scatter, rel=1e-6)
-        if key in taken_together:  # documents that drift alike count for fewer
-            assert other.pilot.ratio <= one.pilot.ratio < 5 * other.pilot.ratio
+        if key in taken_together:  # 15 clusters count for fewer, and skewed ones ask for more
+            assert other.pilot.ratio <= one.pilot.ratio < 10 * other.pilot.ratio
             continue
         assert one.needed_to_detect == other.needed_to_detect
         assert one.pilot.ratio == pytest.approx(other.pilot.ratio, rel=1e-6)

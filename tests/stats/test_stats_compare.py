@@ -181,7 +181,8 @@ def test_a_base_without_scatter_makes_a_loss_infinite_and_regressed():
     single = compared(cand, base=base)
     assert (single.outcome, single.sigma, single.significant) == ("regressed", math.inf, False)
     assert "may still be chance" in single.reason
-    assert single.false_alarm_probability == pytest.approx(0.2671, abs=1e-4)  # more lost than won
+    # more lost than won, of a mean that one flip leaves open: scipy's gamma(2) and skellam
+    assert single.false_alarm_probability == pytest.approx(0.3075, abs=1e-3)
 
 
 @pytest.mark.parametrize(
