@@ -142,9 +142,12 @@ def test_the_false_alarm_probability_is_that_of_the_page(kind):
         if got.flips is not None:  # which come one by one, and leave their mean open
             crossing = math.floor(margin * got.unit * got.documents)
             posterior = scipy_stats.gamma(sum(got.flips) + 1)
-            expected, precision = posterior.expect(
-                lambda mean, lead=crossing: scipy_stats.skellam.sf(lead, mean / 2, mean / 2)
-            ), 2e-3
+            expected, precision = (
+                posterior.expect(
+                    lambda mean, lead=crossing: scipy_stats.skellam.sf(lead, mean / 2, mean / 2)
+                ),
+                2e-3,
+            )
         assert got.false_alarm_probability(margin) == pytest.approx(expected, rel=precision)
 
 
