@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 from evalguard.core.tensors.name_map import Layout, NameMap, NameRule, Take
 from evalguard.core.tracing.points import ModelRounding, PointName
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.store.tensor_files import open_tensors
+from evalguard.store.tensor_files import TensorFiles, open_tensors
 
 Array = NDArray[Any]
 
@@ -33,6 +35,7 @@ SUFFIXES = (".safetensors", ".npz", ".npy", ".gguf")
 INPUTS_FILE = "inputs.npz"
 _SETTINGS_FILES = ("config.json", "config.yaml", "config.yml")
 _OWN_KEYS = ("precision", "computes_in")
+_MOST_OPEN = 4  # files; a dump may have thousands
 _POINT = re.compile(r":(in|out)(\.\d+)?$")
 
 
@@ -47,9 +50,38 @@ class DumpedTensor:
     def read(self) -> Array:
         """Return its values; no file stays open, of which a dump may have thousands."""
         with open_tensors(self.file) as found:
-            if self.name not in found.tensors:
-                raise EvaluationError(f"{self.file} no longer has '{self.name}'")
-            return found.tensors[self.name].load()
+            return self.read_from(found)
+
+    def read_from(self, found: TensorFiles) -> Array:
+        """Return its values from its file, which is open."""
+        if self.name not in found.tensors:
+            raise EvaluationError(f"{self.file} no longer has '{self.name}'")
+        return found.tensors[self.name].load()
+
+
+class _OpenFiles:
+    """The files that were read last, open: the header of one may name thousands of tensors."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], TensorFiles] = {}
+        weakref.finalize(self, _close_all, self._found)
+
+    def read(self, tensor: DumpedTensor) -> Array:
+        """Return a tensor's values, of its file as it is now."""
+        key: tuple[object, ...] = (tensor.file,)
+        with suppress(OSError):  # which opening tells better
+            status = tensor.file.stat()
+            key = (tensor.file, status.st_ino, status.st_size, status.st_mtime_ns)
+        found = self._found.pop(key, None) or open_tensors(tensor.file)
+        self._found[key] = found
+        while len(self._found) > _MOST_OPEN:
+            self._found.pop(next(iter(self._found))).close()
+        return tensor.read_from(found)
+
+
+def _close_all(found: Mapping[tuple[object, ...], TensorFiles]) -> None:
+    for one in found.values():
+        one.close()
 
 
 _Points = dict[str, tuple[DumpedTensor, Layout]]
@@ -86,6 +118,7 @@ class DumpedActivations:
         folders = list_sequences(folder)
         self.inputs_known = all((one / INPUTS_FILE).is_file() for one in folders)
         self._sequences = [self._find_points(one) for one in folders]
+        self._files = _OpenFiles()
         self.hyperparameters = _read_settings(folder)
         told = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
         found = next((one for one in told if isinstance(one, str)), "")
@@ -113,7 +146,7 @@ class DumpedActivations:
             EvaluationError: its file is damaged, or the map's layout does not fit it.
         """
         tensor, layout = self._points(sequence)[point]
-        values = tensor.read()
+        values = self._files.read(tensor)
         try:
             return layout.apply(values)
         except ValueError as error:

@@ -240,3 +240,29 @@ def test_a_spool_keeps_the_order_and_leaves_nothing_behind() -> None:
     assert np.array_equal(np.load(file), 2 * VALUES)
     spool.close()
     assert not file.parent.parent.exists()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_tensor_is_read_from_its_file_as_it_is_now(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name, {"one": VALUES, "two": VALUES})
+    dump = DumpedActivations(tmp_path)
+    assert np.array_equal(dump.read(0, "one:out"), VALUES)
+    other = tmp_path / "other"
+    other.mkdir()
+    WRITERS[name](other / name, {"one": VALUES + 1.0, "two": VALUES})
+    for file in other.iterdir():
+        file.replace(tmp_path / file.name)
+    assert np.array_equal(dump.read(0, "one:out"), VALUES + 1.0)
+    for file in list(tmp_path.glob("*.*")):
+        file.unlink()
+    with pytest.raises(UsageError, match="there is nothing at"):
+        dump.read(0, "two:out")
+
+
+def test_tensors_of_more_files_than_stay_open_are_read_in_any_order(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / str(number)).mkdir()
+        save_file({"one": VALUES + number}, tmp_path / str(number) / "dump.safetensors")
+    dump = DumpedActivations(tmp_path)
+    for number in (*range(9), 0, 8, 0, 4, *range(9)):
+        assert np.array_equal(dump.read(number, "one:out"), VALUES + number)
