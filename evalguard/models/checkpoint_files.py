@@ -146,6 +146,11 @@ def open_stored_tensors(files: CheckpointFiles, stack: ExitStack) -> dict[str, A
     return {name: one for path in files.files for name, one in read(path, stack)}
 
 
+def shape_of(stored: Any) -> tuple[int, ...]:
+    """The shape of a tensor in a file, which is not read, or in memory."""
+    return tuple(stored.get_shape() if hasattr(stored, "get_shape") else stored.shape)
+
+
 def _read_lazily(path: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
     from safetensors import safe_open
 

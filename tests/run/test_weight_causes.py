@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from architectures import save_architecture
 from changed_models import at_reference, model, scores
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama, save_mamba, save_mamba2
@@ -369,6 +371,140 @@ def test_what_is_wrong_with_all_experts_is_one_setting(
     assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
 
 
+def reorder_experts(weights: Weights) -> None:
+    """Each layer's experts in an order of its own, and what has a row of each of them."""
+    orders = {0: [2, 0, 3, 1], 1: [3, 1, 0, 2]}
+    before = dict(weights)
+    for name in before:
+        if ".mlp." not in name and ".block_sparse_moe." not in name:
+            continue
+        order = orders[int(name.split(".")[2])]
+        if number := re.search(r"experts\.(\d+)\.", name):
+            other = f"experts.{order[int(number[1])]}."
+            weights[name] = before[name.replace(number[0], other)]
+        elif len(before[name]) == len(order):
+            weights[name] = before[name][order]
+
+
+def test_experts_reordered_with_their_router_are_one_setting_of_all_layers(tmp_path: Path) -> None:
+    base = save_mixtral(tmp_path / "mixtral")
+    candidate = model(port(base, tmp_path / "port", reorder_experts))
+    found = derive_settings(model(base), candidate)
+    assert names(found) == ["weights.experts, gate (all 6, reordered together)"]
+    wanted = scores(model(base), tmp_path)
+    assert scores(at_reference(found.variant), tmp_path) == wanted
+    assert scores(candidate, tmp_path) == pytest.approx(wanted, abs=1e-4)  # it did no harm
+    parts = derive_module_settings(model(base), candidate, "layers").variant.settings
+    assert parts[0].name == "experts, gate (all 6, reordered together)"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "named"),
+    [
+        # stored as stacks, with biases of both
+        ("gpt_oss: sinks, every other layer with a window", "experts, router (all 12"),
+        # one by one, with a correction bias; in one of two layers
+        ("deepseek_v3: latent keys", "experts, gate (all 4"),
+    ],
+)
+def test_experts_are_reordered_with_all_that_has_a_row_of_each_however_they_are_stored(
+    architecture: str, named: str, tmp_path: Path
+) -> None:
+    def fill(weights: Weights) -> None:
+        generator = torch.Generator().manual_seed(9)
+        for name, one in weights.items():
+            if not one.any():
+                weights[name] = torch.rand(one.shape, generator=generator)
+
+    base = port(save_architecture(tmp_path / "made", architecture), tmp_path / "base", fill)
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", reorder_experts)))
+    assert names(found) == [f"weights.{named}, reordered together)"]
+    assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "how", "name"),
+    [
+        ("gate.weight", lambda one: disturb(one), "mlp.gate (with experts)"),
+        ("gate.weight", lambda one: -one, "mlp.gate (with experts)"),
+        ("experts.2.w2", lambda one: one.roll(1, 0), "mlp.experts.down_proj (with gate)"),
+        ("experts.0.w1", lambda one: disturb(one), "mlp.experts.gate_up_proj (with gate)"),
+        ("experts.3.w3", torch.zeros_like, "mlp.experts.gate_up_proj (with gate)"),
+    ],
+)
+def test_a_mistake_in_reordered_experts_or_their_router_is_one_setting_with_them(
+    part: str, how: Callable[[torch.Tensor], torch.Tensor], name: str, tmp_path: Path
+) -> None:
+    def change(weights: Weights) -> None:
+        reorder_experts(weights)
+        key = next(one for one in weights if f"layers.1.block_sparse_moe.{part}" in one)
+        weights[key] = how(weights[key])
+
+    base = save_mixtral(tmp_path / "mixtral")
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert set(names(found)) == {
+        "weights.experts, gate (layer 0, reordered together)", f"weights.model.layers.1.{name}",
+    }  # fmt: skip
+    assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
+
+
+@pytest.mark.parametrize("kept", ["gate", "experts"])
+def test_experts_or_a_router_that_moved_alone_stay_the_mistake_that_they_are(
+    kept: str, tmp_path: Path
+) -> None:
+    def change(weights: Weights) -> None:
+        before = {name: one for name, one in weights.items() if f"moe.{kept}." in name}
+        reorder_experts(weights)
+        weights.update(before)
+
+    base = save_mixtral(tmp_path / "mixtral")
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert names(found)
+    assert all("together" not in one and "with" not in one for one in names(found))
+
+
+def fold_norms_into_experts(weights: Weights) -> None:
+    for name in [one for one in weights if one.endswith("post_attention_layernorm.weight")]:
+        block = name.replace("post_attention_layernorm.weight", "block_sparse_moe.")
+        for reader in [one for one in weights if one.startswith(block) and ".w2." not in one]:
+            weights[reader] = weights[reader] * weights[name]
+        weights[name] = torch.ones_like(weights[name])
+
+
+@pytest.mark.parametrize(
+    ("part", "how", "name"),
+    [
+        ("gate.weight", lambda one: roll(one), "gate (with experts, post_attention_layernorm)"),
+        (
+            "experts.2.w1",
+            lambda one: disturb(one),
+            "experts.gate_up_proj (with gate, post_attention_layernorm)",
+        ),
+        ("experts.2.w2", lambda one: disturb(one), "experts"),
+    ],
+)
+def test_a_norm_folded_into_all_experts_and_their_router_is_one_setting_with_them(
+    part: str, how: Callable[[torch.Tensor], torch.Tensor], name: str, tmp_path: Path
+) -> None:
+    def spread(weights: Weights) -> None:
+        generator = torch.Generator().manual_seed(8)
+        for one in [one for one in weights if one.endswith("norm.weight")]:
+            weights[one] = 0.5 + torch.rand(weights[one].shape, generator=generator)
+
+    def change(weights: Weights) -> None:
+        fold_norms_into_experts(weights)
+        key = next(one for one in weights if f"layers.1.block_sparse_moe.{part}" in one)
+        weights[key] = how(weights[key])
+
+    base = port(save_mixtral(tmp_path / "mixtral"), tmp_path / "base", spread)
+    folded = model(port(base, tmp_path / "folded", fold_norms_into_experts))
+    whole = names(derive_settings(model(base), folded))
+    assert [one.split(" (")[0] for one in whole] == ["weights.norms, mlp"]
+    found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
+    assert f"weights.model.layers.1.mlp.{name}" in names(found)
+    assert len(names(found)) == 2
+
+
 def save_phi3(folder: Path) -> Path:
     """Two layers whose gates and ups are one matrix."""
     made = save_llama(folder)  # for its tokenizer
@@ -521,6 +657,7 @@ LAYOUTS: dict[str, tuple[tuple[Callable[[Weights], None], ...], list[str]]] = {
         ("inner rows", "mlp.up_proj", negate),
         ("norm", "self_attn.q_proj", roll),
         ("heads", "self_attn.q_proj", negate),
+        ("norm", "self_attn.q_proj", disturb),  # norms grow most where columns are small
     ],
 )
 def test_a_mistake_inside_weights_that_undo_each_other_is_one_setting_with_them(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from evalguard.models.checkpoint_files import open_stored_tensors
+from evalguard.models.checkpoint_files import open_stored_tensors, shape_of
 from evalguard.models.weight_places import WeightPlace
 from evalguard.run.bisection.stored_names import StoredNames
 from evalguard.run.bisection.weight_cause import name_tensor
@@ -48,10 +48,10 @@ def _find_taken(
     with ExitStack() as stack:
         sides = [open_stored_tensors(files, stack) for files in stored.files]
         asked = {name: key for name in differing if (key := stored.candidate.get(name))}
-        shapes = {_shape(sides[1][key]) for key in asked.values()}
+        shapes = {shape_of(sides[1][key]) for key in asked.values()}
         owners: dict[bytes, list[str]] = defaultdict(list)
         for name, key in stored.base.items():
-            if _shape(sides[0][key]) in shapes:
+            if shape_of(sides[0][key]) in shapes:
                 owners[_digest(sides[0][key][...])].append(name)
         holders: dict[str, list[str]] = {}
         telling: set[str] = set()
@@ -69,11 +69,6 @@ def _find_taken(
         if name not in taken and beside:
             taken[name] = beside[0]
     return {name: taken[name] for name in differing if name in taken}
-
-
-def _shape(stored: Any) -> tuple[int, ...]:
-    """Of a tensor in a file, which is not read, or in memory."""
-    return tuple(stored.get_shape() if hasattr(stored, "get_shape") else stored.shape)
 
 
 def _digest(tensor: Any) -> bytes:

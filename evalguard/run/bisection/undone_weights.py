@@ -1,15 +1,16 @@
 """Weights of which one undoes what was done to another of the same layer, told by reading both.
 
 Values times 4 and the output projection by 4, a norm's weights multiplied into the matrices that
-read it, heads in another order in all that holds them: no score changes. Each half alone does harm,
-and neither is to blame. Where a mistake is in one of them as well, that one is, and the others have
-to go with it.
+read it, heads in another order in all that holds them, experts in another one with their router: no
+score changes. Each half alone does harm, and neither is to blame. Where a mistake is in one of them
+as well, that one is, and the others have to go with it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.models.checkpoint_files import open_stored_tensors, shape_of
 from evalguard.models.weight_places import WeightPlace
+from evalguard.run.bisection.reordered_experts import find_reordered_experts
 from evalguard.run.bisection.stored_names import StoredNames
 from evalguard.run.bisection.weight_cause import WeightCause, name_tensor, name_weights
 
@@ -43,13 +46,20 @@ def find_undone(
         differing: without matrices that are only rounded. They are read, a layer at a time.
     """
     layers: dict[int | None, list[str]] = defaultdict(list)
-    seats = {stored.candidate[name]: name for name in differing if name in stored.candidate}
-    for name in seats.values():  # what is tied is one tensor
-        if name in stored.base:
+    # what is tied is one tensor; what loading stacks has no name of its own in a file
+    seats = {stored.candidate.get(name, name): name for name in differing}
+    for name in seats.values():
+        if name in stored.stacked or {name} <= stored.base.keys() & stored.candidate.keys():
             layers[places[name].layer].append(name)
     alike: dict[tuple[str, ...], list[_Layout]] = defaultdict(list)
     for names in layers.values():
-        for one in _find_in_layer(names, stored, places, matrices):
+        found = [
+            _Layout(tensors=tensors, wrong=wrong, words="reordered together")
+            for tensors, wrong in find_reordered_experts(names, stored, places)
+        ]
+        taken = {name for one in found for name in one.tensors}
+        left = [name for name in names if name not in taken]
+        for one in (*found, *_find_in_layer(left, stored, places, matrices)):
             alike[one.way(places)].append(one)
     for group in alike.values():
         parts = [_join([one], places) for one in group] if len(group) > 1 else []
@@ -61,14 +71,16 @@ class _Layout:
     """Weights of a layer that are the base's in another layout, but for what is wrong with some.
 
     ``wrong``: those of them that differ in more than a factor or an order; () where none does.
+    ``words``: what they are where none does.
     """
 
     tensors: tuple[str, ...]
     wrong: tuple[str, ...]
+    words: str = "scaled against each other"
 
     def way(self, places: Mapping[str, WeightPlace]) -> tuple[str, ...]:
         told = (name_tensor(name, places) for name in (*self.tensors, *self.wrong))
-        return (str(len(self.wrong)), *told)
+        return (self.words, str(len(self.wrong)), *told)
 
 
 def _join(
@@ -82,7 +94,9 @@ def _join(
     others = dict.fromkeys(name_tensor(name, places) for name in tensors)
     for name in wrong:
         others.pop(name_tensor(name, places), None)
-    told = f"with {', '.join(others)}" if wrong else "scaled against each other"
+    told = group[0].words
+    if wrong:
+        told = f"with {', '.join(others)}" if others else ""
     name = name_weights(wrong or tensors, places, told)
     return WeightCause(name=name, tensors=tensors, parts=tuple(parts))
 
@@ -156,8 +170,11 @@ def _find_in_layer(
     modules = {places[name].module: find(name) for name in channels if name in group}
     found: dict[object, list[str]] = defaultdict(list)
     for name in names:  # a bias goes with the matrix of its module
-        if places[name].module in modules:
-            found[modules[places[name].module]].append(name)
+        own = find(name) if name in group else None
+        if name not in matrices:
+            own = own or modules.get(places[name].module)
+        if own is not None:
+            found[own].append(name)
     for tensors in found.values():
         wrong = [
             name
@@ -171,7 +188,12 @@ def _find_in_layer(
 
 
 def _read_channels(name: str, stored: StoredNames) -> list[_Channels]:
-    """Every axis of a matrix whose channels can be compared; of a norm's weights, as it scales."""
+    """Every axis of a matrix whose channels can be compared; of a norm's weights, as it scales.
+
+    Of what loading stacks, the columns of all its matrices.
+    """
+    if name in stored.stacked:
+        return _read_stacked_columns(stored.stacked[name], stored)
     base, candidate = (side.numpy() for side in stored.read(name))
     if base.ndim == 1:
         with np.errstate(all="ignore"):
@@ -192,7 +214,35 @@ def _read_channels(name: str, stored: StoredNames) -> list[_Channels]:
         scaled = _size(factors) >= _SMALLEST and _differ(theirs, times[:, None] * ours) <= left
         moved = bool(order) and _differ(theirs, ours[[*order]]) <= left
         found.append(_Channels(factors=factors, scaled=scaled, order=order, moved=moved))
+        if not scaled and not moved:  # noise adds to a norm, and not to what is left of the base
+            with np.errstate(all="ignore"):
+                shares = np.log(np.abs(np.sum(theirs * ours, axis=1)) / norms[0] ** 2)
+            if np.isfinite(shares).all():
+                found.append(_Channels(factors=shares, scaled=False))
     return found
+
+
+def _read_stacked_columns(keys: Collection[str], stored: StoredNames) -> list[_Channels]:
+    """The columns of all matrices that loading stacks, which are read one by one."""
+    sums: Any = 0.0  # (3, columns): of the base's squares, of products, of the candidate's squares
+    with ExitStack() as stack:
+        sides = [open_stored_tensors(files, stack) for files in stored.files]
+        if len({shape_of(side[key])[-1:] for side in sides for key in keys}) > 1:
+            return []
+        for key in keys:
+            ours, theirs = (side[key][...].double().numpy() for side in sides)
+            ours, theirs = (one.reshape(-1, one.shape[-1]) for one in (ours, theirs))
+            pairs = ((ours, ours), (ours, theirs), (theirs, theirs))
+            sums = sums + np.array([np.sum(one * other, axis=0) for one, other in pairs])
+    with np.errstate(all="ignore"):
+        times = np.sqrt(sums[2] / sums[0])
+        factors, shares = np.log(times), np.log(np.abs(sums[1] / sums[0]))
+        left = np.sum(sums[2] - 2.0 * times * sums[1] + times**2 * sums[0])
+    if not np.isfinite([*factors, *shares]).all():
+        return []
+    scaled = _size(factors) >= _SMALLEST and left <= _EXACT**2 * np.sum(sums[2])
+    found = [_Channels(factors=factors, scaled=bool(scaled))]
+    return found if scaled else [*found, _Channels(factors=shares, scaled=False)]
 
 
 def _size(factors: Array) -> float:
