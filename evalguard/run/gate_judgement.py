@@ -11,6 +11,7 @@ from evalguard.core.documents.broken_documents import BrokenDocument
 from evalguard.core.figure_names import figure_named, split_name
 from evalguard.core.figure_share import FigureShare
 from evalguard.core.gate import Gate, GateResult, metric_names
+from evalguard.core.gate_state import Key
 from evalguard.core.reports.findings import Finding
 from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import NotCompared
@@ -24,8 +25,6 @@ from evalguard.stats.crossing_chance import crossing_chance
 from evalguard.stats.judgement import MetricComparison, complete_verdict
 from evalguard.stats.multiple_tests import benjamini_hochberg
 from evalguard.stats.skewed.few_documents import find_few_documents
-
-Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,6 @@ from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.influence import influence
 from evalguard.stats.judgement import IDENTICAL, MetricComparison, MetricJudgement, judge_metric
-from evalguard.stats.sigma_scale import SigmaScale
 from evalguard.stats.unusable_scores import unusable
 
 # Of a figure of generated answers whose base does not scatter, as one that never loops.
@@ -152,15 +151,9 @@ def margin_tolerance(drift: Drift, margin: Margin, *, is_share: bool) -> MetricM
         sigma=amount / base.stderr if sized else None,
         amount=amount,
         # of a perplexity whose base does not scatter, in units of which sigma has no size
-        drift=_on_log_scale(drift, amount) if drift.log_sign else amount,
+        drift=drift.drift_of_change(amount),
         is_share=is_share,
     )
-
-
-def _on_log_scale(drift: Drift, amount: float) -> float:
-    """The drift that changes a perplexity by so much to the worse."""
-    scale = SigmaScale(unit=1.0, log_sign=drift.log_sign)
-    return scale.drift_of(amount / drift.base.point)
 
 
 def sigma_tolerance(drift: Drift, sigma: float) -> MetricMargin:

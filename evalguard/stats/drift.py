@@ -93,6 +93,13 @@ class Drift:
             return drift
         return self.base.point * SigmaScale(unit=1.0, log_sign=self.log_sign).sigma_of(drift)
 
+    def drift_of_change(self, change: float) -> float:
+        """The drift on the estimation scale that changes the metric so (the inverse map)."""
+        if self.log_sign == 0:
+            return change
+        scale = SigmaScale(unit=1.0, log_sign=self.log_sign)
+        return scale.drift_of(change / self.base.point)
+
     def drift_of(self, sigma: float) -> float:
         """The drift on the estimation scale that has this sigma (the inverse map)."""
         return self.scale.drift_of(sigma)

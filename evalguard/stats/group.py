@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.comparison import Companion, Comparison
+from evalguard.core.gate_state import Key
 from evalguard.core.scores import PERPLEXITIES
 from evalguard.core.task_group import TaskGroup
 from evalguard.core.verdict import Margin, MetricMargin, one_sided_level
@@ -39,8 +40,6 @@ from evalguard.stats.scatter import planned_scatter
 from evalguard.stats.skewed.corrected_t import Differing, careful_t, differing_from
 from evalguard.stats.strata import stratify_documents
 from evalguard.stats.subtask_strata import joined_strata, number, subtask_strata
-
-Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,12 +96,15 @@ def relaid(*pairs: frozenset[str], **faults: float) -> Drift:
     return drift
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.1])
-@pytest.mark.parametrize(
+CANCELLING = pytest.mark.parametrize(
     "pairs",
     [(frozenset("bj"),), (frozenset("cdk"),), (frozenset("bj"), frozenset("ck"))],
     ids=["two", "three", "two and two"],
 )
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+@CANCELLING
 def test_what_cancels_is_no_culprit_beside_a_fault_of_another_origin(
     pairs: tuple[frozenset[str], ...], jitter: float
 ) -> None:
@@ -119,11 +122,7 @@ def test_what_cancels_beside_a_change_inside_the_margin_has_no_culprit() -> None
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.1, 0.2])
-@pytest.mark.parametrize(
-    "pairs",
-    [(frozenset("bj"),), (frozenset("cdk"),), (frozenset("bj"), frozenset("ck"))],
-    ids=["two", "three", "two and two"],
-)
+@CANCELLING
 def test_what_cancels_beside_three_faults_is_no_culprit_and_costs_no_more_than_they_do(
     pairs: tuple[frozenset[str], ...], jitter: float
 ) -> None:

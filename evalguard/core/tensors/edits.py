@@ -18,7 +18,7 @@ from evalguard.core.tensors.structure import StructureFault, stored_precision
 Array = NDArray[Any]
 
 _LEAST_CONSTANT = 4  # numbers: fewer are alike by chance
-_LEAST_PRUNED = 0.02  # of the elements that rows and columns hold which keep some
+LEAST_PRUNED = 0.02  # of the elements that rows and columns hold which keep some
 _UNDERFLOW = 1e-3  # of the base's root mean square: a cast to float16 takes less to zero
 _MISPLACED = 0.005  # of the pruned: larger than some that were kept, by ties and roundings
 _PATTERNS = (2, 4, 8, 16)  # M of N:M
@@ -86,14 +86,14 @@ def find_pruned(base: Array, candidate: Array) -> StructureFault | None:
     ours, theirs = (one.reshape(base.shape[0], -1) for one in (base, candidate))
     zeroed = (theirs == 0) & (ours != 0)
     share = float(zeroed.mean())
-    if share < _LEAST_PRUNED:
+    if share < LEAST_PRUNED:
         return None
     lost = stored_precision(candidate)
     if not (np.abs(theirs - ours) <= lost * np.abs(ours))[~zeroed].all():
         return None
     rows, columns = theirs.any(axis=1), theirs.any(axis=0)  # what is zero as a whole is no part
     ours, theirs, zeroed = (one[rows][:, columns] for one in (ours, theirs, zeroed))
-    if not zeroed.any() or zeroed.mean() < _LEAST_PRUNED:
+    if not zeroed.any() or zeroed.mean() < LEAST_PRUNED:
         return None
     if np.abs(ours[zeroed]).max() <= _UNDERFLOW * float(
         np.sqrt(np.mean(ours.astype(np.float64) ** 2))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_fields import DocumentFields
+from evalguard.core.gate_state import Key
 from evalguard.core.reports.findings import Finding
 from evalguard.stats.contributions import TaskContributions
 from evalguard.stats.judgement import MetricComparison
@@ -35,7 +36,6 @@ _FEW_GAINS = 0.1
 _FEWEST_PAIRED = 0.2
 
 
-Key = tuple[str, str, str]
 # Compares a metric once more, of documents with these labels; the text says why.
 CompareAgain = Callable[[Key, Mapping[int, str], str, str], MetricComparison]
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from evalguard.core.reports.tensors_report import Likeness
 from evalguard.core.tensors.channel_factors import ChannelFactors
 from evalguard.core.tensors.edits import (
+    LEAST_PRUNED,
     find_constant,
     find_low_rank,
     find_pruned,
@@ -268,7 +269,7 @@ def _find_edit(summed: SummedPair) -> StructureFault | None:
     zeros = side.zeros - sums.base.zeros
     if pair.is_bounded or sums.base.broken or side.broken or pair.elements > LARGEST_SEARCHED:
         return None
-    if not alike and not zeros:
+    if not alike and zeros / sums.elements < LEAST_PRUNED:
         return None
     base, candidate = (
         one.astype(np.float32, copy=False) for one in (pair.base.load(), load_candidate(pair))
