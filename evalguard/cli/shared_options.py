@@ -70,7 +70,7 @@ BASE = model_option(
     "--base",
     metavar="MODEL",
     help="Base: a name in the guard file, a folder, hub id, GGUF, URL, TYPE:MODEL, finished run, "
-    "dump, history, reference file, llama.cpp's logits file.",
+    "dump, history, reference file.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",

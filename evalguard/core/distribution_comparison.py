@@ -104,9 +104,8 @@ class DistributionComparison:
         clusters: number of clusters of documents, and ``cluster_field`` that says which belong
             together; None and "" where each document stands alone.
         exact: False where KL is estimated from a reference of the base.
-        rounded: the base is a llama.cpp logits file: KL is taken of its 16 bits, as llama.cpp
-            does, and ``bounds`` are what these leave open. ``llama_cpp`` are then the figures that
-            llama.cpp prints; None of fewer than 100 positions.
+        llama_cpp: the figures that llama.cpp prints, where it is one of the two runtimes; None
+            elsewhere, and of fewer than 100 positions.
         bit_identical: KL is 0 at every position, and every scored token's log-probability is the
             same to the last bit; never said of a reference.
         kl: mean KL(base || candidate), in nats a token.
@@ -137,7 +136,6 @@ class DistributionComparison:
     top_k: int
     confidence: float
     exact: bool = True
-    rounded: bool = False
     bit_identical: bool = False
     kl: Figure = field(default_factory=Figure)
     kl_percentiles: tuple[Percentile, ...] = ()
@@ -163,16 +161,10 @@ class DistributionComparison:
 
     @property
     def moved(self) -> bool:
-        """Whether the whole interval of the mean KL lies above what rounding can leave.
-
-        That of float32; of a logits file what its 16 bits leave open, too.
-        """
+        """Whether the whole interval of the mean KL lies above what float32's rounding leaves."""
         if self.kl.interval is None or self.kl.value is None:
             return False
-        lowest = self.kl.interval[0]
-        if self.rounded and self.kl.bounds is not None:
-            lowest += min(0.0, self.kl.bounds[0] - self.kl.value)
-        return lowest > ROUNDING_KL
+        return self.kl.interval[0] > ROUNDING_KL
 
     @property
     def moved_far(self) -> bool:

@@ -34,7 +34,6 @@ class Divergence:
             reference. NaN where one of the rows is no distribution, inf where the candidate gives
             no probability at all to a token that the base can say.
         kl_low, kl_high: proven bounds of the exact value, shape (T,); None where ``kl`` is exact.
-        rounded: the base's distributions are a llama.cpp logits file's, of 16 bits each.
         base_top, candidate_top: most probable token of each model, shape (T,); -1 for a row that
             is not a distribution. Ties: the smaller token id.
         shared_top: how many of the ``top_k`` most probable tokens both models share, shape (T,).
@@ -46,7 +45,6 @@ class Divergence:
     kl: Float
     kl_low: Float | None = None
     kl_high: Float | None = None
-    rounded: bool = False
     base_top: Ids
     candidate_top: Ids
     shared_top: Ids

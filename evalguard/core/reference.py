@@ -52,9 +52,6 @@ class Reference:
         full_support: whether every token of the tail has a probability above 0, shape (T,).
         sample_ids, sample_logprobs: m draws with replacement from the tail, each token with its
             probability, int32 and float32, shape (T, m); -1 and -inf where there is no tail.
-        file: a logits file that has the distributions whole, so that none of them is kept here;
-            "": none. ``places``: the byte at which each row begins there; ``cut_off``: whether
-            the scored token is known to be no more likely than ``token_logprobs`` says; shape (T,).
     """
 
     token_ids: NDArray[np.int64]
@@ -66,9 +63,6 @@ class Reference:
     full_support: NDArray[np.bool_]
     sample_ids: Annotated[NDArray[np.int32], 2]
     sample_logprobs: Annotated[NDArray[np.float32], 2]
-    file: str = ""
-    places: NDArray[np.int64] | None = None
-    cut_off: NDArray[np.bool_] | None = None
 
 
 def reference(

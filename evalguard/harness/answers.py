@@ -12,7 +12,6 @@ from evalguard.core.chosen_option import chosen_option
 from evalguard.core.documents.likelihoods import restore_infinity, restore_token_infinities
 from evalguard.core.score_items import check_loglikelihoods
 from evalguard.core.scorer import Request, Response
-from evalguard.core.token_windows import is_token_window
 from evalguard.errors import EvaluationError
 from evalguard.harness.asked_document import AskedDocument, requested_document
 from evalguard.harness.requests import TaskRequests, in_request_order
@@ -184,8 +183,7 @@ def _fill(task_requests: TaskRequests, responses: Sequence[Response]) -> dict[in
 
 def _as_lm_eval(request: Request, response: Response) -> Any:
     if request.kind == "loglikelihood":
-        known = response.is_greedy is not None or is_token_window(request)
-        if response.loglikelihood is not None and known:
+        if response.loglikelihood is not None and response.is_greedy is not None:
             return (response.loglikelihood, response.is_greedy)
     elif request.kind == "loglikelihood_rolling":
         if response.loglikelihood is not None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalguard.core.settings import Value
-from evalguard.core.token_windows import TokenWindow
 from evalguard.errors import UsageError
 from evalguard.harness.chat_file import ChatFile
 
@@ -30,8 +29,7 @@ class TaskOptions:
         average_repeats: score every answer of tasks that ask repeatedly, and average them per
             document; False: the first one only, as lm-eval does.
         confirm_unsafe: run tasks that lm-eval marks as unsafe (they execute generated code).
-        windows: tasks that are none of lm-eval's: windows of token ids, by the task's name.
-        chats: likewise, chat requests of a file, by the task's name.
+        chats: tasks that are none of lm-eval's: chat requests of a file, by the task's name.
 
     Raises:
         UsageError: for a limit or a number of examples that lm-eval would silently misread.
@@ -48,7 +46,6 @@ class TaskOptions:
     gen_kwargs: Mapping[str, Value] = field(default_factory=dict)
     average_repeats: bool = True
     confirm_unsafe: bool = False
-    windows: Mapping[str, tuple[TokenWindow, ...]] = field(default_factory=dict, repr=False)
     chats: Mapping[str, ChatFile] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

@@ -131,10 +131,6 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
 
 def _task_made_here(name: str, options: TaskOptions) -> Task | None:
     """Return what is no task of a YAML file as one of lm-eval's kind; None: it is one."""
-    if name in options.windows:
-        from evalguard.harness.windows_task import WindowsTask
-
-        return WindowsTask(name, options.windows[name])
     if name in options.chats:
         from evalguard.harness.chat_task import ChatTask
 

@@ -20,7 +20,6 @@ from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference, divergence_from, reference
 from evalguard.core.row_tails import HostRows, LogprobRows
 from evalguard.core.scored_positions import cut, join_positions
-from evalguard.models.logits_file import compare_with_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +117,7 @@ class PositionReduction:
     def add(self, logprobs: Rows | LogprobRows) -> None:
         """Reduce the next rows: natural log-probabilities, float32, shape (n, V).
 
-        What a device holds stays there, but for a comparison with a logits file.
+        What a device holds stays there.
 
         Raises:
             ValueError: more than are missing, of another width than those before, or no
@@ -148,9 +147,7 @@ class PositionReduction:
             return
         for kept, found in zip(wanted.references, self._found, strict=True):
             part = cut(kept, [start, count, self.missing])[1]
-            if part.file:
-                found.append(compare_with_file(part, read_rows(logprobs).to_host()))
-            elif part.vocabulary_size == width:
+            if part.vocabulary_size == width:
                 found.append(divergence_from(part, logprobs))
 
     def finish(self) -> Reduced:

@@ -18,7 +18,7 @@ _PACKAGE = Path(__file__).parent.parent
 # Folders count whole.
 SCORING = (
     "conversion", "core/__init__.py", "core/chat_requests.py", "core/chosen_option.py",
-    "core/coded_rows.py", "core/distribution_tail.py", "core/divergence.py",
+    "core/distribution_tail.py", "core/divergence.py",
     "core/document_fields.py", "core/documents/__init__.py", "core/documents/columns.py",
     "core/documents/likelihoods.py", "core/documents/rescoring.py", "core/early_end.py",
     "core/generated_tokens.py", "core/gguf_parts.py", "core/logprob_rows.py",
@@ -26,7 +26,7 @@ SCORING = (
     "core/refused_writes.py", "core/rendered_prompt.py", "core/row_tails.py", "core/score_items.py",
     "core/scored_positions.py", "core/scorer.py", "core/scores.py", "core/secret_shapes.py",
     "core/settings.py", "core/shown_tokens.py", "core/task_group.py", "core/thinking.py",
-    "core/token_windows.py", "core/top_tokens.py", "errors.py", "harness", "models",
+    "core/top_tokens.py", "errors.py", "harness", "models",
     "run/__init__.py", "run/loading", "run/worker.py", "run_token.py", "start_up.py", "worker",
 )  # fmt: skip
 

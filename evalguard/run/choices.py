@@ -38,9 +38,8 @@ from evalguard.run.scoring.distribution_choice import (
     choose_memory,
 )
 from evalguard.run.sources import (
-    FileSource,
-    LogitsSource,
     ModelSource,
+    ReferenceSource,
     RunSource,
     Source,
     StoredSource,
@@ -108,7 +107,7 @@ def resolve_choices(
         (*_own_tasks(guard, base, candidate),) if not options.requests else ()
     )
     tasks = _with_chats(tasks, chats) or _stored_tasks(stored)
-    tasks = tasks or (base.tasks if isinstance(base, FileSource) else ())
+    tasks = tasks or (base.tasks if isinstance(base, ReferenceSource) else ())
     if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
         raise UsageError(
             "no tasks to compare on",
@@ -121,11 +120,7 @@ def resolve_choices(
     distributions = choose_distributions((base, candidate), run, options)
     return Choices(
         tasks=tasks,
-        task_options=replace(
-            _task_options(guard, run, stored, options),
-            windows={base.path.name: base.windows} if isinstance(base, LogitsSource) else {},
-            chats=chats,
-        ),
+        task_options=replace(_task_options(guard, run, stored, options), chats=chats),
         policy=_scoring_policy(run, options),
         gate=with_waivers(
             gate_chat_figures(
@@ -194,9 +189,7 @@ def _run_options(guard: Guard | None, *sides: Source) -> RunOptions:
 
 
 def _own_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
-    """A logits file's windows; else the guard file's tasks."""
-    if isinstance(base, LogitsSource):
-        return base.tasks
+    """The guard file's tasks."""
     return guard.tasks_of(base.name, candidate.name) if guard else ()
 
 

@@ -12,7 +12,6 @@ from evalguard.config.local_paths import resolve_path
 from evalguard.core.repeat_command import as_comparison
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.lmeval_run import share_documents
-from evalguard.models.logits_file import is_logits_file
 from evalguard.run.bisection.stored_request import StoredRequest
 from evalguard.run.checkpoint_sizes import with_sizes
 from evalguard.run.choices import Choices, resolve_choices, with_workers
@@ -37,14 +36,13 @@ from evalguard.run.sample_size.sequential import score_in_looks
 from evalguard.run.sample_size.sequential_checks import can_stop_early, check_sequential
 from evalguard.run.sample_size.stops import Stops
 from evalguard.run.scoring.fairness import lead_to_tokenizer
-from evalguard.run.scoring.logits_base import read_logits_file
 from evalguard.run.scoring.reference_scorer import read_reference
 from evalguard.run.scoring.score_models import score_sides
 from evalguard.run.scoring.scored_side import ScoredSide
 from evalguard.run.sources import (
     BaselineSource,
-    FileSource,
     ModelSource,
+    ReferenceSource,
     RunSource,
     SideSpec,
     Source,
@@ -253,7 +251,7 @@ def resolve_request(
 
 def _read_stored_base(
     base: str, candidate: str, guards: GuardSet, options: CompareOptions, *, cwd: Path
-) -> BaselineSource | FileSource | None:
+) -> BaselineSource | ReferenceSource | None:
     """What a run folder, a history or a reference file keeps of a base; None: a model is named."""
     found = None if base in guards.names else _find_stored_base(base, cwd)
     if found is None:
@@ -265,8 +263,6 @@ def _read_stored_base(
             "and settings have no effect",
             hint="leave them out, or name the model with --base instead",
         )
-    if is_logits_file(path):
-        return read_logits_file(path)
     if is_parquet(path):
         return read_reference(path)
     run = read_baseline(path, base=name, candidate=candidate)
@@ -277,8 +273,7 @@ def _find_stored_base(base: str, cwd: Path) -> tuple[Path, str] | None:
     """The path of a stored base, as it was typed, and the model that is named in it, if one is."""
     for typed, name in ((base, ""), base.rpartition(":")[::2]):
         path = Path(typed).expanduser() if cwd == Path.cwd() else resolve_path(typed, cwd)
-        file = not name and (is_parquet(path) or is_logits_file(path))
-        if typed and (file or is_stored_base(path)):
+        if typed and ((not name and is_parquet(path)) or is_stored_base(path)):
             return path, name
     return None
 

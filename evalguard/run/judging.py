@@ -252,7 +252,13 @@ def judge_scores(
         gate=choices.gate,
     )
     distributions = compare_task_distributions(
-        candidate.divergences.values(), tables[0], confidence=choices.gate.confidence
+        candidate.divergences.values(),
+        tables[0],
+        confidence=choices.gate.confidence,
+        llama_cpp=any(
+            side.description is not None and side.description.model_type == "llama_cpp"
+            for side in scored
+        ),
     )
     judgement = judge_comparisons(
         of_groups,
@@ -391,7 +397,7 @@ def _making_findings(base: ScoredSide, candidate: ScoredSide) -> tuple[Finding, 
         differences = environment_differences(*made)
         generated = any("generation_kwargs" in table.run for table in candidate.tables)
         engines = tuple(find_other_engines(*made, generated=generated))
-    if base.identity.kind == "stored run" and base.environment:  # a logits file tells of none
+    if base.identity.kind == "stored run" and base.environment:
         differences = describe_differences(base.environment, candidate.environment)
     differences += note_batch_differences(base.description, candidate.description)
     return (*engines, *(Finding(kind="made_differently", text=text) for text in differences))

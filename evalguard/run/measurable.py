@@ -21,12 +21,12 @@ from evalguard.run.loading.own_environment import (
     shows_distributions,
 )
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.base_file import chat_template_missing
+from evalguard.run.scoring.reference_scorer import chat_template_missing
 from evalguard.run.sources import (
     BaselineSource,
     DumpSource,
-    FileSource,
     ModelSource,
+    ReferenceSource,
     RunSource,
     Source,
     StoredSource,
@@ -93,7 +93,7 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
     for source in sources:
         if isinstance(source, StoredSource):
             _check_stored(source, choices.gate)
-        elif isinstance(source, FileSource):
+        elif isinstance(source, ReferenceSource):
             _check_reference(source, choices)
         elif isinstance(source, ModelSource):
             _check_shown(source, choices.gate)
@@ -110,7 +110,7 @@ def _check_chats(sources: Sequence[Source], choices: Choices) -> None:
             raise no_chat_requests(f"{source.name} is of type '{kind}', and")
 
 
-def _check_reference(base: FileSource, choices: Choices) -> None:
+def _check_reference(base: ReferenceSource, choices: Choices) -> None:
     """Refuse what a file of a base does not hold."""
     if choices.task_options.apply_chat_template:
         raise chat_template_missing(base.path)

@@ -11,7 +11,7 @@ from evalguard.core.settings import Variant, digest_of
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
 from evalguard.harness.task_data import HUB_ID
 from evalguard.models.model_folders import hub_commit
-from evalguard.run.sources import FileSource, LogitsSource, ModelSource, RunSource
+from evalguard.run.sources import ModelSource, ReferenceSource, RunSource
 from evalguard.run_token import without_run
 
 
@@ -71,21 +71,14 @@ def _model_folder(variant: Variant) -> str:
     return str(place.relative_to(here)) if place.is_relative_to(here) else pretrained
 
 
-def identify_file(source: FileSource) -> RunIdentity:
+def identify_file(source: ReferenceSource) -> RunIdentity:
     """Identity of the model that wrote a file: what it has where it is loaded, if that is known."""
     return RunIdentity(
         name=source.name,
         digest=digest_of(dict(source.description.identity or {})),
         kind="stored run",
-        description=_describe_file(source),
+        description=f"{_redact_description(source.description)}, from {source.path.name}",
     )
-
-
-def _describe_file(source: FileSource) -> str:
-    if isinstance(source, LogitsSource):
-        length = len(source.windows[0].ids)
-        return f"llama.cpp logits file, {len(source.windows):,} windows of {length:,} tokens"
-    return f"{_redact_description(source.description)}, from {source.path.name}"
 
 
 def identify_run(source: RunSource) -> RunIdentity:

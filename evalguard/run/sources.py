@@ -13,7 +13,6 @@ from evalguard.config.local_paths import resolve_model_args, resolve_path
 from evalguard.config.trust import require_code_allowed
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Assignment, Value, Variant
-from evalguard.core.token_windows import TokenWindow
 from evalguard.errors import (
     UsageError,
     nearest,
@@ -24,7 +23,7 @@ from evalguard.harness.finished_runs.run_files import is_lmeval_run
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.model_folders import find_model_type
 from evalguard.models.tokenizer_files import puts_bos_first
-from evalguard.regular_file import is_special
+from evalguard.regular_file import is_special, open_regular
 from evalguard.run.baseline_scores import BaselineScores
 from evalguard.run.options import CompareOptions
 from evalguard.store.activation_dumps import is_dump
@@ -75,25 +74,6 @@ class ReferenceSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogitsSource:
-    """A base whose distributions a llama.cpp logits file keeps; it is not loaded.
-
-    ``description`` is what the file says of its model; ``windows`` are what it was asked, the task
-    that has the file's name.
-    """
-
-    name: str
-    path: Path
-    description: ModelDescription
-    windows: tuple[TokenWindow, ...]
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The one task."""
-        return (self.path.name,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DumpSource:
     """A folder of what a model put out for each document; the other side is one, too."""
 
@@ -102,8 +82,7 @@ class DumpSource:
 
 
 StoredSource = RunSource | BaselineSource
-FileSource = ReferenceSource | LogitsSource
-Source = ModelSource | StoredSource | FileSource | DumpSource
+Source = ModelSource | StoredSource | ReferenceSource | DumpSource
 
 _WHAT_TO_GIVE = (
     "give a model folder, a GGUF, a hub id, a server (http://HOST:PORT/v1), an lm-eval run, a "
@@ -157,6 +136,7 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
         _check_has_model(side, "a folder of dumped outputs", "dump")
         return DumpSource(name=_short_path(path), path=path)
     refuse_other_harness(Path(path))
+    _refuse_logits_file(side, Path(path))
     named, spec = split_model_type(side.spec, cwd)
     if named:
         side, path = replace(side, spec=spec), resolve_path(spec, cwd)
@@ -179,6 +159,21 @@ def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, c
         variant=_with_assignment(variant, side.assignment),
         misspelt=_spelling_hint(side, guards, path) if of_a_file else "",
     )
+
+
+def _refuse_logits_file(side: SideSpec, path: Path) -> None:
+    """Refuse what ``llama-perplexity --kl-divergence-base`` writes: it answers no task."""
+    try:
+        with open_regular(path) as file:
+            beginning = file.read(8)
+    except OSError:
+        return
+    if beginning == b"_logits_":
+        raise UsageError(
+            f"{side.option} {side.spec} is a logits file of llama.cpp, which answers no task",
+            hint="name the GGUF that it was made with: it is asked here, and -v shows the figures "
+            "that llama-perplexity prints",
+        )
 
 
 def refuse_lone_dump(base: Source, candidate: Source) -> None:

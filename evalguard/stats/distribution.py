@@ -34,6 +34,7 @@ def compare_distributions(
     confidence: float = 0.95,
     clusters: Mapping[int, str] | None = None,
     cluster_field: str = "",
+    llama_cpp: bool = False,
 ) -> DistributionComparison:
     """Compare two models' distributions over all positions of a task.
 
@@ -41,6 +42,7 @@ def compare_distributions(
         documents: in any order; one without a scored token counts for nothing.
         clusters: doc_id -> label of the documents that belong together; None where each stands
             alone. ``cluster_field`` is the field of the documents that the labels come from.
+        llama_cpp: whether the figures that llama.cpp prints are wanted, too.
 
     Returns:
         The comparison; with a ``failure`` and no numbers where a position has none (NaN), or where
@@ -64,21 +66,23 @@ def compare_distributions(
         cluster_field="" if clusters is None else cluster_field,
     )
     failure = _failure(positions)
-    return replace(comparison, failure=failure) if failure else _measured(comparison, positions)
+    if failure:
+        return replace(comparison, failure=failure)
+    return _measured(comparison, positions, llama_cpp)
 
 
-def _measured(comparison: DistributionComparison, positions: Positions) -> DistributionComparison:
+def _measured(
+    comparison: DistributionComparison, positions: Positions, llama_cpp: bool
+) -> DistributionComparison:
     base, candidate = positions.column("base_logprobs"), positions.column("candidate_logprobs")
     same_top = positions.column("base_top") == positions.column("candidate_top")
     kl, exact = positions.column("kl"), positions.divergences[0].kl_low is None
     dp = np.exp(candidate) - np.exp(base)
     identical = exact and not kl.any() and bool(np.array_equal(base, candidate))
     perplexities, mean = token_perplexities(positions, base, candidate), mean_kl(positions, kl)
-    rounded = positions.divergences[0].rounded
     return replace(
         comparison,
         exact=exact,
-        rounded=rounded,
         bit_identical=identical and bool(same_top.all()),
         kl=mean if exact else _bounded(positions, mean),
         kl_percentiles=_kl_percentiles(positions, kl, exact),
@@ -98,9 +102,9 @@ def _measured(comparison: DistributionComparison, positions: Positions) -> Distr
         llama_cpp=llama_cpp_figures(
             base, candidate, kl, same_top, kl_percents=KL_PERCENTS, dp_percents=DP_PERCENTS
         )
-        if rounded
+        if llama_cpp
         else None,
-        caveats=_caveats(comparison, positions, kl, exact=exact, rounded=rounded),
+        caveats=_caveats(comparison, positions, kl, exact=exact),
     )
 
 
@@ -148,12 +152,7 @@ def _failure(positions: Positions) -> str:
 
 
 def _caveats(
-    comparison: DistributionComparison,
-    positions: Positions,
-    kl: Array,
-    *,
-    exact: bool,
-    rounded: bool,
+    comparison: DistributionComparison, positions: Positions, kl: Array, *, exact: bool
 ) -> tuple[str, ...]:
     caveats = []
     units, noun = comparison.n, "documents"
@@ -175,13 +174,7 @@ def _caveats(
             f"few of the {units:,} {noun} carry the mean KL: others like them may be missing, and "
             "its interval end too low"
         )
-    if rounded:
-        caveats.append(
-            "KL is llama.cpp's, of log-probabilities of 16 bits; proven bounds of what these leave "
-            "open stand beside it. Intervals take a window for one observation, llama.cpp's errors "
-            "take every position for one"
-        )
-    elif not exact:
+    if not exact:
         caveats.append(
             "KL is estimated from the base's most probable tokens and draws from the rest; proven "
             "bounds stand beside it"

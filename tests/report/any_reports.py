@@ -101,7 +101,6 @@ def distributions(draw: st.DrawFn) -> DistributionComparison:
         positions=draw(st.integers(0, 10**12)),
         kl_percentiles=tuple(draw(st.lists(percentiles, max_size=3))),
         exact=draw(st.booleans()),
-        rounded=draw(st.booleans()),
         llama_cpp=draw(st.one_of(st.none(), llama_cpp_figures)),
         bit_identical=draw(st.booleans()),
         correlation=draw(numbers),

@@ -65,7 +65,7 @@ def test_a_quantised_candidate_that_passed_leads_to_its_card(
 # what the verdict is about.
 ASKS_NOTHING = {
     "loss_is_spread", "prompts_differ", "sides_differ", "server_varies", "dependent_documents",
-    "made_differently", "run_chosen", "batch_size_effect", "rounded_base", "own_reference",
+    "made_differently", "run_chosen", "batch_size_effect", "own_reference",
 }  # fmt: skip
 ABOUT = comparison()
 VALUES: dict[str, dict[str, Any]] = {

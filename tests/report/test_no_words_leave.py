@@ -357,7 +357,7 @@ WITHOUT_TEXTS: frozenset[FindingKind] = frozenset(
         "padding_changes", "task_shows_little", "distributions_unknown", "distributions_moved",
         "server_varies", "dependent_documents", "rests_on_documents", "scores_unrelated",
         "far_better", "waiver", "made_differently", "scores_depend", "weights_unused",
-        "batch_size_effect", "rounded_base", "not_stored", "setting_unread", "one_revision",
+        "batch_size_effect", "not_stored", "setting_unread", "one_revision",
         "run_chosen", "deltas_lost", "own_reference",
         "answers_differ", "chosen_against_odds",  # counts alone
     }

@@ -224,3 +224,16 @@ def test_a_misspelt_folder_gets_the_nearest_one_and_stays_a_hub_id(
     for spec in ("orignal", "models/orignal"):
         assert find(spec).misspelt.startswith("did you mean 'original'?"), spec
     assert find("org/gpt2").misspelt == ""
+
+
+@pytest.mark.parametrize("role", ["base", "cand"])
+@pytest.mark.parametrize("rest", [b"", b"\x00" * 12, bytes(range(256))])
+@pytest.mark.parametrize("name", ["wiki.kld", "logits", "model.gguf"])
+def test_a_logits_file_of_llama_cpp_is_refused_and_the_gguf_asked_for(
+    guards: GuardSet, tmp_path: Path, role: str, rest: bytes, name: str
+) -> None:
+    (tmp_path / name).write_bytes(b"_logits_" + rest)
+    side = SideSpec(role=role, spec=name, model_args={}, assignment={})
+    with pytest.raises(UsageError, match=f"--{role} {name} is a logits file") as refused:
+        resolve_side(side, guards, CompareOptions(), cwd=tmp_path)
+    assert "name the GGUF" in refused.value.hint

@@ -383,6 +383,15 @@ def test_few_documents_are_a_caveat_of_the_mean_kl():
     assert any("few of the 50 documents carry the mean KL" in c for c in carried)
 
 
+def test_llama_cpps_figures_are_those_of_all_positions_and_only_where_they_are_wanted():
+    found = compare_distributions("t", DOCUMENTS, llama_cpp=True)
+    assert found.llama_cpp is not None
+    assert found.llama_cpp.kl.value == pytest.approx(found.kl.value, rel=1e-12)
+    assert found.llama_cpp.positions == found.positions
+    assert dataclasses.replace(found, llama_cpp=None) == compare_distributions("t", DOCUMENTS)
+    assert compare_distributions("t", DOCUMENTS[:2], llama_cpp=True).llama_cpp is None
+
+
 def test_the_interval_of_a_mean_kl_ends_where_the_log_scale_puts_it():
     found = compare_distributions("t", DOCUMENTS).kl
     assert found.interval is not None

@@ -57,6 +57,7 @@ def test_gguf_a_port_with_everything_at_reference_is_the_model(compare: Compare)
     assert abs(perplexity(found)["sigma"]) < 0.01
     # llama.cpp looks GELU up in a table of fp16 numbers.
     assert kl_mean(found) < 1e-5
+    assert all(one["llama_cpp"] for one in found["distributions"] if one["positions"] >= 100)
 
 
 def llama_pair(folder: Path) -> dict[str, Any]:

@@ -42,7 +42,6 @@ from typing import Any, Literal, TypeVar
 # setting_unread        a setting changes what no forward pass reads, and no recipe
 # deltas_lost           what rounding has eaten of a merge, or that its counts are damaged
 # batch_size_effect     what other batches change, where that was asked for
-# rounded_base          the base's log-probabilities are a llama.cpp logits file's, of 16 bits
 # own_reference         no labels: the base is what the candidate is compared with
 # not_stored            what could not be written or kept, and why
 FindingKind = Literal[
@@ -81,7 +80,6 @@ FindingKind = Literal[
     "setting_unread",
     "deltas_lost",
     "batch_size_effect",
-    "rounded_base",
     "own_reference",
     "not_stored",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,10 +10,9 @@ from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference
 from evalguard.core.scored_positions import cut, join_positions
 from evalguard.core.scorer import ComparedAnswer, Request, Response
-from evalguard.core.token_windows import TokenWindow
 from evalguard.models.hf.lockstep import token_mismatch_text, vocabulary_mismatch_text
 from evalguard.models.hf.row_source import RowSource
-from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens, hash_window
+from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
 from evalguard.models.hf.smaller_batches import retry_with_smaller_batches
 from evalguard.models.position_reduction import (
     CompareReferences,
@@ -109,12 +107,7 @@ def _score_against_references(
                 reason = vocabulary_mismatch_text(part.vocabulary_size, reduced.vocabulary_size)
                 continue
             found[scored.fed, key] = divergence
-            if part.file:
-                answers[scored.fed] = _cut_as_file(scored, part)
-    responses = [
-        _as_asked(request, response)
-        for request, response in zip(requests, model.answer(requests, pieces, answers), strict=True)
-    ]
+    responses = model.answer(requests, pieces, answers)
     if reason:
         return responses, ComparedAnswer(reason=reason)
     divergences = tuple(
@@ -126,20 +119,6 @@ def _score_against_references(
         for of, own in zip(pieces, parts, strict=True)
     )
     return responses, ComparedAnswer(divergences=divergences)
-
-
-def _as_asked(request: Request, response: Response) -> Response:
-    """Of token ids that were given, the hash is theirs: the model's own rule put BOS before."""
-    window = TokenWindow.of(request.arguments)
-    return response if window is None else replace(response, token_hash=hash_window(window))
-
-
-def _cut_as_file(scored: ScoredTokens, part: Reference) -> ScoredTokens:
-    """Where the file says only that a token is no more likely than this, the candidate's counts as
-    that too: else it would lose by what the file leaves out."""
-    assert part.cut_off is not None
-    least = np.where(part.cut_off, part.token_logprobs, -np.inf)
-    return replace(scored, logprobs=np.maximum(scored.logprobs, least))
 
 
 def _reference_mismatch(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from lm_eval import utils
 
-from evalguard.core.token_windows import TokenWindow, check_tokenizer
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.config_overrides import apply_overrides, override_config
-from evalguard.models.hf.request_tokens import added_bos
 from evalguard.models.hf.scored_tokens import (
     ScoredTokens,
     pair_answer,
@@ -169,25 +167,6 @@ class GuardedHFLM(PieceScoring):
             context_len=1,
         )
         return [utils.make_disjoint_window(window) for window in windows]
-
-    def loglikelihood(
-        self, requests: list[Instance], disable_tqdm: bool = False
-    ) -> list[tuple[float, bool]]:
-        """Log-likelihoods of pairs of texts, or of windows of token ids.
-
-        Raises:
-            EvaluationError: token ids of another tokenizer, or more than the model reads.
-        """
-        windows = [window for one in requests if (window := TokenWindow.of(one.args))]
-        if not windows:
-            return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
-        check_tokenizer(windows, self._decode_ids, lambda text: self.tok_encode(text, False))
-        bos = added_bos(self)
-        pairs = [window.pair(bos, self.max_length) for window in windows]
-        return self._loglikelihood_tokens([(None, *pair) for pair in pairs])
-
-    def _decode_ids(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False

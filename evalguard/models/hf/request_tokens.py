@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from evalguard.core.scorer import Request
-from evalguard.core.token_windows import TokenWindow
 
 
 def encode_request(lm: Any, request: Request) -> tuple[int, ...]:
@@ -24,10 +23,6 @@ def encode_halves(lm: Any, request: Request) -> tuple[list[int], list[int]]:
 
 
 def _encode_continuation(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
-    window = TokenWindow.of(arguments)
-    if window is not None:
-        before, scored = window.pair(added_bos(lm), None)
-        return list(before), list(scored)
     context, continuation = arguments
     if context:
         before, scored = lm._encode_pair(context, continuation)
@@ -41,12 +36,6 @@ def _encode_whole_text(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], 
     text = arguments[0]
     encode = lm.rolling_ids if hasattr(lm, "rolling_ids") else lm.tok_encode
     return [lm.prefix_token_id], list(encode(text))
-
-
-def added_bos(lm: Any) -> int | None:
-    """The token that a model's tokenizer puts before a text by itself; None: it puts none."""
-    first = list(lm.tok_encode("a"))[:1]
-    return first[0] if first == [lm.prefix_token_id] else None
 
 
 def _encode_prompt(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.shown_tokens import TopLogprobs
-from evalguard.core.token_windows import TokenWindow
 from evalguard.errors import EvaluationError
 
 
@@ -88,12 +87,6 @@ class ScoredTokens:
     logprobs: NDArray[np.float64]
     is_greedy: bool
     top_logprobs: TopLogprobs | None = None
-
-
-def hash_window(window: TokenWindow) -> str:
-    """Hash of a window of token ids: of the ids as they were given, with BOS or without."""
-    scored = len(window.ids) - window.given
-    return hash_input_tokens([InputTokens(ids=window.ids, n_scored=scored)])
 
 
 def pair_answer(piece: ScoredTokens) -> tuple[float, bool]:

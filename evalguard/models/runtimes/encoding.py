@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evalguard.core.scorer import Request, RollingBos
-from evalguard.core.token_windows import TokenWindow, check_tokenizer
-from evalguard.models.hf.request_tokens import added_bos, encode_request
+from evalguard.models.hf.request_tokens import encode_request
 from evalguard.models.hf.scored_tokens import InputTokens, refuse_empty_side
 from evalguard.models.runtimes.runtime import Runtime
 
@@ -23,7 +22,6 @@ class TextEncoder:
         self._rolling_bos = rolling_bos
         self.prefix_token_id = runtime.prefix_token_id
         self._prefix = runtime.decode_special(runtime.prefix_token_id)
-        self._seen: set[str] = set()
 
     def tok_encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
         """Encode a text; one that begins with BOS in letters is given no other."""
@@ -68,9 +66,6 @@ class TextEncoder:
                 self.rolling_ids(str(request.arguments[0])), self.prefix_token_id, longest
             )
             return [InputTokens.of_pair(before, scored, longest) for before, scored in windows]
-        window = TokenWindow.of(request.arguments)
-        if window is not None:
-            return [InputTokens.of_pair(*self._pair_of_window(window), longest)]
         context, continuation = map(str, request.arguments)
         if context:
             before, scored = self._encode_pair(context, continuation)
@@ -80,14 +75,6 @@ class TextEncoder:
             before, scored = (ids[:1], ids[1:]) if own else ([self.prefix_token_id], ids)
         refuse_empty_side(before, scored, position=position)
         return [InputTokens.of_pair(before, scored, longest)]
-
-    def _pair_of_window(self, window: TokenWindow) -> tuple[list[int], list[int]]:
-        if window.source not in self._seen:
-            self._seen.add(window.source)
-            check_tokenizer(
-                [window], self._runtime.decode, lambda text: self.tok_encode(text, False)
-            )
-        return window.pair(added_bos(self), self._runtime.max_length)
 
 
 def split_into_windows(

@@ -41,7 +41,7 @@ class DistributionView:
         percentiles: (percent, KL as text, KL as a finite number or None), ascending.
         largest_at: where the largest KL is, "" where unknown.
         figures: further (name, text).
-        llama_cpp: lines of the block that llama.cpp prints, of a base that is its logits file.
+        llama_cpp: lines of the block that llama.cpp prints, where it is one of the runtimes.
     """
 
     task: str

@@ -65,11 +65,6 @@ def kl_bounds_text(one: DistributionComparison) -> str:
     if one.kl.bounds is None:
         return ""
     low, high = one.kl.bounds
-    if one.rounded:
-        return (
-            f"{printable(one.task)}: KL is llama.cpp's, of its file's 16 bits a log-probability; "
-            f"these leave open, on these tokens, a mean between {low:.2g} and {high:.2g}."
-        )
     return (
         f"{printable(one.task)}: KL is estimated from the base's reference; proven, on these "
         f"tokens, is a mean between {low:.2g} and {high:.2g}."

@@ -435,7 +435,6 @@ _STEPS: Mapping[FindingKind, str | _Step] = {
     "made_differently": "",  # what rounding may follow from; no score differs by it alone
     "run_chosen": "",
     "batch_size_effect": "",  # asked for
-    "rounded_base": "",  # 16 bits, far below any margin
     "own_reference": "",
 }
 

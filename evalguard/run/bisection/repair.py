@@ -15,7 +15,7 @@ from evalguard.run.scoring.distribution_choice import DistributionChoice
 from evalguard.run.scoring.score_models import score_models
 from evalguard.run.scoring.scored_side import ScoredSide, side_of_model
 from evalguard.run.scoring.side_figures import with_named_figures
-from evalguard.run.sources import FileSource, ModelSource
+from evalguard.run.sources import ModelSource, ReferenceSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def judge_repaired(
     named = replace(source, name=f"{source.name} (repaired)")
     if choices.gate.needs_distributions and isinstance(base, ModelSource):
         _, evaluation = score_models([base, named], choices, options)
-    elif isinstance(base, FileSource):
+    elif isinstance(base, ReferenceSource):
         _, evaluation = score_models([named], choices, options, reference=base)
     else:
         alone = replace(choices, distributions=DistributionChoice(mode="off"), memory="auto")

@@ -16,7 +16,6 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.plan_report import PilotFacts, PlanReport, Role, TaskCost
 from evalguard.core.scores import NotCompared
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
-from evalguard.models.logits_file import is_logits_file
 from evalguard.run.choices import Choices, with_workers
 from evalguard.run.compare import resolve_request
 from evalguard.run.interrupts import NOTHING_CACHED, interruptible
@@ -113,7 +112,7 @@ def plan(
 def _refuse_kept_answers(base: Path) -> None:
     """Refuse a file of a base's answers: what it was not asked, nobody can ask it now."""
     path = base.expanduser()
-    if is_parquet(path) or is_logits_file(path):
+    if is_parquet(path):
         raise UsageError(
             f"--base {base} is a file of a base's answers: a plan scores a sample of documents "
             "with both models, and no model can be loaded from it",

@@ -17,11 +17,10 @@ from evalguard.run.executing.work import UnitAnswer
 from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.fairness import check_vocabularies
-from evalguard.run.scoring.logits_base import LogitsBase
 from evalguard.run.scoring.reference_scorer import ReferenceScorer, describe_reference
 from evalguard.run.scoring.run_context import RunContext
 from evalguard.run.scoring.single_model import FileBase, SingleModelScoring
-from evalguard.run.sources import FileSource, LogitsSource, ModelSource
+from evalguard.run.sources import ModelSource, ReferenceSource
 from evalguard.store.reference_writer import ReferenceWriter
 
 
@@ -51,7 +50,7 @@ class ReferenceScoring:
         return [ours, theirs], found
 
     def evaluate_beside(
-        self, base: FileSource, candidate: ModelSource
+        self, base: ReferenceSource, candidate: ModelSource
     ) -> tuple[list[Evaluation], DivergenceTables]:
         """Read what a file keeps of the base; then score the candidate against it.
 
@@ -60,7 +59,7 @@ class ReferenceScoring:
                 can be.
             EvaluationError, Interrupted: as loading and scoring do.
         """
-        with closing(self._open_file(base)) as stored:
+        with closing(ReferenceScorer(base, self.context.choices.policy)) as stored:
             self.context.match_batches_of(stored)
             references = BaseReferences(top_k=stored.top_k, key=stored.key, file=stored)
             block_scorer = FileBase(base=LoadedModel(base.name, stored), references=references)
@@ -74,11 +73,6 @@ class ReferenceScoring:
                     hint=f"make another file, with {_PLAINER_OPTIONS[error.giving_up]}",
                 ) from error
         return [ours, theirs], found
-
-    def _open_file(self, base: FileSource) -> ReferenceScorer | LogitsBase:
-        if isinstance(base, LogitsSource):
-            return LogitsBase(base)
-        return ReferenceScorer(base, self.context.choices.policy)
 
     def _scored(
         self, base: ModelSource, file: Path | None, run: ExitStack

@@ -9,7 +9,7 @@ from pathlib import Path
 from evalguard.config.guard import RunOptions
 from evalguard.errors import UsageError
 from evalguard.run.options import CompareOptions, DistributionMode, MemoryUse
-from evalguard.run.sources import FileSource, Source, StoredSource
+from evalguard.run.sources import ReferenceSource, Source, StoredSource
 
 DEFAULT_TOP_K = 64
 
@@ -43,7 +43,7 @@ def choose_distributions(
         UsageError: for finished runs, which hold no distributions, if they are asked for.
     """
     file = options.save_reference
-    kept = next((source for source in sources if isinstance(source, FileSource)), None)
+    kept = next((source for source in sources if isinstance(source, ReferenceSource)), None)
     mode = options.distributions or ("reference" if kept or file else run.distributions) or "auto"
     if mode == "auto" and (kept or file):
         mode = "reference"

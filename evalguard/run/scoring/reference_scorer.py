@@ -22,7 +22,6 @@ from evalguard.models.identity import (
     requested_batching,
 )
 from evalguard.models.scoring_code import scoring_code
-from evalguard.run.scoring.base_file import BaseFile
 from evalguard.run.sources import ModelSource, ReferenceSource
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.worker.wire_types import DESCRIPTION
@@ -30,10 +29,11 @@ from evalguard.worker.wire_types import DESCRIPTION
 _SAME_OPTIONS_HINT = "use the tasks and options that it was made with, or make another one"
 
 
-class ReferenceScorer(BaseFile):
+class ReferenceScorer:
     """Answers as the base did when the file was written; a Scorer.
 
     Attributes:
+        path: the file.
         key: digest of the base and of the file, under which divergences from it are kept.
         top_k: tokens that the file keeps at every position.
 
@@ -42,8 +42,8 @@ class ReferenceScorer(BaseFile):
     """
 
     def __init__(self, source: ReferenceSource, policy: ScoringPolicy) -> None:
-        self._file = ReferenceFile(source.path)
-        super().__init__(source.path, self._file, source.description)
+        self.path = source.path
+        self._file, self._described = ReferenceFile(source.path), source.description
         with _complete(source.path):
             self.top_k = int(self._file.facts["top_k"])
             _check_policy(source.path, self._described.identity or {}, policy)
@@ -75,6 +75,34 @@ class ReferenceScorer(BaseFile):
         """
         found = self._file.get(task, block)
         return None if found is None else found[1]
+
+    def describe(self) -> ModelDescription:
+        """Return what the file says of its model."""
+        return self._described
+
+    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Token ids of contexts are in no such file."""
+        return [() for _ in requests]
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, str]],  # noqa: ARG002 - a Scorer's
+        add_generation_prompt: bool,  # noqa: ARG002
+    ) -> str:
+        """There is no chat template in such a file."""
+        raise chat_template_missing(self.path)
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        self._file.close()
+
+
+def chat_template_missing(path: Path) -> UsageError:
+    """A file of a base holds no chat template."""
+    return UsageError(
+        f"a chat template is to be applied, and {path} holds none",
+        hint="name the base's model with --base, or leave out --apply_chat_template",
+    )
 
 
 def read_reference(path: Path) -> ReferenceSource:

@@ -27,8 +27,8 @@ from evalguard.run.scoring.stored_requests import check_stored_requests
 from evalguard.run.sources import (
     BaselineSource,
     DumpSource,
-    FileSource,
     ModelSource,
+    ReferenceSource,
     Source,
     StoredSource,
 )
@@ -41,7 +41,7 @@ def score_models(
     *,
     meter: Meter | None = None,
     stored: BaselineSource | None = None,
-    reference: FileSource | None = None,
+    reference: ReferenceSource | None = None,
 ) -> list[Evaluation]:
     """Score each model on all tasks, and compare the distributions of two where that can be done.
 
@@ -119,7 +119,7 @@ def score_sides(
     asked = sources if base is None else sources[1:]
     models = [source for source in asked if isinstance(source, ModelSource)]
     stored = next((source for source in sources if isinstance(source, BaselineSource)), None)
-    reference = next((source for source in asked if isinstance(source, FileSource)), None)
+    reference = next((source for source in asked if isinstance(source, ReferenceSource)), None)
     evaluations = iter(
         score_models(
             models, choices, options, meter=meter, stored=stored,

@@ -21,8 +21,8 @@ from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.sources import (
     BaselineSource,
-    FileSource,
     ModelSource,
+    ReferenceSource,
     RunSource,
     StoredSource,
 )
@@ -60,12 +60,12 @@ class ScoredSide:
     declared: tuple[HeldValue, ...] = ()
 
 
-def side_of_model(source: ModelSource | FileSource, evaluation: Evaluation) -> ScoredSide:
+def side_of_model(source: ModelSource | ReferenceSource, evaluation: Evaluation) -> ScoredSide:
     """The side of a model that has answered, here or where a reference file was written."""
     scores = evaluation.scores
     return ScoredSide(
         identity=identify_file(source)
-        if isinstance(source, FileSource)
+        if isinstance(source, ReferenceSource)
         else identify_model(source, evaluation.description),
         tables=tuple(table for task in scores.values() for table in task.tables),
         description=evaluation.description,

@@ -9,7 +9,6 @@ from itertools import groupby
 import numpy as np
 
 from evalguard.core.scorer import Request, Response
-from evalguard.core.token_windows import is_token_window
 from evalguard.errors import (
     EvaluationError,
 )
@@ -56,7 +55,7 @@ def check_scorer(source: ModelSource, context: RunContext) -> tuple[str, ...]:
     if policy.rolling_bos == "once":
         unlike.add("loglikelihood_rolling")
     kept = {
-        task: [p for p in pairs if p[0].kind not in unlike and not is_token_window(p[0])]
+        task: [p for p in pairs if p[0].kind not in unlike]
         for (model, task), pairs in context.evaluator.scoring.aside.items()
         if model == source.name
     }

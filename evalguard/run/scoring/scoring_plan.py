@@ -32,7 +32,7 @@ from evalguard.run.scoring.scoring_way import (
     block_pairs,
     choose_scoring_way,
 )
-from evalguard.run.sources import FileSource, ModelSource
+from evalguard.run.sources import ModelSource, ReferenceSource
 
 _REFERENCE_HINT = "--distributions reference measures them, one model at a time"
 _SCORES_HINT = "--distributions off compares the scores alone"
@@ -99,7 +99,7 @@ class ScoringPlan:
         self._refuse_unmeasured(hindrance)
         return self._say_unmeasured(hindrance, self._each(sources))
 
-    def evaluate_beside(self, base: FileSource, candidate: ModelSource) -> list[Evaluation]:
+    def evaluate_beside(self, base: ReferenceSource, candidate: ModelSource) -> list[Evaluation]:
         """Score a candidate beside a base that a file keeps; both evaluations.
 
         Raises:

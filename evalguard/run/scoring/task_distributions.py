@@ -19,6 +19,7 @@ def compare_task_distributions(
     tables: Sequence[ScoreTable],
     *,
     confidence: float,
+    llama_cpp: bool = False,
 ) -> tuple[DistributionComparison, ...]:
     """Compare two models' distributions, task by task.
 
@@ -27,16 +28,17 @@ def compare_task_distributions(
 
     Args:
         tables: of one side, with the clusters of their documents.
+        llama_cpp: whether one side is a GGUF in llama.cpp, whose own figures are wanted, too.
     """
     return tuple(
-        _compare_task(one, tables, confidence)
+        _compare_task(one, tables, confidence, llama_cpp)
         for one in divergences
         if one.reason != GENERATION_ONLY
     )
 
 
 def _compare_task(
-    measured: TaskDivergences, tables: Sequence[ScoreTable], confidence: float
+    measured: TaskDivergences, tables: Sequence[ScoreTable], confidence: float, llama_cpp: bool
 ) -> DistributionComparison:
     if measured.reason:
         return DistributionComparison(
@@ -55,6 +57,7 @@ def _compare_task(
         confidence=confidence,
         clusters=clusters,
         cluster_field=field,
+        llama_cpp=llama_cpp,
     )
 
 
