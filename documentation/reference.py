@@ -49,7 +49,7 @@ tells it.
 | `trace` | 1 where a module is beyond the floor, 0 where none is, 3 where nothing is known |
 | `tensors` | 0 where all are equal within tolerance, or all invariants hold; 1 where not; 3 where \
 one could not be read |
-| `history check`, `cache verify` | 1 if something is damaged |
+| `history check` | 1 if something is damaged |
 | all that judge nothing | 0, or 2 or 3 as above |"""
 
 

@@ -1,4 +1,4 @@
-"""``evalguard cache``: what is stored of finished runs, whether it is whole, and what may go."""
+"""``evalguard cache``: what is stored of finished runs, listed and cleared out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
-from evalguard.cli.parameters import PATH, add_options
+from evalguard.cli.parameters import PATH, Group, add_options
 from evalguard.cli.shared_options import DEBUG, JSON
-from evalguard.cli.value_types import Age, Size
+from evalguard.cli.value_types import Age
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ _SHARED = (
 
 @click.group(
     "cache",
-    short_help="List, check or prune the cache of scores.",
+    cls=Group,
+    short_help="List or clear the cache of scores.",
     no_args_is_help=True,
 )
 def cache_command() -> None:
@@ -56,60 +57,18 @@ def _listed(cache_dir: Path | None, as_json: bool) -> CommandResult:
     return _cache_result(list_cache(cache_dir), as_json)
 
 
-@cache_command.command("verify", short_help="Read all of it.")
+@cache_command.command("clear", short_help="Remove what is kept.")
+@click.option("--all", "measured", is_flag=True, help="Measured floors and token budgets, too.")
 @add_options(*_SHARED)
-def cache_verify_command(cache_dir: Path | None, as_json: bool) -> Job:
-    """Read all that is kept; set aside what is damaged, and exit with 1 if anything is."""
-    return partial(_verified, cache_dir, as_json)
+def cache_clear_command(cache_dir: Path | None, as_json: bool, measured: bool) -> Job:
+    """Remove what is kept; what a run is using stays. The next run makes it anew."""
+    return partial(_cleared, cache_dir, as_json, measured)
 
 
-def _verified(cache_dir: Path | None, as_json: bool) -> CommandResult:
-    from evalguard.run.cache_listing import verify_cache
+def _cleared(cache_dir: Path | None, as_json: bool, measured: bool) -> CommandResult:
+    from evalguard.run.cache_listing import clear_cache
 
-    return _cache_result(verify_cache(cache_dir), as_json)
-
-
-@cache_command.command("prune", short_help="Remove what may go.")
-@click.option(
-    "--older-than", type=Age(), metavar="AGE", help="What was not used for this time: 30d, 12h, 2w."
-)
-@click.option(
-    "--max-size",
-    type=Size(),
-    metavar="SIZE",
-    help="What was least recently used, until SIZE (20GB) remains.",
-)
-@click.option(
-    "--model",
-    metavar="NAME",
-    help="Only what belongs to models of this name, or with keys that begin so.",
-)
-@click.option("--damaged", is_flag=True, help="What was found damaged and set aside.")
-@click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Everything, including measured floors and token budgets.",
-)
-@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
-@add_options(*_SHARED)
-def cache_prune_command(cache_dir: Path | None, as_json: bool, dry_run: bool, **rules: Any) -> Job:
-    """Remove what is old, too much, damaged, or of a model; what a run is using stays.
-
-    Without any rule, only what killed runs left half-written goes. What was measured (floors,
-    token budgets) goes with --all only.
-    """
-    return partial(_pruned, cache_dir, as_json, dry_run, rules)
-
-
-def _pruned(
-    cache_dir: Path | None, as_json: bool, dry_run: bool, rules: dict[str, Any]
-) -> CommandResult:
-    from evalguard.run.cache_listing import prune_cache, prune_rules
-
-    if rules["model"] == "":
-        raise UsageError("--model is empty", hint="evalguard cache ls shows the names")
-    return _cache_result(prune_cache(cache_dir, prune_rules(**rules), dry_run=dry_run), as_json)
+    return _cache_result(clear_cache(cache_dir, measured=measured), as_json)
 
 
 @click.group("envs", short_help="List or remove environments of models.", no_args_is_help=True)

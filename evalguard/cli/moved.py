@@ -1,4 +1,4 @@
-"""Options that are gone, and what takes the place of each."""
+"""Options and commands that are gone, and what takes the place of each."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ _OF_BISECT: Mapping[str, str] = {
     "--no-bisect-thorough": "--no-thorough",
 }
 MOVED = frozenset({*_GUARD_KEYS, *_ELSEWHERE})
+_CHECKED_WHEN_READ = (
+    "what is kept is checked when it is read, set aside where it is damaged, and made anew",
+    "evalguard cache ls counts what was set aside",
+)
+MOVED_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "cache check": _CHECKED_WHEN_READ,
+    "cache verify": _CHECKED_WHEN_READ,
+    "cache prune": (
+        "`evalguard cache clear` removes all that is kept",
+        "a size limit removes what was least recently used: `run: {cache_max_size: 20GB}` of the "
+        "guard file, or EVALGUARD_CACHE_MAX_SIZE=20GB",
+    ),
+}
+"""Of each command that is gone what takes its place, and a hint."""
 
 
 def explain_move(option: str) -> UsageError | None:
@@ -58,3 +72,11 @@ def explain_move(option: str) -> UsageError | None:
         f"{option} is now `{_GUARD_KEYS[option]}` of the guard file{command}",
         hint="a guard file may hold that alone; --config FILE names it",
     )
+
+
+def explain_moved_command(words: str) -> UsageError | None:
+    """What takes the place of a command such as "cache verify"; None of one that never was."""
+    if words not in MOVED_COMMANDS:
+        return None
+    instead, hint = MOVED_COMMANDS[words]
+    return UsageError(f"evalguard {words} is gone: {instead}", hint=hint)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from evalguard.cli.moved import explain_move
+from evalguard.cli.moved import explain_move, explain_moved_command
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -181,6 +181,19 @@ class Group(click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; who types a command that is gone is told what takes its place.
+
+        Raises:
+            UsageError: for such a command.
+        """
+        moved = explain_moved_command(f"{ctx.info_name} {args[0]}") if args else None
+        if moved is not None:
+            raise moved
+        return super().resolve_command(ctx, args)
 
 
 def group_options(parameters: Iterable[click.Parameter]) -> dict[str, list[click.Parameter]]:

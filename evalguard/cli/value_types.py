@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.core.amounts import parse_age, parse_size
+from evalguard.core.amounts import parse_age
 from evalguard.core.settings import Value
 from evalguard.core.verdict import Margin
 
@@ -132,20 +132,6 @@ class MarginValue(_Type):
         if margin.value == 0.0:
             self.fail("a margin must be above 0", param, ctx)
         return margin.value if margin.unit == "sigma" else margin.text
-
-
-class Size(_Type):
-    """Bytes, as people write them."""
-
-    name = "SIZE"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        try:
-            return value if isinstance(value, int) else parse_size(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 class Age(_Type):

@@ -17,7 +17,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import evalguard
-from evalguard.conversion.build_digests import write_build_digest
 from evalguard.conversion.builds_in_use import clear_unused, mark_used
 from evalguard.conversion.code import code_places
 from evalguard.conversion.declared_inputs import digest_code_at, digest_inputs
@@ -258,7 +257,6 @@ def _build_entry(job: _Job, builds: Path, variant: Variant, timeout: float | Non
             clear_unused(builds, job.digest)
         entry = builds / job.entry
         work.chmod(0o755)
-        write_build_digest(work, entry)
         shutil.rmtree(entry, ignore_errors=True)  # nothing else would have found it
         os.rename(work, entry)
     finally:

@@ -1,4 +1,4 @@
-"""The score cache for a person and a program: what it holds, what is damaged, what was removed."""
+"""The score cache for a person and a program: what it holds, and what was removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rich.text import Text
 from evalguard.core.amounts import size_text
 from evalguard.core.reports.cache_listings import (
     SCHEMA,
-    CacheCheck,
     CacheListing,
     CachePruning,
     KeptFolder,
@@ -27,20 +26,17 @@ _WIDEST_NAME, _SHORT_KEY = 28, 8
 _MOST_SHOWN = 20
 
 
-def cache_document(found: CacheListing | CacheCheck | CachePruning) -> dict[str, Any]:
-    """Return the JSON document of ``evalguard cache ls``, ``verify`` or ``prune``."""
+def cache_document(found: CacheListing | CachePruning) -> dict[str, Any]:
+    """Return the JSON document of ``evalguard cache ls`` or ``clear``."""
     if isinstance(found, CacheListing):
         return _listing_document(found)
-    more = {"freed": found.freed} if isinstance(found, CachePruning) else {}
-    return {"schema": SCHEMA, **asdict(found), **more}
+    return {"schema": SCHEMA, **asdict(found), "freed": found.freed}
 
 
-def cache_text(found: CacheListing | CacheCheck | CachePruning, *, width: int, color: bool) -> str:
+def cache_text(found: CacheListing | CachePruning, *, width: int, color: bool) -> str:
     """Return the same for a terminal of a width."""
     if isinstance(found, CacheListing):
         blocks = _listing_blocks(found, width)
-    elif isinstance(found, CacheCheck):
-        blocks = _check_blocks(found, width)
     else:
         blocks = _pruning_blocks(found, width)
     return render_page(blocks, width, color=color)
@@ -66,23 +62,11 @@ def _listing_blocks(listing: CacheListing, width: int) -> list[list[Text]]:
     return [*blocks, *([wrap_prose(odd, width)] if odd else [])]
 
 
-def _check_blocks(check: CacheCheck, width: int) -> list[list[Text]]:
-    busy = f", {format_count(check.in_use)} in use by another process" if check.in_use else ""
-    damaged = f"{format_count(len(check.problems))} damaged" if check.problems else "all whole"
-    read = (
-        f"{format_count(check.checked)} blocks and {format_count(check.others)} other things read"
-    )
-    summary = f"{check.folder}: {read}, {damaged}{busy}."
-    blocks = [wrap_prose(printable(problem), width) for problem in check.problems]
-    return [*blocks, wrap_prose(summary, width)]
-
-
 def _pruning_blocks(pruning: CachePruning, width: int) -> list[list[Text]]:
-    did = "would be removed" if pruning.dry_run else "removed"
     number = len(pruning.removed)
-    files = f"{format_count(number)} {'file' if number == 1 else 'files'} {did}"
+    files = f"{format_count(number)} {'file' if number == 1 else 'files'} removed"
     summary = f"{pruning.folder}: {files}, {size_text(pruning.freed)}; "
-    summary += f"{size_text(pruning.left)} {'would be left' if pruning.dry_run else 'left'}."
+    summary += f"{size_text(pruning.left)} left."
     if pruning.in_use:
         summary += f" {format_count(pruning.in_use)} in use by another process stay."
     why = Counter((item.kind, item.why) for item in pruning.removed)
@@ -108,14 +92,11 @@ def _leftover_text(listing: CacheListing) -> str:
     damaged = sum(entry.damaged for entry in listing.entries)
     leftovers = sum(entry.leftovers for entry in listing.entries)
     parts = [
-        f"{format_count(damaged)} damaged files were set aside (evalguard cache prune --damaged)"
-        if damaged
-        else "",
-        f"{format_count(leftovers)} files were left by killed runs (evalguard cache prune)"
-        if leftovers
-        else "",
+        f"{format_count(damaged)} damaged files were set aside" if damaged else "",
+        f"{format_count(leftovers)} files were left by killed runs" if leftovers else "",
     ]
-    return "; ".join(filter(None, parts))
+    text = "; ".join(filter(None, parts))
+    return f"{text} (evalguard cache clear removes all)" if text else ""
 
 
 def _when(seconds: float) -> str | None:

@@ -1,4 +1,4 @@
-"""The cache, looked into, checked and cleared out."""
+"""The cache, looked into and cleared out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.core.reports.cache_listings import CacheCheck, CacheListing, CachePruning
+from evalguard.core.reports.cache_listings import CacheListing, CachePruning
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError
 from evalguard.report.cache_terminal import cache_document, cache_text
-from evalguard.run.cache_check import check_cache
 from evalguard.store.cache_folder import default_cache_dir
 from evalguard.store.cache_inventory import take_inventory
 from evalguard.store.pruning import PruneRules, prune
@@ -20,13 +19,12 @@ from evalguard.store.pruning import PruneRules, prune
 class CacheResult:
     """What was found or done, for a person and for a program."""
 
-    found: CacheListing | CacheCheck | CachePruning
+    found: CacheListing | CachePruning
 
     @property
     def exit_code(self) -> int:
-        """1 where something is damaged, or could not be removed."""
-        odd = isinstance(self.found, CacheCheck) and self.found.problems
-        odd = odd or (isinstance(self.found, CachePruning) and self.found.failed)
+        """1 where something could not be removed."""
+        odd = isinstance(self.found, CachePruning) and self.found.failed
         return EXIT_REGRESSED if odd else EXIT_PASSED
 
     def to_json(self) -> str:
@@ -47,40 +45,17 @@ def list_cache(cache_dir: Path | None) -> CacheResult:
     return CacheResult(take_inventory(_cache_folder(cache_dir)))
 
 
-def verify_cache(cache_dir: Path | None) -> CacheResult:
-    """Read all that is kept; what is damaged is set aside.
+def clear_cache(cache_dir: Path | None, *, measured: bool) -> CacheResult:
+    """Remove what lies in the cache and no process uses.
+
+    Args:
+        measured: measured floors and token budgets, too.
 
     Raises:
         UsageError: for a folder that is not there.
     """
-    return CacheResult(check_cache(_cache_folder(cache_dir)))
-
-
-def prune_cache(cache_dir: Path | None, rules: PruneRules, *, dry_run: bool) -> CacheResult:
-    """Remove what the rules say.
-
-    Raises:
-        UsageError: for a folder that is not there.
-    """
-    return CacheResult(prune(_cache_folder(cache_dir), rules, now=time.time(), dry_run=dry_run))
-
-
-def prune_rules(
-    *,
-    older_than: float | None = None,
-    max_size: int | None = None,
-    model: str | None = None,
-    damaged: bool = False,
-    everything: bool = False,
-) -> PruneRules:
-    """Return rules of what is to go; see ``PruneRules``."""
-    return PruneRules(
-        older_than=older_than,
-        max_size=max_size,
-        model=model or "",
-        damaged=damaged,
-        everything=everything,
-    )
+    rules = PruneRules(everything=True, measured=measured)
+    return CacheResult(prune(_cache_folder(cache_dir), rules, now=time.time()))
 
 
 def _cache_folder(cache_dir: Path | None) -> Path:

@@ -103,22 +103,6 @@ class Lease:
         os.close(self._descriptor)
 
 
-def is_leased(path: Path, *, machine: str | None = None) -> bool:
-    """Whether somebody who seems to live has the lease on ``path``; nothing is changed.
-
-    Raises:
-        OSError: it cannot be looked at.
-    """
-    try:
-        descriptor = open_lock(path, create=False)
-    except FileNotFoundError:
-        return False
-    try:
-        return not _is_abandoned(path, descriptor, this_machine() if machine is None else machine)
-    finally:
-        os.close(descriptor)
-
-
 def _remove_if_abandoned(path: Path, machine: str) -> bool:
     """Remove a lease whose owner is dead; whether there is none there any more.
 

@@ -1,4 +1,4 @@
-"""Pruning: what is old, too much, damaged or left over goes; what is held stays."""
+"""Pruning: what is old, too much, left over or all of it goes; what is held stays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evalguard.store.cache_items import (
 from evalguard.store.cache_layout import ABOUT_FILE, BLOCK_KINDS
 from evalguard.store.file_lock import FileLock
 from evalguard.store.folder_description import read_description
-from evalguard.store.leases import Lease, is_leased
+from evalguard.store.leases import Lease
 
 # Floors took long to measure; another token budget of a device makes other blocks.
 _NEVER_AGED = ("floors", "devices")
@@ -33,42 +33,37 @@ class PruneRules:
     Attributes:
         older_than: seconds since it was last used; floors and what was measured of devices stay.
         max_size: bytes that may stay; the least recently used goes first, the same stay.
-        model: only what belongs to models of this name, or whose key begins so; all of it, unless
-            there is another rule.
-        damaged: what was set aside.
-        everything: all.
+        everything: all, but floors and what was measured of devices.
+        measured: these, too.
         used_before: what was used later stays, in seconds since 1970.
         of_runs: only blocks that were kept for one run alone.
     """
 
     older_than: float | None = None
     max_size: int | None = None
-    model: str = ""
-    damaged: bool = False
     everything: bool = False
+    measured: bool = False
     used_before: float = math.inf
     of_runs: bool = False
 
 
-def prune(cache_dir: Path, rules: PruneRules, *, now: float, dry_run: bool = False) -> CachePruning:
+def prune(cache_dir: Path, rules: PruneRules, *, now: float) -> CachePruning:
     """Remove what the rules say from a cache folder.
 
     Args:
         now: seconds since 1970.
     """
     items = list(find_items(cache_dir))
-    work = _Removal(now=now, dry_run=dry_run)
+    work = _Removal(now=now)
     for item, why in choose_items(items, rules, now=now):
         work.remove(item, why)
-    if not dry_run:
-        _remove_empty({item.folder for item in items if item.kind in BLOCK_KINDS})
+    _remove_empty({item.folder for item in items if item.kind in BLOCK_KINDS})
     return CachePruning(
         folder=str(cache_dir),
         removed=tuple(work.removed),
         left=sum(item.size for item in items) - sum(item.size for item in work.removed),
         in_use=work.in_use,
         failed=tuple(work.failed),
-        dry_run=dry_run,
     )
 
 
@@ -77,18 +72,15 @@ def choose_items(
 ) -> list[tuple[CacheItem, str]]:
     """Return what is to go and why, the least recently used first."""
     found = {item.path: (item, "left over") for item in items if item.state == "leftover"}
-    within = _items_of_model(items, rules.model)
+    within = list(items)
     if rules.of_runs:
         blocks = {item.folder for item in within if item.kind in BLOCK_KINDS}
         theirs = {folder for folder in blocks if read_description(folder).model.get("run")}
         within = [item for item in within if item.folder in theirs]
     older_than = math.inf if rules.older_than is None else rules.older_than
-    narrower = rules.older_than is not None or rules.max_size is not None or rules.damaged
     for item in within:
-        if rules.everything or (rules.model and not narrower):
+        if rules.everything and (rules.measured or item.kind not in _NEVER_AGED):
             found[item.path] = (item, "asked for")
-        elif rules.damaged and item.state == "damaged":
-            found[item.path] = (item, "damaged")
         elif item.kind not in _NEVER_AGED and item.used < now - older_than:
             found[item.path] = (item, "old")
     if rules.max_size is not None:
@@ -96,19 +88,6 @@ def choose_items(
         for item in _items_beyond_size(left, rules.max_size, {item.path for item in within}, rules):
             found[item.path] = (item, "beyond the size")
     return sorted(found.values(), key=lambda of: of[0].used)
-
-
-def _items_of_model(items: Sequence[CacheItem], model: str) -> list[CacheItem]:
-    if not model:
-        return list(items)
-    folders = {item.folder for item in items if item.kind in BLOCK_KINDS}
-    its = {folder for folder in folders if _belongs_to(model, folder)}
-    return [item for item in items if item.folder in its]
-
-
-def _belongs_to(model: str, folder: Path) -> bool:
-    name = read_description(folder).name
-    return model in (name, *name.split(" vs ")) or folder.name.startswith(model)
 
 
 def _items_beyond_size(
@@ -127,7 +106,6 @@ def _items_beyond_size(
 @dataclass(slots=True, kw_only=True)
 class _Removal:
     now: float
-    dry_run: bool
     removed: list[RemovedItem] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     in_use: int = 0
@@ -151,22 +129,14 @@ class _Removal:
         abandoned = item.state != "leftover" or self.now - item.used >= _ABANDONED
         if not item.locks:
             return abandoned
-        take = self._take_lease if item.kind in BLOCK_KINDS else _take_lock
+        take = _take_lease if item.kind in BLOCK_KINDS else _take_lock
         try:
             return all(take(path, stack) for path in item.locks)
         except OSError:  # no locks here, or none can be made: age decides
             return abandoned
 
-    def _take_lease(self, path: Path, stack: ExitStack) -> bool:
-        if self.dry_run:  # a lease that is left over has to stay as it is
-            return not is_leased(path)
-        lease = Lease.tried(path)
-        if lease is not None:
-            stack.callback(lease.release)
-        return lease is not None
-
     def _unlink(self, item: CacheItem) -> None:
-        if self.dry_run or item.path in item.locks:  # a lock goes when it is released
+        if item.path in item.locks:  # a lock goes when it is released
             return
         if item.path.is_dir() and not item.path.is_symlink():
             shutil.rmtree(item.path)
@@ -175,6 +145,13 @@ class _Removal:
                     item.path.with_name(f"{item.path.name}{beside}").unlink()
         else:
             item.path.unlink(missing_ok=True)
+
+
+def _take_lease(path: Path, stack: ExitStack) -> bool:
+    lease = Lease.tried(path)
+    if lease is not None:
+        stack.callback(lease.release)
+    return lease is not None
 
 
 def _take_lock(path: Path, stack: ExitStack) -> bool:

@@ -31,11 +31,6 @@ class BudgetStore:
         found = _read_budget(self._file(facts))
         return found[1] if found is not None and found[0] == dict(facts) else None
 
-    def is_whole(self, path: Path) -> bool:
-        """Whether one of its files holds a budget, of what its name says."""
-        found = _read_budget(path)
-        return found is not None and self._file(found[0]) == path
-
     def find_or_measure(self, facts: Mapping[str, Value], measure: Callable[[], int]) -> int:
         """Return the budget that is remembered; else measure and remember it.
 

@@ -1,4 +1,4 @@
-"""``evalguard cache``: what is kept is listed, checked and cleared out."""
+"""``evalguard cache``: what is kept is listed and cleared out."""
 
 from __future__ import annotations
 
@@ -44,14 +44,6 @@ def test_many_tasks_are_cut_to_the_room_beside_the_rest(run: Any, cache: Path) -
     assert any("lambada" in line and "…" in line for line in lines)
 
 
-def test_a_size_without_a_unit_removes_nothing(run: Any, cache: Path) -> None:
-    before = take_inventory(cache).size
-    ran = run("cache", "prune", "--max-size", "20", "--cache-dir", cache)
-    assert ran.code == 2
-    assert "'20' is not a size such as 20GB" in ran.err
-    assert take_inventory(cache).size == before
-
-
 def test_a_name_that_would_act_on_the_terminal_does_not(run: Any, cache: Path) -> None:
     for path in cache.rglob("about.json"):
         said = json.loads(path.read_text())
@@ -62,58 +54,47 @@ def test_a_name_that_would_act_on_the_terminal_does_not(run: Any, cache: Path) -
     assert "red" in out
 
 
-def test_verify_passes_a_whole_cache_and_exits_with_1_on_damage(run: Any, cache: Path) -> None:
-    whole = run("cache", "verify", "--cache-dir", cache)
-    assert whole.code == 0
-    assert "3 blocks and 5 other things read, all whole" in " ".join(whole.out.split())
-    path = next((cache / "divergences").rglob("*.parquet"))
-    path.write_bytes(path.read_bytes()[:-1])
-    ran = run("cache", "verify", "--cache-dir", cache, "--json")
-    assert ran.code == 1
-    assert ran.document["checked"] == 3
-    (problem,) = ran.document["problems"]
-    assert str(path) in problem
-    assert "set aside" in problem
-    again = run("cache", "verify", "--cache-dir", cache)
-    assert again.code == 0  # it is out of the way now
-    assert "1 damaged files were set aside" in run("cache", "ls", "--cache-dir", cache).out
-    assert run("cache", "prune", "--damaged", "--cache-dir", cache).code == 0
-    assert not list(cache.rglob("*.damaged"))
-
-
-def test_verify_is_no_use_of_a_block(run: Any, cache: Path) -> None:
-    import os
-
-    blocks = list(cache.rglob("*.parquet"))
-    for path in blocks:
-        os.utime(path, (1, 1))
-    run("cache", "verify", "--cache-dir", cache)
-    assert {path.stat().st_mtime for path in blocks} == {1.0}
-
-
-def test_prune_removes_what_is_asked_for_and_the_next_run_makes_it_anew(
+def test_clear_removes_what_is_kept_and_the_next_run_makes_it_anew(
     run: Any, compare: Any, cache: Path
 ) -> None:
     before = set(cache.rglob("*.parquet"))
-    dry = run("cache", "prune", "--model", "sharp", "--dry-run", "--cache-dir", cache)
-    assert "2 files would be removed" in " ".join(dry.out.split())
-    assert set(cache.rglob("*.parquet")) == before
-    ran = run("cache", "prune", "--model", "sharp", "--cache-dir", cache, "--json")
-    assert [item["kind"] for item in ran.document["removed"]] in (
-        ["scores", "divergences"], ["divergences", "scores"],
-    )  # fmt: skip
+    damaged = next(iter(before)).with_suffix(".parquet.damaged")
+    damaged.write_text("x")
+    assert "1 damaged files were set aside" in run("cache", "ls", "--cache-dir", cache).out
+    ran = run("cache", "clear", "--cache-dir", cache, "--json")
+    assert ran.code == 0
     assert ran.document["freed"] == sum(item["size"] for item in ran.document["removed"])
-    assert len(list(cache.rglob("*.parquet"))) == 1
+    assert not set(cache.rglob("*.parquet*"))
     words = ("--cache-dir", "cache", "--output-path", "out", "-q", "--distributions", "lockstep")
     compare("orig", "sharp", *words)
     assert set(cache.rglob("*.parquet")) == before
 
 
+@pytest.mark.parametrize("all_of_it", [False, True])
+def test_what_took_long_to_measure_goes_with_all_alone(
+    run: Any, tmp_path: Path, all_of_it: bool
+) -> None:
+    kept = [tmp_path / "floors" / "m" / "t" / "e.json", tmp_path / "devices" / "d.json"]
+    for path in kept:
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+    flags = ("--all",) if all_of_it else ()
+    assert run("cache", "clear", "--cache-dir", tmp_path, *flags).code == 0
+    assert [path.exists() for path in kept] == [not all_of_it] * 2
+
+
+@pytest.mark.parametrize("option", [(), ("--older-than", "30d"), ("--max-size=20GB",)])
 @pytest.mark.parametrize(
-    "words", [("--older-than", "30"), ("--max-size", "huge"), ("--model", ""), ("--what",)]
-)
-def test_rules_that_cannot_be_meant_are_refused(refused: Any, words: tuple[str, ...]) -> None:
-    refused(2, "cache", "prune", *words)
+    ("command", "instead"),
+    [("verify", "checked when it is read"), ("check", "checked when it is read"),
+     ("prune", "`evalguard cache clear`")],
+)  # fmt: skip
+def test_a_command_that_is_gone_says_what_takes_its_place(
+    refused: Any, command: str, instead: str, option: tuple[str, ...]
+) -> None:
+    err = " ".join(refused(2, "cache", command, *option).err.split())
+    assert f"evalguard cache {command} is gone" in err
+    assert instead in err
 
 
 def test_a_folder_that_is_not_there_is_refused(refused: Any) -> None:
@@ -125,7 +106,7 @@ def test_a_cache_that_nobody_used_yet_is_empty(
 ) -> None:
     monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(tmp_path / "unused"))
     assert "It is empty." in run("cache", "ls").out
-    assert run("cache", "verify").code == run("cache", "prune", "--all").code == 0
+    assert run("cache", "clear", "--all").code == 0
 
 
 def test_a_limit_is_kept_to_after_a_run_which_keeps_its_own(

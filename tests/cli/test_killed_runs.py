@@ -17,7 +17,7 @@ import pytest
 from forked_runs import Run, Server, run_server
 from small_world import SmallWorld
 
-from evalguard.store.leases import is_leased
+from evalguard.store.leases import Lease
 
 pytestmark = pytest.mark.nightly
 
@@ -160,7 +160,10 @@ def test_a_run_that_is_asked_to_end_leaves_nothing_half_done(
     odd = [path for path in left if path.suffix not in (".parquet", ".json")]
     # Python may raise the signal's exception just as a lease is taken: it is nobody's then.
     assert all(LEASE.fullmatch(path.name) for path in odd)
-    assert not any(is_leased(path) for path in odd)
+    leases = [Lease.tried(path) for path in odd]
+    assert None not in leases
+    for lease in filter(None, leases):
+        lease.release()
     again = server.start(line, log)
     assert again.wait() in (0, 1)
     _check_no_work_was_lost(log)

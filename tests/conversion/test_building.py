@@ -13,7 +13,6 @@ import pytest
 from variants import variant
 
 from evalguard.conversion import building
-from evalguard.conversion.build_digests import changed_since_build
 from evalguard.conversion.building import build, find_build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Value, Variant
@@ -97,14 +96,6 @@ def test_a_command_makes_the_output_in_a_folder_of_its_own_once(folder: Path) ->
     assert made(folder) == built
     assert runs(folder) == 1
     assert list(folder.parent.glob("cache/builds/.*-*")) == []
-
-
-def test_a_build_that_was_changed_since_is_known_by_its_digest(folder: Path) -> None:
-    output = made(folder)
-    entry = next(path for path in output.parents if path.parent.name == "builds")
-    assert changed_since_build(entry) is False
-    (output / "weights").write_text("something else")
-    assert changed_since_build(entry) is True
 
 
 def test_a_recipe_that_looks_for_the_folder_it_writes_in_is_not_built_anew(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What lies in a cache, was found wrong with it, or removed from it: plain data for the reports."""
+"""What lies in a cache, or was removed from it: plain data for the reports."""
 
 from __future__ import annotations
 
@@ -54,26 +54,8 @@ class CacheListing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheCheck:
-    """What reading all that is kept showed.
-
-    Attributes:
-        checked: blocks that were read.
-        others: facts, budgets, floors and builds that were.
-        problems: what is wrong with those that are not whole, one message each.
-        in_use: blocks that another process was making anew.
-    """
-
-    folder: str
-    checked: int
-    problems: tuple[str, ...]
-    others: int = 0
-    in_use: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedItem:
-    """A block, a build or another file that was removed, or would be."""
+    """A block, a build or another file that was removed."""
 
     kind: str
     path: str
@@ -86,7 +68,6 @@ class CachePruning:
     """What was removed from a cache folder.
 
     Attributes:
-        dry_run: nothing was removed; ``removed`` is what would have been.
         in_use: what was kept because another process holds it.
         failed: what could not be removed, one message each.
         left: bytes that are left.
@@ -97,7 +78,6 @@ class CachePruning:
     left: int
     in_use: int = 0
     failed: tuple[str, ...] = ()
-    dry_run: bool = False
 
     @property
     def freed(self) -> int:
