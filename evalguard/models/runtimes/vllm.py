@@ -227,9 +227,7 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
             return
         (first,) = self._logprobs([prompts.first])
         self._compare_with_own(prompts.all)
-        check_repeated_prompts(
-            prompts, self._logprobs, self._logprobs, batches=True, concurrent=True, first=first
-        )
+        check_repeated_prompts(prompts, self._logprobs, batches=True, first=first)
 
     def _logprobs(self, prompts: Sequence[Sequence[int]]) -> list[Values]:
         pieces = [InputTokens(ids=tuple(ids), n_scored=len(ids) - 1) for ids in prompts]

@@ -274,22 +274,12 @@ def _probe_long_prompts(lm: Any, requests: Sequence[Request]) -> tuple[Finding, 
     def ask(prompts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
         return [_numbers(one) for one in _ask(silent, prompts)]
 
-    def ask_at_once(prompts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            return list(pool.map(lambda one: ask([one])[0], prompts))
-
     opened = _open_with(lm, units, longest, lm.max_length, lambda first: ask([first])[0])
     if opened is None:
         return ()
     prompts, first = opened
-    return check_repeated_prompts(
-        prompts,
-        ask,
-        ask_at_once,
-        batches=int(getattr(lm, "_batch_size", 1)) > 1,
-        concurrent=int(getattr(lm, "_concurrent", 1)) > 1,
-        first=first,
-    ).findings()
+    batches = int(getattr(lm, "_batch_size", 1)) > 1
+    return check_repeated_prompts(prompts, ask, batches=batches, first=first).findings()
 
 
 def _gather_units(

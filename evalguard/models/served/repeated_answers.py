@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -213,17 +212,14 @@ class AnswerSpread:
 def check_repeated_prompts(
     prompts: ProbePrompts,
     ask: Callable[[Sequence[Sequence[int]]], list[Values]],
-    ask_at_once: Callable[[Sequence[Sequence[int]]], list[Values]],
     *,
     batches: bool,
-    concurrent: bool,
     first: Values,
 ) -> AnswerSpread:
-    """Ask for one prompt again and again, with others between and beside it.
+    """Ask for one prompt again, with others between and, in a batch, beside it.
 
     Args:
         ask: the numbers of all tokens but the first of each prompt, asked in one request.
-        ask_at_once: the same, in a request each, all in flight together.
         first: what ``ask`` has given the first prompt, which nobody had asked before.
 
     Raises:
@@ -262,8 +258,6 @@ def check_repeated_prompts(
         two = [0, 2]
         beside = ask([prompts.all[n] for n in two])
         _check_beside([alone[n] for n in two], beside, "in one batch", spread)
-    if concurrent:
-        _check_beside(alone, ask_at_once(prompts.all), "at the same time", spread)
     return spread
 
 
@@ -287,15 +281,6 @@ def _check_altered(other: AlteredPrompt, told: Values, first: Values, noise: Dis
             "prompts up",
             hint=_HINT,
         )
-    stretch = _find_stale_stretch(told[end:], first[end:])
-    if stretch is not None:
-        begin, stop = (end + 2 + place for place in stretch)
-        raise EvaluationError(
-            f"with other tokens before them, tokens {begin} to {stop} of {len(first) + 1} have "
-            "the same log-probabilities to the last digit, and those before and after do not: "
-            "the server's prefix cache mixes prompts up",
-            hint=_HINT,
-        )
 
 
 def _check_reach(prompts: ProbePrompts, told: Sequence[Values], noise: Distance) -> None:
@@ -317,33 +302,6 @@ def _check_reach(prompts: ProbePrompts, told: Sequence[Values], noise: Distance)
                 f"{last:.2g} nats: the server's prefix cache mixes prompts up",
                 hint=_HINT,
             )
-
-
-def _find_stale_stretch(told: Values, first: Values) -> tuple[int, int] | None:
-    """A block of tokens that knows nothing of a change before it, while later ones do.
-
-    A model that looks back a few tokens only stays as it is once they are past; one that comes to
-    differ again has read a block that was computed for the other prompt.
-    """
-    if _is_coarse(first):
-        return None
-    differing = np.flatnonzero(told != first)
-    unsure = first < _SURE
-    for begin, stop in pairwise(differing):
-        if unsure[begin + 1 : stop].sum() >= WINDOW:
-            return int(begin) + 1, int(stop) - 1
-    return None
-
-
-def _is_coarse(values: Values) -> bool:
-    """Whether numbers are rounded so far that equal ones are no wonder."""
-    known = _finite(values)
-    single = known.astype(np.float32)
-    return bool(
-        np.array_equal(known, known.round(4))
-        or np.array_equal(single, single.astype(np.float16).astype(np.float32))
-        or not (single.view(np.uint32) & 0xFFFF).any()
-    )
 
 
 def _finite(values: Values) -> Values:
