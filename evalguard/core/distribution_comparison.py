@@ -184,12 +184,4 @@ class DistributionComparison:
 
     def kl_at(self, percent: float) -> Figure:
         """The KL that ``percent`` % of the positions do not exceed; empty where unknown."""
-        return _at(self.kl_percentiles, percent)
-
-    def dp_at(self, percent: float) -> Figure:
-        """The same of the change in probability."""
-        return _at(self.dp_percentiles, percent)
-
-
-def _at(percentiles: tuple[Percentile, ...], percent: float) -> Figure:
-    return next((p.figure for p in percentiles if p.percent == percent), Figure())
+        return next((p.figure for p in self.kl_percentiles if p.percent == percent), Figure())

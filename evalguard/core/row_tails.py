@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,10 +111,6 @@ class LogprobRows(ABC):
             uniforms: numbers from [0, 1), shape (T, m).
         """
 
-    @abstractmethod
-    def to_host(self) -> Any:
-        """All numbers, in main memory."""
-
 
 class HostRows(LogprobRows):
     """Rows in main memory, worked through in pieces that stay in a core's cache."""
@@ -204,10 +199,6 @@ class HostRows(LogprobRows):
         inside = _first_above(np.cumsum(p, axis=2), wanted - before)
         drawn = (block * _BLOCK + inside).astype(np.int32)
         return np.where((totals > 0.0) & np.isfinite(totals), drawn, np.int32(NO_TOKEN))
-
-    def to_host(self) -> Any:
-        """They are there."""
-        return self._rows
 
 
 def as_rows(rows: Row | LogprobRows, token_ids: Ids, *, side: str) -> LogprobRows:

@@ -164,7 +164,7 @@ class ModelDescription:
     softmax_dtype, cache_dtype and weight_types (of a GGUF: of keys and values, and all that its
     tensors have); None for what it does not show; of a model behind a server concurrency, its
     requests in flight, and of an engine that may keep what it computed of one prompt for the
-    next, as a ``CachingScorer``, prefix_cache: whether it does.
+    next, prefix_cache: whether it does.
     ``weight_bytes``: of its parameters and buffers in memory; 0 where it does not show them.
     ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
     ``unshared`` says why it cannot share prefixes, though it was to; "" where it can.
@@ -230,19 +230,13 @@ class Scorer(Protocol):
         """Release the model. May be called twice."""
 
 
-class PiecewiseScorer(Scorer, Protocol):
-    """A scorer that can generate the texts of a block piece by piece, as it would all at once."""
-
-    def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        """Return the places of requests that are best generated together, part by part.
-
-        The parts hold whole batches: one after the other they are answered exactly as ``score``
-        answers all. One part where that is not so: where texts are drawn at random, say.
-        """
-
-
 def generation_parts(scorer: Scorer, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-    """The parts of any scorer: one of all requests, where it cannot cut them."""
+    """Return the places of requests that are best generated together, part by part.
+
+    The parts hold whole batches: one after the other they are answered exactly as ``score``
+    answers all. One part where that is not so (where texts are drawn at random, say), and of a
+    scorer that cannot cut them.
+    """
     cut = getattr(scorer, "generation_parts", None)
     found: list[tuple[int, ...]] = [tuple(range(len(requests)))] if cut is None else cut(requests)
     return found
@@ -348,15 +342,11 @@ class RepeatableScorer(Scorer, Protocol):
         """
 
 
-class CachingScorer(Scorer, Protocol):
-    """A scorer of an engine that may keep what it computed of one prompt for the next."""
-
-    def count_cached_tokens(self) -> int | None:
-        """Tokens of prompts that the engine says it took from its cache so far; None: untold."""
-
-
 def count_cached_tokens(scorer: Scorer) -> int | None:
-    """Those of any scorer: None where its engine keeps nothing, or does not say."""
+    """Tokens of prompts that an engine says it took from its cache so far.
+
+    None where it keeps nothing of one prompt for the next, or does not say.
+    """
     count = getattr(scorer, "count_cached_tokens", None)
     found: int | None = None if count is None else count()
     return found

@@ -9,30 +9,66 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
+from lm_eval.api.task import Task
 
 from evalguard.core.chat_requests import PLACE, ChatRequest
 from evalguard.core.scorer import LENGTH_NAMES
 from evalguard.core.settings import Value
-from evalguard.harness.documents_task import DocumentsTask
 
 
-class ChatTask(DocumentsTask):
+class ChatTask(Task):  # type: ignore[misc]
     """A task of chat requests.
 
     The conversation itself is the prompt, for every model: a server gets it as it is, and a model
     in this process renders it by its own template.
     """
 
+    VERSION = 1
     OUTPUT_TYPE = "generate_until"
     # A call of a tool is an answer without a text.
     FINDS_ANSWERS = False
 
     def __init__(self, name: str, requests: Sequence[ChatRequest]) -> None:
         self._requests = tuple(requests)
-        documents = [{PLACE: n, **one.document} for n, one in enumerate(requests)]
-        super().__init__(documents, {"task": name, "repeats": 1})
+        self._docs = [{PLACE: n, **one.document} for n, one in enumerate(requests)]
+        super().__init__(
+            config={
+                "num_fewshot": 0, "output_type": self.OUTPUT_TYPE, "task": name, "repeats": 1,
+            }
+        )  # fmt: skip
         # What --gen-kwargs says goes in here; lm-eval's own would end answers at an empty line.
         self._config.generation_kwargs = {}
+
+    def download(self, *_: Any, **__: Any) -> None:
+        """There is nothing to be downloaded."""
+
+    def has_training_docs(self) -> bool:
+        """None."""
+        return False
+
+    def has_validation_docs(self) -> bool:
+        """None."""
+        return False
+
+    def has_test_docs(self) -> bool:
+        """All documents."""
+        return True
+
+    def test_docs(self) -> list[dict[str, Any]]:
+        """All documents."""
+        return self._docs
+
+    @property
+    def eval_docs(self) -> list[dict[str, Any]]:
+        """All documents."""
+        return self._docs
+
+    def doc_to_target(self, doc: Mapping[str, Any]) -> str:  # noqa: ARG002 - lm-eval's
+        """No text is known to be the right answer."""
+        return ""
+
+    def set_fewshot_seed(self, seed: int | None = None) -> None:
+        """There are no examples."""
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:
         """The conversation as JSON."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evalguard.core.logprob_rows import Float, Row
+from evalguard.core.logprob_rows import Float
 from evalguard.core.row_tails import LogprobRows, RowTails, TailDraws
 from evalguard.core.top_tokens import NO_TOKEN, Ids
 
@@ -74,11 +74,6 @@ class DeviceRows(LogprobRows):
         mass, least = torch.cat(sums).cpu().numpy().T.copy()
         found = torch.cat(ids).int().cpu().numpy()
         return TailDraws(mass=mass, full_support=least > 0.0, ids=found)
-
-    def to_host(self) -> Row:
-        """Copy all of them."""
-        found: Row = self._rows.cpu().numpy()
-        return found
 
     def _given(self, values: NDArray[np.int64] | Float) -> torch.Tensor:
         return torch.from_numpy(values).to(self._rows.device, non_blocking=True)

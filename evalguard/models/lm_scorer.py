@@ -383,7 +383,7 @@ class LMScorer:
         return [replace(one, arguments=own) for one, own in zip(requests, rendered, strict=True)]
 
     def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        """Which requests are generated together; see ``PiecewiseScorer``.
+        """Which requests are generated together; see ``core.scorer``.
 
         A server is asked for all of them by then, and waited for some at a time.
         """

@@ -10,7 +10,7 @@ import math
 from typing import Literal
 
 from evalguard.stats.estimate import Estimate
-from evalguard.stats.probability import chi_square_upper_tail, fair_coin_upper_tail, normal_critical
+from evalguard.stats.probability import fair_coin_upper_tail, normal_critical
 from evalguard.stats.root import find_root
 
 Alternative = Literal["greater", "two-sided"]
@@ -36,18 +36,6 @@ def mcnemar_mid_p(b: int, c: int) -> float:
     """
     m = b + c
     return 0.5 * (fair_coin_upper_tail(b, m) + fair_coin_upper_tail(b + 1, m))
-
-
-def mcnemar_chi_square(b: int, c: int) -> tuple[float, float]:
-    """McNemar's chi-square (b - c)^2 / (b + c), uncorrected, and its p-value with 1 df.
-
-    The asymptotic two-sided test of textbooks, for reference. (0, 1) without any flip.
-    """
-    m = b + c
-    if m == 0:
-        return 0.0, 1.0
-    statistic = (b - c) ** 2 / m
-    return statistic, chi_square_upper_tail(statistic, 1)
 
 
 def flip_stderr(b: int, c: int, n: int) -> float:

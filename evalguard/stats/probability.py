@@ -34,11 +34,6 @@ def t_critical(confidence: float, df: float) -> float:
     return float(-special.stdtrit(df, (1.0 - confidence) / 2.0))
 
 
-def chi_square_upper_tail(x: float, df: float) -> float:
-    """P[X > x] of the chi-square distribution with ``df`` degrees of freedom."""
-    return float(special.chdtrc(df, x))
-
-
 def fair_coin_upper_tail(heads: int, tosses: int) -> float:
     """P[Bin(tosses, 1/2) >= heads], exact through the regularised incomplete beta function."""
     if heads <= 0:

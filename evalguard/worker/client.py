@@ -184,7 +184,7 @@ class WorkerScorer:
         return list(self._one_each(requests, self._line.call("encode", requests, doing=doing)))
 
     def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        """Which requests are generated together; see ``PiecewiseScorer``."""
+        """Which requests are generated together; see ``core.scorer``."""
         doing = f"planning {_describe_requests(requests)}"
         return list(self._line.call("generation_parts", requests, doing=doing))
 
@@ -194,7 +194,7 @@ class WorkerScorer:
         return list(self._one_each(requests, self._scored("score", requests, doing)))
 
     def count_cached_tokens(self) -> int | None:
-        """Tokens of prompts that its engine took from its cache; see ``CachingScorer``."""
+        """Tokens of prompts that its engine took from its cache; see ``core.scorer``."""
         told = self._line.call("count_cached_tokens", None, doing="counting cached tokens")
         return cast("int | None", told)
 

@@ -9,14 +9,12 @@ from evalguard.core.scorer import (
     ModelDescription,
     Request,
     Response,
-    ScoringPolicy,
 )
 from evalguard.core.settings import (
     Variant,
 )
 
 VARIANT: Codec[Variant] = codec_of(Variant, "variant")
-POLICY: Codec[ScoringPolicy] = codec_of(ScoringPolicy, "policy")
 REQUESTS: Codec[tuple[Request, ...]] = codec_of(tuple[Request, ...], "requests")
 RESPONSES: Codec[tuple[Response, ...]] = codec_of(tuple[Response, ...], "responses")
 DESCRIPTION: Codec[ModelDescription] = codec_of(ModelDescription, "description")

@@ -136,8 +136,9 @@ def test_percentiles_are_values_that_occur_and_lie_in_their_intervals():
             assert interval[0] <= value <= interval[1]
     assert found.kl_at(99.9).interval is not None
     assert found.kl_at(99.9).interval[1] == math.inf  # 376 positions do not bound it
-    assert found.dp_at(0.1).interval is not None
-    assert found.dp_at(0.1).interval[0] == -1.0
+    change = {p.percent: p.figure.interval for p in found.dp_percentiles}[0.1]
+    assert change is not None
+    assert change[0] == -1.0
     assert found.kl_at(42.0) == Figure()
 
 
@@ -152,7 +153,7 @@ def test_the_largest_kl_is_where_it_says():
     assert lost is not None
     request = DOCUMENTS[lost.doc_id].requests[lost.request]
     change = np.exp(request.candidate_logprobs) - np.exp(request.base_logprobs)
-    assert change[lost.position] == found.dp_at(0.0).value
+    assert change[lost.position] == found.dp_percentiles[0].figure.value
 
 
 @pytest.mark.parametrize(("percent", "n", "rank"), [(0, 5, 1), (50, 4, 2), (99.9, 1000, 999)])

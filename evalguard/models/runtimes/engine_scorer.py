@@ -33,7 +33,7 @@ class EngineScorer(RuntimeScorer):
         yield from self._engine().reduce(wanted)
 
     def count_cached_tokens(self) -> int | None:
-        """Tokens of prompts that the engine took from its cache; see ``CachingScorer``."""
+        """Tokens of prompts that the engine took from its cache; see ``core.scorer``."""
         return self._engine().cached_tokens
 
     def _score_likelihoods(self, requests: Sequence[Request]) -> list[Response]:

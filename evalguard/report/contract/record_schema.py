@@ -44,7 +44,6 @@ _FINITE = frozenset(
 TEXT: Mapping[str, Any] = {"type": "string"}
 # Of a finding: others may be added, so that it is no closed list.
 FINDING_KIND: Mapping[str, Any] = {**TEXT, "examples": [*get_args(FindingKind)]}
-TEXTS: Mapping[str, Any] = {"type": "array", "items": TEXT}
 LOST: Mapping[str, Any] = {
     "type": "object",
     "description": "What a number that JSON cannot hold was, by its place, such as "

@@ -126,11 +126,11 @@ class LazyScorer:
             return self.loaded.score(requests)
 
     def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        """Which requests are generated together; see ``PiecewiseScorer``."""
+        """Which requests are generated together; see ``core.scorer``."""
         return generation_parts(self.loaded, requests)
 
     def count_cached_tokens(self) -> int | None:
-        """Of what is loaded; see ``CachingScorer``."""
+        """Of what is loaded; see ``core.scorer``."""
         return None if self._scorer is None else count_cached_tokens(self._scorer)
 
     def score_reference(
