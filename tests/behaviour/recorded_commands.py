@@ -1,4 +1,4 @@
-"""Forty command lines over the small world, and what of their answers must stay as it is.
+"""Command lines over the small world, and what of their answers must stay as it is.
 
 A change of shape changes none of this. Where a change of words is meant, record again, and read the
 difference as part of the change: ``EVALGUARD_RECORD=1 python -m pytest tests/behaviour``.
@@ -16,6 +16,17 @@ _COMPARE = ("compare", "--config", "{guard}")
 _PAIR = (*_COMPARE, "--base", "orig", "--cand")
 _JUDGED = (*_COMPARE, "--base", "orig", "--cand", "sharp")
 _ALL_TASKS = ("--tasks", "sw_word,sw_text,sw_choice")
+_FEW = ("--limit", "12", "--threads", "1")
+_SERVED = ("compare", "--config", "{served}", "--tasks", "sw_word", *_FEW)
+_ASKED = ("compare", "--threads", "1", "--requests", "{requests}", "--base", "{chat}", "--cand")
+_CHATS = ("--base", "{chat}", "--cand", "{chat}")
+_KL_LIMIT = ("--gate-metric", "kl_mean=1")
+_NIGHTS = ("--history", "nights.sqlite")
+_ORIG = ("--config", "{guard}", "--base", "orig")
+_TENSORS = ("tensors", "{models}/llama")
+_OTHER = (*_ORIG, "--cand", "other")
+_FLOOR = ("floor", *_ORIG, "--limit", "8")
+_DUMP = ("dump", "orig", "--config", "{guard}", "--limit", "1", "--points", "model.layers.0:out")
 
 # In this order: later ones read the run folders, files and caches of earlier ones.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
@@ -65,7 +76,78 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "history": ("history", "list", "--history", "nights.sqlite"),
     "cache": ("cache", "ls"),
     "schema": ("schema",),
+    "tensors": (*_TENSORS, "{models}/llama"),
+    "tensors differ": (*_TENSORS, "{world}/other"),
+    "tensors json": (*_TENSORS, "{world}/other", "--json"),
+    "tensors not finite": (*_TENSORS, "{world}/nan", "--invariant", "finite"),
+    "tensors tolerance": (*_TENSORS, "{world}/other", "--rtol", "9", "--atol", "9"),
+    "tensors of no file": (*_TENSORS, "no/folder"),
+    "tensors tolerances": ("tensors", "--tolerances"),
+    "trace": ("trace", *_OTHER, "--limit", "2", "-o", "trace.json", "-o", "trace.txt"),
+    "trace json": ("trace", *_OTHER, "--limit", "2", "--json"),
+    "trace of one model": ("trace", *_ORIG, "--cand", "same", "--limit", "2"),
+    "trace without documents": ("trace", "--base", "{models}/llama", "--cand", "{world}/other"),
+    "dump": (*_DUMP, "-o", "dumped"),
+    "trace of a dump": ("trace", *_ORIG, "--cand", "dumped"),
+    "dump over a dump": (*_DUMP, "-o", "dumped"),
+    "served": (*_SERVED, "--base", "served", "--cand", "port"),
+    "served json": (*_SERVED, "--base", "served", "--cand", "port", "--json"),
+    "served twice": (*_SERVED, "--base", "served", "--cand", "again"),
+    "served by nobody": (*_SERVED, "--base", "served", "--cand", "gone"),
+    "served kl limit": (*_SERVED, "--base", "served", "--cand", "port", *_KL_LIMIT),
+    "requests": (*_ASKED, "{chat}"),
+    "requests regressed": (*_ASKED, "{misnaming}", "--output-path", "asked"),
+    "requests json": (*_ASKED, "{misnaming}", "--json"),
+    "requests report": ("report", "{run:asked}", "--format", "markdown"),
+    "requests of no file": ("compare", "--requests", "no.jsonl", *_CHATS),
+    "two candidates json": (*_PAIR, "same", "--cand", "sharp", "--json"),
+    "two candidates report": ("report", "{run:several}"),
+    "two candidates markdown": ("report", "{run:several}", "--format", "markdown"),
+    "chain screen": (*_PAIR, "sharp", "--cand", "soft", "--chain"),
+    "one candidate twice": (*_PAIR, "same", "--cand", "same"),
+    "card": ("card", "{run:same}", "{run:sharp}"),
+    "card metadata": ("card", "{run:same}", "-o", "card.yaml"),
+    "card of no run": ("card", "no/run"),
+    "nightly screen": ("nightly", "--config", "{guard}", *_NIGHTS),
+    "nightly without pairs": ("nightly", "--config", "{served}", "--history", "none"),
+    "history trend": ("history", "trend", *_NIGHTS),
+    "history trend json": ("history", "trend", *_NIGHTS, "--json"),
+    "history flips": ("history", "flips", *_NIGHTS),
+    "history flips json": ("history", "flips", *_NIGHTS, "--json"),
+    "history check": ("history", "check", *_NIGHTS),
+    "history add": ("history", "add", "{run:sharp}", *_NIGHTS),
+    "history add again": ("history", "add", "{run:sharp}", *_NIGHTS),
+    "history export": ("history", "export", "exported", *_NIGHTS),
+    "history prune": ("history", "prune", "--keep-nights", "1", "--dry-run", *_NIGHTS),
+    "history of no file": ("history", "list", "--history", "none.sqlite"),
+    "floor screen": (*_FLOOR, "--vary", "repeat"),
+    "floor of one variation": (*_FLOOR, "--vary", "repeat", "--json"),
+    "floor of no model": ("floor", "--config", "{guard}", "--base", "orgi"),
+    "floor of no file": (*_JUDGED, "--floor", "floor.json"),
+    "compare beside a floor": (*_JUDGED, "--limit", "8"),
+    "plan json": ("plan", "--config", "{guard}", "--base", "orig", "--cand", "sharp", "--json"),
+    "plan of a run": ("plan", "--run", "{run:sharp}"),
+    "plan of a margin": ("plan", "--run", "{run:sharp}", "--margin", "2%", "--power", "0.9"),
+    "plan of no run": ("plan", "--run", "no/run"),
+    "error json": (*_PAIR, "shrap", "--json"),
+    "models json": ("models", "--config", "{guard}", "--json"),
+    "tasks json": ("tasks", "sw_word", "--include_path", "{tasks}", "--json"),
+    "history list json": ("history", "list", *_NIGHTS, "--json"),
+    "history check json": ("history", "check", *_NIGHTS, "--json"),
+    "history prune json": ("history", "prune", "--keep-nights", "1", *_NIGHTS, "--json"),
+    "cache json": ("cache", "ls", "--json"),
+    "cache cleared json": ("cache", "clear", "--all", "--json"),
+    "cache command that is gone": ("cache", "prune", "--older-than", "30d"),
 }  # fmt: skip
+
+# Their numbers are rounding's, or what a processor makes of it: shapes alone are held.
+SHAPES = frozenset(
+    {
+        "cache cleared json", "cache json", "compare beside a floor",
+        "floor of one variation", "floor screen", "trace", "trace json",
+        "trace of a dump", "trace of one model",
+    }
+)  # fmt: skip
 
 # What two runs that say the same may differ in, by key.
 _OF_ONE_RUN = {
@@ -73,13 +155,16 @@ _OF_ONE_RUN = {
     "machine", "memory", "pid", "resources", "run_folder", "run_id", "seconds", "started",
     "surroundings", "versions",
 }  # fmt: skip
+_DIGEST_OR_TIME = re.compile("digest|seconds|per_second")
 # What rounding decides: every processor has its own.
 _OF_ROUNDING = re.compile(
     r"(distribution_)?shifts\[\d+\]\.(bit_identical|caveats.*|document_sd|largest_.*|method"
     r"|other_answers|paired_stderr)"
     r"|(distribution_)?floors\[\d+\]\.(bit_identical|document_sd|other_answers|variation)"
 )
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?%?")
 _MASKS = (
+    (r"\b127\.0\.0\.1[:-]\d{5}\b", "SERVER"),
     (r"\d{8}T\d{6}Z(-\d+)?", "TIME"),
     (r"(-vs-[a-z]+)-\d+\b", r"\1"),  # of several runs in one second
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?", "TIME"),
@@ -124,7 +209,7 @@ def values(document: Any, places: Mapping[str, str], path: str = "") -> dict[str
     if isinstance(document, Mapping):
         found: dict[str, Any] = {} if document else {path: {}}
         for key, value in document.items():
-            if key not in _OF_ONE_RUN and "digest" not in key and "seconds" not in key:
+            if key not in _OF_ONE_RUN and not _DIGEST_OR_TIME.search(key):
                 masked = plain(key, places)[0] if key else key
                 found |= values(value, places, f"{path}.{masked}" if path else masked)
         return found
@@ -148,8 +233,13 @@ def are_same(old: Any, new: Any) -> bool:
     return bool(old == new)
 
 
-def answer(code: int, out: str, err: str, places: Mapping[str, str]) -> dict[str, Any]:
-    """What must stay of one command's answer: exit code, document or screen, the error."""
+def answer(
+    code: int, out: str, err: str, places: Mapping[str, str], *, numbers: bool = True
+) -> dict[str, Any]:
+    """What must stay of one command's answer: exit code, document or screen, the error.
+
+    Without ``numbers`` it is the keys of the document, or the screen with # for its numbers.
+    """
     said = [
         plain(line, places)[0]
         for line in err.splitlines()
@@ -158,7 +248,11 @@ def answer(code: int, out: str, err: str, places: Mapping[str, str]) -> dict[str
     kept: dict[str, Any] = {"code": code, "error": said}
     try:
         found = values(json.loads(out), places)
+        if not numbers:
+            keys = {re.sub(r"\[\d+\]", "[]", key) for key in found}
+            return {**kept, "keys": sorted(key for key in keys if not _OF_ROUNDING.search(key))}
         kept["json"] = {key: found[key] for key in found if not _OF_ROUNDING.fullmatch(key)}
     except ValueError:
-        kept["screen"] = plain(out, places)
+        screen = plain(out, places)
+        kept["screen"] = screen if numbers else [_NUMBER.sub("#", one) for one in screen]
     return kept
