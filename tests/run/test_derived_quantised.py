@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from changed_models import at_reference, changed, model, scores
 from gguf_writer import save_gguf, save_quantised_gguf
@@ -83,6 +84,34 @@ def test_what_is_wrong_in_a_gguf_file_beside_its_rounding_is_one_setting(
     assert found.complete
     plain = scores(model(base), tmp_path)
     assert scores(at_reference(found.variant), tmp_path) == plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "fault"),
+    [
+        ("Q8_0", slice(0, 2), "scales rolled"),
+        ("Q4_0", slice(0, 2), "scales rolled"),
+        ("Q4_1", slice(0, 4), "scales rolled"),
+        ("Q4_1", slice(2, 4), "zero points off"),
+    ],
+)
+@pytest.mark.parametrize(("stored", "name"), [("ffn_up", "up_proj"), ("attn_k", "k_proj")])
+def test_blocks_of_a_gguf_file_that_have_the_scales_of_others_are_one_setting(
+    kind: str, head: slice, fault: str, stored: str, name: str, tmp_path: Path
+) -> None:
+    """Of keys, whose rows the file holds in another order than the base, too."""
+    gguf = pytest.importorskip("gguf")
+    base = save_llama(tmp_path / "base")
+    (port := tmp_path / "port").mkdir()
+    save_quantised_gguf(base, kind, port / "m.gguf")
+    for tensor in gguf.GGUFReader(port / "m.gguf", "r+").tensors:
+        if stored in tensor.name:
+            tensor.data[:, head] = np.roll(tensor.data[:, head], 1, axis=0)
+            tensor.data.flush()
+    candidate = model(port, gguf_file="m.gguf", tokenizer=str(base), dtype="float32")
+    found = derive_settings(model(base), candidate)
+    weighed = [one.name for one in found.variant.settings if one.name.startswith("weights.")]
+    assert weighed[0] == f"weights.{name} (all 2, {fault})"
 
 
 def test_a_rounding_alone_is_no_cause_of_a_gguf_file(tmp_path: Path) -> None:

@@ -92,6 +92,41 @@ def test_swapped_scales_are_named(tmp_path: Path, weights: Tensors, name: str) -
     assert faults.keys() & wanted
 
 
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize(
+    ("name", "axis"),
+    [(one, axis) for one in FORMATS for axis in (0, 1) if (one, axis) != ("int8 a row", 1)],
+)
+def test_scales_that_all_groups_have_of_their_neighbours_are_one_fault(
+    tmp_path: Path, weights: Tensors, name: str, axis: int, step: int
+) -> None:
+    pack, _codes, kind = FORMATS[name]
+    packed = pack(weights[f"{UP}.weight"])
+    scale = packed[f"{UP}.{kind}"]
+    raw = scale.view(torch.uint8) if scale.dtype == torch.float8_e4m3fn else scale
+    packed[f"{UP}.{kind}"] = raw.roll(step, axis).view(scale.dtype)
+    report = compare(tmp_path, weights, {**plain(weights), **packed})
+    assert (report.exit_code, find(report).damage) == (1, ())
+    where = "before" if step > 0 else "behind"
+    assert words(report).startswith("scales rolled (each ")
+    assert f"has the scale of the one {where} it" in words(report)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_scales_of_one_group_in_each_row_that_moved_are_blocks(
+    tmp_path: Path, weights: Tensors, name: str
+) -> None:
+    pack, _codes, kind = FORMATS[name]
+    packed = pack(weights[f"{UP}.weight"])
+    scale = packed[f"{UP}.{kind}"]
+    raw = scale.view(torch.uint8) if scale.dtype == torch.float8_e4m3fn else scale
+    group = (raw.T if name.startswith(("GPTQ", "AWQ")) else raw)[:40, 0]
+    group[:] = group.roll(1).clone()
+    report = compare(tmp_path, weights, {**plain(weights), **packed})
+    assert report.exit_code == 1
+    assert not words(report).startswith("scales rolled")
+
+
 def test_a_wrong_zero_point_is_named(tmp_path: Path, weights: Tensors) -> None:
     packed = pack_gptq(weights[f"{UP}.weight"])
     packed[f"{UP}.qzeros"][2, 0] ^= 1  # of the first row's third group

@@ -270,8 +270,8 @@ TABLE: dict[Fault, tuple[tuple[str, Change], tuple[str, Change]]] = {
         (KEY, at(KEY, lambda one: quantise(one, 0))),
     ),
     "scales rolled": (
-        (KEY, at(KEY, lambda one: quantise(one, rolled=1))),
-        (KEY, at(KEY, lambda one: quantise(one))),
+        (UP, at(UP, lambda one: quantise(one, rolled=1))),  # of more rows than a sample has
+        (UP, at(UP, lambda one: quantise(one))),
     ),
 }  # fmt: skip
 OTHERS: dict[str, tuple[str, str, Change]] = {

@@ -8,7 +8,7 @@ the base's, which does not lie on such a grid itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -179,25 +179,54 @@ def _find_rolled_scales(grid: Grid, base: Array, candidate: Array) -> StructureF
         return None
     own = np.log(products / squares)
     what = {"group": f"group of {grid.group}"}.get(grid.shared, grid.shared)
-    for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
-        # the first one may have the scale of the last, or of another
-        inner = np.moveaxis(own, axis, 0)[slice(1, None) if step > 0 else slice(-1)]
-        if inner.size < _LEAST_ROLLED or np.std(inner) < _LEAST_SPREAD:
-            continue
-        for size in sizes:
+    for size in sizes:
+        move = find_moved_scales(own, np.log(size))
+        if move is not None:
+            axis, step = move
             ratio = np.roll(size, step, axis) / size
-            expected = np.log(
-                np.moveaxis(ratio, axis, 0)[slice(1, None) if step > 0 else slice(-1)]
-            )
-            if np.var(inner - expected) > _LEFT * np.var(inner):
-                continue
             left = np.linalg.norm(theirs / ratio[..., None] - ours) / np.linalg.norm(ours)
-            where = f"{'before' if step > 0 else 'behind'} it"
-            if grid.shared == "group":
-                where += " in its row" if axis else " in its column"
-            detail = f"each {what} has the scale of the one {where}, otherwise {grid}"
+            words = rolled_text(what, axis, step, along=grid.shared == "group")
+            detail = f"{words}, otherwise {grid}"
             return StructureFault(fault="scales rolled", detail=detail, left=float(left))
     return None
+
+
+def find_moved_scales(
+    factors: Array, sizes: Array, places: Sequence[int] = (1,), rows: int = 1
+) -> tuple[int, int] | None:
+    """Find by how many places along which axis each group's scale was moved to the next ones: those
+    of (rows, groups) numbers; None where they are not what explains the factors.
+
+    Args:
+        factors: logarithms of what groups are multiplied by; not finite where that is not known.
+        sizes: logarithms of the scales that they should have.
+        places: along a row. rows: that share a scale.
+    """
+    steps = [(0, rows), *((1, one) for one in places)]
+    for axis, step in ((axis, sign * one) for axis, one in steps for sign in (1, -1)):
+        # the first ones may have the scales of the last, or of others
+        inner = slice(step, None) if step > 0 else slice(None, step)
+        expected = np.moveaxis(np.roll(sizes, step, axis) - sizes, axis, 0)[inner]
+        seen = np.moveaxis(factors, axis, 0)[inner]
+        known = np.isfinite(seen) & np.isfinite(expected)
+        if known.sum() < max(_LEAST_ROLLED, _MOST_GROUPS * known.size):
+            continue
+        seen, expected = seen[known], expected[known]
+        if np.std(seen) >= _LEAST_SPREAD and np.var(seen - expected) <= _LEFT * np.var(seen):
+            return axis, step
+    return None
+
+
+def rolled_text(what: str, axis: int, step: int, *, along: bool) -> str:
+    """Return "each group of 32 has the scale of the one before it in its row".
+
+    Args:
+        along: whether several of them are in a row.
+    """
+    where = f"{'before' if step > 0 else 'behind'} it"
+    if along:
+        where += " in its row" if axis else " in its column"
+    return f"each {what} has the scale of the one {where}"
 
 
 def _measure_shifts(grid: Grid, base: Array, candidate: Array, steps: Array) -> Array:

@@ -19,7 +19,7 @@ from evalguard.core.tensors.edits import (
     find_pruned,
     not_finite_text,
 )
-from evalguard.core.tensors.grid import Grid, explain_by_grid, find_grid_fault
+from evalguard.core.tensors.grid import Grid, explain_by_grid, find_grid, find_grid_fault
 from evalguard.core.tensors.precision_vote import PrecisionVote, vote_precision
 from evalguard.core.tensors.rows import RowFault
 from evalguard.core.tensors.structure import (
@@ -36,7 +36,7 @@ from evalguard.core.tensors.structure import (
     fingerprint_places,
 )
 from evalguard.models.weight_places import may_have_heads
-from evalguard.run.tensors.packed_fit import fit_blocks
+from evalguard.run.tensors.packed_fit import find_scale_fault, fit_blocks
 from evalguard.run.tensors.rescaling import find_rescaling, name_rescaling
 from evalguard.run.tensors.row_scan import (
     expect_grid,
@@ -62,6 +62,7 @@ _LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "float64": 2.0**-22}
 _NEVER_LAYOUT: tuple[Fault, ...] = ("shifted", "rows zeroed", "not finite")
 _MOVED: tuple[Fault, ...] = ("rows duplicated", "rows permuted")
 _PIECE = 1 << 22  # elements that are read at a time
+_NEIGHBOURS, _FEWEST_ROWS = 1 << 18, 32  # elements of rows beside each other, and rows
 _SUMMED = 1e-3  # what sums in float32 lose, relatively
 _MOST = 0.5  # of the rows: then a fault of the whole tensor is looked for first
 
@@ -159,13 +160,17 @@ def _describe_values(summed: SummedPair, *, beyond: bool) -> Description:
         rounding = rounding or name_format(pair)
         if not sums.beyond and not beyond:
             return Description(likeness=rounding)
+        wrong = find_scale_fault(pair) if sums.beyond else None
+        if wrong is not None:
+            detail = f"{wrong.detail}, otherwise {name_format(pair).words}"
+            return Description(likeness=_structure(replace(wrong, detail=detail)))
         if pair.candidate.parts and sums.beyond:
             packed = _describe_packed(pair, rounding, beyond=beyond)
             if packed is not None:
                 return packed
     off = None
-    if rounding is None and vote is None:  # neighbouring rows have to be there
-        off = find_grid_fault(*whole) or find_grid_fault(base, candidate)
+    if rounding is None and vote is None:
+        off = _find_grid_fault(pair, *whole) or find_grid_fault(base, candidate)
     grid = None if rounding is not None or off is not None else explain_by_grid(base, candidate)
     if grid is not None:
         rounding = _grid_likeness(grid)
@@ -303,6 +308,19 @@ def _find_exact(summed: SummedPair, base: Array, candidate: Array) -> list[Liken
         if abs(sums.noise - squares) <= max(1e-3, 8 * lost) * squares:
             found.append(_structure(fault))
     return found
+
+
+def _find_grid_fault(pair: StoredPair, base: Array, candidate: Array) -> StructureFault | None:
+    """Say what is wrong with the grid on which a sample of the candidate lies, by rows that are
+    neighbours: one may have the scale of another."""
+    if find_grid(candidate) is None:
+        return None
+    columns = base.shape[1]
+    if not pair.lies_alike or columns % math.lcm(pair.base.codec.block, pair.candidate.codec.block):
+        return find_grid_fault(base, candidate)
+    rows = min(max(_NEIGHBOURS // columns, _FEWEST_ROWS), pair.elements // columns)
+    sides = (one.read(0, rows * columns) for one in (pair.base, pair.candidate))
+    return find_grid_fault(*(one.reshape(rows, columns) for one in sides))
 
 
 def _usual_rows(base: Array, candidate: Array) -> tuple[Array, Array]:

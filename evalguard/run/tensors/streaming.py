@@ -324,7 +324,7 @@ def load_bounded(pair: StoredPair) -> tuple[Array, Array | None]:
     moves, size = replace(pair.layout, add=0.0, scale=1.0), pair.layout.scale
     values, own, base = pair.candidate.load(), None, None
     if pair.candidate.codec.bound is not None:
-        wanted = _lay_out(pair, values.shape)
+        wanted = lay_out_base(pair, values.shape)
         made = pair.candidate.codec.bound(pair.candidate.read_bytes(), values.reshape(-1), wanted)
         own = made.move(lambda one: moves.apply(one.reshape(values.shape)), size)
     moved, exact = pair.layout.apply(values), pair.base.load()
@@ -336,7 +336,7 @@ def load_bounded(pair: StoredPair) -> tuple[Array, Array | None]:
     return moved, None if bound is None else bound.excuse(exact, moved)
 
 
-def _lay_out(pair: StoredPair, shape: tuple[int, ...]) -> Array:
+def lay_out_base(pair: StoredPair, shape: tuple[int, ...]) -> Array:
     """Return the base's numbers, flat, where the candidate of a shape holds them; NaN elsewhere."""
     layout = pair.layout
     size = int(np.prod(shape, dtype=np.int64))

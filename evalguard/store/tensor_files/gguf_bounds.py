@@ -196,6 +196,9 @@ def _bound_vectors(kind: str, values: Array, exact: Array) -> Bound:
     return Bound(allowed, np.zeros(values.size, dtype=np.int8))
 
 
+WITH_MINIMA = frozenset({"q4_1", "q5_1", "q2_k", "q4_k", "q5_k"})  # the other types have none
+
+
 def block_cells(kind: str, raw: NDArray[np.uint8], size: int) -> Cells | None:
     """Return the grids of blocks of ``size`` bytes; None of a type whose errors have no bound."""
     reader = _READERS.get(kind)
