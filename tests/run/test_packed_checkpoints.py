@@ -127,6 +127,21 @@ def test_scales_of_one_group_in_each_row_that_moved_are_blocks(
     assert not words(report).startswith("scales rolled")
 
 
+@pytest.mark.parametrize("name", [one for one in FORMATS if one != "MLX"])  # has no level at 0
+@pytest.mark.parametrize("kept", [0, 2])
+def test_what_was_pruned_before_it_was_packed_never_passes(
+    tmp_path: Path, weights: Tensors, name: str, kept: int
+) -> None:
+    """Zeros that no rounding makes passed for a quantiser that moves errors."""
+    exact = weights[f"{UP}.weight"]
+    groups = exact.abs().reshape(-1, 4)
+    least = groups.sort(1).values[:, -kept:] if kept else groups.median().reshape(1, 1)
+    packed = FORMATS[name][0](exact * (groups >= least[:, :1]).reshape(exact.shape))
+    report = compare(tmp_path, weights, {**plain(weights), **packed})
+    assert report.exit_code == 1
+    assert words(report).startswith(f"pruned ({'2:4' if kept else 'the smallest'}, otherwise ")
+
+
 def test_a_wrong_zero_point_is_named(tmp_path: Path, weights: Tensors) -> None:
     packed = pack_gptq(weights[f"{UP}.weight"])
     packed[f"{UP}.qzeros"][2, 0] ^= 1  # of the first row's third group

@@ -337,6 +337,46 @@ def test_no_word_is_said_that_does_not_fit(case: str, tmp_path: Path) -> None:
     assert word not in words(change, name, tmp_path, torch.float32)
 
 
+def snap(values: np.ndarray, bits: int, group: int = 0) -> np.ndarray:
+    """Round to a grid around 0, of each row or group."""
+    groups = values.reshape(len(values), -1, group or values.shape[1])
+    steps = np.abs(groups).max(axis=2, keepdims=True) / (2 ** (bits - 1) - 1)
+    return (np.rint(groups / steps) * steps).reshape(values.shape)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda one: snap(keep_of(one, 2, 4), 8), "pruned (2:4, otherwise 8 bits (per row))"),
+        (lambda one: keep_of(snap(one, 8), 2, 4), "pruned (2:4, otherwise 8 bits (per row))"),
+        (lambda one: snap(keep_of(one, 1, 4), 4, 64),
+         "pruned (1:4, otherwise 4 bits (groups of 64))"),
+        (lambda one: snap(prune(one), 8), "pruned (the smallest, otherwise 8 bits (per row))"),
+        (lambda one: snap(prune(one, axis=1), 4, 32),
+         "pruned (the smallest of each row, otherwise 4 bits (groups of 32))"),
+        (lambda one: snap(prune(one, axis=0), 8, 64),
+         "pruned (the smallest of each column, otherwise 8 bits (groups of 64))"),
+    ],
+)  # fmt: skip
+def test_pruned_and_rounded_weights_are_said_to_be_both(
+    make: Any, said: str, tmp_path: Path
+) -> None:
+    assert words(at(UP, make), UP, tmp_path, torch.float32) == said
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, 0), (4, 64), (3, 32)])
+@pytest.mark.parametrize("lost", [0.0, 0.2, 0.5])
+def test_zeros_by_lot_are_no_pruning_and_no_rounding_and_those_of_a_rounding_are_one(
+    bits: int, group: int, lost: float, tmp_path: Path
+) -> None:
+    def change(one: np.ndarray) -> np.ndarray:
+        return snap(np.where(draw(3).random(one.shape) < lost, 0, one), bits, group)
+
+    said = words(at(UP, change), UP, tmp_path, torch.float32)
+    assert not said.startswith("pruned")
+    assert said.startswith("int") == (lost == 0.0)
+
+
 def turned(axis: int, order: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
     """Put what lies along an axis into the order of its two halves' places."""
 

@@ -21,6 +21,9 @@ _LEAST_CONSTANT = 4  # numbers: fewer are alike by chance
 LEAST_PRUNED = 0.02  # of the elements that rows and columns hold which keep some
 _UNDERFLOW = 1e-3  # of the base's root mean square: a cast to float16 takes less to zero
 _MISPLACED = 0.005  # of the pruned: larger than some that were kept, by ties and roundings
+_HALF_STEP = 0.55  # of a step: what a rounding to nearest may leave
+_MOVED = 0.01  # of the elements that were kept: off by more than a step, cut off at the ends
+_MOST_ROUNDED = 0.5  # of the groups keep what a pattern keeps, where a rounding makes zeros as well
 _PATTERNS = (2, 4, 8, 16)  # M of N:M
 _LEAST_OF_ROW = 2  # pruned elements, where all rows have the same number
 _LOOKED_AT = 512  # rows and columns by which a rank is proposed
@@ -73,13 +76,15 @@ def find_constant(base: Array, candidate: Array) -> StructureFault | None:
     return StructureFault(fault="constant", detail=f"all {first:.6g}", left=1.0)
 
 
-def find_pruned(base: Array, candidate: Array) -> StructureFault | None:
+def find_pruned(base: Array, candidate: Array, steps: Array | None = None) -> StructureFault | None:
     """Say which elements were set to zero, the others left as they are; None where no rule of
     pruning chose them: the smallest (of all, of each row or column), N of M neighbours, or as many
     of each row.
 
     Args:
         base, candidate: whole tensors of one shape, finite.
+        steps: how far apart the levels are at each element, where the candidate was rounded as
+            well; None: it was not.
     """
     if base.ndim < 2 or base.size == 0:
         return None
@@ -88,8 +93,13 @@ def find_pruned(base: Array, candidate: Array) -> StructureFault | None:
     share = float(zeroed.mean())
     if share < LEAST_PRUNED:
         return None
-    lost = stored_precision(candidate)
-    if not (np.abs(theirs - ours) <= lost * np.abs(ours))[~zeroed].all():
+    if steps is None:
+        allowed, most_off = stored_precision(candidate) * np.abs(ours), 0.0
+    else:
+        allowed, most_off = steps.reshape(ours.shape), _MOVED
+        zeroed &= np.abs(ours) > _HALF_STEP * allowed  # of the others the rounding made zero
+    off = (np.abs(theirs - ours) > allowed) & (theirs != 0)
+    if np.count_nonzero(off) > most_off * off.size:
         return None
     rows, columns = theirs.any(axis=1), theirs.any(axis=0)  # what is zero as a whole is no part
     ours, theirs, zeroed = (one[rows][:, columns] for one in (ours, theirs, zeroed))
@@ -99,18 +109,21 @@ def find_pruned(base: Array, candidate: Array) -> StructureFault | None:
         np.sqrt(np.mean(ours.astype(np.float64) ** 2))
     ):
         return None
-    rule = _name_rule(np.abs(ours), theirs != 0, zeroed)
+    rule = _name_rule(np.abs(ours), theirs != 0, zeroed, rounded=steps is not None)
     if not rule:
         return None
     left = float(np.linalg.norm(ours[zeroed]) / np.linalg.norm(ours))
     detail = rule if ":" in rule else f"{100 * share:.3g}%{rule}"
+    if steps is not None:  # of how many, the rounding hides
+        detail = rule.removeprefix(", ")
     return StructureFault(fault="pruned", detail=detail, left=left)
 
 
-def _name_rule(sizes: Array, kept: Array, zeroed: Array) -> str:
+def _name_rule(sizes: Array, kept: Array, zeroed: Array, *, rounded: bool) -> str:
     for pattern in _PATTERNS:
         for axis, where in ((1, ""), (0, " along axis 0")):
-            most = _count_kept(kept if axis else kept.T, pattern)
+            fewest = _MOST_ROUNDED if rounded else 1 - _MISPLACED
+            most = _count_kept(kept if axis else kept.T, pattern, fewest)
             if most and not (most == 1 and pattern == len(kept.T if axis else kept)):
                 return f"{most}:{pattern}{where}"
     ranges: list[tuple[int | None, str]] = [
@@ -121,21 +134,22 @@ def _name_rule(sizes: Array, kept: Array, zeroed: Array) -> str:
         misplaced = np.count_nonzero(zeroed & (sizes > least))
         if misplaced <= _MISPLACED * np.count_nonzero(zeroed):
             return f", the smallest{where}"
-    for axis in (1, 0):
+    for axis in () if rounded else (1, 0):
         counts = np.count_nonzero(zeroed, axis=axis)
         if counts.min() >= _LEAST_OF_ROW and np.ptp(counts) == 0 and len(counts) >= _SMALLEST_SIDE:
             return " of each row" if axis else " of each column"
     return ""
 
 
-def _count_kept(kept: Array, pattern: int) -> int:
-    """Return how many of each group of neighbours in a row are kept; 0 where it is no pattern."""
+def _count_kept(kept: Array, pattern: int, fewest: float) -> int:
+    """Return how many of each group of neighbours in a row are kept, in a share of the groups at
+    least; 0 where it is no pattern."""
     if kept.shape[1] % pattern or kept.shape[1] < 2 * pattern or kept.size < pattern**2:
         return 0
     counts = np.count_nonzero(kept.reshape(-1, pattern), axis=1)
     most = int(counts.max())
     # elements that were zero before may leave fewer
-    regular = most < pattern and np.mean(counts == most) > 1 - _MISPLACED
+    regular = most < pattern and np.mean(counts == most) > fewest
     return most if regular else 0
 
 

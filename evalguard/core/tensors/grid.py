@@ -9,12 +9,13 @@ the base's, which does not lie on such a grid itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.tensors.edits import LEAST_PRUNED, find_pruned
 from evalguard.core.tensors.precision_vote import BFLOAT16_BITS
 from evalguard.core.tensors.structure import StructureFault, shift_text
 
@@ -32,6 +33,7 @@ _LEAST_DISTINCT = 6  # numbers of a group, none of them twice; fewer lie on some
 _MOST_GROUPS = 0.95  # of those that say anything are on it
 _FAR_OFF = 0.9  # of the base's norm: a rounding to one bit leaves 0.6 of it
 _NEAREST = 0.55  # of a step
+_FAR_FROM_ZERO = 1.5  # steps: farther than quantisers move errors
 _WHOLE_STEP = 0.25  # of a group's middle error from one: cutting numbers off leaves half a step
 _LEFT = 0.25  # of its squared error, once the steps are taken off: a rounding leaves 0.08
 _LEAST_ROLLED = 15  # groups by which scales of others are told
@@ -128,6 +130,10 @@ def explain_by_grid(base: Array, candidate: Array) -> Grid | None:
         return None
     if _find_rolled_scales(grid, ours, theirs) is not None:
         return None
+    # zeros where the base is far from it were made by no rounding
+    lost = np.mean((theirs == 0) & (difference > _FAR_FROM_ZERO * steps))
+    if lost >= LEAST_PRUNED or find_pruned(ours, theirs, steps) is not None:
+        return None
     nearest = grid.even and bool(np.mean(difference <= _NEAREST * steps) > 0.99)
     return Grid(
         bits=grid.bits, shared=grid.shared, group=grid.group, even=grid.even, nearest=nearest,
@@ -137,8 +143,8 @@ def explain_by_grid(base: Array, candidate: Array) -> Grid | None:
 
 def find_grid_fault(base: Array, candidate: Array) -> StructureFault | None:
     """Say by how many whole steps of its grid the candidate is shifted, as wrong zero points do it,
-    or that its groups have the scales of their neighbours; None where neither is so: a rounding
-    alone is off to both sides.
+    that its groups have the scales of their neighbours, or that it was pruned before it was
+    rounded; None where none is so: a rounding alone is off to both sides.
 
     Args:
         base, candidate: of one shape: a matrix, or some of its rows.
@@ -152,6 +158,9 @@ def find_grid_fault(base: Array, candidate: Array) -> StructureFault | None:
     steps = measure_steps(grid, ours, theirs)
     shifts = _measure_shifts(grid, ours, theirs, steps)
     if not shifts.any():
+        pruned = find_pruned(ours, theirs, steps)
+        if pruned is not None:
+            return replace(pruned, detail=f"{pruned.detail}, otherwise {grid}")
         return _find_rolled_scales(grid, ours, theirs)
     left = float(np.linalg.norm(theirs - ours - shifts * steps)) / max(
         float(np.linalg.norm(ours)), 1e-30

@@ -149,7 +149,7 @@ def _describe_values(summed: SummedPair, *, beyond: bool) -> Description:
     # a cast of equal elements adds a constant to them as exactly
     if exact and (beyond or vote_precision(base, candidate) is None):
         return Description(likeness=exact[0], others=tuple(exact[1:]))
-    edit = _find_edit(summed) if beyond else None
+    edit = _find_edit(summed) if beyond or sums.beyond else None
     if edit is not None:
         return Description(likeness=_structure(edit))
     whole = base, candidate
@@ -267,19 +267,25 @@ def _rows_likeness(damage: Sequence[RowFault], rounding: Likeness | None) -> Lik
 
 
 def _find_edit(summed: SummedPair) -> StructureFault | None:
-    """Say that the candidate is constant or pruned, where its sums do not rule it out."""
+    """Say that the candidate is constant or pruned, where its sums do not rule it out; of a
+    quantised one only that it was pruned before."""
     pair, sums = summed.pair, summed.sums
     side = sums.candidate
     alike = abs(side.total**2 - sums.elements * side.squares) <= _SUMMED * side.total**2
     zeros = side.zeros - sums.base.zeros
-    if pair.is_bounded or sums.base.broken or side.broken or pair.elements > LARGEST_SEARCHED:
+    if sums.base.broken or side.broken or pair.elements > LARGEST_SEARCHED:
         return None
-    if not alike and zeros / sums.elements < LEAST_PRUNED:
+    pruned = zeros / sums.elements >= LEAST_PRUNED
+    if not pruned and (pair.is_bounded or not alike):
         return None
-    base, candidate = (
-        one.astype(np.float32, copy=False) for one in (pair.base.load(), load_candidate(pair))
-    )
-    return find_constant(base, candidate) or find_pruned(base, candidate)
+    base, (candidate, allowed) = pair.base.load(), load_bounded(pair)
+    base, candidate = (one.astype(np.float32, copy=False) for one in (base, candidate))
+    if allowed is None:
+        return find_constant(base, candidate) or find_pruned(base, candidate)
+    found = find_pruned(base, candidate, 2 * allowed) if sums.beyond else None
+    if found is None:
+        return None
+    return replace(found, detail=f"{found.detail}, otherwise {name_format(pair).words}")
 
 
 def _find_low_rank(pair: StoredPair) -> StructureFault | None:
