@@ -193,6 +193,14 @@ def test_tied_embeddings_that_one_side_stores_twice_are_not_missing(
     assert likeness(beside, "lm_head.weight").startswith("stale tied head")
 
 
+def test_a_head_that_the_base_does_not_tie_is_no_stale_one(tmp_path: Path, state: State) -> None:
+    """Though the candidate's is the embedding, or another in part."""
+    for head in (state["model.embed_tokens.weight"].clone(), 2 * state["lm_head.weight"]):
+        report = compare_states(tmp_path, state, {**state, "lm_head.weight": head})
+        assert report.exit_code == 1
+        assert "stale" not in likeness(report, "lm_head.weight")
+
+
 def test_tensors_of_one_value_are_no_duplicates(tmp_path: Path) -> None:
     norms = {name: torch.ones(600) for name in "ab"}
     assert compare_states(tmp_path, norms, norms).duplicates == ()
