@@ -1,4 +1,4 @@
-"""What is kept is neither scored nor loaded again, and distributions do not bring the base back."""
+"""What is kept is neither scored nor loaded again; distributions bring a base back once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
 from evalguard.run import memory_policy
 from evalguard.run.scoring import run_context as bench
-from evalguard.run.scoring.scoring_way import BASE_FROM_CACHE
 from evalguard.store.fact_cache import open_facts
 
 LIMITS = {"gate_limits": {"kl_mean": 10.0}}
@@ -51,18 +50,27 @@ def test_a_kept_model_starts_no_worker_process_again(score: Score, loads: list[s
     assert values(again) == values(first)
 
 
-def test_another_candidate_does_not_bring_the_base_back(score: Score, loads: list[str]) -> None:
-    score("llama", "llama", distributions="off")
-    assert set(loads) == {"llama"}
+@pytest.mark.parametrize(("before", "memory"), [("llama", "auto"), ("other", "sequential")])
+def test_a_base_whose_scores_alone_are_kept_is_run_for_its_distributions_once(
+    score: Score, loads: list[str], capsys: pytest.CaptureFixture[str], before: str, memory: str
+) -> None:
+    score("llama", before, distributions="off")
     loads.clear()
-    base, other = score("llama", "other")
-    assert loads == ["other"]
-    assert base.findings == ()
-    assert other.findings == (BASE_FROM_CACHE,)
-    assert other.divergences == {}
-    assert values([base, other]) == values(
-        score("llama", "other", distributions="off", use_cache=False)
-    )
+    measured = score("llama", "other", memory=memory, quiet=False)
+    assert sorted(loads) == ["llama", "other"]
+    assert "llama: scored once more, since its scores are kept" in capsys.readouterr().err
+    assert [one.findings for one in measured] == [(), ()]
+    anew = score("llama", "other", distributions="reference", use_cache=False)
+    assert kl(measured, "sw_word").tolist() == kl(anew, "sw_word").tolist()
+    assert values(measured) == values(anew)
+    loads.clear()
+    again = score("llama", "other", memory=memory, quiet=False)
+    assert kl(again, "sw_word").tolist() == kl(measured, "sw_word").tolist()
+    assert loads == []
+    same = score("llama", "llama", memory=memory, quiet=False)
+    assert loads == ["llama"]
+    assert kl(same, "sw_word").max() == pytest.approx(0.0, abs=1e-6)
+    assert "once more" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [{"distributions": "lockstep"}, LIMITS])

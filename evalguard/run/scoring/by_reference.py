@@ -14,6 +14,7 @@ from evalguard.errors import FallbackError, StoreError, UsageError
 from evalguard.run.executing.base_references import BaseReferences
 from evalguard.run.executing.kept_blocks import LoadedModel
 from evalguard.run.executing.work import UnitAnswer
+from evalguard.run.interrupts import interruptible
 from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.fairness import check_vocabularies
@@ -97,6 +98,7 @@ class ReferenceScoring:
         check_shows_distributions(model)
         with ExitStack() as stack:
             references = self._references(model, run)
+            self._say_scored_again(model, references)
             scoring = SingleModelScoring(model=model, store=evaluator.store, leaves=references)
             if file is not None and source is not None:
                 facts = describe_reference(source, model.scorer.describe(), references.top_k)
@@ -106,16 +108,27 @@ class ReferenceScoring:
             (ours,) = evaluator.evaluate_with(scoring)
         return ours, references
 
-    def references(self, model: LoadedModel, folder: Path | None = None) -> BaseReferences:
-        """Return what is kept of a base, in the cache or another folder."""
-        store, top_k = self.context.evaluator.store, self.context.choices.distributions.top_k
-        return store.references_of(store.key(model.scorer), top_k=top_k, folder=folder)
+    def _say_scored_again(self, base: LoadedModel, references: BaseReferences) -> None:
+        """Say why a base is run whose scores are all kept."""
+        evaluator, scorer = self.context.evaluator, base.scorer
+        with interruptible("looking into the cache"):
+            requests = [evaluator.requests(task, scorer) for task in evaluator.tasks.names]
+            blocks = [block for one in requests for block in evaluator.blocks(one)]
+            asked = [block for block in blocks if block.kind != "generate_until"]
+            kept = all(evaluator.store.entry(block, base).is_there for block in asked)
+            entries = [entry for block in asked for entry in references.entries(block, [base])]
+        if kept and not all(entry.is_there for entry in entries):
+            evaluator.progress.note(
+                f"{base.name}: scored once more, since its scores are kept and its distributions "
+                "are not; they are from now on (--distributions off does without)"
+            )
 
     def _references(self, model: LoadedModel, run: ExitStack) -> BaseReferences:
-        if self.context.evaluator.store.key(model.scorer) is not None:
-            return self.references(model)
-        folder = run.enter_context(TemporaryDirectory(prefix="evalguard-references-"))
-        return self.references(model, Path(folder))
+        store, top_k = self.context.evaluator.store, self.context.choices.distributions.top_k
+        key, folder = store.key(model.scorer), None
+        if key is None:
+            folder = Path(run.enter_context(TemporaryDirectory(prefix="evalguard-references-")))
+        return store.references_of(key, top_k=top_k, folder=folder)
 
     def evaluate_open(
         self, first: LoadedModel, second: LoadedModel

@@ -11,6 +11,7 @@ from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.harness.request_blocks import RequestBlock
 from evalguard.models.arguments import REMOTE_TYPES, SERVED_TYPES
 from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
 from evalguard.run.executing.kept_blocks import LoadedModel
@@ -26,12 +27,6 @@ from evalguard.run.scoring.fairness import share_vocabulary
 from evalguard.run.scoring.loaded_models import is_loaded_beside
 from evalguard.run.scoring.lockstep_scoring import LockstepScoring
 from evalguard.run.scoring.run_context import RunContext
-from evalguard.run.scoring.scoring_way import (
-    BASE_FROM_CACHE,
-    ScoringWay,
-    block_pairs,
-    choose_scoring_way,
-)
 from evalguard.run.sources import ModelSource, ReferenceSource
 
 _REFERENCE_HINT = "--distributions reference measures them, one model at a time"
@@ -70,7 +65,7 @@ class AskedAgain:
 class ScoringPlan:
     """Scores all models of a run, and compares the distributions of two where that can be done.
 
-    ``base_again``: run the base for its distributions even where its scores are kept.
+    ``base_again``: hold the models against each other exactly, where both can be loaded.
     """
 
     context: RunContext
@@ -187,24 +182,8 @@ class ScoringPlan:
             store=self._evaluator.store,
             seed=self.context.choices.policy.seed,
         )
-        by_reference = ReferenceScoring(self.context)
-        way: ScoringWay = "lockstep"
-        if self.context.choices.distributions.mode == "auto":
-            with interruptible("looking into the cache"):
-                references = by_reference.references(first)
-                way = choose_scoring_way(
-                    lockstep,
-                    list(block_pairs(self._evaluator, lockstep)),
-                    references,
-                    needed=self._needed or self.base_again,
-                    base_recurs=self.context.choices.distributions.base_recurs,
-                )
-        if way == "scores":
-            ours = self._scores(first)
-            theirs = self._scores(second)
-            return [ours, replace(theirs, findings=(*theirs.findings, BASE_FROM_CACHE))]
-        if way == "reference":
-            return self._measured(*by_reference.evaluate_open(first, second))
+        if self._leaves_reference(lockstep):
+            return self._measured(*ReferenceScoring(self.context).evaluate_open(first, second))
         with _memory_hint():
             found = self._evaluator.evaluate_with(lockstep)
         return self._measured(found, lockstep.divergences)
@@ -216,9 +195,7 @@ class ScoringPlan:
         first: LoadedModel,
         opened: ExitStack,
     ) -> list[Evaluation]:
-        """Compare by reference, unless the base's scores are kept and it left no reference.
-
-        That one is run again where a limit needs numbers, or where more candidates follow.
+        """Compare by reference, as far as both models show distributions.
 
         Args:
             first: the base, open in ``opened``, which is closed before the candidate is loaded.
@@ -229,7 +206,7 @@ class ScoringPlan:
             with opened:
                 before = first.scorer.describe()
                 references = None
-                if before.gives_rows and not self._is_kept_alone(first, by_reference):
+                if before.gives_rows:
                     ours, references = by_reference.score_base(first, run)
                 else:
                     ours = self._scores(first)
@@ -242,23 +219,26 @@ class ScoringPlan:
                     note = f"distributions are compared by reference: {hindrance.reason}"
                     return [_with_notes(o, (note,)) for o in self._measured([ours, theirs], found)]
                 theirs = self._scores(second)
-        if unlike is None:
-            return [ours, replace(theirs, findings=(*theirs.findings, BASE_FROM_CACHE))]
+        assert unlike is not None  # a base without references shows no rows
         self._refuse_unmeasured(unlike)
         return self._say_unmeasured(unlike, [ours, theirs])
 
-    def _is_kept_alone(self, base: LoadedModel, by_reference: ReferenceScoring) -> bool:
-        """Whether a base's scores are all kept, and its distributions are not."""
-        again = self.base_again or self._needed or self.context.choices.distributions.base_recurs
-        if again or self._evaluator.kept is None:
+    def _leaves_reference(self, lockstep: LockstepScoring) -> bool:
+        """Whether the base of two open models is to leave a reference, or has left one.
+
+        So it is where more candidates follow, and where its scores are all kept: it comes for a
+        second time. Where all is kept that lock-step measures, neither model is run.
+        """
+        choices = self.context.choices.distributions
+        if choices.mode != "auto" or self._needed or self.base_again:
             return False
-        evaluator, references = self._evaluator, by_reference.references(base)
-        names = evaluator.tasks.names
-        blocks = [b for t in names for b in evaluator.blocks(evaluator.requests(t, base.scorer))]
-        asked = [block for block in blocks if block.kind != "generate_until"]
-        return all(evaluator.store.entry(block, base).is_there for block in blocks) and not all(
-            entry.is_there for block in asked for entry in references.entries(block, [base])
-        )
+        with interruptible("looking into the cache"):
+            pairs = list(_block_pairs(self._evaluator, lockstep))
+            if not all(lockstep.store.entry(ours, lockstep.base).is_there for ours, _ in pairs):
+                return choices.base_recurs
+            if all(ours.kind == "generate_until" for ours, _ in pairs):
+                return False
+            return not all(entry.is_there for pair in pairs for entry in lockstep.entries(pair))
 
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
         by_reference = ReferenceScoring(self.context)
@@ -413,3 +393,14 @@ def _unlike_vocabularies(
 
 def _with_notes(evaluation: Evaluation, notes: Sequence[str]) -> Evaluation:
     return replace(evaluation, notes=(*evaluation.notes, *notes))
+
+
+def _block_pairs(
+    evaluator: Evaluator, lockstep: LockstepScoring
+) -> Iterator[tuple[RequestBlock, RequestBlock]]:
+    """Both models' blocks of all tasks, side by side."""
+    for task in evaluator.tasks.names:
+        ours, theirs = (
+            evaluator.blocks(evaluator.requests(task, scorer)) for _, scorer in lockstep.models
+        )
+        yield from zip(ours, theirs, strict=True)
