@@ -50,6 +50,10 @@ def absent_paths(validated: ValidatedFile, models: Iterable[Inherited]) -> Itera
             if isinstance(value, str) and _is_absent(value, document.folder):
                 found = document.problem(loc, f"{what}: there is nothing at {value}", _HINT)
                 told.setdefault((loc, value), found)
+        for name, inside, place in _absent_inside(model, document.folder):
+            loc = model.place("model_args", name)
+            message = f"{name} of '{model.name}': there is no {inside} in {place}"
+            told.setdefault((loc, inside), document.problem(loc, message))
     yield from told.values()
 
 
@@ -77,6 +81,20 @@ def _named(model: Inherited, *, built: bool) -> Iterator[tuple[Loc, str, Value]]
                     arguments = value.get("model_args")
                     value = arguments.get("pretrained") if isinstance(arguments, dict) else None
                 yield loc, f"setting '{key}' of '{model.name}'", value
+
+
+def _absent_inside(model: Inherited, folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Arguments that name a part of a local folder, and what it lacks of them."""
+    arguments = model.entry.model_args
+    place = arguments.get("pretrained")
+    if not isinstance(place, str) or not os.path.isdir(resolve_path(place, folder)):
+        return
+    for name in ("subfolder", "gguf_file", "file"):
+        part = arguments.get(name)
+        if isinstance(part, str) and not any(
+            os.path.exists(resolve_path(part, at)) for at in (resolve_path(place, folder), folder)
+        ):
+            yield name, part, place
 
 
 def _is_absent(text: str, folder: Path) -> bool:

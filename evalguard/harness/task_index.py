@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _WILDCARDS = "*?["
+_NAME = re.compile(r"""^[ \t-]*(?:task|group|tag):[ \t]*["']?([^\s"']+)""", re.MULTILINE)
 
 
 class TaskIndex:
@@ -58,6 +61,9 @@ class TaskIndex:
         if not names:
             raise UsageError("no task was asked for", hint="name one: --tasks lambada_openai")
         if not self._complete and not all(self._satisfied(name) for name in names):
+            for name in names:
+                if self._is_nowhere(name):
+                    raise self._unknown(name, _NAME.findall(_own_texts()))
             self._complete = True
             self.manager = self._read(include_defaults=True)
         resolved: dict[str, None] = {}
@@ -79,10 +85,12 @@ class TaskIndex:
     def unknown(self, names: Sequence[str]) -> Iterator[tuple[str, UsageError]]:
         """Yield the names that are nowhere, with what there is to say of each.
 
-        lm-eval's own files are parsed only for a name that no line of them could be about.
+        lm-eval's own files are parsed only for a name that stands in them, and on no line of its
+        own.
         """
-        waiting = [name for name in dict.fromkeys(names) if not self._satisfied(name)]
-        for name in _without_named(waiting) if waiting and not self._complete else waiting:
+        for name in dict.fromkeys(names):
+            if self._satisfied(name) or (not self._complete and _has_own_line(name)):
+                continue
             try:
                 self.resolve([name])
             except UsageError as error:
@@ -151,11 +159,20 @@ class TaskIndex:
         found = self._matches(name)
         if found:
             return found
-        searched = [str(folder) for folder in self._folders]
-        searched += [f"lm-eval's own {len(self.manager.all_tasks)} names"] if self._complete else []
-        raise UsageError(
-            f"there is no lm-eval task, group or tag '{name}'"
-            f"{nearest(name, self.manager.all_tasks)} (searched: {', '.join(searched)})",
+        raise self._unknown(name, self.manager.all_tasks)
+
+    def _is_nowhere(self, name: str) -> bool:
+        """Whether neither the folders nor any text of lm-eval's own files has a name."""
+        if any(mark in name for mark in _WILDCARDS) or _is_file(name) or self._matches(name):
+            return False
+        return name not in _own_texts()
+
+    def _unknown(self, name: str, names: Sequence[str]) -> UsageError:
+        """Say that a name is nowhere; ``names`` are those that it may be a slip of."""
+        searched = ", ".join([*map(str, self._folders), "lm-eval's own"])
+        near = nearest(name, dict.fromkeys([*self.manager.all_tasks, *names]))
+        return UsageError(
+            f"there is no lm-eval task, group or tag '{name}'{near} (searched: {searched})",
             hint=self._unreadable(name)
             or "`evalguard tasks` lists the names; --include_path adds a folder of task files; "
             "chat requests of a file: --requests FILE",
@@ -171,26 +188,28 @@ class TaskIndex:
         return ""
 
 
-def _without_named(names: Sequence[str]) -> Iterator[str]:
-    """Names that no line of lm-eval's task files has for a task, a group, a tag or a member."""
+@lru_cache(maxsize=1)
+def _own_texts() -> str:
+    """The text of all of lm-eval's own task files: read in a second, and parsed in ten.
+
+    A file that another one includes need have no ending.
+    """
     import lm_eval.tasks
 
-    left = dict.fromkeys(name for name in names if not any(mark in name for mark in _WILDCARDS))
-    yield from (name for name in names if name not in left)
-    lines = {
-        name: re.compile(
-            rf"^[ \t-]*(?:(?:task|group|tag):)?[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*$",
-            re.MULTILINE,
-        )
-        for name in left
-    }
-    for path in Path(lm_eval.tasks.__file__).parent.rglob("*yaml*"):
-        if not left:
-            return
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        for name in [name for name in left if name in text and lines[name].search(text)]:
-            del left[name]
-    yield from left
+    texts = []
+    for folder, _, files in os.walk(Path(lm_eval.tasks.__file__).parent):
+        for file in files:
+            if "yaml" in file or "." not in file:
+                texts.append(Path(folder, file).read_text(encoding="utf-8", errors="replace"))
+    return "\n".join(texts)
+
+
+def _has_own_line(name: str) -> bool:
+    """Whether a line of lm-eval's own files has a name for a task, a group, a tag or a member."""
+    if any(mark in name for mark in _WILDCARDS) or name not in _own_texts():
+        return False
+    line = rf"^[ \t-]*(?:(?:task|group|tag):)?[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*$"
+    return re.search(line, _own_texts(), re.MULTILINE) is not None
 
 
 def _local_files(named: object) -> Iterator[Path]:

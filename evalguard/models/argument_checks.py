@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from evalguard.errors import UsageError, nearest
 from evalguard.models.arguments import (
+    CLIENT_TYPES,
     HF_TYPES,
     INTERNAL_ARGS,
     SERVED_TYPES,
@@ -18,12 +19,14 @@ from evalguard.models.arguments import (
     check_arguments,
     check_attention,
     check_dtypes,
+    check_known,
     check_type,
     check_types,
     constructor_parameters,
     read_device,
     unknown_argument,
 )
+from evalguard.models.runtimes.runtime import RuntimeArguments
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ _USUAL_ARGS = frozenset({
     "prefix_token_id", "pretrained", "quantization_config", "revision", "subfolder", "tokenizer",
 })  # fmt: skip
 _USUAL_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "cpu", "cuda", "mps", "disk")
 _USUAL_DEVICE = re.compile(r"(cpu|cuda|mps)(:\d+)?")
 
 
@@ -100,12 +104,75 @@ def check_argument(
         if not of_transformers:
             raise unknown_argument(model_type, name, taken)
     check_types({name: value})
+    _check_value(model_type, name, value)
     if name == "mixed_precision_dtype" or (name == "dtype" and value not in _USUAL_DTYPES):
         check_dtypes({name: value})
     if name == "device" and not _USUAL_DEVICE.fullmatch(str(value)):
         read_device(value)
     if name == "attn_implementation" and not code_allowed and value not in ("eager", "sdpa"):
         check_attention(value)
+    if name == "device_map" and isinstance(value, str) and not _USUAL_DEVICE.fullmatch(value):
+        check_known("device_map", value, _DEVICE_MAPS)
+    if name == "quantization_config" and value is not None and model_type in HF_TYPES:
+        _check_quantisation(value)
+
+
+def _check_value(model_type: str, name: str, value: Value) -> None:
+    """Refuse a value that an argument of our types, or of lm-eval's clients, cannot have."""
+    taken = RuntimeArguments(model_type=model_type, given={name: value})
+    kind = RUNTIME_TYPES[model_type].arguments if model_type in RUNTIME_TYPES else None
+    allowed = (kind or {}).get(name)
+    if value is None:
+        return
+    if allowed is bool:
+        taken.take_flag(name)
+    elif allowed is float:
+        taken.take_number(name)
+    elif isinstance(allowed, int):
+        taken.take_whole(name, least=allowed)
+    elif isinstance(allowed, tuple):
+        taken.choose(name, allowed, "")
+    elif model_type == "rwkv" and name == "strategy":
+        from evalguard.models.runtimes.rwkv import check_strategy
+
+        check_strategy(str(value), check=read_device)
+    elif model_type in CLIENT_TYPES and isinstance(value, str):
+        if name == "base_url" and not value.startswith(("http://", "https://")):
+            raise UsageError(
+                f"model_args.base_url: {value!r} does not begin with http:// or https://",
+                target="model_args.base_url",
+            )
+        if name in _numbers_of_client(model_type):
+            taken.take_number(name)
+
+
+@cache
+def _numbers_of_client(model_type: str) -> frozenset[str]:
+    """Arguments of a client whose default is a number, and which take no text."""
+    try:
+        parameters = constructor_parameters(find_loader(model_type))
+    except UsageError:
+        raise
+    except Exception:  # noqa: BLE001 - its packages are not here, and any value may be right
+        return frozenset()
+    return frozenset(
+        name
+        for name, one in parameters.items()
+        if type(one.default) in (int, float) and "str" not in str(one.annotation)
+    )
+
+
+def _check_quantisation(value: Value) -> None:
+    from evalguard.models.runtimes.hf import read_quantisation
+
+    try:
+        read_quantisation(value)
+    except ImportError:  # its package is not here: a comparison says which
+        return
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"model_args.quantization_config: {error}", target="model_args.quantization_config"
+        ) from error
 
 
 def refuse_unknown_arguments(
@@ -137,7 +204,7 @@ def _loader_names(model_type: str) -> frozenset[str] | None:
     if model_type in HF_TYPES:
         from evalguard.models.hf.model import LOADER_ARGUMENTS, GuardedHFLM
 
-        of_loader = constructor_parameters(GuardedHFLM) - INTERNAL_ARGS
+        of_loader = constructor_parameters(GuardedHFLM).keys() - INTERNAL_ARGS
         return frozenset(of_loader | LOADER_ARGUMENTS | TRANSFORMERS_ARGS)
     try:
         loader = find_loader(model_type)

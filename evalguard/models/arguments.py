@@ -51,7 +51,10 @@ INTERNAL_ARGS = frozenset(
 )
 _POLICY_ARGS = ("batch_size", "max_batch_size")
 # name -> (type, least value, what it is)
-_TYPES: dict[str, tuple[type, int, str]] = {
+_TYPES: dict[str, tuple[type, int | str, str]] = {
+    "pretrained": (str, "", "a path or a hub id"),
+    "revision": (str, "", "the name of a revision (in quotes, where it is a number)"),
+    "parallelize": (bool, 0, "true or false"),
     "max_length": (int, 1, "a number of tokens"),
     "prefix_token_id": (int, 0, "a token id"),
     "add_bos_token": (bool, 0, "true or false"),
@@ -140,7 +143,11 @@ def check_dtypes(arguments: Mapping[str, Any]) -> None:
     """Refuse names that are no dtype of torch, with the nearest one."""
     import torch
 
-    names = [name for name, value in vars(torch).items() if isinstance(value, torch.dtype)]
+    names = [
+        name
+        for name, value in vars(torch).items()
+        if isinstance(value, torch.dtype) and value.is_floating_point
+    ]
     for argument in ("dtype", "mixed_precision_dtype"):
         value = arguments.get(argument)
         if value is None or (argument == "dtype" and value == "auto"):
@@ -280,18 +287,20 @@ def check_loaded_device(asked: Any, found: Any) -> None:
         raise UsageError(f"device '{asked}' was asked for, and the model was loaded on '{found}'")
 
 
-def constructor_parameters(loader: type[LM]) -> set[str]:
-    """Names of a constructor's parameters, those of its bases where it passes them on."""
-    names: set[str] = set()
+def constructor_parameters(loader: type[LM]) -> dict[str, inspect.Parameter]:
+    """A constructor's parameters by name, those of its bases where it passes them on."""
+    found: dict[str, inspect.Parameter] = {}
     for kind in loader.__mro__:
         constructor = vars(kind).get("__init__")
         if constructor is None or kind is object:
             continue
         parameters = inspect.signature(constructor).parameters.values()
-        names |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        found = {p.name: p for p in named} | found
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    return names - {"self"}
+    found.pop("self", None)
+    return found
 
 
 def check_shows_likelihoods(model_type: str, model: str, task: str) -> None:

@@ -55,7 +55,7 @@ def config_model_args(
     """Return the model_args that transformers takes for attributes of the config."""
     from evalguard.models.hf.model import LOADER_ARGUMENTS, GuardedHFLM
 
-    known = constructor_parameters(GuardedHFLM) | LOADER_ARGUMENTS
+    known = constructor_parameters(GuardedHFLM).keys() | LOADER_ARGUMENTS
     return {n: v for n, v in model_args.items() if n not in known and hasattr(config, n)}
 
 

@@ -52,7 +52,7 @@ def _unknown_argument(
     unknown = [name for name in model_args if f"argument '{name}'" in message]
     if not unknown or "unexpected keyword" not in message:
         return None
-    known = constructor_parameters(get_model(model_type)) | TRANSFORMERS_ARGS
+    known = constructor_parameters(get_model(model_type)).keys() | TRANSFORMERS_ARGS
     return unknown_argument(model_type, unknown[0], known, hint=message)
 
 

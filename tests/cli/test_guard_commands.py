@@ -210,6 +210,37 @@ def test_check_names_mistakes_of_all_kinds_at_once(
     assert sum(".yaml:" in line or ".jsonl:" in line for line in said.splitlines()) == 21
 
 
+def test_check_holds_values_to_what_their_type_takes(refused: Any, world: Any) -> None:
+    llama = world.models["llama"]
+    wrong = {
+        "hf": (
+            "dtype: int8", "parallelize: 2", "revision: 12", "subfolder: gone", "gguf_file: gone",
+            "device_map: balancd", "quantization_config: {quant_method: bitsnbytes}",
+        ),
+        "llama_cpp": (
+            "type_v: q8", "flash_attn: maybe", "n_ctx: big", "n_ubatch: 0", "threads: 1.5",
+        ),
+        "onnx": ("optimization: full", "threads: -1", "file: gone.onnx"),
+        "openvino": ("precision: fp16", "max_length: 0"),
+        "rwkv": ("strategy: cpu fp33", "add_bos_token: 1"),
+        "transformer_lens": ("api: bridged", "eps: tiny", "use_attn_scale: 0", "window_size: 0"),
+        "fla": ("prefill: chunks", "state_layout: kvk", "fuse_norm: 'no'"),
+        "local-completions": ("base_url: '127.0.0.1:1'", "num_concurrent: four"),
+    }  # fmt: skip
+    lines = [
+        f"  m{number}: {{model: {kind}, model_args: {{pretrained: {llama}, {argument}}}}}\n"
+        for number, (kind, argument) in enumerate(
+            (kind, argument) for kind, arguments in wrong.items() for argument in arguments
+        )
+    ]
+    served = [line.replace("pretrained:", "model:") for line in lines if "local-comp" in line]
+    lines = [*(line for line in lines if "local-comp" not in line), *served]
+    Path("evalguard.yaml").write_text("models:\n" + "".join(lines))
+    said = refused(2, "check").err.removeprefix("error: ").splitlines()
+    named = [int(one.split(":")[1]) for one in said if one.startswith("evalguard.yaml:")]
+    assert named == list(range(2, 2 + len(lines)))
+
+
 def test_check_accepts_what_a_library_takes_beyond_its_named_arguments(
     run: Any, world: Any, few_tasks: None
 ) -> None:
@@ -220,10 +251,21 @@ def test_check_accepts_what_a_library_takes_beyond_its_named_arguments(
         f"  of_loader: {{model_args: {{pretrained: {llama}, low_cpu_mem_usage: true}}}}\n"
         "  of_some_config: {model_args: {pretrained: own/er, n_embd: 8, parallelize: true}}\n"
         "  of_its_code: {model_args: {pretrained: own/er, whatever: 8}, trust_remote_code: true}\n"
+        "  in_bits:\n"
+        "    model_args:\n"
+        f"      pretrained: {llama}\n"
+        "      quantization_config: {quant_method: bitsandbytes, load_in_4bit: true}\n"
+        "      device_map: auto\n"
+        "  a_gguf:\n"
+        "    model: llama_cpp\n"
+        f"    model_args: {{pretrained: {llama}, type_k: q8_0, flash_attn: 'on', n_ctx: 64}}\n"
+        f"  a_graph: {{model: onnx, model_args: {{pretrained: {llama}, threads: 0}}}}\n"
+        f"  rwkv: {{model: rwkv, model_args: {{pretrained: {llama}, strategy: 'cuda:1 bf16'}}}}\n"
         "  an_engine: {model: vllm, model_args: {pretrained: own/er, kv_cache_dtype: fp8}}\n"
         "  a_server:\n"
         "    model: local-completions\n"
-        "    model_args: {model: m, base_url: 'http://127.0.0.1:1/v1', top_logprobs: 5}\n"
+        "    model_args: {model: m, base_url: 'http://127.0.0.1:1/v1', top_logprobs: 5, "
+        "timeout: 2.5}\n"
         "  elsewhere: {requirements: [torch], model_args: {pretrained: own/er, dtype: auto}}\n"
         "tasks: ['sw_*', sw_word]\n"
         f"include_path: {world.tasks}\n"

@@ -58,8 +58,12 @@ def test_lm_evals_own_task_files_are_read_only_where_a_name_needs_them(
     monkeypatch.setattr("lm_eval.tasks.TaskManager", without_defaults)
     load(task_folder, "eg_rolling", "eg_group")
     assert not any(asked)
+    for slip, meant in (("eg_roling", "eg_rolling"), ("lambada_opnai", "lambada_openai")):
+        with pytest.raises(UsageError, match=f"'{slip}'; did you mean '{meant}'?"):
+            load(task_folder, "eg_rolling", slip)
+    assert not any(asked)
     with pytest.raises(UsageError):
-        load(task_folder, "eg_nowhere")
+        load(task_folder, "lambada_openai")
     assert asked[-1]
 
 

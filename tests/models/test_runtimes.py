@@ -20,7 +20,7 @@ from opened_models import open_hf
 from evalguard.core.reference import divergence_from, reference
 from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.runtimes import torch_runtime
+from evalguard.models.runtimes import fla, graphs, llama_cpp, torch_runtime
 from evalguard.models.runtimes.encoding import TextEncoder, split_into_windows
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.runtime_scorer import RuntimeScorer, log_softmax
@@ -331,3 +331,15 @@ def test_the_names_of_a_types_arguments_are_those_that_it_takes(name: str) -> No
         name, set()
     )
     assert set(kind.arguments) == taken
+
+
+def test_a_check_without_the_library_knows_the_words_that_its_module_reads() -> None:
+    known = {name: RUNTIME_TYPES[name].arguments or {} for name in RUNTIME_TYPES}
+    assert (
+        known["llama_cpp"]["type_k"] == known["llama_cpp"]["type_v"] == tuple(llama_cpp._KV_TYPES)
+    )
+    assert known["llama_cpp"]["flash_attn"] == tuple(llama_cpp._FLASH)
+    assert known["onnx"]["optimization"] == tuple(graphs._OPTIMIZATIONS)
+    assert known["openvino"]["precision"] == graphs._PRECISIONS
+    assert known["fla"]["prefill"] == fla._PREFILLS
+    assert known["fla"]["state_layout"] == fla._STATE_LAYOUTS

@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
     """
     path = _checkpoint(arguments.path())
     strategy = str(arguments.take("strategy", "cpu fp32"))
-    _check_strategy(strategy)
+    check_strategy(strategy)
     named = arguments.take("tokenizer")
     prefix = arguments.take_whole("prefix_token_id", least=0)
     add_bos = arguments.take_flag("add_bos_token")
@@ -54,8 +54,11 @@ def load(arguments: RuntimeArguments) -> Runtime:
     return RWKV7(path, strategy, tokenizer, add_bos=add_bos, prefix=prefix, longest=longest)
 
 
-def _check_strategy(strategy: str) -> None:
+def check_strategy(strategy: str, *, check: Callable[[str], object] = check_device) -> None:
     """Refuse a device or a dtype that is none.
+
+    Args:
+        check: raises UsageError for a device; the default also for one that is not here.
 
     Raises:
         UsageError: naming it.
@@ -64,7 +67,7 @@ def _check_strategy(strategy: str) -> None:
     reason = f"'{strategy}' is not known" if kind not in _DTYPES else ""
     if not reason:
         try:
-            check_device(device)
+            check(device)
         except UsageError as error:
             reason = str(error)
     if reason:

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 
+# A whole number from this one on; true or false; a number; one of some words; None: what others
+# check, or only the library knows.
+AllowedValues = int | type[bool] | type[float] | tuple[str, ...] | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeType:
@@ -20,14 +24,15 @@ class RuntimeType:
         imports: modules of which all have to be there; a tuple inside: one of them.
         requirements: what installs them.
         purpose: one line for people.
-        arguments: names of its model_args; None: whatever its library takes.
+        arguments: its model_args, each with the values that it can have; None: whatever its
+            library takes.
     """
 
     module: str
     imports: tuple[str | tuple[str, ...], ...]
     requirements: tuple[str, ...]
     purpose: str
-    arguments: tuple[str, ...] | None
+    arguments: Mapping[str, AllowedValues] | None
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -40,8 +45,12 @@ class RuntimeType:
         return tuple(absent)
 
 
-_TEXTS = ("pretrained", "revision", "tokenizer", "add_bos_token", "prefix_token_id")
-_OF_TORCH = (*_TEXTS, "dtype", "device", "max_length")
+_TEXTS: Mapping[str, AllowedValues] = {
+    "pretrained": None, "revision": None, "tokenizer": None, "add_bos_token": bool,
+    "prefix_token_id": 0,
+}  # fmt: skip
+_OF_TORCH: Mapping[str, AllowedValues] = {**_TEXTS, "dtype": None, "device": None, "max_length": 1}
+_KV_TYPES = ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "bf16")
 
 # "transformers" is what model: hf becomes in an environment of its own.
 RUNTIME_TYPES: Mapping[str, RuntimeType] = {
@@ -50,66 +59,87 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         imports=("torch", "transformers"),
         requirements=("torch", "transformers"),
         purpose="transformers of another version, in an environment of its own",
-        arguments=(*_OF_TORCH, "attn_implementation", "quantization_config"),
+        arguments={**_OF_TORCH, "attn_implementation": None, "quantization_config": None},
     ),
     "transformer_lens": RuntimeType(
         module="transformer_lens",
         imports=("transformer_lens",),
         requirements=("transformer-lens",),
         purpose="HookedTransformer (2.x, 3.x) and TransformerBridge (3.x, 4.x)",
-        arguments=(
-            *_OF_TORCH,
-            "api",
-            "compatibility_mode",
-            "attn_implementation",
-            "attn_scale",
-            "attn_scores_soft_cap",
-            "output_logits_soft_cap",
-            "eps",
-            "rotary_base",
-            "use_attn_scale",
-            "use_local_attn",
-            "window_size",
-            "act_fn",
-            "attn_types",
-        ),
+        arguments={
+            **_OF_TORCH,
+            "api": ("hooked", "bridge"),
+            "compatibility_mode": bool,
+            "attn_implementation": None,
+            "attn_scale": float,
+            "attn_scores_soft_cap": float,
+            "output_logits_soft_cap": float,
+            "eps": float,
+            "rotary_base": float,
+            "use_attn_scale": bool,
+            "use_local_attn": bool,
+            "window_size": 1,
+            "act_fn": None,
+            "attn_types": None,
+        },
     ),
     "llama_cpp": RuntimeType(
         module="llama_cpp",
         imports=(("xllamacpp", "llama_cpp"),),
         requirements=("xllamacpp",),
         purpose="GGUF files by llama.cpp: KV types, flash attention, threads",
-        arguments=(
-            *_TEXTS,
-            "n_ctx",
-            "n_batch",
-            "n_ubatch",
-            "threads",
-            "type_k",
-            "type_v",
-            "flash_attn",
-        ),
+        arguments={
+            **_TEXTS,
+            "n_ctx": 1,
+            "n_batch": 1,
+            "n_ubatch": 1,
+            "threads": 1,
+            "type_k": _KV_TYPES,
+            "type_v": _KV_TYPES,
+            "flash_attn": ("auto", "off", "on"),
+        },
     ),
     "fla": RuntimeType(
         module="fla",
         imports=("torch", "transformers", "triton", "fla"),
         requirements=("torch", "transformers", "triton", "flash-linear-attention"),
         purpose="flash-linear-attention; on a CPU RWKV-7 only, by kernels in plain torch",
-        arguments=(*_OF_TORCH, "prefill", "fuse_norm", "pad_to", "segment", "state_layout"),
+        arguments={
+            **_OF_TORCH,
+            "prefill": ("auto", "chunk", "recurrent"),
+            "fuse_norm": bool,
+            "pad_to": 1,
+            "segment": 1,
+            "state_layout": ("kv", "vk"),
+        },
     ),
     "onnx": RuntimeType(
         module="graphs",
         imports=("onnxruntime", ("transformers", "tokenizers")),
         requirements=("tokenizers", "onnxruntime"),
         purpose="ONNX graphs by ONNX Runtime",
-        arguments=(*_TEXTS, "max_length", "file", "threads", "provider", "optimization"),
+        arguments={
+            **_TEXTS,
+            "max_length": 1,
+            "file": None,
+            "threads": 0,
+            "provider": None,
+            "optimization": ("disabled", "basic", "extended", "all"),
+        },
     ),
     "openvino": RuntimeType(
         module="graphs",
         imports=("openvino", ("transformers", "tokenizers")),
         requirements=("tokenizers", "openvino"),
         purpose="ONNX graphs and OpenVINO's own by OpenVINO",
-        arguments=(*_TEXTS, "max_length", "file", "threads", "target", "precision"),
+        arguments={
+            **_TEXTS,
+            "max_length": 1,
+            "file": None,
+            "threads": 0,
+            "target": None,
+            "precision": ("f32", "bf16", "f16"),
+        },
     ),
     "vllm": RuntimeType(
         module="vllm",
@@ -123,7 +153,7 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         imports=("torch", "rwkv"),
         requirements=("torch", "rwkv"),
         purpose="RWKV-7 by rwkv-pip, one sequence at a time",
-        arguments=(*_TEXTS, "strategy", "max_length"),
+        arguments={**_TEXTS, "strategy": None, "max_length": 1},
     ),
 }
 
