@@ -169,7 +169,7 @@ def introduction(limit: int | None) -> Iterator[str]:
         "K-quants give way by llama.cpp's rules: most of q6_K is Q8_0, of q5_K Q5_1, of q4_K "
         "Q5_0, of q3_K Q4_0, and rows of 172 are F16 in every quantised file. torchao keeps "
         "embeddings in float32 and int4 in bytes; nf4 is made while loading, so that its size is "
-        "the checkpoint's, and bitsandbytes' kernel for CPUs has no matrix of 172 columns. "
+        "the checkpoint's. "
         "Passages of stories260K that come from one story count as independent here. The page "
         "of the demo's model: [ladder_page.html](ladder_page.html).\n"
     )
