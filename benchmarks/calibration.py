@@ -35,7 +35,7 @@ from benchmarks.tally import (
     tally,
 )
 
-REPETITIONS = 2_000
+REPETITIONS = 500
 ALL_METHODS: dict[str, Method] = {
     **METHODS,
     "distribution": distribution,

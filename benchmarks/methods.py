@@ -21,6 +21,11 @@ from evalguard.core.scores import Aggregation
 from evalguard.stats.compare_scores import compare_scores
 
 SIZES = (50, 200, 2_000)
+_LARGE = 2_000  # documents from which on a cell has half the repetitions
+
+
+def _cost(n: int) -> int:
+    return 2 if n >= _LARGE else 1
 
 
 def mean() -> Iterator[Cell]:
@@ -54,7 +59,7 @@ def _of_differences(
         for drift in (True,) if differences.always_worse else (False, True):
             yield Cell(
                 data=data, n=n, null=not drift, exchangeable=differences.symmetric,
-                simulate=partial(simulate, n, drift),
+                simulate=partial(simulate, n, drift), cost=_cost(n),
             )  # fmt: skip
 
 
@@ -80,7 +85,7 @@ def _of_texts(data: str, texts: Texts, aggregation: Aggregation, unit: float) ->
         for drift in (False, True):
             yield Cell(
                 data=data, n=n, null=not drift, exchangeable=texts.even,
-                simulate=partial(simulate, n, drift),
+                simulate=partial(simulate, n, drift), cost=_cost(n),
             )  # fmt: skip
 
 
@@ -96,7 +101,7 @@ def right_or_wrong() -> Iterator[Cell]:
             for drift in (False, True):
                 if drift or answers.has_null:
                     cell = partial(simulate, answers, n, drift)
-                    yield Cell(data=data, n=n, null=not drift, simulate=cell)
+                    yield Cell(data=data, n=n, null=not drift, simulate=cell, cost=_cost(n))
 
 
 def clustered() -> Iterator[Cell]:
@@ -130,7 +135,7 @@ def _of_clusters(data: str, shape: str, shared: Differences) -> Iterator[Cell]:
         for drift in (False, True):
             yield Cell(
                 data=data, n=n, null=not drift, exchangeable=shared.symmetric,
-                simulate=partial(simulate, n, drift),
+                simulate=partial(simulate, n, drift), cost=_cost(n),
             )  # fmt: skip
 
 
@@ -148,7 +153,7 @@ def clustered_answers() -> Iterator[Cell]:
         for drift in (False, True):
             yield Cell(
                 data="9% flips, shared by passages of geometric size", n=n, null=not drift,
-                simulate=partial(simulate, n, drift),
+                simulate=partial(simulate, n, drift), cost=_cost(n),
             )  # fmt: skip
 
 

@@ -126,5 +126,7 @@ OUTSIDE: dict[str, Make] = {
     "jitter three times as large from the middle on": louder,
     "nights that depend on each other, correlation 0.3": lambda r, n: persistent(r, n, rho=0.3),
     "nights that depend on each other, correlation 0.6": lambda r, n: persistent(r, n, rho=0.6),
+    "nights that depend on each other, correlation 0.8": lambda r, n: persistent(r, n, rho=0.8),
+    "documents shared for a week": shared_for_a_week,
     "1 sigma a year, no step": creeping,
 }

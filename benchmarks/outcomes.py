@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from benchmarks.differences import Rng
 from evalguard.core.comparison import Comparison
 from evalguard.core.paired_scores import PairedScores
-from evalguard.stats.compare_scores import compare_scores
-from evalguard.stats.drift import estimate_drift
+from evalguard.stats.compare_scores import compare_documents
 
 CONFIDENCE = 0.95
 MARGIN = 1.0
@@ -74,10 +73,10 @@ def outcome_of(paired: PairedScores, truth: float, *, deciding: str) -> Outcome:
         truth: the true drift on the scale on which it is estimated (nats for a perplexity).
         deciding: the deciding test's name in the results.
     """
-    comparison = compare_scores(paired, margin=MARGIN, confidence=CONFIDENCE)
-    if comparison.outcome == "failed" or comparison.p_value is None:
+    compared = compare_documents(paired, margin=MARGIN, confidence=CONFIDENCE)
+    comparison, drift = compared.comparison, compared.drift
+    if drift is None or comparison.p_value is None:
         raise RuntimeError(f"a simulated comparison failed: {comparison.reason}")
-    drift = estimate_drift(paired, confidence=CONFIDENCE)
     low, high = drift.estimate.low, drift.estimate.high
     if comparison.bit_identical:
         low = high = 0.0

@@ -1,17 +1,21 @@
-"""Pages of results say with which version their figures were made."""
+"""Pages of results say with which version they were made; the documentation shows their figures."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import evalguard
 
-RESULTS = Path(__file__).parent.parent.parent / "benchmarks" / "results"
+ROOT = Path(__file__).parent.parent.parent
+RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
 CARD = "demo_card.md"  # what `evalguard card` wrote, and nothing beside
 # Figures of an earlier version, to be made anew; no page is added.
 EARLIER = {
-    "bisect_models.md", "calibration.md", "nightly_simulation.md", "power.md", "reference_file.md",
+    "bisect_models.md", "calibration.md", "nightly_simulation.md", "reference_file.md",
     "report_size.md", "stopping_units.md",
 }  # fmt: skip
 
@@ -26,3 +30,88 @@ def test_figures_are_of_this_version_or_known_to_be_of_an_earlier_one() -> None:
     }
     assert [name for name, versions in made.items() if not versions] == []
     assert {name for name, versions in made.items() if this not in versions} == EARLIER
+
+
+def rows(page: Path, labels: int) -> dict[tuple[str, ...], list[list[str]]]:
+    """The figures of every cell of a page's tables, by its first cells; the first row of a name."""
+    found: dict[tuple[str, ...], list[list[str]]] = {}
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| "):
+            cells = [cell.strip() for cell in ERROR.sub("", line).strip("|").split("|")]
+            found.setdefault(tuple(cells[:labels]), [FIGURE.findall(c) for c in cells[labels:]])
+    return found
+
+
+def figures_of_pages() -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
+    """Tables of the documentation: the page, a row's first cell, and its figures in order."""
+    skewed = rows(RESULTS / "skewed_gate.md", 2)
+    for name in SKEWED:
+        of = [skewed[SKEWED[name], n] for n in ("50", "200", "1,319", "5,153")]
+        columns = (
+            [plain[0] for plain, _ in of],
+            [now[0] for _, now in of],
+            [now[2] for _, now in of],
+        )
+        yield "calibration.md", (name,), [figure for column in columns for figure in column]
+    dependent = rows(RESULTS / "dependence.md", 2)
+    for name, row in DEPENDENT.items():
+        few, middle, many = (dependent[row, n] for n in ("24", "50", "200"))
+        cells = [middle[1], many[1], few[3], middle[3], many[3]]
+        yield "calibration.md", (name,), [figure for (figure,) in cells]
+    rules = rows(RESULTS / "gate_rules.md", 2)
+    for metrics in ("1", "7", "50"):
+        of = [rules[churn, metrics] for churn in ("5%", "10%", "15%")]
+        yield "gate.md", (metrics,), [row[column][0] for column in (0, 1) for row in of]
+    nights = rows(RESULTS / "change_points.md", 1)
+    for name in NIGHTS:
+        pairs = zip(nights[name,][0:3], nights[name,][6:9], strict=True)  # of 20 and 80 nights
+        yield "nightly.md", (name,), [cell[0] for pair in pairs for cell in pair]
+    needed = rows(RESULTS / "power.md", 2)
+    for name, row in CONVERTED.items():
+        _, (sigma, _), _, *numbers = needed[row, "int4"]
+        yield "plan.md", (name, "int4"), [sigma, *(n for cell in numbers for n in cell[:3])]
+
+
+SKEWED = {
+    "normal": "normal",
+    "exponential gains": "exponential gains",
+    "lognormal(1) gains": "lognormal(1) gains",
+    "lognormal(2) gains": "lognormal(2) gains",
+    "noise, 2% gain 5 of its deviations": "noise, 2% gain 5 sd",
+    "1% of the documents gain": "1% of the documents gain",
+    "95% identical, lognormal(1) gains": "95% identical, lognormal(1) gains",
+}
+DEPENDENT = {
+    "AR(0.6)": "AR(0.6) in document order",
+    "AR(0.3)": "AR(0.3) in document order",
+    "blocks of 3 that share 30%": "blocks of 3 share 30%",
+    "blocks of 10 that share 10%": "blocks of 10 share 10%",
+}
+NIGHTS = (
+    "independent", "autoregressive, 0.6", "autoregressive, 0.8", "documents shared for a week",
+)  # fmt: skip
+CONVERTED = {
+    "demo, last word": "demo, evalguard_lastword",
+    "stories260K, last word": "stories260K, stories_lastword",
+}
+FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+ERROR = re.compile(r" ?± ?[\d.]+")  # of Monte Carlo
+
+
+def decimals(figure: str) -> int:
+    return len(figure.partition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("page", "row", "expected"),
+    [pytest.param(*of, id=f"{of[0]}: {of[1][0]}") for of in figures_of_pages()],
+)
+def test_tables_of_the_documentation_are_those_of_the_result_pages(
+    page: str, row: tuple[str, ...], expected: list[str]
+) -> None:
+    cells = rows(DOCS / page, len(row))[row]
+    shown = [figure for cell in cells for figure in cell]
+    exact = [float(figure.replace(",", "")) for figure in expected]
+    assert len(shown) == len(exact)
+    for figure, of_page in zip(shown, exact, strict=True):
+        assert abs(float(figure.replace(",", "")) - of_page) <= 0.5001 * 10.0 ** -decimals(figure)
