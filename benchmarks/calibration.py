@@ -102,8 +102,7 @@ def report(tallies: list[Tally], repetitions: int) -> Iterator[str]:
         "1.1 times its level and two Monte Carlo errors. *Italic*: coverage above "
         f"{100 * HIGHEST:g}, wider than promised. Sign flips and Wilcoxon's test take differences "
         "as symmetric under the null; where the row's are not, their rejections are shown "
-        "unmarked, as are those of mid-p, which promises no size, and of McNemar's test over "
-        "clusters."
+        "unmarked, as are those of McNemar's test over clusters."
     )
     marked = sum(t.too_narrow(t.holds) or any(map(_large(t), t.rejected)) for t in tallies)
     contradictions = sum(t.contradictions for t in tallies)

@@ -90,11 +90,11 @@ def _of_texts(data: str, texts: Texts, aggregation: Aggregation, unit: float) ->
 
 
 def right_or_wrong() -> Iterator[Cell]:
-    """Tango's interval and McNemar's exact test of 0/1 metrics; mid-p beside it."""
+    """Tango's interval and McNemar's mid-p of 0/1 metrics; the exact test beside it."""
 
     def simulate(answers: Answers, n: int, drift: bool, rng: Rng) -> Outcome:
         base, candidate, truth = answers.sample(rng, n, drift=drift)
-        return outcome_of(scored(base, candidate, "mean"), truth, deciding="exact McNemar")
+        return outcome_of(scored(base, candidate, "mean"), truth, deciding="McNemar's mid-p")
 
     for data, answers in answer_sheets():
         for n in SIZES:

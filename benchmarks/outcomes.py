@@ -84,8 +84,8 @@ def outcome_of(paired: PairedScores, truth: float, *, deciding: str) -> Outcome:
     tests = {deciding: comparison.p_value}
     if deciding in PLAIN:
         tests[PLAIN[deciding]] = comparison.p_value if beside is None else beside.p_value
-    if comparison.mid_p_value is not None:
-        tests["mid-p"] = comparison.mid_p_value
+    if comparison.exact_p_value is not None:
+        tests["exact McNemar"] = comparison.exact_p_value
     for companion in comparison.companions:
         if companion.sigma_interval is None:
             tests[companion.method] = companion.p_value

@@ -69,10 +69,10 @@ class Tally:
 
     def too_large(self, test: str, level: int) -> bool:
         """Whether a test rejects a true null too often: beyond 1.1 alpha and two Monte Carlo
-        errors. Companions count where their own null holds; mid-p promises no size.
+        errors. Companions count where their own null holds.
         """
         own_null = self.exchangeable or test == next(iter(self.rejected))
-        if not self.null or not own_null or test in ("mid-p", "mcnemar-exact"):
+        if not self.null or not own_null or test == "mcnemar-exact":
             return False
         alpha = LEVELS[level]
         allowed = _EXCESS * alpha + 2.0 * math.sqrt(alpha * (1.0 - alpha) / self.repetitions)

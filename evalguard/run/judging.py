@@ -50,6 +50,7 @@ from evalguard.run.scoring.compared_generations import (
 from evalguard.run.scoring.dependent_documents import (
     account_for_dependence,
     find_dependent_documents,
+    find_unseen_dependence,
 )
 from evalguard.run.scoring.equal_answers import doubt_equal_answers
 from evalguard.run.scoring.fairness import note_batch_differences
@@ -287,6 +288,7 @@ def judge_scores(
             *(find_declared_differences(prompts) if "prompt" in choices.allow else ()),
             *find_spread_losses(of_groups, judgement.gate, tables[0]),
             *find_dependent_documents([one for one in dependent if one.comparison.key in judged]),
+            *find_unseen_dependence(of_tasks),
             *missing,
             *name_broken_answers(broken_answers, frozenset(one.task for one in missing)),
         ),

@@ -355,10 +355,10 @@ WITHOUT_TEXTS: frozenset[FindingKind] = frozenset(
     {
         "same_model", "first_answers_fail", "not_judged", "sides_differ", "untested_differences",
         "padding_changes", "task_shows_little", "distributions_unknown", "distributions_moved",
-        "server_varies", "dependent_documents", "rests_on_documents", "scores_unrelated",
-        "far_better", "waiver", "made_differently", "scores_depend", "weights_unused",
-        "batch_size_effect", "not_stored", "setting_unread", "one_revision",
-        "run_chosen", "deltas_lost", "own_reference",
+        "server_varies", "dependent_documents", "dependence_unknown", "rests_on_documents",
+        "scores_unrelated", "far_better", "waiver", "made_differently", "scores_depend",
+        "weights_unused", "batch_size_effect", "not_stored", "setting_unread",
+        "one_revision", "run_chosen", "deltas_lost", "own_reference",
         "answers_differ", "chosen_against_odds",  # counts alone
     }
 )  # fmt: skip

@@ -21,6 +21,7 @@ from evalguard.run.cluster_fields import cluster_equal_prompts, with_clusters
 from evalguard.run.scoring.dependent_documents import (
     account_for_dependence,
     find_dependent_documents,
+    find_unseen_dependence,
 )
 from evalguard.run.table_comparisons import compare_by_document
 from evalguard.stats.compare_scores import compare_documents
@@ -144,6 +145,53 @@ def test_independent_documents_bit_identical_ones_and_flips_have_no_line() -> No
 def test_the_line_fits_two_lines_of_a_terminal() -> None:
     (found,) = findings([compared(BASE - SHARED[IN_ORDER])], {})
     assert len(f"Note: passages perplexity: {found.text}") <= 156
+
+
+def a_loss(n: int, *, size: float, clusters: int = 0) -> MetricComparison:
+    """Documents that lose on average, by so many of their standard errors."""
+    noise = np.random.default_rng(4).normal(size=n)
+    lost = (noise - noise.mean()) / noise.std(ddof=1) + size / np.sqrt(n)
+    labels = tuple(str(i % clusters) for i in range(n)) if clusters else ()
+    hashes = tuple(map(str, range(n)))
+    base = ScoreTable(
+        task="few", filter="none", metric="reward", aggregation="mean", higher_is_better=True,
+        doc_ids=np.arange(n), values=np.random.default_rng(5).normal(size=n), doc_hashes=hashes,
+        prompt_hashes=hashes, target_hashes=hashes, clusters=labels,
+        cluster_field="passage" if clusters else "",
+    )  # fmt: skip
+    return compare_documents(pair(base, replace(base, values=base.values - lost)), margin=0.5)
+
+
+def test_a_loss_of_few_documents_that_their_order_could_make_says_what_is_not_seen() -> None:
+    losses = [a_loss(n, size=3.0) for n in (12, 20, 24, 28, 31)]
+    assert all(one.comparison.significant for one in losses)
+    for one in losses:
+        (found,) = find_unseen_dependence([one])
+        assert (found.kind, found.values["n"]) == ("dependence_unknown", one.comparison.n_used)
+        assert "too few to see whether neighbours drift alike" in found.text
+        assert len(f"Note: few reward: {found.text}") <= 156
+    (found,) = find_unseen_dependence(losses)
+    assert (found.values["n"], found.text[-20:]) == (12, "(4 more metrics alike)"[-20:])
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        a_loss(32, size=3.0),  # looked at
+        a_loss(24, size=1.0),  # chance
+        a_loss(24, size=30.0),  # neighbours that are alike do not lose so much
+        a_loss(24, size=-3.0),  # a gain
+    ],
+)
+def test_other_documents_have_no_such_line(quiet: MetricComparison) -> None:
+    assert find_unseen_dependence([quiet]) == ()
+
+
+def test_few_clusters_are_counted_as_clusters() -> None:
+    one = a_loss(96, size=4.0, clusters=24)
+    assert one.comparison.significant
+    (found,) = find_unseen_dependence([one])
+    assert (found.values["units"], found.values["n"]) == ("clusters", 24)
 
 
 def test_interval_and_p_are_those_of_the_passages() -> None:

@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeVar
 # server_varies         a server answers the same prompt in more than one way
 # one_revision          two servers' addresses stand under one revision
 # dependent_documents   differences of documents that are not independent
+# dependence_unknown    documents of a loss that are too few to be looked at for it
 # rests_on_documents    the verdict rests on a few documents
 # scores_unrelated      two sides' scores of the same documents have nothing in common
 # far_better            the candidate is better by more than its margin, for sure
@@ -67,6 +68,7 @@ FindingKind = Literal[
     "server_varies",
     "one_revision",
     "dependent_documents",
+    "dependence_unknown",
     "rests_on_documents",
     "scores_unrelated",
     "far_better",

@@ -416,6 +416,7 @@ _STEPS: Mapping[FindingKind, str | _Step] = {
     "distributions_unknown": _measure_distributions,
     "answers_differ": _read_answers,
     "task_shows_little": _take_other_task,
+    "dependence_unknown": "compare more documents, or declare what they share (--cluster FIELD)",
     "rests_on_documents": "compare more documents: a few decide this verdict",
     "prompts_cut": "let the model read whole prompts (max_length), and run again",
     "bos_twice": "let BOS be written once (add_bos_token), and run again",

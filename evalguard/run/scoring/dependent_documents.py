@@ -32,6 +32,8 @@ _WORTH_SAYING = 1.2
 _MOST_OF_IT = 0.6
 # Of what documents lose together, so much is gained by others where a drift is one of noise.
 _FEW_GAINS = 0.1
+# By what factor standard errors are too small where neighbours drift alike as in AR(0.6).
+_TOO_SMALL = 2.0
 # A field with nearly as many values as documents groups hardly any of them.
 _FEWEST_PAIRED = 0.2
 
@@ -103,8 +105,48 @@ def find_dependent_documents(found: Sequence[DependentDocuments]) -> tuple[Findi
     return tuple(_finding(of_field) for of_field in alike.values())
 
 
+def find_unseen_dependence(compared: Sequence[MetricComparison]) -> tuple[Finding, ...]:
+    """Say where a loss rests on documents too few to be looked at for dependence.
+
+    One finding, which names the metric with the fewest, of those that would not be really worse
+    with the standard error that neighbours alike as in AR(0.6) have.
+    """
+    few = [
+        (count, one.comparison)
+        for one in compared
+        if _is_really_worse(one.comparison)
+        and _would_be_chance(one.comparison)
+        and 0 < (count := one.comparison.clusters or one.comparison.n_used) < FEWEST
+    ]
+    if not few:
+        return ()
+    count, fewest = min(few, key=lambda one: one[0])
+    unit = "clusters" if fewest.clusters else "documents"
+    text = f"{count} {unit} are too few to see whether neighbours drift alike; where they do, "
+    text += "interval and p promise too much"
+    more = len(few) - 1
+    text += f" ({more} more {'metric' if more == 1 else 'metrics'} alike)" if more else ""
+    return (
+        Finding(
+            kind="dependence_unknown",
+            text=text,
+            task=fewest.task,
+            filter=fewest.filter,
+            metric=fewest.metric,
+            values={"units": unit, "n": count, "fewest": FEWEST},
+        ),
+    )
+
+
 def _is_really_worse(comparison: Comparison) -> bool:
     return comparison.outcome == "regressed" and comparison.significant
+
+
+def _would_be_chance(comparison: Comparison) -> bool:
+    if comparison.sigma is None or comparison.sigma_interval is None:
+        return False
+    low, _ = comparison.sigma_interval
+    return comparison.sigma - _TOO_SMALL * (comparison.sigma - low) <= 0.0
 
 
 def _is_one_loss(one: DependentDocuments, part: TaskContributions) -> bool:
