@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -115,3 +115,44 @@ def test_tables_of_the_documentation_are_those_of_the_result_pages(
     assert len(shown) == len(exact)
     for figure, of_page in zip(shown, exact, strict=True):
         assert abs(float(figure.replace(",", "")) - of_page) <= 0.5001 * 10.0 ** -decimals(figure)
+
+
+def between(cells: Iterable[Sequence[str]], digits: int = 0) -> str:
+    values = [float(figure) for (figure,) in cells]
+    return f"{min(values):.{digits}f}% to {max(values):.{digits}f}%"
+
+
+def sentences_of_pages() -> Iterator[tuple[str, str]]:
+    """What the documentation says of several rows of a page."""
+    of = rows(RESULTS / "dependence.md", 2)
+    sizes = ("200", "1,000")
+    order = [of[name, n] for name in ("AR(0.6) in document order", "blocks of 3 share a difference")
+             for n in sizes]  # fmt: skip
+    blocks = [of[name, n] for name in ("blocks of 20", "blocks of 20, flips", "blocks of 100")
+              for n in sizes]  # fmt: skip
+    passages = [row for (name, n), row in of.items() if name.startswith("passages") and n in sizes
+                and "10% shared" not in name]  # fmt: skip
+    alone = [row for (name, _), row in of.items() if name.startswith("independent")]
+    dependent = [*order, *blocks, *passages]
+    together = [row[3] for row in dependent if row not in (of["blocks of 100", n] for n in sizes)]
+    yield "calibration.md", f"{between(row[0] for row in order)} would be called really worse"
+    yield "calibration.md", f"{between(row[0] for row in blocks)} with blocks of 20 and 100"
+    yield "calibration.md", f"{between(row[0] for row in passages)} with passages of 5 or 10"
+    yield "calibration.md", f"noticed in {between(row[1] for row in dependent)} of them"
+    yield "calibration.md", f"{between((row[1] for row in alone), 1)} of independent ones"
+    yield "calibration.md", f"{between(together, 1)} are called really worse"
+    clusters = rows(RESULTS / "skewed_gate.md", 2)
+    for name, gains in {
+        "lognormal(1)": "lognormal(1) gains fail in",
+        "exponential": "with exponential ones in",
+        "lognormal(2)": "with lognormal(2) in",
+    }.items():
+        few = [clusters[f"{name} gains", n] for n in ("8", "12", "16")]
+        yield "statistics.md", f"{gains} {between(row[1] for row in few)}"
+
+
+@pytest.mark.parametrize(("page", "sentence"), [*sentences_of_pages()])
+def test_sentences_of_the_documentation_have_the_figures_of_the_result_pages(
+    page: str, sentence: str
+) -> None:
+    assert sentence in (DOCS / page).read_text(encoding="utf-8")

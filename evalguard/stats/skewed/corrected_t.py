@@ -11,11 +11,11 @@ one has it, and the larger p-value, so that interval and p-value agree.
   (P. Hall, J. R. Stat. Soc. B 54, 1992, 221-228). Of the documents that differ alone: others say
   nothing of the tail, and among them a short one looks long enough.
 - What a sample has not seen of it: such a sample has too few of the tail more often than too many,
-  and its skewness is too small then. So Hall's and Student's t of the sample with *k more
-  documents* like its most extreme one. k is twice Cochran's number over the number of documents,
-  for the skewness that they have without that one (one alone, as t with 3 degrees of freedom has
-  it, is no tail); less where the other tail is as long; and it grows with the fourth power of the
-  normal quantile of the level, as a test of many metrics looks further out. It is at most 4.
+  and its skewness is too small then. So Hall's t of the sample with *k more documents* like its
+  most extreme one. k is twice Cochran's number over the number of documents, for the skewness that
+  they have without that one (one alone, as t with 3 degrees of freedom has it, is no tail); less
+  where the other tail is as long; and it grows with the fourth power of the normal quantile of the
+  level, as a test of many metrics looks further out. It is at most 4.
 - Clusters of answers that are right or wrong: a document wins one or loses one, so that skewness is
   the drift itself where no cluster wins more than another loses. How long a tail is, is measured
   from 0 there, and elsewhere from the drift.
@@ -222,12 +222,11 @@ class _Tail:
     rate: float
 
     def tests(self, estimate: Estimate, factor: float, z: float) -> list[Estimate]:
-        """Hall's t as the sample is, and Hall's and Student's with more, at the level of z."""
+        """Hall's t as the sample is, and with more, at the level of z."""
         found = [_hall(*self._with_more(estimate, factor, 0.0))]
         more = min(_MOST, self.rate * max(1.0, z / _COCHRANS_Z) ** 4)
         if more:
-            moved, skew, df = self._with_more(estimate, factor, more)
-            found += [_hall(moved, skew, df), _student(moved, df)]
+            found.append(_hall(*self._with_more(estimate, factor, more)))
         return found
 
     def p_value(self, estimate: Estimate, factor: float) -> float:
@@ -316,16 +315,6 @@ def _find_tails(differing: Differing | None, flips: bool) -> tuple[_Tail | None,
 
 
 _POWERS = ((2, 0), (1, 1), (0, 2), (3, 0), (2, 1), (1, 2), (0, 3))
-
-
-def _student(estimate: Estimate, df: float) -> Estimate:
-    return t_estimate(
-        estimate.point,
-        estimate.stderr,
-        df=df,
-        confidence=estimate.confidence,
-        method=estimate.method,
-    )
 
 
 _STRAIGHT = 1e-8  # below it the cube root has fewer digits than the correction
