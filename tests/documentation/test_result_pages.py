@@ -141,6 +141,15 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
     yield "calibration.md", f"noticed in {between(row[1] for row in dependent)} of them"
     yield "calibration.md", f"{between((row[1] for row in alone), 1)} of independent ones"
     yield "calibration.md", f"{between(together, 1)} are called really worse"
+    means = rows(RESULTS / "calibration.md", 3)
+    for name, data in {
+        "lognormal(1.5) losses": "a very long tail of losses (lognormal, 1.5)",
+        "lognormal(1) gains": "a long tail of gains (lognormal, 1)",
+    }.items():
+        held = [means[data, n, "none"] for n in ("50", "200", "2,000")]
+        careful, plain = ([float(row[column][0]) for row in held] for column in (0, 1))
+        yield "calibration.md", f"{name} {careful[0]:.0f}%, {careful[1]:.0f}%, {careful[2]:.0f}%"
+        yield "calibration.md", f"{plain[0]:.0f}%, {plain[1]:.0f}%, {plain[2]:.0f}%)"
     clusters = rows(RESULTS / "skewed_gate.md", 2)
     for name, gains in {
         "lognormal(1)": "lognormal(1) gains fail in",
