@@ -8,7 +8,7 @@ from math import factorial
 
 import numpy as np
 
-from evalguard.bisect.components import Kind
+from evalguard.bisect.components import Component
 from evalguard.bisect.fit import Fit
 from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.search_result import Culprit
@@ -32,6 +32,8 @@ def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
         float(fit.effects[largest]), float(fit.errors[largest])
     )
     found = _alone(one, measured)
+    component = _telling_component(fit, one)
+    partners = [measured.settings[other] for other in component.members if other != one]
     return Culprit(
         name=measured.settings[one],
         sigma_alone=None if found is None else found[0],
@@ -40,14 +42,15 @@ def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
         sigma_in_context=_value(fit, members, yardstick) - _value(fit, rest, yardstick),
         shapley_sigma=_shapley(fit, one, rest, yardstick),
         error_sigma=error,
-        role=_role(fit, one),
+        role=component.kind,
+        partners=tuple(partners),
     )
 
 
-def _role(fit: Fit, one: int) -> Kind:
+def _telling_component(fit: Fit, one: int) -> Component:
     """Of the largest effect; of those that need a partner only where there are no others."""
     components = [fit.structure.components[at] for at in fit.of(one)]
-    return next((c.kind for c in components if c.acts_alone), components[0].kind)
+    return next((c for c in components if c.acts_alone), components[0])
 
 
 def _alone(one: int, measured: Measurements) -> tuple[float, float, float] | None:

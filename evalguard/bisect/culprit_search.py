@@ -55,6 +55,9 @@ _BEYOND = 1.5  # times the candidate's drift: what does more alone is undone in 
 _CLEAR = 3.0  # margins: what each of settings does alone that undo each other
 _MOST_ALONE = 40  # settings that are looked at one by one, where one is missing to undo others
 _PART = 0.1  # of what the least of them does alone: what few documents may show of all together
+_JITTERS = 2.5  # standard errors of the jitter by which their drift together may be off
+_JITTER_PART = 0.25  # of what the least of them does alone: what these may be at most
+_HOPEFUL = 0.05  # p-value: what is further from the gate's level, no average brings below it
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
@@ -97,8 +100,8 @@ class CulpritSearch:
             status = self._final_status()
             if status is None:
                 status = self._advance()
-            eliminated = status == "unexplained" and self._eliminates()
-            if eliminated or (status is not None and self._joins()):
+            further = status == "unexplained" and (self._eliminates() or self._averages_jitter())
+            if further or (status is not None and self._joins()):
                 self.consider()
             elif status is not None:
                 self.status = status
@@ -267,7 +270,8 @@ class CulpritSearch:
 
     def _undo_each_other(self, mask: Mask, joined: Mask) -> bool:
         """Whether settings that drift the same way alone, each of them far, are inside the margin
-        together: then none of them makes the candidate's drift, whatever jitter is on documents.
+        together, as far as their jitter tells: then none of them makes the candidate's drift,
+        whatever jitter is on documents.
         """
         measured, margin = self.measured, self._margin
         alone = np.eye(self._n, dtype=np.bool_)[mask]
@@ -278,9 +282,16 @@ class CulpritSearch:
             least = float(np.abs(drifts).min())
             if least <= _CLEAR * margin or abs(np.sign(drifts).sum()) < drifts.size:
                 return False
-            whole, jitter = mask | joined, float(np.sqrt(measured.noise() / _GLANCE))
-            for share, most in ((_GLANCE, margin + _PART * least + jitter), (1.0, margin)):
-                if not measured.measure(whole, share) or abs(measured.mean(whole)) > most:
+            whole, jitter = mask | joined, float(np.sqrt(measured.noise()))
+            for share in (_GLANCE, FIRST, 1.0):
+                error = _JITTERS * jitter / share**0.5
+                if share < 1.0:
+                    error += _PART * least
+                elif error > _JITTER_PART * least:  # it could hide that they do half as much
+                    error = 0.0
+                if not measured.measure(whole, share):
+                    return False
+                if abs(measured.mean(whole)) > margin + error:
                     return False
             return True
         return False
@@ -331,14 +342,40 @@ class CulpritSearch:
             return False
         return self.measured.measure(silent, 1.0)
 
+    def _averages_jitter(self) -> bool:
+        """Measure one more assignment for each component that the paired test calls chance so far.
+
+        All documents are asked, but each assignment has jitter of its own, and what a setting does
+        to a document is estimated from all assignments. Not where few documents change: there the
+        test counts those of one step.
+        """
+        case, measured = self.case, self.measured
+        if measured.counts_flips or measured.spent > self._effort.most:
+            return False
+        hopeful = {one for one in case.by_chance if case.p_values.get(one, 1.0) <= _HOPEFUL}
+        repaired = ~case.belief.structure.mask(self._n)
+        masks: dict[bytes, Mask] = {}
+        for component in case.belief.structure.components:
+            if hopeful.intersection(component.members):
+                acting = np.isin(np.arange(self._n), component.members)
+                for mask in (acting, acting | repaired, ~acting):
+                    if not measured.complete(mask) and self._buildable.likely(mask):
+                        masks[mask.tobytes()] = mask
+                        break
+        with suppress(OutOfBudget):
+            return bool(masks) and any(measured.measure_all([*masks.values()], 1.0))
+        return False
+
     def _worth(self) -> float:
         """Nats that a full evaluation must promise; more where the drift is probably jitter.
 
-        Not inside the margin: what is to be found there hides another's drift.
+        Not inside the margin: what is to be found there hides another's drift, unless that is seen
+        already.
         """
         belief = self.case.belief
         nothing = belief.structure == NOTHING and belief.probability >= _PROBABLY_NOTHING
-        jitter = nothing and abs(self.measured.total) > self._margin
+        unhidden = abs(self.measured.total) > self._margin or bool(self.measured.joined)
+        jitter = nothing and unhidden
         return self._effort.worth if jitter else _CLUELESS
 
     def _verify(self, case: Case) -> None:
@@ -426,11 +463,12 @@ class CulpritSearch:
         worth the margin: whoever is not suspected by then would not be proven either.
         """
         belief, effort = self.case.belief, self._effort
-        if self.measured.spent < effort.patience or self.case.proven:
+        spent = self.measured.spent - self.measured.spent_before_joining
+        if spent < effort.patience or self.case.proven:
             return False
         jitter = float(np.sqrt(self.measured.noise()))
         jittery = 2.0 * jitter >= self._margin and abs(self.measured.total) < _FAR * jitter
-        needed = effort.pointing * self.measured.spent / effort.patience
+        needed = effort.pointing * spent / effort.patience
         if float(belief.inclusion.sum()) <= effort.few:
             needed -= effort.leave
         return jittery and float(belief.inclusion.max()) < needed

@@ -74,6 +74,7 @@ class Measurements:
         self._drift = {whole.tobytes(): drift[self.blocks.order]}
         self._rows: Rows | None = None
         self.joined = frozenset[int]()
+        self.spent_before_joining = 0.0  # most of it told which settings are one, and nothing else
         buildable.learn(whole, built=True)
 
     @property
@@ -256,6 +257,7 @@ class Measurements:
     def join(self, mask: Mask) -> None:
         """Take settings for one: what some of them do without the others is no evidence."""
         self.joined, self._rows = frozenset(np.flatnonzero(mask).tolist()), None
+        self.spent_before_joining = self.spent
         self._estimates = self._estimated()
         self._buildable.tie(self._names(mask))
 

@@ -24,7 +24,8 @@ class Culprit:
         sigma_in_context: what it adds where all other culprits are at their candidate value.
         shapley_sigma: its share: what it adds on average over all orders of the culprits.
         error_sigma: standard error of its effect (jitter).
-        role: additive; together: acts with its partner only; redundant: its partner does the same.
+        role: additive; together: acts with its partners only; redundant: its partner does the same.
+        partners: names of those settings; empty where it is additive.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Culprit:
     shapley_sigma: float
     error_sigma: float
     role: Kind
+    partners: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

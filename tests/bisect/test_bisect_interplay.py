@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, named
 
+from benchmarks.bisect_outcomes import drawn, names
 from evalguard.bisect.answer_structure import blame_setting
 from evalguard.bisect.components import Component
 from evalguard.bisect.find import find_culprits
@@ -36,6 +37,22 @@ def test_two_that_shrink_each_other_or_grow_together_are_named_and_nobody_else(
     drift = interplay(c, h, share * min(c, h))
     result = searched(PlantedScores(drift, jitter=0.1, seed=seed), seed)
     assert (result.status, named(result)) == ("minimal", {"c", "h"})
+
+
+@pytest.mark.parametrize("number", [0, 11, 70])
+def test_a_pair_that_the_jitter_of_one_step_makes_doubtful_is_proven_by_one_more_assignment(
+    number: int,
+) -> None:
+    """One guilty setting beside two that act only together; effects uniform, heavy, on few."""
+    planted, oracle = drawn("1 and a pair", 16, 5.0, number, seed=20261121)
+    settings = names(16)
+    result = find_culprits(oracle, settings, margin=2.5, yardstick=oracle.sigma, seed=number)
+    guilty = {settings[at] for at in planted.guilty}
+    assert (result.status, named(result)) == ("minimal", guilty)
+    pair = {one.name: one.partners for one in result.culprits if one.role == "together"}
+    assert len(pair) == 2
+    assert {(one,) for one in pair} == {*pair.values()}
+    assert all(not one.partners for one in result.culprits if one.role == "additive")
 
 
 def test_who_drifts_alone_is_not_said_to_act_with_its_partner_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,6 +153,24 @@ def test_two_of_which_each_hides_the_other_are_two_culprits_however_far_they_dri
     """Not one setting: on each document they do something together."""
     result = searched(effects(b=30.0, j=-28.0), jitter=0.1)
     assert (result.status, named(result)) == ("masked", {"b", "j"})
+
+
+@pytest.mark.parametrize("seed", [4, 9])
+@pytest.mark.parametrize("fault", [0.0, 3.0, 10.0])
+def test_what_cancels_but_for_jitter_that_reaches_the_margin_is_no_culprit(
+    fault: float, seed: int
+) -> None:
+    """Together both drift by their jitter alone, 0.5 of a margin of 1."""
+    names = tuple(f"s{number}" for number in range(16))
+    first, second, third = np.random.default_rng([seed, 9]).permutation(names)[:3].tolist()
+
+    def drift(inside: frozenset[str]) -> float:
+        return 10.0 * (len(inside & {first, second}) == 1) + fault * (third in inside)
+
+    oracle = PlantedScores(drift, jitter=0.5, seed=seed)
+    result = find_culprits(oracle, names, margin=1.0, yardstick=YARDSTICK, seed=seed)
+    assert named(result) == ({third} if fault else set())
+    assert result.cost <= 16.0
 
 
 def test_what_cancels_beside_two_faults_is_kept_and_both_are_named() -> None:
