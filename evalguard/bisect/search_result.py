@@ -25,7 +25,7 @@ class Culprit:
         shapley_sigma: its share: what it adds on average over all orders of the culprits.
         error_sigma: standard error of its effect (jitter).
         role: additive; together: acts with its partners only; redundant: its partner does the same.
-        partners: names of those settings; empty where it is additive.
+        partners: the settings that it acts with only, or that do the same; none of an additive one.
     """
 
     name: str

@@ -110,9 +110,12 @@ def bisection(*searches: MetricSearch, **changes: Any) -> BisectReport:
 
 
 TOGETHER = search(
-    culprits=(
-        culprit("norm_dtype", sigma_alone=0.02, shapley_sigma=0.7, role="together"),
-        culprit("prefill", sigma_alone=-0.01, shapley_sigma=0.7, role="together"),
+    culprits=tuple(
+        culprit(name, sigma_alone=alone, shapley_sigma=0.7, role="together", partners=(partner,))
+        for name, alone, partner in (
+            ("norm_dtype", 0.02, "prefill"),
+            ("prefill", -0.01, "norm_dtype"),
+        )
     )
 )
 LIMIT: dict[str, Any] = {"filter": "", "metric": "kl_mean", "unit": "nats"}
@@ -188,8 +191,11 @@ BY_STATUS: dict[str, BisectReport] = {
     "redundant": bisection(
         search(
             culprits=tuple(
-                culprit(name, sigma_in_context=0.0, shapley_sigma=0.7, role="redundant")
-                for name in ("norm_dtype", "prefill")
+                culprit(
+                    name, sigma_in_context=0.0, shapley_sigma=0.7, role="redundant",
+                    partners=(partner,),
+                )
+                for name, partner in (("norm_dtype", "prefill"), ("prefill", "norm_dtype"))
             )
         )
     ),

@@ -32,6 +32,32 @@ def shown(found: BisectReport, width: int = 80) -> str:
     )
 
 
+def test_who_acts_only_together_beside_another_culprit_is_told_by_the_page_and_the_document() -> (
+    None
+):
+    pair = {"norm_dtype": "prefill", "prefill": "norm_dtype"}
+    found = bisection(
+        search(
+            culprits=(
+                culprit("attn_softcap", 2.0),
+                *(
+                    culprit(name, 5.0, sigma_alone=0.0, role="together", partners=(partner,))
+                    for name, partner in pair.items()
+                ),
+            )
+        )
+    )
+    text = shown(found, width=120)
+    assert "norm_dtype and prefill act only together" in text
+    written = compare_document(report(comparison(), bisect=found))["bisect"]["culprits"]
+    partners = {one["setting"]: one["partners"] for one in written}
+    assert partners == {"attn_softcap": [], "norm_dtype": ["prefill"], "prefill": ["norm_dtype"]}
+    assert {one["in_context"] for one in written if one["partners"]} == {5.0}
+    redundant = [dataclasses.replace(one, role="redundant") for one in found.culprits[1:]]
+    either = bisection(search(culprits=(found.culprits[0], *redundant)))
+    assert "each of norm_dtype and prefill would be enough" in shown(either, width=120)
+
+
 @pytest.mark.parametrize("status", BY_STATUS)
 def test_every_outcome_is_a_document_of_the_contract(status: str) -> None:
     written = compare_document(report(comparison(), bisect=BY_STATUS[status]))

@@ -37,7 +37,9 @@ class GuiltySetting:
         sigma_in_context: what it adds where all other culprits are at their candidate value.
         shapley_sigma: its share: what it adds on average over all orders of the culprits.
         error_sigma: standard error of its effect (jitter).
-        role: additive; together: acts with its partner only; redundant: its partner does the same.
+        role: additive; together: acts with its partners only, so that ``sigma_in_context`` is what
+            they do together; redundant: its partner does the same.
+        partners: the settings that it acts with only, or that do the same; none of an additive one.
         task, filter, metric: on which it was found guilty.
         unit: "sigma"; of a limit of the gate the unit of its own figure.
         target: where the setting is applied.
@@ -58,6 +60,7 @@ class GuiltySetting:
     filter: str
     metric: str
     unit: str = SIGMA
+    partners: tuple[str, ...] = ()
 
 
 Ended = Literal["", "interrupted", "budget", "failed"]

@@ -133,7 +133,18 @@ def _culprit_names(search: MetricSearch) -> str:
         return f"{names}, which act only together"
     if roles == {"redundant"}:
         return f"{names}, each of which would be enough"
-    return names
+    groups = dict.fromkeys(
+        (culprit.role, tuple(sorted((culprit.setting, *culprit.partners))))
+        for culprit in search.culprits
+        if culprit.partners
+    )
+    clauses = [
+        f"{list_names(members)} act only together"
+        if role == "together"
+        else f"each of {list_names(members)} would be enough"
+        for role, members in groups
+    ]
+    return f"{names} ({'; '.join(clauses)})" if clauses else names
 
 
 def _unexplained_sentence(search: MetricSearch) -> str:

@@ -116,6 +116,7 @@ class SearchOutcome:
                 shapley_sigma=culprit.shapley_sigma,
                 error_sigma=culprit.error_sigma,
                 role=culprit.role,
+                partners=culprit.partners,
                 task=subject.key[0],
                 filter=subject.key[1],
                 metric=subject.key[2],
