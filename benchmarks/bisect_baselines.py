@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.bisect_planting import PlantedOracle
-from evalguard.bisect.oracle import Untestable
+from evalguard.core.question import Untestable
 
 LAUNCH = 0.05
 Settings = tuple[str, ...]

@@ -92,10 +92,10 @@ def code_digest(search: str) -> str:
     """
     ours, here = Path(bisect.__file__).parent, Path(__file__).parent
     parts = ["outcomes", "planting"]
-    files = sorted(ours.glob("*.py"))
+    files = sorted((ours / "search").glob("*.py"))
     if search not in OURS:
         parts = ["baselines", *parts]
-        files = [ours / "oracle.py"]
+        files = [ours.parent / "core" / "question.py"]
     files += [here / f"bisect_{part}.py" for part in parts]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.bisect_baselines import Judge, bisection, delta_debugging, one_at_a_time
 from benchmarks.bisect_planting import SPREADS, BlockedOracle, PlantedOracle, Planting, planting
-from evalguard.bisect.find import find_culprits
+from evalguard.bisect.search.find_culprits import find_culprits
 
 JITTER_LIMIT = 3.0  # sigma: the other searches call less than that jitter
 OURS = ("evalguard", "evalguard, thorough", "evalguard, given blocks")

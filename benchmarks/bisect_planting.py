@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.differences import Array
-from evalguard.bisect.oracle import Untestable
+from evalguard.core.question import Untestable
 
 DOCUMENTS = 1024
 SPREADS = ("uniform", "few", "heavy")
@@ -114,7 +114,7 @@ class PlantedOracle:
         self._scores: dict[frozenset[str], Array] = {frozenset(): self._base}
 
     def measure(self, candidate_settings: frozenset[str], documents: np.ndarray) -> Array:  # type: ignore[type-arg]
-        """As ``evalguard.bisect.oracle.Oracle`` says."""
+        """As ``evalguard.core.question.Oracle`` says."""
         inside = {self._number[name] for name in candidate_settings}
         for one, two in self._planted.rules:
             if one in inside and two not in inside:

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from benchmarks.sampled_models import TASK, Sampled
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Setting, Variant
-from evalguard.run.loading.load_scorer import load_scorer
+from evalguard.engine.loading.load_scorer import load_scorer
 
 Floats = NDArray[np.float64]
 _POLICY = ScoringPolicy(batch_size=64, device="cpu", threads=1)
 
 
 class Truth:
-    """An oracle (``evalguard.bisect.oracle.Oracle``) over a sampled model, and its sigma.
+    """An oracle (``evalguard.core.question.Oracle``) over a sampled model, and its sigma.
 
     ``base``: scores with all settings at reference, if they are known. ``seconds``: of one thread,
     that scoring all documents took on average, loading included.
@@ -51,7 +51,7 @@ class Truth:
         return float(np.mean(self._spent))
 
     def measure(self, candidate_settings: frozenset[str], documents: NDArray[np.intp]) -> Floats:
-        """As ``evalguard.bisect.oracle.Oracle`` says."""
+        """As ``evalguard.core.question.Oracle`` says."""
         return self.scores(candidate_settings)[documents]
 
     def sigma(self, candidate_settings: frozenset[str]) -> float:

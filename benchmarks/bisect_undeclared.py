@@ -188,7 +188,7 @@ def _read(
     Of a healthy port: whether it says that something is damaged, which no layout explains.
     """
     from evalguard.errors import EvalguardError
-    from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+    from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
     try:
         report = compare_tensors(str(base), str(port), TensorOptions())

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.output import deliver
-from evalguard.core.documents.broken_documents import BELOW_CHANCE, AskedText
+from evalguard.core.broken_documents import BELOW_CHANCE, AskedText
 
 if TYPE_CHECKING:
     import torch

@@ -23,7 +23,7 @@ from benchmarks.night_series import (
     stepped,
 )
 from benchmarks.output import deliver
-from evalguard.stats.series.change_points import SHORTEST, change_points
+from evalguard.nights.change_points import SHORTEST, change_points
 
 SEED = 20_261_130
 NIGHTS = (20, 40, 80)

@@ -17,12 +17,11 @@ from scipy.signal import lfilter
 
 from benchmarks.differences import Array, Rng
 from benchmarks.output import deliver, versions
-from evalguard.core.document_fields import DocumentFields, read_fields
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.pairing import pair
+from evalguard.comparison.checks.dependent_documents import account_for_dependence
+from evalguard.core.document_columns import DocumentFields, read_fields
+from evalguard.core.pairing import PairedScores, pair
 from evalguard.core.scores import ScoreTable
-from evalguard.run.cluster_fields import with_clusters
-from evalguard.run.scoring.dependent_documents import account_for_dependence
+from evalguard.engine.cluster_fields import with_clusters
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.judgement import MetricComparison
 

@@ -13,7 +13,7 @@ from benchmarks.differences import Rng
 from benchmarks.outcomes import CONFIDENCE, Cell, Outcome
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.divergence import Divergence, DocumentDivergence
-from evalguard.stats.distribution import compare_distributions
+from evalguard.distributions.kl import compare_distributions
 
 _POSITIONS = 20  # of a document, on average; lengths are geometric
 _KL, _SPREAD, _OF_DOCUMENTS = 0.01, 1.5, 0.5  # mean; log scale, its part that documents share

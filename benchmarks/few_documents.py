@@ -21,14 +21,12 @@ from benchmarks.outcomes import CONFIDENCE
 from benchmarks.output import deliver
 from benchmarks.tables import scored
 from benchmarks.tally import SEED, Share, seed_of
-from evalguard.core.paired_scores import PairedScores
-from evalguard.stats.contributions import contributions
-from evalguard.stats.drift import estimate_drift
-from evalguard.stats.estimate import Estimate
+from evalguard.core.moments import moments
+from evalguard.core.pairing import PairedScores
+from evalguard.stats.clusters import Stratum, stratify_documents
+from evalguard.stats.drift import contributions, estimate_drift
+from evalguard.stats.estimate import Estimate, t_upper_tail
 from evalguard.stats.group import limited_to_documents
-from evalguard.stats.moments import moments
-from evalguard.stats.probability import t_upper_tail
-from evalguard.stats.strata import Stratum, stratify_documents
 
 SIZES = (2, 3, 4, 5, 6, 7, 8, 11, 15, 21, 30)
 _LEVEL = (1.0 - CONFIDENCE) / 2.0

@@ -23,11 +23,11 @@ from unittest import mock
 from benchmarks.output import deliver
 from benchmarks.quantised import quantised_copy
 from benchmarks.trained_models import STORIES, Trained, trained
+from evalguard.answers.first_difference import NEAR_TIE, find_first_difference
 from evalguard.core.scorer import Request, Response, ScoringPolicy
-from evalguard.models.hf import guarded_generation
+from evalguard.models.hf import generation as guarded_generation
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.stats.answers.first_difference import NEAR_TIE, find_first_difference
 
 KINDS = (STORIES, "llama")
 _TOKENS, _WORDS = 64, 16
@@ -145,7 +145,7 @@ def _page(kinds: Sequence[str], documents: int, work: Path, *, costs: bool) -> I
         f"stories, and of {KINDS[1]} a question with all that it follows from. Beyond near ties: a "
         f"side prefers its own token by more than {NEAR_TIE} nats; near ties: none does, and one "
         "side's most probable other token is the other's; else not known "
-        "(`evalguard/stats/answers/first_difference.py`). Per cent are of the documents that "
+        "(`evalguard/answers/first_difference.py`). Per cent are of the documents that "
         "differ. By the base's margin alone: it is above that."
     )
     for kind in kinds:

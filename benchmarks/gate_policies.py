@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.output import deliver
+from evalguard.comparison.compare import resolve_request
+from evalguard.comparison.listing import find_demo_guard
 from evalguard.config.guard_search import load_guards
 from evalguard.core.gate import Gate
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.pairing import pair
-from evalguard.run.compare import resolve_request
-from evalguard.run.demo import find_demo_guard
-from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.score_models import score_sides
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.score_models import score_sides
 from evalguard.stats.compare_scores import compare_scores
 
 SEED = 20261123

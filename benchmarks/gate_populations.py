@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 
 from benchmarks.differences import Array, Rng
 from benchmarks.tables import scored
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import Aggregation
 from evalguard.core.verdict import Margin
 

@@ -27,10 +27,10 @@ from benchmarks.gate_populations import Cell, list_cells
 from benchmarks.output import deliver
 from benchmarks.tally import seed_of
 from evalguard.core.gate import Gate
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.moments import holm
+from evalguard.core.pairing import PairedScores
 from evalguard.core.verdict import decide
 from evalguard.stats.compare_scores import compare_documents
-from evalguard.stats.multiple_tests import holm
 
 SEED = 20261125
 RUNS = 1_000

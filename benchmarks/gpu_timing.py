@@ -108,7 +108,7 @@ def _time_divergences(vocabulary: int, options: argparse.Namespace) -> Row:
     import torch
 
     from evalguard.core.divergence import divergence
-    from evalguard.models.hf.device_divergence import compare_rows_on_device
+    from evalguard.models.device_rows import compare_rows_on_device
 
     positions = 64
     draws = torch.Generator().manual_seed(0)

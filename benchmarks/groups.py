@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.differences import SEEN, Array, Rng
 from benchmarks.outcomes import CONFIDENCE, MARGIN, Cell, Outcome
 from benchmarks.tables import scored
-from evalguard.core.task_group import TaskGroup
+from evalguard.core.scores import TaskGroup
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.group import Subtask, compare_group
 

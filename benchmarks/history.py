@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import deliver
-from evalguard.core.document_scores import DocumentScores
-from evalguard.core.history_night import MetricKey, NightMetric, NightRun
-from evalguard.core.reports.broken_on_nights import broken_documents
-from evalguard.core.reports.document_flips import flips
-from evalguard.run.history.queries import HistorySelection, find_trends, verify_history
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.document_scores import DocumentScores
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history_flips import broken_documents, flips
+from evalguard.nights.history_questions import HistorySelection, find_trends, verify_history
+from evalguard.nights.history_report import MetricKey, NightMetric, NightRun
 
 TASKS, DOCUMENTS, REPEATS = 20, 5_000, 25
 PAIR = ("orig", "port")

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.differences import SEEN, Array, Rng
 from benchmarks.tables import rescored
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 
 Items = list[Any]
 _POSITIVE = 0.4  # share of documents whose right answer is 1

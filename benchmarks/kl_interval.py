@@ -21,9 +21,8 @@ from benchmarks.differences import Array, Rng
 from benchmarks.outcomes import CONFIDENCE
 from benchmarks.output import deliver
 from benchmarks.tally import SEED, Share, seed_of
-from evalguard.stats.mean_kl import is_carried_by_few, kl_upper_end
-from evalguard.stats.moments import ratio_moments
-from evalguard.stats.positions import ratio_estimate
+from evalguard.core.moments import ratio_moments
+from evalguard.distributions.kl import is_carried_by_few, kl_upper_end, ratio_estimate
 from evalguard.stats.skewness import skewness
 
 SIZES = (50, 200, 1_319)

@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks.output import deliver
 from evalguard import compare_several
-from evalguard.run.several import SeveralResult
+from evalguard.several.several_run import SeveralResult
 
 _ROOT = Path(__file__).parent.parent
 _GGUF = ("xllamacpp==2026.10.11549", "gguf==0.19.0", "safetensors", "numpy")

@@ -18,7 +18,7 @@ from typing import Any
 from scipy.stats import binomtest
 
 from benchmarks.output import deliver
-from evalguard.stats.answers.loops import find_loop
+from evalguard.core.loops import find_loop
 
 TEXTS = Path(__file__).parent.parent / "tests" / "loop_texts" / "texts.jsonl"
 
@@ -41,7 +41,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "# Loops found, and honest texts taken for one"
     yield ""
     yield (
-        f"{len(rows)} texts of tests/loop_texts; the constants of evalguard/stats/answers/loops.py "
+        f"{len(rows)} texts of tests/loop_texts; the constants of evalguard/core/loops.py "
         "were chosen without the held-out half. Shares with 95% Clopper-Pearson intervals. "
         "`python -m benchmarks.loops benchmarks/results/loops.md`."
     )

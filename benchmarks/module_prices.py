@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.trained_models import STORIES, TASK, Trained, trained
+from evalguard.bisect.bisect_report import ModulePrice, ModulePrices
+from evalguard.bisect.module_prices import PricedModules, measure_prices
+from evalguard.bisect.oracle.oracle_opening import open_model_oracle
+from evalguard.bisect.subject import Subject, choose_subject
+from evalguard.comparison.compare import compare_sides
+from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.core.amounts import size_text
-from evalguard.core.reports.module_prices import ModulePrice, ModulePrices
+from evalguard.engine.options import make_options
 from evalguard.recipes.gguf import convert
-from evalguard.run.bisection.oracle_opening import open_model_oracle
-from evalguard.run.bisection.subject import Subject, choose_subject
-from evalguard.run.compare import compare_sides
-from evalguard.run.finished_comparison import FinishedComparison
-from evalguard.run.modules.module_prices import PricedModules, measure_prices
-from evalguard.run.options import make_options
 
 DAMAGED = 2  # the layer whose MLP is in int4 in the second model
 _GROUP, _TOP = 32, 7

@@ -14,10 +14,9 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.printed_results import unpaired_z
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.flip_power import flip_documents_to_detect
-from evalguard.stats.power import paired_documents_to_detect
+from evalguard.stats.power import flip_documents_to_detect, paired_documents_to_detect
 
 ALPHA, POWER = 0.05, 0.8
 RESAMPLES = 1_000

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.night_series import OUTSIDE, QUIET, Make, Series, normal, stepped
-from evalguard.core.reports.night_report import ALPHA, LOOKS
-from evalguard.run.nightly.night_trends import MOST_NIGHTS
-from evalguard.stats.series.change_points import change_points
+from evalguard.nights.change_points import change_points
+from evalguard.nights.night_changes import MOST_NIGHTS
+from evalguard.nights.night_report import ALPHA, LOOKS
 
 YEAR, FIRST_LOOK = 365, 6
 PER_NIGHT, PER_YEAR = ALPHA, ALPHA / LOOKS

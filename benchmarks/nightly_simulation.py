@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import evalguard
-from evalguard.run.history.queries import HistorySelection, find_trends
+from evalguard.nights.history_questions import HistorySelection, find_trends
 
 TASK, METRIC = "evalguard_rolling", "byte_perplexity"
 DOCUMENTS = 24

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.differences import Rng
 from evalguard.core.comparison import Comparison
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.stats.compare_scores import compare_documents
 
 CONFIDENCE = 0.95

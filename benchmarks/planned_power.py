@@ -21,14 +21,14 @@ import evalguard
 from benchmarks.differences import Array, Rng
 from benchmarks.output import deliver
 from benchmarks.tables import scored
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.core.verdict import Margin, decide
+from evalguard.planning.metric_plan import MetricPlan, plan_metric
+from evalguard.planning.pilot import pilot_of_scores
 from evalguard.stats.binary import flip_estimate
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.metric_plan import MetricPlan, plan_metric
-from evalguard.stats.pilot import pilot_of_scores
-from evalguard.stats.undecided import explain_undecided
+from evalguard.stats.judgement import explain_undecided
 
 SEED = 20261130
 CONFIDENCE, ALPHA, POWER = 0.95, 0.025, 0.8

@@ -41,7 +41,7 @@ from benchmarks.output import deliver
 from benchmarks.published import published
 from benchmarks.quantised import GROUP, quantised_copy
 from benchmarks.tables import scored
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 
 SEED = 20261120
 ROOT = Path(__file__).parent.parent

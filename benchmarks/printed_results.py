@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from evalguard.stats.probability import normal_upper_tail
+from evalguard.stats.estimate import normal_upper_tail
 
 
 def harness_sigma(

@@ -10,7 +10,7 @@ from pathlib import Path
 from scipy import stats
 
 from benchmarks.needed import ALPHA, POWER, Needed
-from evalguard.stats.flip_power import flip_documents_to_detect
+from evalguard.stats.power import flip_documents_to_detect
 
 _SCORED = 1_130  # documents behind the table
 _ROW = re.compile(r"\| ([^|]+) \| (-?[\d.]+) \| (-?[\d.]+) \| (\d+)/(\d+) \|")

@@ -152,10 +152,9 @@ def _compared(
 
 def _simulated(folder: Path, k: int, moved: float) -> tuple[Found, Found]:
     """Distributions over a large vocabulary, a hundred tokens at a time."""
-    from evalguard.core.divergence import divergence
-    from evalguard.core.reference import SAMPLES, divergence_from, reference
+    from evalguard.core.divergence import SAMPLES, divergence, divergence_from, reference
     from evalguard.core.scorer import Response
-    from evalguard.store.reference_writer import ReferenceWriter
+    from evalguard.distributions.reference_file import ReferenceWriter
 
     random = np.random.default_rng(SEED)
     exact, found = [], []

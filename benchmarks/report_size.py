@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import deliver
+from evalguard.core.compare_report import CompareReport, RunDocuments, RunIdentity, drift_column
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.run_documents import RunDocuments, drift_column
-from evalguard.report.html.compare_page import render_html
-from evalguard.report.html.text_budget import TEXT_BUDGET, TOKEN_BUDGET
-from evalguard.report.view.report_view import build_report_view
+from evalguard.report.compare_html import render_html
+from evalguard.report.compare_view import build_report_view
+from evalguard.report.document_table import TEXT_BUDGET, TOKEN_BUDGET
 
 ROOT = Path(__file__).parent.parent
 COMMAND = "python -m benchmarks.report_size --output benchmarks/results/report_size.md"

@@ -91,7 +91,7 @@ def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> str:
 def _by_lm_eval(scorer: Any, requests: Sequence[Any]) -> list[str]:
     from lm_eval.api.instance import Instance
 
-    from evalguard.models.quiet_libraries import silence_libraries
+    from evalguard.models.process_state import silence_libraries
 
     instances = [
         Instance("generate_until", {}, one.arguments, 0, metadata=("t", one.doc_id, 1))
@@ -120,8 +120,8 @@ def _by_block(scorer: Any, requests: Sequence[Any]) -> list[str]:
 
 
 def _blocks(requests: Sequence[Any]) -> list[Any]:
+    from evalguard.engine.evaluate import BLOCK_CUT
     from evalguard.harness.request_blocks import cut_blocks, text_lengths
-    from evalguard.run.scoring.evaluate import BLOCK_CUT
 
     return cut_blocks(requests, text_lengths(requests), BLOCK_CUT)
 

@@ -22,10 +22,10 @@ from benchmarks.differences import Array, Rng
 from benchmarks.output import deliver
 from benchmarks.tables import scored
 from benchmarks.tally import SEED, Share, seed_of
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.skewed.few_documents import rests_on
+from evalguard.stats.few_documents import rests_on
 from evalguard.stats.skewness import skewness
 
 CONFIDENCE = 0.95

@@ -27,13 +27,10 @@ import numpy as np
 from benchmarks.output import deliver, versions
 from benchmarks.stopping_populations import CARRIERS, FEWEST_CARRIERS, cells
 from benchmarks.stopping_tables import tables_of
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.score_rows import pick_rows
+from evalguard.core.pairing import PairedScores, pick_rows
 from evalguard.core.verdict import Margin, MarginUnit
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.sequential.finding import find
-from evalguard.stats.sequential.looks import planned_looks
-from evalguard.stats.sequential.stopping_rule import StoppingRule
+from evalguard.stats.sequential_looks import StoppingRule, find, planned_looks
 
 SEED = 20261120
 ORDERS = 200

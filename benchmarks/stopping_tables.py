@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.stopping_populations import pair_of
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import Aggregation
 
 

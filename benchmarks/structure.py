@@ -92,7 +92,7 @@ def trace_comparison() -> dict[str, Any]:
                 records.add(made)
 
     from evalguard.cli.main import main
-    from evalguard.run.demo import find_demo_guard
+    from evalguard.comparison.listing import find_demo_guard
 
     with tempfile.TemporaryDirectory() as folder:
         words = [

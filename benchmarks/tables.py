@@ -7,10 +7,8 @@ from functools import cache
 import numpy as np
 
 from benchmarks.differences import Array
-from evalguard.core.documents.rescoring import rescoring
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.pairing import pair
-from evalguard.core.scores import Aggregation, ScoreTable
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.scores import Aggregation, ScoreTable, rescoring
 
 
 @cache

@@ -25,8 +25,8 @@ from safetensors.torch import save_file
 
 from benchmarks.importance_matrix import draw_importance, quantise_by_importance
 from benchmarks.output import deliver
-from evalguard.core.reports.tensors_report import TensorsReport
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_report import TensorsReport
 
 COMMAND = "python -m benchmarks.tensor_faults --output benchmarks/results/tensor_faults.md"
 WIDTH, INNER, VOCABULARY, LAYERS, HEADS = 512, 1024, 1024, 4, 8

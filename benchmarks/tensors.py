@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import deliver
-from evalguard.core.tensors.precision_vote import round_mantissa
-from evalguard.run.tensors.streaming import forget_bytes
-from evalguard.store.tensor_files import open_tensors
-from evalguard.store.tensor_files.packed.levels import codebook_levels, float8_levels
-from evalguard.store.tensor_files.packed.row_codec import RowBytes
-from evalguard.store.tensor_files.stored import StoredTensor
+from evalguard.core.precision_vote import round_mantissa
+from evalguard.tensor_files.opening import open_tensors
+from evalguard.tensor_files.packed.levels import codebook_levels, float8_levels
+from evalguard.tensor_files.packed.row_codec import RowBytes
+from evalguard.tensor_files.stored_tensor import StoredTensor
+from evalguard.tensors.streamed_sums import forget_bytes
 
 WIDTH, INNER, VOCABULARY = 2048, 5632, 32000
 READ = 1 << 24  # bytes at a time of the plain reading

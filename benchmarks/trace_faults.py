@@ -14,13 +14,13 @@ from torch import nn
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
-from evalguard.core.reports.trace_report import Trace
+from evalguard.core.hyperparameters import compare_hyperparameters
+from evalguard.core.precision_vote import round_integer, round_mantissa
 from evalguard.core.settings import Value
-from evalguard.core.tensors.precision_vote import round_integer, round_mantissa
-from evalguard.core.tracing.hyperparameters import compare_hyperparameters
-from evalguard.core.tracing.points import ROOT, ModelInputs, token_inputs
-from evalguard.core.tracing.weight_precision import round_weights
-from evalguard.models.tracing.read_hyperparameters import read_model
+from evalguard.core.trace_points import ROOT, ModelInputs, token_inputs
+from evalguard.core.trace_record import Trace
+from evalguard.core.weight_precision import round_weights
+from evalguard.models.hyperparameters_read import read_model
 
 _VOCABULARY = 80
 _SIZES = {

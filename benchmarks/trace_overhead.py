@@ -17,11 +17,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.output import deliver
 from benchmarks.trace_faults import port
-from evalguard.core.tracing.points import ModelInputs, token_inputs
-from evalguard.models.tracing.hooks import run_pass
-from evalguard.models.tracing.model_trace import trace_models
-from evalguard.models.tracing.passes import ComparedPass
-from evalguard.models.tracing.spool import ActivationSpool
+from evalguard.core.trace_points import ModelInputs, token_inputs
+from evalguard.tracing.measure.activation_spool import ActivationSpool
+from evalguard.tracing.measure.forced_trace import trace_models
+from evalguard.tracing.measure.module_hooks import run_pass
+from evalguard.tracing.measure.passes import ComparedPass
 
 _REPEATS = 3
 _GENEROUS, _TIGHT = 2**32, 2**20  # bytes of recorded activations that may be held

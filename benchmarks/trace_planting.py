@@ -31,10 +31,10 @@ from benchmarks.trace_faults import (
     sample_inputs,
     sample_model,
 )
-from evalguard.core.reports.trace_report import Trace
-from evalguard.core.tracing.points import ModelInputs
-from evalguard.models.tracing.hooks import run_pass
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.core.trace_points import ModelInputs
+from evalguard.core.trace_record import Trace
+from evalguard.tracing.measure.forced_trace import trace_models
+from evalguard.tracing.measure.module_hooks import run_pass
 
 DTYPES = ("float32", "bfloat16")
 

@@ -89,10 +89,10 @@ def measure(folder: Path) -> dict[str, Any]:
     import numpy as np
     import vllm
 
-    from evalguard.models.hf.scored_tokens import InputTokens
     from evalguard.models.position_reduction import CompareReferences, KeepReference
     from evalguard.models.runtimes.runtime import RuntimeArguments
     from evalguard.models.runtimes.types import load_runtime
+    from evalguard.models.scored_tokens import InputTokens
 
     given = {"pretrained": str(folder), "dtype": "float32", "enforce_eager": True}
     runtime: Any = load_runtime("vllm", RuntimeArguments(model_type="vllm", given=given))

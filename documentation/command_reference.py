@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from documentation.markdown_text import cell, code
-from evalguard.cli.parameters import group_options
+from evalguard.cli.click_options import group_options
 
 _HEAD = """# Commands and options
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from documentation.command_reference import command_reference
 from documentation.markdown_text import cell
 from documentation.schema_tables import schema_tables
-from evalguard.cli.exit_codes import EXIT_CODES
 from evalguard.cli.main import cli
-from evalguard.config.guard_schema import build_guard_schema
-from evalguard.run.listing import read_named_schema
+from evalguard.comparison.listing import read_named_schema
+from evalguard.config.guard_writing import build_guard_schema
+from evalguard.core.exit_code import EXIT_CODES
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 CONTRACTS = ("compare", "trace", "tensors", "floor", "nightly", "plan")

@@ -35,36 +35,36 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from evalguard.run.bisection.command import bisect_settings, resume_bisection
-    from evalguard.run.compare import compare
-    from evalguard.run.floor.floor_measurement import floor
-    from evalguard.run.floor.floor_result import FloorResult
-    from evalguard.run.nightly.night_files import NightlyResult
-    from evalguard.run.nightly.nightly_run import nightly
-    from evalguard.run.options import CompareOptions
-    from evalguard.run.result import CompareResult
-    from evalguard.run.sample_size.comparison_plan import plan
-    from evalguard.run.sample_size.plan_result import PlanResult
-    from evalguard.run.several import SeveralResult, compare_several
-    from evalguard.run.tracing.trace_result import TraceResult
-    from evalguard.run.tracing.trace_run import trace
+    from evalguard.bisect.command import bisect_settings, resume_bisection
+    from evalguard.comparison.compare import compare
+    from evalguard.comparison.result import CompareResult
+    from evalguard.engine.options import CompareOptions
+    from evalguard.floors.floor_page import FloorResult
+    from evalguard.floors.floor_run import floor
+    from evalguard.nights.night import nightly
+    from evalguard.nights.night_page import NightlyResult
+    from evalguard.planning.plan_page import PlanResult
+    from evalguard.planning.sample_size import plan
+    from evalguard.several.several_run import SeveralResult, compare_several
+    from evalguard.tracing.trace_result import TraceResult
+    from evalguard.tracing.trace_run import trace
 
 _HOMES = {
-    "bisect_settings": "evalguard.run.bisection.command",
-    "resume_bisection": "evalguard.run.bisection.command",
-    "compare": "evalguard.run.compare",
-    "FloorResult": "evalguard.run.floor.floor_result",
-    "floor": "evalguard.run.floor.floor_measurement",
-    "NightlyResult": "evalguard.run.nightly.night_files",
-    "nightly": "evalguard.run.nightly.nightly_run",
-    "PlanResult": "evalguard.run.sample_size.plan_result",
-    "plan": "evalguard.run.sample_size.comparison_plan",
-    "CompareOptions": "evalguard.run.options",
-    "CompareResult": "evalguard.run.result",
-    "compare_several": "evalguard.run.several",
-    "SeveralResult": "evalguard.run.several",
-    "TraceResult": "evalguard.run.tracing.trace_result",
-    "trace": "evalguard.run.tracing.trace_run",
+    "bisect_settings": "evalguard.bisect.command",
+    "resume_bisection": "evalguard.bisect.command",
+    "compare": "evalguard.comparison.compare",
+    "FloorResult": "evalguard.floors.floor_page",
+    "floor": "evalguard.floors.floor_run",
+    "NightlyResult": "evalguard.nights.night_page",
+    "nightly": "evalguard.nights.night",
+    "PlanResult": "evalguard.planning.plan_page",
+    "plan": "evalguard.planning.sample_size",
+    "CompareOptions": "evalguard.engine.options",
+    "CompareResult": "evalguard.comparison.result",
+    "compare_several": "evalguard.several.several_run",
+    "SeveralResult": "evalguard.several.several_run",
+    "TraceResult": "evalguard.tracing.trace_result",
+    "trace": "evalguard.tracing.trace_run",
 }
 
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from evalguard.core.reports.findings import Quote
+    from evalguard.core.findings import Quote
 
 WorkerEnd = Literal["killed", "late", "lost", "unplaced", ""]
-
 EXIT_PASSED = 0
 EXIT_REGRESSED = 1
 EXIT_USAGE = 2

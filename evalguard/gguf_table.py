@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from evalguard.core.gguf_parts import gguf_parts
+from evalguard.core.split_files import gguf_parts
 from evalguard.errors import EvaluationError
 from evalguard.regular_file import open_regular
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS
 from evalguard.core.settings import Value
+from evalguard.core.tracked_run import BUILT_IN_TRACKERS
 from evalguard.errors import UsageError, nearest
 
 

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 if TYPE_CHECKING:
-    from evalguard.run.result import CompareResult
-
+    from evalguard.comparison.result import CompareResult
 
 # Under it a comparison travels with the report of its test, from the processes of xdist, too.
 PROPERTY = "evalguard"
-
-
 _MARKER = (
     "evalguard(base, candidate, **options): the candidate must pass the gate of a comparison with "
     "its base, or the test fails before it begins; options as of evalguard.compare."

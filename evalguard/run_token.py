@@ -18,8 +18,6 @@ from evalguard.errors import UsageError
 _VARIABLE = "EVALGUARD_THIS_RUN"
 RUN_KEY = "run"
 """Where the code of an identity names the run that the scores are kept for."""
-
-
 _used: set[str] = set()
 
 

@@ -65,7 +65,7 @@ def tiny_gemma2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def budget_of_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches as on any machine: what one measures says something about it, not about the code."""
-    monkeypatch.setattr("evalguard.run.loading.token_budget.measure_budget", lambda _: 1024)
+    monkeypatch.setattr("evalguard.engine.loading.edited_model.measure_budget", lambda _: 1024)
 
 
 @pytest.fixture(scope="session", autouse=True)

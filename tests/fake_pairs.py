@@ -20,7 +20,7 @@ class FakePairs:
         self._journal = journal
         monkeypatch.setenv("JOURNAL", str(journal))
         monkeypatch.setattr(
-            "evalguard.run.own_process.worker_command",
+            "evalguard.engine.own_process.worker_command",
             lambda *_: [sys.executable, str(_WORKER)],
         )
 
@@ -45,7 +45,7 @@ class FakePairs:
             def monotonic() -> float:
                 return time.monotonic() + (1e9 if hangs() else 0.0)
 
-        monkeypatch.setattr("evalguard.worker.channel.time", Clock)
+        monkeypatch.setattr("evalguard.worker.pipe.time", Clock)
 
 
 def wait_until(true: Callable[[], bool]) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.document_scores import DocumentScores, fingerprints
-from evalguard.core.history_night import NightMetric, NightRun
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.document_scores import DocumentScores, fingerprints
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history_report import NightMetric, NightRun
 
 N = 40
 

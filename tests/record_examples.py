@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.divergence import divergence
-from evalguard.core.reference import reference
+from evalguard.core.divergence import divergence, reference
 
 VOCABULARY = 12
 

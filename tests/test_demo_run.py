@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.run.demo import find_demo_guard
+from evalguard.comparison.listing import find_demo_guard
 
 # The last one costs something on whole texts alone, where lm-eval reads BOS given BOS.
 GUILTY = ("attn_scale", "rope_theta", "final_softcap")

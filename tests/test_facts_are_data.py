@@ -10,7 +10,10 @@ from pathlib import Path
 import evalguard
 
 ROOT = Path(evalguard.__file__).parent
-ROOMS = ("bisect", "config", "core", "report", "run", "stats")
+ROOMS = (
+    "answers", "bisect", "comparison", "config", "core", "distributions", "engine", "floors",
+    "nights", "page", "planning", "publish", "report", "several", "stats", "tensors", "tracing",
+)  # fmt: skip
 CUTS = {
     "startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split",
     "rsplit", "index", "find", "replace",
@@ -28,23 +31,35 @@ NULL_OF_0_1 = "(?P<name>.*) (?P<said>), so it is null here"
 
 # Why a text may be searched for words: whose it is.
 ALLOWED = {
-    ("config/yaml_nodes.py", r"'\t' that cannot start"): "the YAML reader's",
-    ("core/tensors/rows.py", "rows "): "a name of a fault",
-    ("core/tensors/rows.py", "blocks "): "a name of a fault",
-    ("core/tensors/rows.py", "heads "): "a name of a fault",
-    ("core/tensors/rows.py", "zero points "): "a name of a fault",
-    ("report/contract/non_finite.py", NULL_OF_0_1): "documents before non_finite",
-    ("report/contract/field_descriptions.py", " No part of a report's equality."): "a docstring",
+    ("config/guard_document.py", r"'\t' that cannot start"): "the YAML reader's",
+    ("tensors/damaged_rows.py", "rows "): "a name of a fault",
+    ("tensors/damaged_rows.py", "blocks "): "a name of a fault",
+    ("tensors/damaged_rows.py", "heads "): "a name of a fault",
+    ("tensors/damaged_rows.py", "zero points "): "a name of a fault",
+    ("nights/history/sqlite_errors.py", "not a database"): "SQLite's",
+    ("nights/history/sqlite_errors.py", "unable to open"): "SQLite's",
+    ("nights/history/sqlite_errors.py", "disk I/O"): "SQLite's",
+    ("publish/__main__.py", " Consider increasing the init_timeout"): "wandb's",
+    ("report/record_documents.py", NULL_OF_0_1): "documents before non_finite",
+    ("report/record_schema.py", " No part of a report's equality."): "a docstring",
 }
 
 
 # The same of searches in what has the name of a sentence, by file and source.
 SEARCHED = {
-    ("config/yaml_nodes.py", ast.unparse(ast.parse(r"""'\'\\t\' that cannot start' in said"""))): (
-        "the YAML reader's"
-    ),
-    ("run/error_places.py", "str(error).startswith(text)"): "one place twice, from a worker too",
-    ("run/publishing/shown_result.py", "message.split('\\n', 1)"): "the first line of any error",
+    (
+        "config/guard_document.py",
+        ast.unparse(ast.parse(r"""'\'\\t\' that cannot start' in said""")),
+    ): ("the YAML reader's"),
+    ("nights/history/sqlite_errors.py", "'full' in said"): "SQLite's",
+    ("nights/history/sqlite_errors.py", "'not a database' in said"): "SQLite's",
+    ("nights/history/sqlite_errors.py", "'malformed' in said"): "SQLite's",
+    ("nights/history/sqlite_errors.py", "'readonly' in said"): "SQLite's",
+    ("nights/history/sqlite_errors.py", "'unable to open' in said"): "SQLite's",
+    ("nights/history/sqlite_errors.py", "'disk I/O' in said"): "SQLite's",
+    ("nights/history/sqlite_errors.py", "word in str(error)"): "SQLite's",
+    ("engine/error_places.py", "str(error).startswith(text)"): "one place twice, from a worker too",
+    ("publish/forges.py", "message.split('\\n', 1)"): "the first line of any error",
 }
 
 

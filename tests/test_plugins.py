@@ -17,16 +17,16 @@ from evalguard.config.guard_search import load_guards
 from evalguard.config.trust import require_code_allowed
 from evalguard.conversion.building import build
 from evalguard.conversion.planning import plan_conversion
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.tracker_choice import choose_sinks
 from evalguard.errors import BuildError, GuardFileError, UsageError
-from evalguard.integrations.sending import send_run
 from evalguard.plugins import RECIPES, TRACKERS
-from evalguard.run.options import CompareOptions
-from evalguard.run.publishing.trackers import choose_sinks
+from evalguard.publish.tracking import send_run
 
 PACKAGE = Path(__file__).parent.parent / "evalguard"
 TRACKER = """
 import json, pathlib
-from evalguard.core.reports.tracked_run import Sent
+from evalguard.core.tracked_run import Sent
 
 def send(job, run):
     pathlib.Path(job.folder, "sent.json").write_text(json.dumps(dict(run.scalars)))

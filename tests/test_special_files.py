@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
+from evalguard.comparison.stored_base import read_baseline
+from evalguard.comparison.stored_run import read_stored_run
 from evalguard.config.guard_search import load_guards
+from evalguard.distributions.reference_file import ReferenceFile
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.sources import SideSpec, resolve_side
 from evalguard.errors import EvalguardError
 from evalguard.harness.finished_runs.foreign_json import read_file, read_lines
-from evalguard.harness.finished_runs.run_files import find_run
-from evalguard.harness.task_index import TaskIndex
-from evalguard.models.tracing.read_hyperparameters import read_hyperparameter_file
+from evalguard.harness.finished_runs.lmeval_run import find_run
+from evalguard.harness.tasks import TaskIndex
+from evalguard.models.hyperparameters_read import read_hyperparameter_file
+from evalguard.nights.history.database import connect
 from evalguard.regular_file import NoRegularFileError, check_regular, is_special, open_regular
-from evalguard.run.options import CompareOptions
-from evalguard.run.sources import SideSpec, resolve_side
-from evalguard.run.stored_base import read_baseline
-from evalguard.run.stored_run import read_stored_run
-from evalguard.run.tracing.traced_documents import DocumentChoice, read_own_documents
-from evalguard.store.history.database import connect
-from evalguard.store.name_map_file import read_name_map
-from evalguard.store.reference_file import ReferenceFile
-from evalguard.store.tensor_files.opening import open_tensors
+from evalguard.tensor_files.name_map_file import read_name_map
+from evalguard.tensor_files.opening import open_tensors
+from evalguard.tracing.traced_documents import DocumentChoice, read_own_documents
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evalguard.core.reports.tracked_run import Alert, TrackedRun, TrackedTable
+from evalguard.core.tracked_run import Alert, TrackedRun, TrackedTable
 
 
 def example(folder: Path) -> TrackedRun:

@@ -17,7 +17,7 @@ _ANSWERS = (0, 1)
 IMPORTS = (
     "import torch, datasets, lm_eval.tasks, lm_eval.models.huggingface\n"
     "from transformers import LlamaForCausalLM, PreTrainedTokenizerFast\n"
-    "import evalguard.run.compare, evalguard.models.hf.model, evalguard.cli"
+    "import evalguard.comparison.compare, evalguard.models.hf.model, evalguard.cli"
 )
 
 

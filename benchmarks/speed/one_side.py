@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.speed.sides import Harness, Ours, tasks_of
-from evalguard.worker.peak_memory import peak_memory
+from evalguard.worker.process_family import peak_memory
 
 
 def main() -> None:

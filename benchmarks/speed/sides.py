@@ -9,14 +9,14 @@ from typing import Any
 from benchmarks.speed.timing import cpu_seconds
 from evalguard.core.scorer import Response, Scorer, ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.engine.evaluate import Evaluator
+from evalguard.engine.kept_blocks import LoadedModel
+from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
-from evalguard.models.encoded_texts import EncodedTexts
-from evalguard.report.progress import ProgressLine
-from evalguard.run.executing.kept_blocks import LoadedModel
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.run.scoring.evaluate import Evaluator
+from evalguard.models.tokenizers import EncodedTexts
+from evalguard.page.progress import ProgressLine
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 _TRIED = 48  # requests that a batch size is tried on

@@ -9,9 +9,29 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evalguard.bisect.events import Accepted, Cleared, Event, Expected, ProbeEnded, ProbeStarted
-    from evalguard.bisect.find import expected_evaluations, find_culprits
-    from evalguard.bisect.oracle import (
+    from evalguard.bisect.search.find_culprits import (
+        Recommendation,
+        Trial,
+        expected_evaluations,
+        find_culprits,
+        recommend,
+    )
+    from evalguard.bisect.search.search_result import (
+        Accepted,
+        BisectResult,
+        Cleared,
+        Culprit,
+        Event,
+        Expected,
+        Outcome,
+        Part,
+        Probe,
+        ProbeEnded,
+        ProbeStarted,
+        Suspect,
+        Unit,
+    )
+    from evalguard.core.question import (
         BlockOracle,
         Oracle,
         ParallelOracle,
@@ -20,10 +40,6 @@ if TYPE_CHECKING:
         Untestable,
         ValueOracle,
     )
-    from evalguard.bisect.recommendation import Recommendation, Trial, recommend
-    from evalguard.bisect.search_probe import Outcome, Probe
-    from evalguard.bisect.search_result import BisectResult, Culprit, Part, Suspect
-    from evalguard.bisect.yardstick import Unit
 
 __all__ = [
     "Accepted",
@@ -54,31 +70,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Accepted": "evalguard.bisect.events",
-    "Cleared": "evalguard.bisect.events",
-    "Event": "evalguard.bisect.events",
-    "Expected": "evalguard.bisect.events",
-    "ProbeEnded": "evalguard.bisect.events",
-    "ProbeStarted": "evalguard.bisect.events",
-    "expected_evaluations": "evalguard.bisect.find",
-    "find_culprits": "evalguard.bisect.find",
-    "BlockOracle": "evalguard.bisect.oracle",
-    "Oracle": "evalguard.bisect.oracle",
-    "ParallelOracle": "evalguard.bisect.oracle",
-    "Question": "evalguard.bisect.oracle",
-    "Refusal": "evalguard.bisect.oracle",
-    "Untestable": "evalguard.bisect.oracle",
-    "ValueOracle": "evalguard.bisect.oracle",
-    "Recommendation": "evalguard.bisect.recommendation",
-    "Trial": "evalguard.bisect.recommendation",
-    "recommend": "evalguard.bisect.recommendation",
-    "Outcome": "evalguard.bisect.search_probe",
-    "Probe": "evalguard.bisect.search_probe",
-    "BisectResult": "evalguard.bisect.search_result",
-    "Culprit": "evalguard.bisect.search_result",
-    "Part": "evalguard.bisect.search_result",
-    "Suspect": "evalguard.bisect.search_result",
-    "Unit": "evalguard.bisect.yardstick",
+    "Accepted": "evalguard.bisect.search.search_result",
+    "Cleared": "evalguard.bisect.search.search_result",
+    "Event": "evalguard.bisect.search.search_result",
+    "Expected": "evalguard.bisect.search.search_result",
+    "ProbeEnded": "evalguard.bisect.search.search_result",
+    "ProbeStarted": "evalguard.bisect.search.search_result",
+    "expected_evaluations": "evalguard.bisect.search.find_culprits",
+    "find_culprits": "evalguard.bisect.search.find_culprits",
+    "BlockOracle": "evalguard.core.question",
+    "Oracle": "evalguard.core.question",
+    "ParallelOracle": "evalguard.core.question",
+    "Question": "evalguard.core.question",
+    "Refusal": "evalguard.core.question",
+    "Untestable": "evalguard.core.question",
+    "ValueOracle": "evalguard.core.question",
+    "Recommendation": "evalguard.bisect.search.find_culprits",
+    "Trial": "evalguard.bisect.search.find_culprits",
+    "recommend": "evalguard.bisect.search.find_culprits",
+    "Outcome": "evalguard.bisect.search.search_result",
+    "Probe": "evalguard.bisect.search.search_result",
+    "BisectResult": "evalguard.bisect.search.search_result",
+    "Culprit": "evalguard.bisect.search.search_result",
+    "Part": "evalguard.bisect.search.search_result",
+    "Suspect": "evalguard.bisect.search.search_result",
+    "Unit": "evalguard.bisect.search.search_result",
 }
 
 

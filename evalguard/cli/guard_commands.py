@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from evalguard.cli.click_options import PATH
+from evalguard.cli.option_groups import CONFIG, DEBUG
 from evalguard.cli.output import CommandResult, Job
-from evalguard.cli.parameters import PATH
-from evalguard.cli.shared_options import CONFIG, DEBUG
 
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
@@ -29,7 +29,7 @@ def init_command(file: Path, force: bool) -> Job:
 
 
 def _init(file: Path, force: bool) -> CommandResult:
-    from evalguard.run.listing import write_template
+    from evalguard.config.guard_writing import write_template
 
     write_template(file, force=force)
     named = "" if file == Path("evalguard.yaml") else f" --config {shlex.quote(str(file))}"
@@ -49,7 +49,7 @@ def skill_command() -> Job:
 
 
 def _skill() -> CommandResult:
-    from evalguard.run.listing import read_skill
+    from evalguard.comparison.listing import read_skill
 
     return CommandResult(read_skill)
 
@@ -69,7 +69,7 @@ def check_command(files: tuple[Path, ...]) -> Job:
 
 
 def _check(files: tuple[Path, ...]) -> CommandResult:
-    from evalguard.run.guard_checks import check_guards
+    from evalguard.comparison.listing import check_guards
 
     return CommandResult(partial("\n".join, check_guards(files)))
 
@@ -87,7 +87,7 @@ def schema_command(name: str) -> Job:
 
 
 def _schema(name: str) -> CommandResult:
-    from evalguard.run.listing import read_named_schema
+    from evalguard.comparison.listing import read_named_schema
 
     return CommandResult(partial(_as_json, read_named_schema(name)))
 
@@ -103,7 +103,12 @@ def models_command(config: Path | None, types: bool, as_json: bool) -> Job:
 
 
 def _models(config: Path | None, types: bool, as_json: bool) -> CommandResult:
-    from evalguard.run.listing import describe_models, describe_types, render_models, render_types
+    from evalguard.comparison.listing import (
+        describe_models,
+        describe_types,
+        render_models,
+        render_types,
+    )
 
     if types:
         return CommandResult(partial(_as_json if as_json else render_types, describe_types()))
@@ -132,7 +137,7 @@ def tasks_command(
 def _tasks(
     pattern: str, config: Path | None, include_path: tuple[Path, ...], as_json: bool
 ) -> CommandResult:
-    from evalguard.run.listing import list_tasks, render_tasks
+    from evalguard.comparison.listing import list_tasks, render_tasks
 
     found = list_tasks(pattern, config=config, include_path=include_path)
     for note in found.notes:

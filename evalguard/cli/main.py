@@ -1,24 +1,30 @@
-"""The ``evalguard`` command: its sub-commands, and its exit codes."""
+"""The ``evalguard`` command: its sub-commands, signals, library logs and exit codes."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
-from typing import NoReturn
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 import click
 
 import evalguard
-from evalguard.cli.bisect import bisect_command
-from evalguard.cli.cache import cache_command, envs_command
-from evalguard.cli.card import card_command
-from evalguard.cli.ci_jobs import github_command, gitlab_command
-from evalguard.cli.compare import compare_command, demo_command
-from evalguard.cli.dump import dump_command
+from evalguard import tools
+from evalguard.cli.bisect_command import bisect_command
+from evalguard.cli.cache_command import cache_command, envs_command
+from evalguard.cli.card_command import card_command
+from evalguard.cli.click_options import HELP_OPTIONS, Group
+from evalguard.cli.compare_command import compare_command, demo_command
+from evalguard.cli.dump_command import dump_command
 from evalguard.cli.error_output import FailureStyle, report_error, warn_problems
-from evalguard.cli.floor import floor_command
+from evalguard.cli.floor_command import floor_command
+from evalguard.cli.forge_commands import github_command, gitlab_command
 from evalguard.cli.guard_commands import (
     check_command,
     init_command,
@@ -27,9 +33,8 @@ from evalguard.cli.guard_commands import (
     skill_command,
     tasks_command,
 )
-from evalguard.cli.history import history_command
-from evalguard.cli.library_log import SAID_ONCE, hide_builds, show_log
-from evalguard.cli.nightly import nightly_command
+from evalguard.cli.history_command import history_command
+from evalguard.cli.nightly_command import nightly_command
 from evalguard.cli.output import (
     NOT_ARRIVED,
     flush_streams,
@@ -38,25 +43,130 @@ from evalguard.cli.output import (
     reserve_stdout,
     write_result,
 )
-from evalguard.cli.parameters import HELP_OPTIONS, Group
-from evalguard.cli.plan import plan_command
-from evalguard.cli.report import report_command
-from evalguard.cli.signals import Interrupts
-from evalguard.cli.tensors import tensors_command
-from evalguard.cli.trace import trace_command
-from evalguard.cli.track import track_command
-from evalguard.core.redaction import redacted_command
+from evalguard.cli.plan_command import plan_command
+from evalguard.cli.report_command import report_command
+from evalguard.cli.trace_command import trace_command
+from evalguard.cli.track_command import track_command
+from evalguard.core.exit_code import EXIT_INTERRUPTED, EXIT_TERMINATED
+from evalguard.core.redaction import redacted_command, redacted_text
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 from evalguard.run_token import run_scope
 
+
+def show_log() -> None:
+    """Show what is logged from now on.
+
+    Without it, warnings of lm-eval are left out: what matters of them is in the report.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(_RedactingFormatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+# What these warn of while they are imported is how they were built.
+_OF_BUILDS = ("torchao", "torch.utils._pytree", "torch.onnx")
+
+
+def hide_builds() -> None:
+    """Leave out what libraries say of their own builds: kernels that this machine cannot load."""
+    for name in _OF_BUILDS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+class _SaidOnce(logging.Filter):
+    """Lets a message through the first time: some libraries warn at every call of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[tuple[str, str]] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        key = (record.name, record.getMessage())
+        new = key not in self._seen
+        self._seen.add(key)
+        return new
+
+
+SAID_ONCE = _SaidOnce()
+
+
+class _RedactingFormatter(logging.Formatter):
+    """Libraries log addresses and headers, and tracebacks quote what was called."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted_text(super().format(record))
+
+
+# `timeout` and some terminals send a signal twice; the second must not cut off the first's answer.
+_ONE_SIGNAL = 1.0
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt for SIGINT and for SIGTERM, with which CI cancels a job.
+
+    Only handlers that are Python's own are replaced, and they are put back on leaving: who ignores
+    a signal (``nohup``) or handles it keeps that.
+
+    Attributes:
+        terminated: whether the last signal was SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self.terminated = False
+        self._last = float("-inf")
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the number of the signal, as a shell has it: 130 or 143."""
+        return EXIT_TERMINATED if self.terminated else EXIT_INTERRUPTED
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            replaceable = {
+                signal.SIGINT: signal.default_int_handler,
+                signal.SIGTERM: signal.SIG_DFL,
+            }
+            for number, default in replaceable.items():
+                if signal.getsignal(number) is default:
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        now = time.monotonic()
+        repeated, self._last = now - self._last < _ONE_SIGNAL, now
+        if repeated:
+            return
+        self.terminated = number == signal.SIGTERM
+        raise KeyboardInterrupt
+
+
+# Commands that a tool gives, by its folder; they go with it.
+_OF_TOOLS = {
+    "bisect": "bisect", "trace": "tracing", "dump": "tracing", "tensors": "tensors",
+    "card": "several", "plan": "planning", "floor": "floors", "nightly": "nights",
+    "history": "nights", "github": "publish", "gitlab": "publish", "track": "publish",
+}  # fmt: skip
+if tools.is_there("tensors"):
+    from evalguard.cli.tensors_command import tensors_command
+
 # The commands as --help shows them.
-_COMMANDS = {
+_ALL_COMMANDS = {
     "Start here": (
         demo_command,
         compare_command,
         bisect_command,
         trace_command,
-        tensors_command,
+        *((tensors_command,) if tools.is_there("tensors") else ()),
         dump_command,
         report_command,
         card_command,
@@ -73,8 +183,12 @@ _COMMANDS = {
         skill_command,
     ),
 }
-
-
+_COMMANDS = {
+    heading: tuple(
+        one for one in commands if tools.is_there(_OF_TOOLS.get(one.name or "", "comparison"))
+    )
+    for heading, commands in _ALL_COMMANDS.items()
+}
 _EPILOG = """\b
 Exit: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided, 130/143 stopped
 evalguard --version; evalguard COMMAND --help"""
@@ -87,6 +201,8 @@ class _Program(Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            if args[0] in _OF_TOOLS:
+                raise tools.missing(_OF_TOOLS[args[0]])
             hint = nearest(args[0], self.list_commands(ctx))
             known = ", ".join(self.list_commands(ctx))
             raise click.UsageError(f"no such command '{args[0]}'{hint}\ncommands: {known}", ctx)

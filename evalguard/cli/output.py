@@ -16,14 +16,18 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TextIO
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from evalguard.errors import (
-    EXIT_PASSED,
-    StoreError,
-)
+from evalguard.errors import EXIT_PASSED, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from evalguard.comparison.result import CompareResult
+    from evalguard.core.compare_report import Format
+    from evalguard.several.several_run import SeveralResult
 
 PIPED_WIDTH = 80
 NOT_ARRIVED = (
@@ -247,3 +251,55 @@ def _flush(stream: TextIO | None) -> None:
 def _discard(stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def check_stdout_formats(
+    output: tuple[Path, ...], output_format: Format | None, *, as_json: bool
+) -> None:
+    """Refuse two formats for stdout.
+
+    Raises:
+        UsageError: with what to do instead.
+    """
+    if as_json and output_format not in (None, "json") and not output:
+        raise UsageError(
+            f"--json and --format {output_format} both say what to print",
+            hint="leave one out, or name a file: -o FILE",
+        )
+
+
+def render_for_stdout(
+    result: CompareResult | SeveralResult,
+    output_format: Format | None = None,
+    *,
+    as_json: bool = False,
+    width: int | None = None,
+    verbose: bool = True,
+) -> str:
+    """Return what stdout gets of a result, without a final line break.
+
+    Args:
+        verbose: show everything, and not the first screen alone; a format of text always does.
+    """
+    if as_json:
+        return result.to_json()
+    if output_format in (None, "text"):
+        return result.render(
+            width=width or terminal_width(),
+            color=wants_color(sys.stdout),
+            verbose=verbose or output_format == "text",
+        )
+    return result.rendered(output_format).removesuffix("\n")
+
+
+def comparison_result(
+    result: CompareResult | SeveralResult, given: Mapping[str, Any], *, as_json: bool
+) -> CommandResult:
+    """The result of one comparison or of several on stdout, its problems, and its exit code."""
+    of_stdout = None if given["output"] else given["output_format"]
+    return CommandResult(
+        partial(render_for_stdout, result, of_stdout, as_json=as_json, verbose=given["verbose"]),
+        result.exit_code,
+        result.problems,
+        workflow_commands=of_stdout == "annotations" and not as_json,
+    )

@@ -15,15 +15,9 @@ from evalguard.core.settings import Value
 from evalguard.core.verdict import Margin
 
 if TYPE_CHECKING:
-    pass
-
-
-if TYPE_CHECKING:
     _Type = click.ParamType[Any]
 else:  # click before 8.4 has no generic ParamType
     _Type = click.ParamType
-
-
 NO_HISTORY = Path("none")
 
 

@@ -14,9 +14,8 @@ from pydantic import (
     model_validator,
 )
 
-from evalguard.config.guard_entry import GuardEntry, Text
-from evalguard.core.answer_figures import FIGURES
-from evalguard.core.figure_names import split_name
+from evalguard.config.entries import GuardEntry, Text
+from evalguard.core.figures import FIGURES, split_name
 from evalguard.core.limits import KINDS, Limit
 from evalguard.core.verdict import MARGIN_PATTERN, Margin
 from evalguard.errors import UsageError

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from evalguard.core.expected_answers import ExpectedAnswer
-from evalguard.core.gate import FailOn, WhenUndecided
+from evalguard.core.gate import FailOn, Waiver, WhenUndecided
 from evalguard.core.limits import Limit
 from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Variant
 from evalguard.core.verdict import Margin
-from evalguard.core.waivers import Waiver
 from evalguard.errors import UsageError, nearest
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]

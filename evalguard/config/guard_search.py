@@ -6,12 +6,54 @@ import os
 import re
 from pathlib import Path
 
-from evalguard.config.embedded import BUILT_IN, DEMO, embedded_folder, is_embedded
 from evalguard.config.guard import Guard, GuardSet, Origin
-from evalguard.config.guard_document import MODEL_HINT, Document
+from evalguard.config.guard_document import MODEL_HINT, Document, raise_problems
 from evalguard.config.guard_loading import FurtherCheck, load_guard
-from evalguard.config.problems import raise_problems
-from evalguard.errors import GuardFileError, nearest
+from evalguard.errors import EvalguardError, GuardFileError, nearest
+
+PACKAGE = Path(__file__).resolve().parent.parent
+DEMO = Path("configs") / "demo.yaml"
+# What ``--config`` calls it, unless a file of this name is there: so printed commands find the
+# built-in models, whatever guard file lies where they are run.
+BUILT_IN = "demo"
+
+
+def embedded_folder() -> Path:
+    """Return the folder that holds ``configs/``, ``tasks/`` and ``demo/``.
+
+    In an installed wheel that is package data, in a checkout the top of it; relative paths inside
+    the files hold in both.
+
+    Raises:
+        EvalguardError: if neither is there: the installation is damaged.
+    """
+    for folder in (PACKAGE / "_embedded", PACKAGE.parent):
+        if (folder / DEMO).is_file():
+            return folder
+    raise EvalguardError(
+        f"evalguard's own demo is missing: no {DEMO} in {PACKAGE / '_embedded'}",
+        hint="install evalguard again, or name a guard file with --config",
+    )
+
+
+def embedded_tasks() -> tuple[Path, ...]:
+    """Return the folder of the tasks that come with evalguard; () where the installation lacks it.
+
+    Whoever names a guard file and other tasks needs none of them.
+    """
+    try:
+        return (embedded_folder() / "tasks",)
+    except EvalguardError:
+        return ()
+
+
+def is_embedded(file: Path) -> bool:
+    """Whether a guard file is one that came with this evalguard, so that its code is trusted."""
+    try:
+        return file.resolve().parent == (embedded_folder() / "configs").resolve()
+    except EvalguardError:
+        return False
+
 
 _ENDINGS = (".yaml", ".yml")
 

@@ -10,9 +10,8 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from evalguard.config.answer_entry import AnswerEntry
+from evalguard.config.entries import AnswerEntry, GuardEntry, Name, Names, Paths, Text
 from evalguard.config.gate_entry import GateEntry
-from evalguard.config.guard_entry import GuardEntry, Name, Names, Paths, Text
 from evalguard.config.run_entry import RunEntry
 from evalguard.core.settings import TARGETS_HINT, Target
 from evalguard.errors import UsageError
@@ -23,8 +22,6 @@ TARGET_PATTERN = (
     r"|package\.[\s\S]+|serve\.[\s\S]+"
     r"|attr:[\s\S]+\.[^.]+|dtype:[\s\S]+|weights:[\s\S]+|module:[\s\S]+|call:[\s\S]+:[^\W\d]\w*)$"
 )
-
-
 DATE_PATTERN = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 
 

@@ -1,14 +1,72 @@
-"""Guard files written: lines that give a model's settings other values, and whole ones."""
+"""Guard files written: lines that change settings, the template, and the schema."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from math import inf
+from pathlib import Path
+from typing import Any
 
 import yaml
 
+from evalguard.config.guard_shape import GuardFile
 from evalguard.core.settings import Setting, Value, Variant
+from evalguard.errors import StoreError, UsageError
+
+SCHEMA_ID = "urn:evalguard:guard-file:1"
+
+
+def build_guard_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a guard file, as plain data."""
+    made = GuardFile.model_json_schema(by_alias=True)
+    _close(made)
+    made.pop("title", None)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "evalguard guard file",
+        **made,
+    }
+
+
+def _close(node: object) -> None:
+    """Refuse keys that match no pattern: pydantic does, its schema leaves that open."""
+    if isinstance(node, dict):
+        if "patternProperties" in node:
+            node.setdefault("additionalProperties", False)
+        for value in node.values():
+            _close(value)
+    elif isinstance(node, list):
+        for value in node:
+            _close(value)
+
+
+TEMPLATE = Path(__file__).with_name("template.yaml").read_text(encoding="utf-8")
+
+
+def write_template(path: Path, *, force: bool = False) -> None:
+    """Write the template to ``path``, whole or not at all.
+
+    Raises:
+        UsageError: if the file exists and ``force`` is not given, or the path is a folder.
+        StoreError: if it cannot be written.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint=f"name a file: {path / 'evalguard.yaml'}")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists and is left alone", hint="--force overwrites it")
+    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            half.write_text(TEMPLATE, encoding="utf-8")
+            half.replace(path)
+        finally:
+            half.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
+
 
 _INDENT = "  "
 

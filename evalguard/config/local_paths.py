@@ -11,7 +11,6 @@ from evalguard.core.settings import Value
 
 # The model_args that lm-eval's Hugging Face types read as a local path or a hub id.
 PATH_ARGS = frozenset({"pretrained", "tokenizer", "peft", "delta", "gguf_file"})
-
 _MOST_ENTRIES = 10_000
 
 

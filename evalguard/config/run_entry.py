@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from evalguard.config.guard_entry import TEXT_SCHEMA, GuardEntry, Text
+from evalguard.config.entries import TEXT_SCHEMA, GuardEntry, Text
 from evalguard.core.amounts import parse_size
-from evalguard.core.reports.tracked_run import BUILT_IN_TRACKERS, NO_TRACKER
+from evalguard.core.tracked_run import BUILT_IN_TRACKERS, NO_TRACKER
 
 
 def _limit(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -17,12 +18,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import evalguard
-from evalguard.conversion.builds_in_use import clear_unused, mark_used
-from evalguard.conversion.code import code_places
-from evalguard.conversion.declared_inputs import digest_code_at, digest_inputs
-from evalguard.conversion.digests import digest_path
 from evalguard.conversion.installed_packages import digest_environment
+from evalguard.conversion.observed_reads import digest_path
 from evalguard.conversion.planning import ConversionPlan
+from evalguard.conversion.user_functions import code_places, digest_code_at, digest_inputs
 from evalguard.core.redaction import redacted_command
 from evalguard.core.settings import (
     BuildRecipe,
@@ -36,6 +35,40 @@ from evalguard.errors import BuildError, UsageError, nearest
 from evalguard.plugins import OWN_RECIPES, check_recipe_inputs
 from evalguard.run_token import this_run
 from evalguard.start_up import list_start_up_files
+
+# Held until this process ends: a model may read its files at any time. Several processes hold one
+# build: a shared lock, which filelock has in late versions only, as a database.
+_held: dict[Path, int] = {}
+
+
+def mark_used(entry: Path) -> None:
+    """Hold a build, beside any other process that uses it, and say that it was used now.
+
+    ``<entry>.used`` is locked; on a disk without locks, or that refuses, nothing is.
+    """
+    with contextlib.suppress(OSError):
+        os.utime(entry, follow_symlinks=False)
+    if entry in _held:
+        return
+    with contextlib.suppress(OSError):
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(entry.with_name(f"{entry.name}.used"), flags, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        _held[entry] = descriptor
+
+
+def clear_unused(builds: Path, digest: str) -> None:
+    """Remove what runs that ended built of a recipe that every run builds."""
+    for entry in builds.glob(f"{digest}-{'[0-9a-f]' * 16}"):
+        used = entry.with_name(f"{entry.name}.used")
+        with contextlib.suppress(OSError), used.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(entry)
+
 
 _LAST_LINES = 15
 _REFUSAL = ".refusal"  # beside the output: why a recipe refuses its inputs

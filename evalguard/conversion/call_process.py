@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from evalguard.conversion.code import load_function
+from evalguard.conversion.user_functions import load_function
 from evalguard.core.settings import Value
 from evalguard.errors import BuildError, EvalguardError, nearest
 from evalguard.plugins import recipe_origin

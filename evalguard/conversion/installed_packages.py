@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from evalguard.conversion.digests import SETTLED_NS, KnownDigests, digest_path
+from evalguard.conversion.observed_reads import SETTLED_NS, KnownDigests, digest_path
 from evalguard.core.settings import Value, digest_of
 
 # What models are made of, and what reads their texts.
@@ -25,8 +25,6 @@ LIBRARIES = (
     "optimum", "peft", "rwkv", "safetensors", "sentencepiece", "tiktoken", "tokenizers", "torch",
     "torchao", "transformers", "vllm", "xformers",
 )  # fmt: skip
-
-
 # What those call, of the packages that they bring with them.
 BESIDE = (
     "cuda", "datasets", "evaluate", "filelock", "google", "huggingface_hub", "kernels",

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from evalguard.core.module_names import fold_numbers
+from evalguard.core.settings import fold_numbers
 from evalguard.errors import SettingError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from evalguard.core.distribution_floor import DistributionFloor
+from evalguard.core.noise_floor import DistributionFloor
 
 # Nats a token. Measured on the demo model and stories260K: at most 2e-12 for another batch size,
 # attention implementation or number of threads in float32, 7e-4 for bfloat16.

@@ -16,12 +16,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from evalguard.core.limit_scale import Floats
+from evalguard.core.moments import exact_sum, moments
 from evalguard.core.scores import ScoreTable
+from evalguard.core.verdict import SigmaScale
 from evalguard.errors import UsageError
-from evalguard.stats.moments import exact_sum, moments
-from evalguard.stats.sigma_scale import SigmaScale
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from evalguard.errors import MisalignedRunsError
 
 Array = NDArray[Any]
-
 _NUMBERS = 256  # of a document are looked at
 # As near another document as that is met by chance once in 1e8: (near / far) ** numbers
 _BY_CHANCE = 1e-8

@@ -10,7 +10,6 @@ from evalguard.core.limits import LimitVerdict
 GateState = Literal["passed", "regressed", "undecided", "failed"]
 Key = tuple[str, str, str]
 ByState = Mapping[GateState, tuple[Key, ...]]
-
 _GRAVEST_FIRST: tuple[GateState, ...] = ("regressed", "failed", "undecided")
 _MOST_NAMED = 3
 

@@ -12,17 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from evalguard.core.answer_figures import FIGURES
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
-from evalguard.core.figure_names import INSTEAD_OF, split_name
-from evalguard.core.figure_share import FigureShare, unseen_kind
+from evalguard.core.figures import FIGURES, INSTEAD_OF, FigureShare, split_name, unseen_kind
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.errors import UsageError, nearest
 
 Kind = Literal["upper", "lower"]
 LimitState = Literal["passed", "regressed", "undecided", "failed"]
-
 _PERCENTILES = {"kl_median": 50.0, "kl_p90": 90.0, "kl_p95": 95.0, "kl_p99": 99.0,
                 "kl_p99.9": 99.9, "kl_max": 100.0}  # fmt: skip
 KINDS: dict[str, Kind] = {

@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Literal
 
-from evalguard.core.rendered_prompt import (
+from evalguard.core.chat import (
     RenderedPrompt,
     Turn,
     begins_a_turn,

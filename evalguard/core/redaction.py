@@ -1,18 +1,110 @@
-"""Redaction: keys, tokens and passwords are used, and never shown, recorded or made a digest of."""
+"""Redaction: keys, tokens and passwords are used, and never shown, recorded or made a digest of.
+
+Prefixes are those that the services document (Hugging Face, GitHub, GitLab, AWS, Slack, npm,
+...). A hash is not a secret: what is only long and random stays.
+"""
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
-from evalguard.core.secret_shapes import SHAPES
 from evalguard.core.settings import Setting, Value
 
+HF_HINT = "HF_HOME=FOLDER names another place for what the Hugging Face libraries keep"
+_REFUSED = {
+    errno.EACCES: "no write permission",
+    errno.EPERM: "no write permission",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+}
+# A home folder that does not exist. Elsewhere these say that a file is missing.
+_NO_HOME = (errno.ENOENT, errno.ENOTDIR)
+
+
+def unwritable(error: BaseException, environment: Mapping[str, str]) -> str | None:
+    """Return what could not be written in Hugging Face's folder, and why; None for anything else.
+
+    Args:
+        error: its causes are looked at, too.
+        environment: variables of the process.
+    """
+    for cause in _causes(error):
+        if not isinstance(cause, OSError) or not isinstance(cause.filename, str):
+            continue
+        if not any(_lies_in(cause.filename, home) for home in _homes(environment)):
+            continue
+        if cause.errno in _REFUSED or cause.errno in _NO_HOME:
+            why = _REFUSED.get(cause.errno) or cause.strerror or str(cause)
+            return f"{cause.filename} cannot be written: {why}"
+    return None
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    ending = folder.rstrip("/\\")
+    return path == ending or path.startswith((f"{ending}/", f"{ending}\\"))
+
+
+def _homes(variables: Mapping[str, str]) -> list[str]:
+    """Where the libraries keep things, as they look it up."""
+    cache = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
+    named = [variables.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE")]
+    return [f"{cache}/huggingface", *(name for name in named if name)]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+_TOKENS = (
+    # "hf_" is the beginning of innocent names, too: a token has digits or capitals, or is long.
+    r"hf_(?:(?=[A-Za-z]*[0-9]|[a-z]*[A-Z])[A-Za-z0-9]{16,}|[a-z]{30,})",
+    r"api_org_[A-Za-z0-9]{20,}",
+    r"gh[opsur]_[A-Za-z0-9]{20,}",
+    r"github_pat_\w{20,}",
+    r"gl(?:pat|oas|dt|rt|cbt|ptt|ft|soat|imt|agent|ffct)-[\w.-]{16,}",
+    r"(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Za-z])",
+    r"xox[a-z]-[\w-]{10,}",
+    r"xapp-[\w-]{16,}",
+    r"npm_[A-Za-z0-9]{30,}",
+    r"pypi-[\w-]{50,}",
+    r"AIza[\w-]{35,}",
+    r"ya29\.[\w-]{20,}",
+    r"SG\.[\w-]{16,}\.[\w-]{16,}",
+    r"nvapi-[\w-]{30,}",
+    r"(?:gsk|r8)_[A-Za-z0-9]{30,}",
+    r"wandb_v1_\w{20,}",
+    r"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}",
+    # "sk-" as well: a key ends in a long run with digits, a name in words.
+    r"sk-(?:[a-z0-9]{1,12}-){0,3}(?=[A-Za-z_]*[0-9])[A-Za-z0-9_]{16,}[\w-]*",
+    # A JSON Web Token: what begins with eyJ is base64 of '{"'.
+    r"eyJ[\w-]{8,}(?:\.[\w-]*){2,}",
+)
+_PEM = (
+    r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+    r"(?s:.*?-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|.*)"  # a cut one: to the end
+)
+# A password may hold an @ or a /, and stand there without a user; a long user alone is a token.
+_USERINFO = r"(?<=://)(?:[^/\s:@]*:(?:[^/\s]+|(?![0-9]+[/?#])[^\s@]{1,100})|[^/\s:@]{20,})(?=@)"
+_SIGNED = (
+    r"(?<=[?&;])(?i:sig|(?:x-(?:amz|goog)-)?signature|x-(?:amz|goog)-security-token)"
+    r"=[^\s&\"'<>]+"
+)
+_BEARER = r"(?<=[Bb]earer )(?=[A-Za-z_.~+/=-]*[0-9]|\S{24})[\w.~+/=-]{8,}"
+# Each begins where a word does: a megabyte of beginnings is read once, not once for each of them.
+SHAPES = re.compile(rf"(?<![\w-])(?:{'|'.join(_TOKENS)})|{_PEM}|{_USERINFO}|{_SIGNED}|{_BEARER}")
+"""Finds what is a secret by its shape."""
 REDACTED = "***"
 _PASSES = 5  # at most: a shell joins 'abc'def to one word, which is *** after two
-
 # add_bos_token, prefix_token_id, tokens or tokenizer hold no secret: "token" alone is one, or
 # after these.
 _OF = (

@@ -6,24 +6,21 @@ import itertools
 import shlex
 from collections.abc import Collection, Sequence
 
-from evalguard.core.shell_words import shell_words
+from evalguard.core.amounts import shell_words
 
 # They say where a report goes, and in which form: another one would take its place.
 _OF_OUTPUT = ("-o", "--output", "--format")
 _FOR_PROGRAMS = ("--json",)
 # Run folders lie there by default: CI jobs say so, and whoever types their commands need not.
 DEFAULT_RUN_FOLDERS = "reports"
-
 # They are about a base, and another one has its own.
 _OF_BASE = (
     "--base", "--base-model-args", "--base_model_args", "--base-set", "--base_set",
     "--save-reference",
 )  # fmt: skip
-
 # They are about a search, and no comparison has them under these names.
 _OF_SEARCH = ("--budget", "--jobs", "--over")
 _SEARCH_FLAGS = ("--thorough", "--no-thorough")
-
 # What a trace of the same two models is asked with, too.
 _OF_TRACE = frozenset(
     {

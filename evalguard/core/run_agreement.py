@@ -2,24 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.documents.columns import Texts
-from evalguard.core.mismatch import Mismatch, names_of
+from evalguard.core.document_columns import Texts
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
+from evalguard.errors import MisalignedRunsError
+
+Names = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """What was found, and what the user can do about it ("" where nothing special).
+
+    ``of_prompts``: prompts are what differs.
+    """
+
+    found: str
+    hint: str = ""
+    of_prompts: bool = False
+
+
+def names_of(base: ScoreTable, candidate: ScoreTable) -> Names:
+    """What to call the two runs in a message."""
+    return base.source or "the base run", candidate.source or "the candidate run"
+
+
+def refuse_if_any(table: ScoreTable, names: Names, mismatches: Iterable[Mismatch]) -> None:
+    """Raise one error with all mismatches, if there are any.
+
+    Raises:
+        MisalignedRunsError: naming the metric, both runs and every mismatch.
+    """
+    found = list(mismatches)
+    if not found:
+        return
+    hints = dict.fromkeys(mismatch.hint for mismatch in found if mismatch.hint)
+    raise MisalignedRunsError(
+        f"{names[0]} and {names[1]} cannot be paired: "
+        f"{'; '.join(mismatch.found for mismatch in found)}",
+        of_prompts=any(mismatch.of_prompts for mismatch in found),
+        of=f"{table.task} ({table.filter}) {table.metric}",
+        hint="; ".join(hints) or "score both models on the same documents, in the same way",
+    )
+
 
 _SHOWN_DIGITS = 12
 _UNKNOWN_HINT = (
     "without these hashes it cannot be known whether both answered the same documents: make that "
     "run once more"
 )
-
-
 _MAY_DIFFER = "so that the token ids, which are not shown, may differ"
 _PROMPTS_MAY_DIFFER = (
     "so that prompts may have been built or cut otherwise, and their token ids are not shown"
@@ -33,8 +70,6 @@ _READING_HINTS = {
     "max_length": "give both the same max_length",
     "rolling_bos": "leave out rolling_bos: once",
 }
-
-
 # lm-eval's names of one option, the first wins; what an option is where it changes nothing.
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _WITHOUT_EFFECT: Mapping[str, tuple[Value, ...]] = {

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.divergence import Divergence
-from evalguard.core.generated_tokens import GeneratedTokens
-from evalguard.core.reference import Reference
-from evalguard.core.reports.findings import Finding
+from evalguard.core.divergence import Divergence, Reference
+from evalguard.core.findings import Finding
+from evalguard.core.hyperparameters import HeldValue
 from evalguard.core.settings import Value, Variant
-from evalguard.core.shown_tokens import TopLogprobs
+from evalguard.core.shown_tokens import GeneratedTokens, TopLogprobs
+from evalguard.core.trace_points import ModelRounding
+from evalguard.core.trace_record import Trace
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
 ScorerName = Literal["fast", "harness"]
@@ -23,10 +24,8 @@ ScoringPath = Literal["fast", "full logits", "harness"]
 RollingBos = Literal["lm-eval", "once"]
 # Why a generated text ended: by itself or at a stop string, at the token limit, "" where unknown.
 Ending = Literal["", "stop", "length"]
-
 # lm-eval's names for how many tokens a generation request asks for, the first one its own.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
 
@@ -386,3 +385,57 @@ class DistributionScorer(Scorer, Protocol):
         self, requests: Sequence[Request], references: Sequence[Reference | None]
     ) -> tuple[list[Response], ComparedAnswer]:
         """Score a block of likelihood requests and compare it with the base's references."""
+
+
+class ActivationScorer(Scorer, Protocol):
+    """A scorer that shows what flows inside of its model while it reads a text."""
+
+    def held_values(self) -> Sequence[HeldValue]:
+        """Hyper-parameters as its library holds them; () where that shows none."""
+
+    def activations(
+        self,
+        ids: Sequence[int],
+        wanted: Collection[str] = (),
+        forced: Mapping[str, str] | None = None,
+    ) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Read token ids in one pass; yield points and their values, one at a time.
+
+        Points have the names of a Hugging Face model (core/trace_points.py).
+
+        Args:
+            wanted: points; empty: all that the model shows.
+            forced: ``.npy`` files by point. What the model has there is yielded, and then the
+                file's values stand in its place, so that the rest starts from them.
+
+        Raises:
+            UsageError: the model shows no activations.
+            EvaluationError: it fails, or a forced value does not fit.
+        """
+
+
+class TracingScorer(Scorer, Protocol):
+    """A scorer of a torch model that can be forced to what was recorded of another model."""
+
+    def trace_recorded(
+        self,
+        sequences: Sequence[Sequence[int]],
+        recorded: Sequence[Mapping[str, str]],
+        *,
+        rounding: ModelRounding,
+        memory: int,
+        detail: Collection[str] = (),
+    ) -> Trace:
+        """Trace another model with this one as the base.
+
+        Args:
+            sequences: of token ids.
+            recorded: of each, ``.npy`` files by point.
+            rounding: of the other model.
+            memory: bytes of activations to hold; above it they go to a temporary file.
+            detail: points (globs) whose error is also wanted by token and by head.
+
+        Raises:
+            UsageError: this model has no torch module whose names are points.
+            EvaluationError: no common points, or it fails.
+        """

@@ -11,9 +11,16 @@ from typing import Literal, get_args
 
 from evalguard.errors import SettingError, UsageError, nearest
 
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def fold_numbers(name: str) -> str:
+    """Return a dotted name with "*" for every part that is a number: "layers.*.mlp"."""
+    return _NUMBER.sub("*", name)
+
+
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 Assignment = Mapping[str, Value]
-
 TargetKind = Literal[
     "model_args",
     "config",
@@ -36,7 +43,6 @@ TARGETS_HINT = (
     "targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, module:GLOB, "
     "generation.X, env.X, build.X, package.X, serve.FLAG, serve.env.X, call:pkg.mod:function"
 )
-
 # model_args that change what a tokenizer emits: a setting on one of them declares that base and
 # candidate are meant to read different token ids.
 ENCODING_ARGS = frozenset(
@@ -50,10 +56,8 @@ ENCODING_ARGS = frozenset(
         "use_fast_tokenizer",
     }
 )
-
 # ... of these, those that change what a chat template writes.
 PROMPT_ARGS = frozenset({"chat_template_args", "enable_thinking", "tokenizer"})
-
 # ... and those that change where a document too long for the context is cut, and nothing else.
 LENGTH_ARGS = frozenset({"max_length"})
 

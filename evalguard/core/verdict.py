@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evalguard.core.comparison import Comparison, Outcome
+from evalguard.core.scores import ScoreTable
 
+SIGMA = "sigma"  # the unit of a drift in standard errors of the base
 # A sigma this close to the margin lies on it. A base that is wrong on one document of n has a
 # standard error of exactly 1 / n, so that one more error is exactly 1 sigma: without this, the
 # last bit of a double would decide.
@@ -223,3 +225,86 @@ def check_margin(margin: float) -> None:
     """
     if not (math.isfinite(margin) and margin >= 0.0):
         raise ValueError(f"a margin must be a finite number of sigmas, 0 or more, not {margin!r}")
+
+
+DriftUnit = Literal["sigma", "pp", "%"]
+"""Standard errors of the base; percentage points; per cent of the base's value."""
+
+
+def choose_drift_unit(
+    *,
+    base: float | None,
+    base_stderr: float | None,
+    sigmas: tuple[float | None, ...],
+    margin_text: str,
+    is_binary: bool,
+) -> DriftUnit:
+    """Sigma, but where the base's documents do not scatter and sigma is infinite.
+
+    There a share is in points, and what has a margin in per cent in per cent.
+
+    Args:
+        base, base_stderr: of the base, in units of the metric.
+        sigmas: sigma and the ends of its interval; None where there are none.
+        margin_text: as it was given: "1pp", "2%", "1 sigma"; "" where it is not known.
+        is_binary: whether every document is right or wrong.
+    """
+    if base_stderr != 0.0 or not any(one is not None and math.isinf(one) for one in sigmas):
+        return "sigma"
+    given = Margin.parse(margin_text).unit if margin_text else "sigma"
+    if is_binary or given == "points":
+        return "pp"
+    return "%" if given == "relative" and base else "sigma"
+
+
+def scale_to_unit(unit: DriftUnit, base: float | None) -> float:
+    """What a drift in units of the metric is multiplied by; nan where the unit has no size."""
+    if unit == "pp":
+        return 100.0
+    return 100.0 / abs(base) if unit == "%" and base else math.nan
+
+
+_ON_LOG_SCALE = ("perplexity", "weighted_perplexity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigmaScale:
+    """An increasing map through 0.
+
+    Attributes:
+        unit: standard error of the base on the estimation scale.
+        log_sign: 0 for a linear scale; on a log scale +1 if a lower metric is better, else -1.
+    """
+
+    unit: float
+    log_sign: int = 0
+
+    @staticmethod
+    def log_sign_of(table: ScoreTable) -> int:
+        """The ``log_sign`` of a table's metric."""
+        if table.aggregation not in _ON_LOG_SCALE:
+            return 0
+        return -1 if table.higher_is_better else 1
+
+    def sigma_of(self, drift: float) -> float:
+        """Sigma of a drift on the estimation scale; +-inf where the unit is 0 and it is not."""
+        amount = drift if self.log_sign == 0 else self.log_sign * _expm1(self.log_sign * drift)
+        if self.unit == 0.0:
+            return math.copysign(math.inf, amount) if amount else 0.0
+        return amount / self.unit
+
+    def drift_of(self, sigma: float) -> float:
+        """The drift on the estimation scale that has this sigma (the inverse map)."""
+        amount = sigma * self.unit
+        if self.log_sign == 0:
+            return amount
+        inner = self.log_sign * amount
+        return self.log_sign * math.log1p(inner) if inner > -1.0 else math.inf
+
+
+def _expm1(x: float) -> float:
+    """exp(x) - 1, infinite beyond the largest double."""
+    try:
+        return math.expm1(x)
+    except OverflowError:
+        return math.inf

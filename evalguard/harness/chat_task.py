@@ -11,7 +11,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 
-from evalguard.core.chat_requests import PLACE, ChatRequest
+from evalguard.core.chat import PLACE, ChatRequest
 from evalguard.core.scorer import LENGTH_NAMES
 from evalguard.core.settings import Value
 

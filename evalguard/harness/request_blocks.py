@@ -10,7 +10,6 @@ from evalguard.core.scorer import Request, RequestKind
 from evalguard.core.settings import digest_of
 
 _Document = tuple[Request, ...]
-
 # Of documents sorted by length, that a block is made of: as many strata as give it the lengths of
 # its window, and as few as leave batches of equal lengths in it.
 _RUNS = 16

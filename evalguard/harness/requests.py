@@ -2,26 +2,100 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from evalguard.core.document_fields import DocumentFields, read_fields
+from evalguard.core.document_columns import DocumentFields, read_fields
+from evalguard.core.document_statistics import request_hash
 from evalguard.core.scorer import Request, RequestKind, Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
-from evalguard.harness.asked_document import AskedDocument
 from evalguard.harness.request_blocks import BlockCut, RequestBlock, cut_blocks, text_lengths
-from evalguard.harness.surroundings import lm_eval_surroundings, task_code
-from evalguard.harness.task_data import read_task_data
+from evalguard.harness.surroundings import lm_eval_surroundings, read_task_data, task_code
 from evalguard.harness.task_options import TaskOptions
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from lm_eval.api.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedDocument:
+    """One document with its prompt, target and hashes as in lm-eval's sample files.
+
+    Attributes:
+        options: the texts to choose from, () where lm-eval chooses none of them.
+        asked_hash: of the texts of all requests.
+        written, arguments: the document and each request's arguments as JSON texts.
+    """
+
+    doc_id: int
+    doc: Any
+    prompt: str
+    target: str
+    doc_hash: str
+    prompt_hash: str
+    target_hash: str
+    asked_hash: str
+    options: tuple[str, ...]
+    requests: tuple[Request, ...]
+    written: str
+    arguments: tuple[str, ...]
+
+
+def requested_document(
+    task: Task, doc: Any, first: Instance, requests: Sequence[Request]
+) -> AskedDocument:
+    """Hash a document exactly as lm_eval.evaluator.evaluate does for its sample files.
+
+    Args:
+        first: the first of the document's instances.
+        requests: all of its requests.
+
+    Raises:
+        Exception: whatever the task's own code raises.
+    """
+    from lm_eval.utils import handle_non_serializable, hash_string
+
+    hashed = json.dumps(first.doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
+    prompt, target = first.arguments[0], str(task.doc_to_target(doc))
+    return AskedDocument(
+        doc_id=first.doc_id,
+        doc=doc,
+        prompt=prompt,
+        target=target,
+        doc_hash=hash_string(hashed),
+        prompt_hash=hash_string(prompt),
+        target_hash=hash_string(target),
+        asked_hash=request_hash(request.arguments for request in requests),
+        options=_options(task, doc),
+        requests=tuple(requests),
+        written=written(doc),
+        arguments=tuple(written(request.arguments) for request in requests),
+    )
+
+
+def written(value: Any) -> str:
+    """Return what lm-eval can write as JSON text."""
+    from lm_eval.utils import handle_non_serializable
+
+    return json.dumps(value, default=handle_non_serializable, ensure_ascii=False)
+
+
+def _options(task: Any, doc: Any) -> tuple[str, ...]:
+    """A document's options, in lm-eval's order; () where the task is none of multiple choice.
+
+    A task with a ``process_results`` of its own chooses by its own rules: () too.
+    """
+    own_rules = callable(getattr(task.config, "process_results", None))
+    if task.OUTPUT_TYPE != "multiple_choice" or own_rules:
+        return ()
+    return tuple(task.doc_to_choice(doc))
 
 
 class RenderChat(Protocol):
@@ -242,3 +316,47 @@ def _run(name: str, task: Task, options: TaskOptions, *, n: int, n_total: int) -
     if task.OUTPUT_TYPE == "generate_until":
         run["generation_kwargs"] = _plain(task.get_config("generation_kwargs"), name)
     return run
+
+
+def random_subset(requests: TaskRequests, size: int, *, seed: int) -> TaskRequests:
+    """Return the requests of ``size`` documents, drawn at random without replacement.
+
+    Requests are picked after lm-eval has built all of them. Its own ``samples`` would number the
+    documents anew from 0 (and, given unsorted, mislabel them), and its few-shot sampler, which goes
+    through the documents in turn, would give them other examples than the whole run does.
+
+    Args:
+        requests: of all documents.
+        size: documents to keep; all of them are kept where there are no more.
+        seed: the same seed draws the same documents of tasks with equally many.
+
+    Returns:
+        Requests with lm-eval's doc_ids, ascending; ``run`` says how many documents there are.
+    """
+    if size >= requests.n_documents:
+        return requests
+    drawn = np.random.default_rng(seed).choice(requests.n_documents, size=size, replace=False)
+    part = documents_of(requests, [requests.doc_ids[position] for position in drawn.tolist()])
+    return replace(part, drawn_from=0, run={**requests.run, "limit": size})
+
+
+def documents_of(requests: TaskRequests, doc_ids: Collection[int]) -> TaskRequests:
+    """Return the requests of some documents, asked exactly as among all of them.
+
+    Args:
+        requests: of all documents.
+        doc_ids: lm-eval's, in any order; each is one of ``requests``.
+
+    Returns:
+        Requests with these documents, ascending, which know how many they were drawn from;
+        everything else is that of all documents.
+    """
+    kept = frozenset(doc_ids)
+    return replace(
+        requests,
+        doc_ids=tuple(doc_id for doc_id in requests.doc_ids if doc_id in kept),
+        requests=tuple(r for r in requests.requests if r.doc_id in kept),
+        drawn_from=requests.drawn_from or requests.n_documents,
+        instances=tuple(i for i in requests.instances if i.doc_id in kept),
+        documents={key: value for key, value in requests.documents.items() if key in kept},
+    )

@@ -2,46 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.document_fields import DocumentFields
-from evalguard.core.documents.columns import Rows
-from evalguard.core.expected_answers import ExpectedAnswer
-from evalguard.core.score_items import (
+from evalguard.answers.figure_tables import answers_by_document, figure_tables
+from evalguard.core.document_columns import DocumentFields, Rows
+from evalguard.core.document_statistics import (
     DocumentStatistics,
     NotComparableError,
     has_closed_form,
     read_items,
 )
+from evalguard.core.expected_answers import ExpectedAnswer
+from evalguard.core.generation_comparison import GeneratedDocument
 from evalguard.core.scorer import Response
-from evalguard.core.scores import NotCompared, ScoreTable, Uninformative
+from evalguard.core.scores import NotCompared, Rescoring, ScoreTable, Uninformative, rescoring
 from evalguard.core.settings import Value
-from evalguard.harness.answers import (
+from evalguard.core.shown_tokens import sample_columns
+from evalguard.errors import EvaluationError
+from evalguard.harness.requests import TaskRequests, written
+from evalguard.harness.scored_answers import (
     AnsweredDocument,
     TaskAnswers,
+    aggregation_name,
+    direction,
+    each_answer,
     given_answers,
     score_answers,
+    single_scores,
 )
-from evalguard.harness.declared_metrics import aggregation_name, direction
-from evalguard.harness.figure_tables import answers_by_document, figure_tables
-from evalguard.harness.requests import TaskRequests
-from evalguard.harness.sample_rows import generated_answers, sample
-from evalguard.harness.single_answers import each_answer
-from evalguard.harness.task_data import describe_scoring
-from evalguard.harness.task_rescoring import task_rescoring
-from evalguard.stats.answers.uninformative import (
-    gives_nothing,
-    uninformative_answers,
-    with_uninformative,
-)
+from evalguard.harness.surroundings import describe_scoring, lm_eval_surroundings, task_code
+from evalguard.stats.uninformative import gives_nothing, uninformative_answers, with_uninformative
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
+
+Items = Mapping[tuple[str, str], Mapping[int, Any]]
+
+
+def sample(
+    document: AnsweredDocument, items: Items, given: Items, *, cut: bool
+) -> dict[str, Value]:
+    """Return a document's row; every row of a task has the same columns and types.
+
+    Per-request columns (``arguments``, ``loglikelihood``, ``is_greedy``, ``text``,
+    ``token_logprobs``) are lists in the order of the requests. ``doc``, each of ``arguments``,
+    ``scores`` (filter -> metric -> lm-eval's item) and ``answers`` are JSON texts.
+
+    Args:
+        items: lm-eval's item of every document, by (filter, metric).
+        given: what was answered, likewise, where it is known.
+        cut: whether the document's token ids depend on the model's context length.
+    """
+    asked, answers = document.asked, document.responses
+    return {
+        "doc_id": asked.doc_id,
+        "doc": asked.written,
+        "prompt": asked.prompt,
+        "target": asked.target,
+        "doc_hash": asked.doc_hash,
+        "prompt_hash": asked.prompt_hash,
+        "target_hash": asked.target_hash,
+        "token_hash": document.token_hash,
+        "arguments": list(asked.arguments),
+        "loglikelihood": [answer.loglikelihood for answer in answers],
+        "is_greedy": [answer.is_greedy for answer in answers],
+        "text": [answer.text for answer in answers],
+        "token_logprobs": [
+            None if answer.token_logprobs is None else answer.token_logprobs.tolist()
+            for answer in answers
+        ],
+        "truncated": any(answer.truncated for answer in answers),
+        "cut": cut,
+        "scores": written(_of(document.doc_id, items)),
+        "answers": written(_of(document.doc_id, given)),
+    }
+
+
+def generated_answers(
+    task: Task, answers: TaskAnswers, document: AnsweredDocument
+) -> dict[str, Value]:
+    """More columns: what is known of a document's single answers, and their tokens.
+
+    ``generated`` is "" if none is generated. The columns of tokens are there where the tokens of
+    any answer to the task are known.
+    """
+    if not answers.alone:
+        return {"generated": ""}
+    known = GeneratedDocument(
+        ended=tuple(answer.ended for answer in document.responses),
+        missing={
+            name: tuple(of.missing[document.doc_id])
+            for name, of in answers.alone.items()
+            if document.doc_id in of.missing
+        },
+        scores=single_scores(task, answers.alone, document.doc_id),
+        messages=tuple(answer.message for answer in document.responses),
+    )
+    tokens = [answer.generated for answer in document.responses]
+    return {
+        "generated": known.written,
+        **(sample_columns(tokens) if answers.shows_tokens else {}),
+    }
+
+
+def _of(doc_id: int, items: Items) -> dict[str, dict[str, Any]]:
+    """What a document has, filter -> metric -> item."""
+    found: dict[str, dict[str, Any]] = {}
+    for (filter_name, metric), by_document in items.items():
+        if doc_id in by_document:
+            found.setdefault(filter_name, {})[metric] = by_document[doc_id]
+    return found
+
+
+# Seconds of one aggregation; a bootstrap runs it some 450 times.
+LONGEST = 5.0
+
+
+def task_rescoring(task: Task, metric: str, items: Sequence[object], name: str) -> Rescoring:
+    """Rescore a metric's items by the aggregation that the task declares for it.
+
+    Args:
+        name: what the aggregation is called (``metrics.aggregation_name``).
+
+    Raises:
+        NotComparableError: if the aggregation fails on the items, or takes too long to be run for
+            hundreds of resamples.
+    """
+    function = task.aggregation()[metric]
+
+    def aggregate(chosen: list[object]) -> float:
+        with task_code(f"aggregation '{name}'"):
+            return float(function(chosen))
+
+    try:
+        made, seconds = _timed(items, name, aggregate)
+        if seconds > LONGEST:  # the first call may have imported a library
+            made, seconds = _timed(items, name, aggregate)
+    except EvaluationError as error:
+        raise NotComparableError(str(error), quotes=error.quotes) from error
+    if seconds > LONGEST:
+        raise NotComparableError(
+            f"its aggregation '{name}' takes {seconds:.0f} seconds, too long for the hundreds of "
+            "times that a paired bootstrap needs it"
+        )
+    return made
+
+
+def _timed(
+    items: Sequence[object], name: str, aggregate: Callable[[list[object]], float]
+) -> tuple[Rescoring, float]:
+    """A rescoring, and the seconds of one aggregation."""
+    started = time.perf_counter()
+    with lm_eval_surroundings():
+        made = rescoring(items, name, aggregate)
+    return made, time.perf_counter() - started
+
 
 _FEW_TOKENS = 16  # fewer may be the same by accident
 _FEW_REPEATED = 3  # the answers to fewer documents may all agree by accident

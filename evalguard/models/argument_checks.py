@@ -199,7 +199,7 @@ def _taken_names(model_type: str, name: str) -> Collection[str] | None:
 
 @cache
 def _loader_names(model_type: str) -> frozenset[str] | None:
-    from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
+    from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
 
     if model_type in HF_TYPES:
         from evalguard.models.hf.model import LOADER_ARGUMENTS, GuardedHFLM

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from evalguard.core.settings import Value
 
-
 HF_TYPES = ("hf", "hf-auto", "huggingface")
 # lm-eval's clients of servers that can be asked many things at a time
 SERVED_TYPES = (

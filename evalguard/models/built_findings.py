@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.reports.findings import Finding
+from evalguard.core.findings import Finding
 from evalguard.errors import error_text
 
 _MERGE_FACTS = "evalguard-merge.json"  # of the recipe for mergekit

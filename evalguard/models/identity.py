@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import evalguard
 from evalguard.core.redaction import is_secret, redact_value
 from evalguard.core.settings import digest_of
-from evalguard.models.batching import read_batching
 from evalguard.models.scoring_code import scoring_code
 from evalguard.models.tokenizers import tokenizer_digest
 from evalguard.start_up import start_up_code
@@ -24,6 +23,31 @@ from evalguard.start_up import start_up_code
 if TYPE_CHECKING:
     from evalguard.core.scorer import ScoringPolicy
     from evalguard.core.settings import Value
+
+
+def read_batching(lm: Any) -> dict[str, Value]:
+    """Return batch_size, token_budget, scorer and shares_prefixes, read back from an lm-eval model.
+
+    None for what it does not show, or has not.
+    """
+    size = getattr(lm, "batch_size", None)
+    told: dict[str, Value] = {
+        "batch_size": size if isinstance(size, (int, str)) else None,
+        "token_budget": None,
+        "scorer": None,
+        "shares_prefixes": None,
+    }
+    if not hasattr(lm, "score_pairs"):
+        return told
+    if not lm.own_path:
+        return {**told, "scorer": "harness", "shares_prefixes": False}
+    by_tokens = lm.sequences is None
+    return {
+        "batch_size": lm.sequences,
+        "token_budget": lm.token_budget if by_tokens else None,
+        "scorer": "fast" if lm.only_scored_positions else "full logits",
+        "shares_prefixes": lm.sharing is not None,
+    }
 
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "lm_eval", "numpy")
@@ -35,7 +59,6 @@ _KERNELS = (
 )  # fmt: skip
 # model_args that name files; their contents are in the provenance instead of their paths
 _PATH_ARGS = ("pretrained", "tokenizer", "peft", "delta")
-
 # Parts of a policy that no identity holds, and why.
 POLICY_LEFT_OUT: Mapping[str, str] = {
     "device": "what it led to is the part `device`",

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evalguard.core.chat_requests import read_chat_request
-from evalguard.core.early_end import EarlyEnd
+from evalguard.core.chat import read_chat_request
+from evalguard.core.divergence import Reference
+from evalguard.core.findings import Finding
+from evalguard.core.loops import EarlyEnd, without_early_end
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reference import Reference
-from evalguard.core.reports.findings import Finding
 from evalguard.core.scorer import (
+    LENGTH_NAMES,
     AnswerJournal,
     ComparedAnswer,
     ModelDescription,
@@ -25,38 +26,38 @@ from evalguard.core.scorer import (
 )
 from evalguard.core.shown_tokens import shown_tokens
 from evalguard.errors import EvaluationError, FallbackError
-from evalguard.models.answer_failures import explain_failures
 from evalguard.models.arguments import REMOTE_TYPES
 from evalguard.models.assigned_model import AssignedModel, Reassigner
-from evalguard.models.capabilities import probe_capabilities
-from evalguard.models.chat_format import format_chat
-from evalguard.models.description import update_batching
-from evalguard.models.hf.against_references import score_against_references, score_with_references
+from evalguard.models.description import describe_model, format_chat, update_batching
+from evalguard.models.failures import OUT_OF_MEMORY, BatchTooLargeError, explain_failures
+from evalguard.models.generated_texts import record_endings
 from evalguard.models.hf.chat_answers import ChatAnswers, keep_special_tokens, open_chat
-from evalguard.models.hf.recorded_inputs import record_input_tokens
-from evalguard.models.hf.request_tokens import encode_halves, encode_request
-from evalguard.models.hf.responses import build_likelihood_responses, build_responses
-from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
-from evalguard.models.hf.smaller_batches import BatchTooLargeError
-from evalguard.models.identity import identity_of_server, torch_model
-from evalguard.models.lm_requests import build_arguments, get_request_kind, send_requests
-from evalguard.models.quiet_libraries import silence_libraries
-from evalguard.models.random_seeds import seed_generators
-from evalguard.models.served.answer_checks import is_chat
-from evalguard.models.served.cached_tokens import read_hit_counter
-from evalguard.models.served.calls import is_served, seed_repeats
-from evalguard.models.served.changed_server import find_change
-from evalguard.models.served.chat_payload import send_chat_fields
-from evalguard.models.served.context_length import (
-    check_room,
-    read_context_length,
-    settle_context_length,
+from evalguard.models.hf.lockstep import score_against_references, score_with_references
+from evalguard.models.hf.responses import (
+    build_likelihood_responses,
+    build_responses,
+    encode_halves,
+    encode_request,
+    record_input_tokens,
 )
+from evalguard.models.identity import identity_of_server, torch_model
+from evalguard.models.process_state import seed_generators, silence_libraries, use_threads
+from evalguard.models.scored_tokens import InputTokens, ScoredTokens
+from evalguard.models.served.answer_checks import check_answers, is_chat
+from evalguard.models.served.calls import is_served, run_method, seed_repeats, send_chat_fields
+from evalguard.models.served.changed_server import find_change
 from evalguard.models.served.exchange import check_address
 from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
-from evalguard.models.served.server_identity import read_server_facts, settle_model_name
-from evalguard.models.threads import use_threads
+from evalguard.models.served.server_facts import (
+    check_room,
+    read_context_length,
+    read_hit_counter,
+    read_server_facts,
+    settle_context_length,
+    settle_model_name,
+)
+from evalguard.models.tokenizers import EncodedTexts, shareable_tokenizer_digest, shared_texts
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +66,94 @@ if TYPE_CHECKING:
     from evalguard.core.settings import Value, Variant
 
 
-T = TypeVar("T")
+def probe_capabilities(
+    lm: Any,
+    policy: ScoringPolicy,
+    *,
+    model_type: str,
+    model_args: Mapping[str, Value],
+    assigned: AssignedModel,
+) -> ModelDescription:
+    """Settle how a model is scored, as far as the policy leaves that to it, and describe it.
 
+    Raises:
+        EvaluationError: the model cannot read a few tokens.
+    """
+    try:
+        with (
+            use_threads(assigned.threads),
+            explain_failures("reading a few tokens", ()),
+            silence_libraries(),
+        ):
+            if hasattr(lm, "unsettle"):
+                lm.unsettle()
+            if policy.share_prefixes and getattr(lm, "own_path", False):
+                from evalguard.models.hf.prefix_sharing import decide_sharing
+
+                decide_sharing(lm)
+            described = describe_model(
+                lm,
+                policy,
+                model_type,
+                model_args,
+                assigned.effective,
+                assigned.provenance,
+                assigned.edited,
+            )
+            _share_texts(lm)
+    except BatchTooLargeError as error:
+        raise EvaluationError(
+            f"{OUT_OF_MEMORY} in reading a few tokens: {error}",
+            hint="a narrower dtype, a smaller model_args.max_length or another machine",
+        ) from None
+    return replace(described, caveats=(*described.caveats, *assigned.caveats))
+
+
+def _share_texts(lm: Any) -> None:
+    """Let a model have its texts encoded together with others of the same tokenizer."""
+    if hasattr(lm, "encode_ahead"):
+        same = shareable_tokenizer_digest(lm)
+        lm.texts = shared_texts(same) if same else EncodedTexts()
+
+
+def get_request_kind(requests: Sequence[Request]) -> RequestKind:
+    """Return the one kind of all requests of a block.
+
+    Raises:
+        EvaluationError: they are of several.
+    """
+    kinds = sorted({request.kind for request in requests})
+    if len(kinds) > 1:
+        raise EvaluationError(f"one block asks for {' and '.join(kinds)}; one kind is allowed")
+    return kinds[0]
+
+
+def build_arguments(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
+    """lm-eval's arguments of a request; no more than ``most_tokens`` are generated.
+
+    What ends a text early is none of them (core/loops.py): a model that does not know of it
+    writes the whole text.
+    """
+    if request.kind != "generate_until":
+        return request.arguments
+    context, options = request.arguments
+    options = without_early_end(options) if isinstance(options, dict) else {}
+    if most_tokens is not None:
+        given = [name for name in LENGTH_NAMES if options.get(name) is not None]
+        for name in given or LENGTH_NAMES[:1]:
+            options[name] = min(int(options.get(name, most_tokens)), most_tokens)  # type: ignore[arg-type]
+    return (context, options)
+
+
+def send_requests(
+    lm: Any, kind: str, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
+) -> list[Any]:
+    """Answer requests of one kind by the model's own method, in the order asked."""
+    with check_answers(lm), record_endings(lm):
+        return run_method(lm, kind, requests, arguments)
+
+
+T = TypeVar("T")
 # Looking through a million objects takes a third of a second; Python itself does it in time for
 # models of less than this (200 MB in float32).
 _WORTH_COLLECTING = 50_000_000

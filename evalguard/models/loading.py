@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scorer import DEFAULT_BATCH_SIZE, ScoringPolicy
 from evalguard.errors import EvalguardError, SettingError, UsageError
-from evalguard.models.argument_checks import (
-    check_model_type,
-    find_loader,
-    refuse_unknown_arguments,
-)
+from evalguard.models.argument_checks import check_model_type, find_loader, refuse_unknown_arguments
 from evalguard.models.arguments import (
     HF_TYPES,
     check_arguments,
@@ -26,20 +22,17 @@ from evalguard.models.arguments import (
     check_types,
     constructor_parameters,
 )
-from evalguard.models.empty_model import build_empty_model, read_effective_config
-from evalguard.models.load_failures import explain_load_failures
-from evalguard.models.model_folders import check_model_folder, find_local_folder, pickle_error
-from evalguard.models.random_weights import MisfitError
-from evalguard.models.served.shown_top_tokens import ask_for_top_tokens, take_top_argument
+from evalguard.models.checkpoint_files import check_model_folder, find_local_folder, pickle_error
+from evalguard.models.failures import MisfitError, explain_load_failures
+from evalguard.models.served.shown_logprobs import ask_for_top_tokens, take_top_argument
+from evalguard.models.unloaded_models import build_empty_model, read_effective_config
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
     from evalguard.core.settings import Value
 
-
 __all__ = ["HF_TYPES", "check_engine", "load_lm"]
-
 # lm-eval's types whose package is looked for as they are constructed: its module, what installs it.
 _ENGINES = {
     "anthropic-completions": ("anthropic", "anthropic"),
@@ -105,7 +98,7 @@ def _load_hf(
     arguments: dict[str, Any], policy: ScoringPolicy, trust_remote_code: bool, allow_pickle: bool
 ) -> LM:
     from evalguard.models.hf.model import GuardedHFLM
-    from evalguard.models.quiet_libraries import silence_libraries
+    from evalguard.models.process_state import silence_libraries
 
     if "pretrained" not in arguments:
         raise UsageError("model_args name no 'pretrained' model", hint="a folder or a hub id")
@@ -179,7 +172,7 @@ def check_engine(model_type: str) -> None:
     Raises:
         UsageError: with the nearest type, or what installs the package.
     """
-    from evalguard.models.quiet_libraries import silence_libraries
+    from evalguard.models.process_state import silence_libraries
 
     with silence_libraries():
         check_model_type(model_type)
@@ -198,7 +191,7 @@ def _load_registered(
     trust_remote_code: bool,
     allow_pickle: bool,
 ) -> LM:
-    from evalguard.models.quiet_libraries import silence_libraries
+    from evalguard.models.process_state import silence_libraries
 
     check_engine(model_type)
     with silence_libraries():

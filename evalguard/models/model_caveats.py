@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from evalguard.core.reports.findings import Finding
+from evalguard.core.findings import Finding
+from evalguard.models.checkpoint_files import checkpoint_folder
 from evalguard.models.hf.longrope import scales_with_length
-from evalguard.models.identity import (
-    model_dtype,
-)
-from evalguard.models.model_folders import checkpoint_folder
+from evalguard.models.identity import model_dtype
 from evalguard.models.quantised_folders import OTHER_WEIGHTS, read_stored_quantisation
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
     from evalguard.core.settings import Value
     from evalguard.models.assigned_model import EditedAttributes
-
 
 _CONTEXT_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
 
@@ -90,7 +87,7 @@ def list_model_findings(lm: Any, edited: EditedAttributes) -> Iterator[Finding]:
         )
     if not _is_causal(lm):
         return
-    from evalguard.models.hf.later_tokens import exceeds_rounding, measure_effect_of_later_tokens
+    from evalguard.models.hf.padding import exceeds_rounding, measure_effect_of_later_tokens
 
     with watch_reads(lm.model, edited) as unread:
         change = measure_effect_of_later_tokens(lm)

@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.divergence import Divergence
-from evalguard.core.reference import Reference, divergence_from, reference
-from evalguard.core.row_tails import HostRows, LogprobRows
-from evalguard.core.scored_positions import cut, join_positions
+from evalguard.core.divergence import (
+    Divergence,
+    Reference,
+    cut,
+    divergence_from,
+    join_positions,
+    reference,
+)
+from evalguard.core.logprob_rows import HostRows, LogprobRows
 
 if TYPE_CHECKING:
     from torch import Tensor

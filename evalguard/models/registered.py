@@ -1,6 +1,6 @@
 """evalguard's model types for plain lm-eval: importing this file registers them.
 
-    python -m evalguard.models.registered run --model llama_cpp \\
+    python -m evalguard.models.registered run --model llama_cpp \
         --model_args pretrained=model.gguf --tasks arc_easy
 
 is lm-eval's own command with these types beside its own. In Python, import this file before
@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-import lm_eval.models  # noqa: F401  fills the registry with lm-eval's own
+import lm_eval.models  # noqa: F401
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry, register_model
 
 from evalguard.core.scorer import ModelDescription, Request, RequestKind, Response, ScoringPolicy
-from evalguard.models.runtimes.engine_scorer import make_scorer
+from evalguard.models.runtimes.engine import make_scorer
 from evalguard.models.runtimes.runtime import RuntimeArguments
 from evalguard.models.runtimes.types import RUNTIME_TYPES, load_runtime
 
@@ -134,7 +134,6 @@ def _type_class(name: str) -> type[RuntimeLM]:
 
 
 register_types()
-
 if __name__ == "__main__":
     from lm_eval.__main__ import cli_evaluate
 

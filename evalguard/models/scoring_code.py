@@ -14,52 +14,44 @@ from pathlib import Path
 from evalguard.core.settings import digest_of
 
 _PACKAGE = Path(__file__).parent.parent
-
 # Folders count whole.
 SCORING = (
-    "conversion", "core/__init__.py", "core/chat_requests.py", "core/chosen_option.py",
-    "core/distribution_tail.py", "core/divergence.py",
-    "core/document_fields.py", "core/documents/__init__.py", "core/documents/columns.py",
-    "core/documents/likelihoods.py", "core/documents/rescoring.py", "core/early_end.py",
-    "core/generated_tokens.py", "core/gguf_parts.py", "core/logprob_rows.py",
-    "core/module_names.py", "core/plain.py", "core/redaction.py", "core/reference.py",
-    "core/refused_writes.py", "core/rendered_prompt.py", "core/row_tails.py", "core/score_items.py",
-    "core/scored_positions.py", "core/scorer.py", "core/scores.py", "core/secret_shapes.py",
-    "core/settings.py", "core/shown_tokens.py", "core/task_group.py", "core/thinking.py",
-    "core/top_tokens.py", "errors.py", "harness", "models",
-    "run/__init__.py", "run/loading", "run/worker.py", "run_token.py", "start_up.py", "worker",
+    "conversion", "core/__init__.py", "core/chat.py", "core/codec.py", "core/divergence.py",
+    "core/document_columns.py", "core/document_statistics.py", "core/logprob_rows.py",
+    "core/loops.py", "core/redaction.py", "core/scorer.py", "core/scores.py", "core/settings.py",
+    "core/shown_tokens.py", "core/split_files.py", "engine/__init__.py", "engine/loading",
+    "engine/servers.py", "engine/worker_main.py", "errors.py", "harness", "models", "run_token.py",
+    "start_up.py", "worker",
 )  # fmt: skip
 
 # What these files import, or what lies in their folders, and why it makes no score.
 LEFT_OUT: Mapping[str, str] = {
     "__init__.py": "the names that users import, and a version, which says nothing of code",
+    "answers": "figures of answers, which are kept as the model wrote them",
     "conversion/call_process.py": "calls a recipe, whose files prove themselves",
-    "core/answer_figures.py": "figures of answers, which are kept as the model wrote them",
+    "core/activation_sums.py": "sums over activations, which no score is read from",
     "core/distribution_comparison.py": "how far two finished models are apart",
     "core/expected_answers.py": "what structure an answer is judged by, once it is there",
-    "core/figure_names.py": "by which names a gate asks for figures",
-    "core/reports": "records of finished reports, of which a model's findings are one",
-    "core/score_rows.py": "picks rows of tables whose scores are there",
-    "core/tool_calls.py": "reads the calls of a message that is kept as the server sent it",
-    "core/tracing": "what is told of activations, which no score is read from",
+    "core/findings.py": "what is said of finished reports, a model's findings among them",
+    "core/generation_comparison.py": "how far answers of two finished models are apart",
+    "core/hyperparameters.py": "compares what two models hold; a trace shows it",
+    "core/structure.py": "judges the structure of an answer that is kept as the model wrote it",
+    "core/trace_points.py": "names of activations, which no score is read from",
+    "core/trace_record.py": "what is told of activations, which no score is read from",
     "garbage.py": "when Python looks for garbage",
     "harness/finished_runs": "scores that lm-eval has finished",
     "installation.py": "by which command what is missing is installed",
-    "models/checkpoint_comparison.py": "compares files of weights, for a search",
-    "models/empty_model.py": "a model without weights, of which only names and shapes are read",
-    "models/load_dtype.py": "foretells a dtype; scores are known by the one that was read back",
-    "models/other_classes.py": "loads models of other classes to be traced, which are not scored",
+    "models/hyperparameters_read.py": "what a loaded model holds, for a trace to show",
     "models/registered.py": "evalguard's model types for plain lm-eval, whose scores are not kept",
-    "models/runtimes/points": "activations of other libraries, which no score is read from",
-    "models/token_texts.py": "texts of tokens, for people to read",
-    "models/tokenizer_files.py": "compares tokenizers, for a search",
-    "models/tracing": "activations recorded and forced, which no score is read from",
-    "models/weight_places.py": "names what tensors are for",
+    "models/runtimes/ggml_points.py": "activations of llama.cpp, which no score is read from",
+    "models/unloaded_models.py": "compares models by their files, for a search",
     "plugins.py": "finds trackers and recipes by name",
     "regular_file.py": 'refuses to open what is no file: it reads as "open" does',
-    "run/tracing": "loads models to be traced, which are not scored",
     "stats": "judges scores, and makes none",
     "store": "how files are written that are kept: their formats have numbers of their own",
+    "tools.py": "by which module a tool gives what the spine asks it for",
+    "tracing": "activations recorded and forced, which no score is read from",
+    "worker/outlines.py": "a model's modules told over a pipe, for a trace",
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evalguard.core.chat_requests import function_name
+from evalguard.core.chat import function_name
 from evalguard.core.settings import Value
 
 BROKEN = ""
@@ -273,8 +273,6 @@ _in_deepseek = _in_section(
     _in_parts("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", _read_deepseek),
     ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
 )
-
-
 _HARMONY = re.compile(
     r"(?:<\|start\|>)?(?P<head>[^<]*(?:<\|(?:channel|constrain)\|>[^<]*)*)<\|message\|>"
     r"(?P<body>.*?)(?P<end><\|end\|>|<\|call\|>|<\|return\|>|(?=<\|start\|>)|\Z)",

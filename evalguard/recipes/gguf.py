@@ -15,12 +15,15 @@ llama.cpp rotates pairs of neighbours where Hugging Face rotates halves.
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,153 @@ from numpy.typing import NDArray
 
 from evalguard.errors import UsageError, nearest
 from evalguard.recipes.checkpoints import find_checkpoint
-from evalguard.recipes.gguf_tokenizer import write_tokenizer
+
+# Where the packages keep it: one library of all, or one of ggml alone.
+_PLACES = {"xllamacpp": "xllamacpp/*.so", "llama_cpp": "llama_cpp/lib/libggml*"}
+_HINT = "add xllamacpp to the model's requirements"
+
+
+def quantise_rows(values: NDArray[Any], kind: Any) -> NDArray[np.uint8]:
+    """Return rows of float32 as the bytes of a ggml type, rounded as llama-quantize rounds.
+
+    Args:
+        values: (rows, columns); columns are a multiple of the type's block.
+        kind: the package gguf's ``GGMLQuantizationType``.
+
+    Raises:
+        UsageError: the library is not there, or the type needs an importance matrix.
+    """
+    library = _library()
+    number = int(kind)
+    if library.ggml_quantize_requires_imatrix(number):
+        raise UsageError(
+            f"GGUF type '{kind.name}' needs an importance matrix, which this recipe has not",
+            hint="llama.cpp's own llama-quantize --imatrix FILE as build: {command: ...}",
+        )
+    rows, columns = values.shape
+    source = np.ascontiguousarray(values, dtype=np.float32)
+    found = np.empty((rows, int(library.ggml_row_size(number, columns))), dtype=np.uint8)
+    library.ggml_quantize_init(number)
+    written = library.ggml_quantize_chunk(
+        number, source.ctypes.data, found.ctypes.data, 0, rows, columns, None
+    )
+    if written != found.nbytes:
+        raise UsageError(f"ggml wrote {written:,} bytes of {kind.name}, not {found.nbytes:,}")
+    return found
+
+
+@cache
+def _library() -> Any:
+    for name, pattern in _PLACES.items():
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        for path in sorted(Path(str(module.__file__)).parent.parent.glob(pattern)):
+            library = ctypes.CDLL(str(path))
+            if hasattr(library, "ggml_quantize_chunk"):
+                return _declare(library)
+    raise UsageError("K-quants are written by ggml's library, which is not here", hint=_HINT)
+
+
+def _declare(library: Any) -> Any:
+    """Types of the functions that are called, as ggml.h has them."""
+    number, size, pointer = ctypes.c_int64, ctypes.c_size_t, ctypes.c_void_p
+    library.ggml_quantize_requires_imatrix.restype = ctypes.c_bool
+    library.ggml_quantize_requires_imatrix.argtypes = [ctypes.c_int]
+    library.ggml_quantize_init.restype = None
+    library.ggml_quantize_init.argtypes = [ctypes.c_int]
+    library.ggml_row_size.restype = size
+    library.ggml_row_size.argtypes = [ctypes.c_int, number]
+    library.ggml_quantize_chunk.restype = size
+    library.ggml_quantize_chunk.argtypes = [
+        ctypes.c_int, pointer, pointer, number, number, number, pointer,
+    ]  # fmt: skip
+    return library
+
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6  # kinds of tokens in a GGUF file
+
+
+def write_tokenizer(
+    writer: Any, folder: Path, config: Mapping[str, Any], add_bos: bool | None
+) -> None:
+    told = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model = told["model"]
+    if model.get("type") != "BPE":
+        # The runtime takes the checkpoint's own tokenizer then (model_args: tokenizer).
+        writer.add_tokenizer_model("no_vocab")
+        return
+    size = int(config["vocab_size"])
+    added = {one["id"]: one for one in told.get("added_tokens", ())}
+    texts = {number: text for text, number in model["vocab"].items()}
+    texts |= {number: one["content"] for number, one in added.items()}
+    tokens = [texts.get(number, f"[PAD{number}]") for number in range(size)]
+    whole_bytes = bool(model.get("byte_fallback"))
+    kinds = [
+        _kind_of(number, text, added, texts, whole_bytes) for number, text in enumerate(tokens)
+    ]
+    writer.add_tokenizer_model("llama" if whole_bytes else "gpt2")
+    if not whole_bytes:
+        writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    if whole_bytes:
+        writer.add_token_scores(_scores(tokens, model["merges"]))
+        prepends = any(
+            one.get("type") == "Prepend"
+            for one in (told.get("normalizer") or {}).get("normalizers", ())
+        )
+        writer.add_add_space_prefix(prepends)
+    else:
+        writer.add_token_merges(merges)
+    if config.get("bos_token_id") is not None:
+        writer.add_bos_token_id(int(config["bos_token_id"]))
+    eos = config.get("eos_token_id")
+    if eos is not None:
+        writer.add_eos_token_id(int(eos[0] if isinstance(eos, list) else eos))
+    template = told.get("post_processor") or {}
+    begins = [next(iter(one)) for one in template.get("single", ())][:1] == ["SpecialToken"]
+    writer.add_add_bos_token(begins if add_bos is None else add_bos)
+    chat = _chat_template(folder)
+    if chat:
+        writer.add_chat_template(chat)
+
+
+def _chat_template(folder: Path) -> str:
+    """The folder's chat template, which llama.cpp's server renders conversations by; "": none."""
+    own, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    found = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    template = found.get("chat_template")
+    return template if isinstance(template, str) else ""
+
+
+def _kind_of(
+    number: int,
+    text: str,
+    added: Mapping[int, Mapping[str, Any]],
+    texts: Mapping[int, str],
+    whole_bytes: bool,
+) -> int:
+    if number not in texts:
+        return _USER
+    if text == "<unk>":
+        return _UNKNOWN
+    if number in added:
+        return _CONTROL if added[number].get("special") else _USER
+    return _BYTE if whole_bytes and len(text) == 6 and text.startswith("<0x") else _NORMAL
+
+
+def _scores(tokens: list[str], merges: list[Any]) -> list[float]:
+    """llama.cpp joins the pair whose result has the highest score: earlier merges score higher."""
+    order = {"".join(m.split(" ") if isinstance(m, str) else m): -float(rank)
+             for rank, m in enumerate(merges)}  # fmt: skip
+    lowest = -float(len(merges)) - 1.0
+    return [order.get(token, lowest) for token in tokens]
+
 
 _ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
@@ -70,7 +219,6 @@ _FALLBACKS = {
     "IQ4_XS": "IQ4_NL", "IQ3_S": "IQ4_NL",
 }  # fmt: skip
 FALLBACKS_KEY = "evalguard.fallbacks"
-
 Array = NDArray[Any]
 
 
@@ -269,8 +417,6 @@ def _fallbacks_text(changed: Mapping[tuple[str, str], list[str]]) -> str:
 def _encode(tensor: Array, kind: Any) -> Array:
     """Values of a type, as bytes."""
     if kind.name in _GGML_TYPES:
-        from evalguard.recipes.ggml_quantiser import quantise_rows
-
         return quantise_rows(tensor.reshape(-1, tensor.shape[-1]), kind)
     from gguf.quants import quantize
 

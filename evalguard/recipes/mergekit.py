@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.tensors.untrained import count_untrained
+from evalguard.core.untrained_rows import count_untrained
 from evalguard.errors import BuildError, UsageError, nearest
 from evalguard.recipes.checkpoints import find_checkpoint
 

@@ -1,1 +1,1 @@
-"""Views of finished records: terminal, HTML, Markdown, JSON, JUnit. They decide nothing."""
+"""Views of finished records: terminal, HTML, Markdown, JSON. They decide nothing."""

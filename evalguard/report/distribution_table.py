@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
-from evalguard.report.view.distribution_view import distribution_table
-from evalguard.report.view.report_view import ReportView
-from evalguard.report.words.plain_text import wrap_text
+from evalguard.page.safe_text import wrap_text
+from evalguard.report.compare_view import ReportView
+from evalguard.report.distribution_section import distribution_table
 
 
 def distribution_lines(view: ReportView, width: int, prose: int) -> list[str]:

@@ -10,20 +10,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import without_quotes
-from evalguard.core.reports.report_formats import Format
-from evalguard.core.reports.run_documents import RunDocuments
+from evalguard import tools
+from evalguard.core.compare_report import CompareReport, Format, RunDocuments
+from evalguard.core.findings import without_quotes
 from evalguard.errors import UsageError, nearest
-
-if TYPE_CHECKING:
-    from evalguard.core.reports.trace_report import TraceReport
 
 # What was asked and answered in a task; None where that is not there.
 DocumentSource = Callable[[str], RunDocuments | None]
-
 _WIDTH = 80
 
 
@@ -42,16 +37,21 @@ class Rendering:
     render: Callable[[CompareReport, DocumentSource], str]
     suffixes: tuple[str, ...] = ()
     run_file: str = ""
-    render_traced: Callable[[CompareReport, DocumentSource, TraceReport], str] | None = None
+    render_traced: Callable[[CompareReport, DocumentSource, Any], str] | None = None
 
 
 def render_report(
     report: CompareReport,
     chosen: Format,
     documents: DocumentSource = lambda _task: None,
-    trace: TraceReport | None = None,
+    trace: Any = None,
 ) -> str:
-    """Return a report in a format, as the text of a file."""
+    """Return a report in a format, as the text of a file.
+
+    Args:
+        documents: what was asked and answered in a task.
+        trace: a ``TraceReport`` of the two models; None: there is none.
+    """
     rendering = RENDERINGS[chosen]
     if trace is not None and rendering.render_traced is not None:
         return rendering.render_traced(report, documents, trace)
@@ -106,37 +106,35 @@ def _text(report: CompareReport, _documents: DocumentSource) -> str:
 
 
 def _json(report: CompareReport, _documents: DocumentSource) -> str:
-    from evalguard.report.contract.compare_document import compare_document
+    from evalguard.report.compare_document import compare_document
 
     return json.dumps(compare_document(report), indent=2, allow_nan=False) + "\n"
 
 
 def _markdown(report: CompareReport, _documents: DocumentSource) -> str:
     from evalguard.report.compare_markdown import render_markdown
-    from evalguard.report.view.report_view import build_report_view
+    from evalguard.report.compare_view import build_report_view
 
     return render_markdown(build_report_view(without_quotes(report)))
 
 
 def _junit(report: CompareReport, _documents: DocumentSource) -> str:
-    from evalguard.report.junit import render_junit
-    from evalguard.report.view.report_view import build_report_view
+    from evalguard.report.compare_view import build_report_view
 
-    return render_junit(build_report_view(without_quotes(report)))
+    text: str = tools.fetch("render_junit")(build_report_view(without_quotes(report)))
+    return text
 
 
 def _annotations(report: CompareReport, _documents: DocumentSource) -> str:
-    from evalguard.report.github_annotations import render_annotations
-    from evalguard.report.view.report_view import build_report_view
+    from evalguard.report.compare_view import build_report_view
 
-    return render_annotations(build_report_view(without_quotes(report)))
+    text: str = tools.fetch("render_annotations")(build_report_view(without_quotes(report)))
+    return text
 
 
-def _html(
-    report: CompareReport, documents: DocumentSource, trace: TraceReport | None = None
-) -> str:
-    from evalguard.report.html.compare_page import render_html as page
-    from evalguard.report.view.report_view import build_report_view
+def _html(report: CompareReport, documents: DocumentSource, trace: Any = None) -> str:
+    from evalguard.report.compare_html import render_html as page
+    from evalguard.report.compare_view import build_report_view
 
     tasks = dict.fromkeys(
         [*(one.task for one in report.comparisons), *(one.task for one in report.distributions)]
@@ -145,9 +143,7 @@ def _html(
     there = [one for one in found if one is not None]
     if trace is None:
         return page(build_report_view(report), there)
-    from evalguard.report.trace.trace_view import build_trace_view
-
-    return page(build_report_view(report), there, build_trace_view(trace))
+    return page(build_report_view(report), there, tools.fetch("build_trace_view")(trace))
 
 
 RENDERINGS: dict[Format, Rendering] = {
@@ -163,3 +159,5 @@ RENDERINGS: dict[Format, Rendering] = {
         render_traced=_html,
     ),
 }
+if not tools.is_there("publish"):
+    del RENDERINGS["junit"], RENDERINGS["annotations"]

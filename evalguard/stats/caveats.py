@@ -7,17 +7,24 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.documents.rescoring import Rescoring
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
+from evalguard.core.scores import Rescoring
 from evalguard.core.verdict import Verdict
 from evalguard.stats.bootstrap import ENOUGH_DIFFERING
 from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
 from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP, Estimate, scatters
-from evalguard.stats.explanation import number_text, p_text
+from evalguard.stats.judgement import number_text, p_text
 from evalguard.stats.sign_flip import SEED
-from evalguard.stats.skewed.corrected_t import CR2, SKEW, uncorrected
-from evalguard.stats.skewness import Skewness, skewness, unequal_weights, worst_documents
+from evalguard.stats.skewness import (
+    CR2,
+    SKEW,
+    Skewness,
+    skewness,
+    uncorrected,
+    unequal_weights,
+    worst_documents,
+)
 
 _ENOUGH_RESAMPLES = 1_000
 # A drift of nearly 0 is any number of times smaller than what one document adds to it.

@@ -9,18 +9,38 @@ Zeger, Biometrika 73, 1986, 13-22; E. Miller, "Adding error bars to evals", 2024
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.paired_scores import PairedScores
-from evalguard.stats.estimate import SIGN_FLIP, Estimate
-from evalguard.stats.moments import Array, moments, ratio_moments
-from evalguard.stats.sign_flip import sign_flip
-from evalguard.stats.typical_interval import typical_interval
+from evalguard.core.moments import Array, exact_sum, moments, ratio_moments
+from evalguard.core.pairing import PairedScores
+from evalguard.core.scores import ScoreTable
+from evalguard.stats.estimate import SIGN_FLIP, Estimate, t_estimate
+from evalguard.stats.sign_flip import sign_flip, typical_interval
+
+
+def cluster_labels(
+    task: str, doc_ids: Iterable[int], tables: Sequence[ScoreTable]
+) -> tuple[Mapping[int, str] | None, str]:
+    """Each document's label, and the field it comes from; None where each stands alone.
+
+    A document that no metric has a value for belongs to no cluster but its own.
+    """
+    clustered = [table for table in tables if table.task == task and table.clusters]
+    if not clustered:
+        return None, ""
+    labels = {
+        doc_id: f"in {label}"
+        for table in clustered
+        for doc_id, label in zip(table.doc_ids.tolist(), table.clusters, strict=True)
+    }
+    alone = {doc_id: f"document {doc_id}" for doc_id in doc_ids}
+    return {**alone, **labels}, clustered[0].cluster_field
+
 
 # Below this a t distribution is a poor guess of how few, unequal clusters scatter.
 FEWEST_FOR_T = 20
@@ -98,3 +118,71 @@ def _sums(ordered: Array, cuts: NDArray[np.int64]) -> Array:
     values = ordered.tolist()
     spans = pairwise([0, *cuts.tolist(), len(values)])
     return np.array([math.fsum(values[begin:end]) for begin, end in spans])
+
+
+STRATIFIED = "stratified-t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stratum:
+    """What one stratum adds: its part of the estimate, the part's standard error and its df."""
+
+    point: float
+    stderr: float
+    df: float
+
+    @classmethod
+    def of_residuals(cls, values: Array, residuals: Array) -> Stratum:
+        """A stratum of G units, float64, shape (G,), whose residuals sum to 0.
+
+        SE = sqrt(G / (G - 1) sum r^2), the linearised standard error of the sum of the values. A
+        single unit shows no scatter: its standard error is infinite.
+        """
+        count = residuals.shape[0]
+        if count < 2:
+            return cls(point=exact_sum(values), stderr=math.inf, df=1.0)
+        scatter = exact_sum(residuals * residuals) * count / (count - 1)
+        return cls(point=exact_sum(values), stderr=math.sqrt(scatter), df=count - 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stratified:
+    """A sum over strata and the degrees of freedom of its standard error."""
+
+    estimate: Estimate
+    df: float
+
+
+def stratify_documents(strata: Sequence[Stratum], *, confidence: float) -> Stratified:
+    """Add up independent strata: SE = sqrt(sum SE_t^2), t interval and one-sided p.
+
+    Degrees of freedom by F. E. Satterthwaite (Biometrics Bulletin 2, 1946, 110-114):
+    (sum SE_t^2)^2 / sum (SE_t^4 / df_t). Asymptotic where the strata are not normal.
+
+    Args:
+        strata: at least one.
+    """
+    variances = [stratum.stderr**2 for stratum in strata]
+    total = math.fsum(variances)
+    df = _satterthwaite(variances, [stratum.df for stratum in strata])
+    estimate = t_estimate(
+        math.fsum(stratum.point for stratum in strata),
+        math.sqrt(total),
+        df=df,
+        confidence=confidence,
+        method=STRATIFIED,
+    )
+    return Stratified(estimate=estimate, df=df)
+
+
+def _satterthwaite(variances: Sequence[float], dfs: Sequence[float]) -> float:
+    """The degrees of freedom of a sum of variances; those of all strata where nothing scatters."""
+    total = math.fsum(variances)
+    if total == 0.0:
+        return math.fsum(dfs)
+    if math.isinf(total):
+        return 1.0
+    largest = max(variances)
+    shares = [variance / largest for variance in variances]  # no square over- or underflows
+    spread = math.fsum(share * share / df for share, df in zip(shares, dfs, strict=True))
+    return math.fsum(shares) ** 2 / spread

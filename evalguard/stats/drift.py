@@ -1,4 +1,4 @@
-"""Drift of one metric between paired runs: from documents to sigma.
+"""Drift of one metric between paired runs: from documents to sigma, and what each contributes.
 
 Each metric has a scale on which its drift D is estimated, positive where the candidate is worse:
 
@@ -18,7 +18,7 @@ sigma is the mapped interval of D, and interval, p-value and sign always agree.
 Where documents belong to clusters, the standard error of D is the cluster-robust one, and below
 20 clusters whole clusters change sign (clusters.py). SE_base stays the one that lm-eval reports.
 Where documents are too skewed or too unequal for t, the more careful of t and of a corrected one
-decides (skewed/corrected_t.py), and t stands beside it.
+decides (``skewness.py``), and t stands beside it.
 
 SE_base is taken as a known unit here, as in port reports: its own sampling error is not a part
 of the paired interval.
@@ -27,23 +27,29 @@ of the paired interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.moments import Array, Moments, exact_sum, mean_moments, moments
+from evalguard.core.pairing import PairedScores
+from evalguard.core.verdict import SigmaScale
 from evalguard.stats.binary import flip_estimate
 from evalguard.stats.bootstrap import paired_bootstrap
 from evalguard.stats.clusters import FEWEST_FOR_T, cluster_stderr, cluster_sums, sign_flip_estimate
-from evalguard.stats.estimate import Estimate, scatters, t_estimate
-from evalguard.stats.few_units import limited_to_signs, limited_to_swaps
-from evalguard.stats.moments import Moments, exact_sum, mean_moments, moments
-from evalguard.stats.probability import fair_coin_upper_tail, normal_upper_tail, skellam_upper_tail
+from evalguard.stats.estimate import (
+    Estimate,
+    fair_coin_upper_tail,
+    normal_upper_tail,
+    scatters,
+    skellam_upper_tail,
+    t_estimate,
+)
 from evalguard.stats.scatter import planned_scatter
-from evalguard.stats.sigma_scale import SigmaScale
-from evalguard.stats.skewed.corrected_t import careful_t
+from evalguard.stats.sign_flip import limited_to_signs, limited_to_swaps
+from evalguard.stats.skewness import careful_t
 
 _SIXTEENTHS = (np.arange(16) + 0.5) / 16.0
 
@@ -327,3 +333,88 @@ def _perplexity(rate: Moments) -> Moments:
     except OverflowError:
         value = math.inf
     return Moments(point=value, stderr=value * rate.stderr if rate.stderr else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TaskContributions:
+    """The documents of one task in a drift that is linear in them.
+
+    Attributes:
+        doc_ids: int64, shape (n,), ascending.
+        values: float64, shape (n,): d_i / n for a mean, d_i / sum w for a ratio; their sum is what
+            the task adds to the drift.
+        shares: float64, shape (n,), summing to 1: 1 / n, or w_i / sum w.
+        doc_hashes: n strings; clusters: n labels, or () where each document stands alone.
+    """
+
+    task: str
+    doc_ids: np.ndarray[tuple[int], np.dtype[np.int64]]
+    values: Array
+    shares: Array
+    doc_hashes: Sequence[str] = ()
+    clusters: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> float:
+        """What the task adds to the drift."""
+        return exact_sum(self.values)
+
+    @property
+    def residuals(self) -> Array:
+        """The linearised residuals, values - total * shares, which sum to 0."""
+        return self.values - self.total * self.shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contributions:
+    """A metric's drift as a sum over documents, on its estimation scale (see ``drift``).
+
+    Attributes:
+        parts: one for the metric of a task, several for that of a group of tasks.
+        unit: standard error of the base on that scale, so that values / unit are in sigma (to
+            first order on a log scale).
+        log_sign: of that scale, see ``SigmaScale``.
+    """
+
+    task: str
+    filter: str
+    metric: str
+    unit: float
+    parts: tuple[TaskContributions, ...]
+    log_sign: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(task, filter, metric)."""
+        return (self.task, self.filter, self.metric)
+
+    @property
+    def total(self) -> float:
+        """The drift."""
+        return math.fsum(part.total for part in self.parts)
+
+
+def contributions(paired: PairedScores, drift: Drift) -> Contributions | None:
+    """Take a drift apart into its documents; None where no sum makes it (bootstrapped metrics)."""
+    table = paired.base
+    if table.rescoring is not None:
+        return None
+    weights = np.ones(table.n) if table.weights is None else table.weights
+    total = exact_sum(weights)
+    scale = 1.0 / math.log(2.0) if table.aggregation == "bits_per_byte" else 1.0
+    part = TaskContributions(
+        task=table.task,
+        doc_ids=table.doc_ids,
+        values=paired.d * (scale / total),
+        shares=weights / total,
+        doc_hashes=table.doc_hashes,
+        clusters=paired.clusters,
+    )
+    return Contributions(
+        task=table.task,
+        filter=table.filter,
+        metric=table.metric,
+        unit=drift.unit,
+        parts=(part,),
+        log_sign=drift.log_sign,
+    )

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from evalguard.stats.moments import Array, exact_sum, ratio_moments
-from evalguard.stats.probability import normal_critical, t_critical
+from evalguard.core.moments import Array, exact_sum, ratio_moments
+from evalguard.stats.estimate import normal_critical, t_critical
 from evalguard.stats.skewness import unequal_weights
 
 

@@ -1,16 +1,76 @@
-"""Estimate: a number with its standard error, interval, one-sided p-value and method."""
+"""Estimate: a number with its standard error, interval, one-sided p-value and method.
+
+By hand: ``scipy.optimize`` takes as long to import as all else that reads a finished run.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from evalguard.stats.probability import (
-    normal_quantile,
-    t_critical,
-    t_quantile,
-    t_upper_tail,
-)
+import numpy as np
+from scipy import special
+
+
+def normal_upper_tail(z: float) -> float:
+    """P[Z > z] of the standard normal distribution."""
+    return float(special.ndtr(-z))
+
+
+def normal_critical(confidence: float) -> float:
+    """The z with P[|Z| <= z] = confidence."""
+    return float(-special.ndtri((1.0 - confidence) / 2.0))
+
+
+def normal_tail_mean(fraction: float) -> float:
+    """Mean of the uppermost ``fraction`` of a standard normal distribution."""
+    z = float(special.ndtri(fraction))
+    return math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) / fraction
+
+
+def t_upper_tail(t: float, df: float) -> float:
+    """P[T > t] of Student's t distribution with ``df`` degrees of freedom."""
+    return float(special.stdtr(df, -t))
+
+
+def t_critical(confidence: float, df: float) -> float:
+    """The t with P[|T| <= t] = confidence."""
+    return float(-special.stdtrit(df, (1.0 - confidence) / 2.0))
+
+
+def fair_coin_upper_tail(heads: int, tosses: int) -> float:
+    """P[Bin(tosses, 1/2) >= heads], exact through the regularised incomplete beta function."""
+    if heads <= 0:
+        return 1.0
+    if heads > tosses:
+        return 0.0
+    return float(special.betainc(heads, tosses - heads + 1, 0.5))
+
+
+def binomial_lower_tail(hits: int, n: int, share: float) -> float:
+    """P[Bin(n, share) <= hits]."""
+    return float(special.bdtr(hits, n, share))
+
+
+def skellam_upper_tail(lead: int, flips: float) -> float:
+    """P[B - C >= lead], B and C independent Poisson counts of mean flips / 2; lead >= 0."""
+    if flips == 0:
+        return float(lead <= 0)
+    most = lead + int(12.0 * math.sqrt(flips)) + 40
+    terms = special.ive(np.arange(lead, most), flips)
+    return min(1.0, float(np.sum(terms)))
+
+
+def normal_quantile(probability: float) -> float:
+    """The z with P[Z <= z] = probability."""
+    return float(special.ndtri(probability))
+
+
+def t_quantile(probability: float, df: float) -> float:
+    """The t with P[T <= t] = probability, with ``df`` degrees of freedom."""
+    return float(special.stdtrit(df, probability))
+
 
 SIGN_FLIP = "cluster-sign-flip"
 BOOTSTRAP = "paired-bootstrap-bca"
@@ -90,3 +150,32 @@ def all_finite(estimate: Estimate) -> bool:
     if not all(math.isfinite(number) for number in numbers):
         return False
     return estimate.low < math.inf and estimate.high > -math.inf  # False for NaN too
+
+
+# What is left of the distance between the ends is 2^-64 of it, or two neighbouring numbers.
+_HALVINGS = 64
+
+
+def find_root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a continuous function changes its sign between two numbers.
+
+    Raises:
+        ValueError: the function has one sign at both ends.
+    """
+    at_low, at_high = function(low), function(high)
+    if at_low == 0.0:
+        return low
+    if at_high == 0.0:
+        return high
+    if (at_low < 0.0) == (at_high < 0.0):
+        raise ValueError(f"one sign at both ends: f({low}) = {at_low}, f({high}) = {at_high}")
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        value = function(middle)
+        if value == 0.0 or not low < middle < high:
+            return middle
+        if (value < 0.0) == (at_low < 0.0):
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)

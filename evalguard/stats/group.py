@@ -4,6 +4,11 @@ lm-eval (0.4.13, ``lm_eval/api/group.py``) takes a group's metric as the mean of
 weighted by their documents n_t (``weight_by_size``) or each alike. The drift sum w_t D_t has a
 paired standard error by strata (``group_strata``), and Satterthwaite's degrees of freedom. The
 unit of sigma is lm-eval's own unpaired standard error.
+
+Documents of different subtasks are independent, so that sum w_t D_t has the standard error
+sqrt(sum w_t^2 SE_t^2), SE_t that of subtask t (cluster-robust where it has clusters). Subtasks
+that ask about the same documents (one text in several templates) are not independent: they are
+one stratum of units, each a document with all that it adds to any of them.
 """
 
 from __future__ import annotations
@@ -17,29 +22,119 @@ from numpy.typing import NDArray
 
 from evalguard.core.comparison import Companion, Comparison
 from evalguard.core.gate_state import Key
-from evalguard.core.scores import PERPLEXITIES
-from evalguard.core.task_group import TaskGroup
+from evalguard.core.moments import Array, Moments, exact_sum
+from evalguard.core.scores import PERPLEXITIES, TaskGroup
 from evalguard.core.verdict import Margin, MetricMargin, one_sided_level
-from evalguard.stats.companions import disagreements, plain_t, sign_flip_companion
+from evalguard.stats.caveats import skewed_differences
+from evalguard.stats.clusters import Stratum, stratify_documents
 from evalguard.stats.compare_scores import (
+    disagreements,
     drift_fields,
     failed_comparison,
     margin_tolerance,
+    plain_t,
     sigma_tolerance,
+    sign_flip_companion,
 )
-from evalguard.stats.contributions import Contributions, TaskContributions
-from evalguard.stats.drift import Drift
+from evalguard.stats.drift import Contributions, Drift, TaskContributions
 from evalguard.stats.estimate import Estimate, all_finite
-from evalguard.stats.few_units import limited_to_signs, limited_to_swaps
-from evalguard.stats.flip_units import flip_units
-from evalguard.stats.group_caveats import how_made, sharing, skewed
 from evalguard.stats.influence import influence
+from evalguard.stats.joint_null import flip_units
 from evalguard.stats.judgement import IDENTICAL, MetricComparison, MetricJudgement, judge_metric
-from evalguard.stats.moments import Array, Moments, exact_sum
 from evalguard.stats.scatter import planned_scatter
-from evalguard.stats.skewed.corrected_t import Differing, careful_t, differing_from
-from evalguard.stats.strata import stratify_documents
-from evalguard.stats.subtask_strata import joined_strata, number, subtask_strata
+from evalguard.stats.sign_flip import limited_to_signs, limited_to_swaps
+from evalguard.stats.skewness import Differing, careful_t, differing_from, skewness
+
+
+def how_made(times: Sequence[int], weight_by_size: bool) -> str:
+    """Say how subtasks, each counted so many times, were averaged."""
+    how = "weighted by their documents" if weight_by_size else "each counting alike"
+    repeated = sum(count > 1 for count in times)
+    more = f" ({repeated} of them more than once)" if repeated else ""
+    noun = "subtask" if len(times) == 1 else "subtasks"
+    return (
+        f"aggregate of {len(times)} {noun}, {how}{more}, as lm-eval takes it; standard error of "
+        "the drift stratified over subtasks"
+    )
+
+
+def sharing(subtasks: int) -> tuple[str, ...]:
+    """Say that so many subtasks have documents in common, if any."""
+    if not subtasks:
+        return ()
+    return (
+        f"{subtasks} of the subtasks share documents: the standard error of the drift takes each "
+        "shared document as one, the base's (lm-eval's) takes them as independent",
+    )
+
+
+def skewed(parts: Contributions | None, drift: Drift) -> tuple[str, ...]:
+    """Say whether documents are too few and too lopsided for a t interval."""
+    if parts is None:
+        return ()
+    residuals = np.concatenate([part.residuals for part in parts.parts])
+    found = skewed_differences(skewness(residuals, None), residuals.shape[0], "documents", drift)
+    return tuple(found)
+
+
+# Two aggregates of n numbers that are equal but for rounding are equal.
+_ROUNDING = 1e-15
+
+
+def number(value: float | None) -> float:
+    """A comparison's number, NaN where it has none."""
+    return math.nan if value is None else value
+
+
+def subtask_strata(comparisons: Sequence[Comparison], weights: Sequence[float]) -> list[Stratum]:
+    """One stratum for each subtask: its drift, positive where the candidate is worse."""
+    sign = -1.0 if comparisons[0].higher_is_better else 1.0
+    strata = [
+        Stratum(
+            point=weight * sign * (number(c.candidate) - number(c.base)),
+            stderr=weight * number(c.paired_stderr),
+            df=(c.n_used if c.clusters is None else c.clusters) - 1.0,
+        )
+        for c, weight in zip(comparisons, weights, strict=True)
+    ]
+    size = math.fsum(
+        weight * (abs(number(c.candidate)) + abs(number(c.base)))
+        for c, weight in zip(comparisons, weights, strict=True)
+    )
+    if abs(math.fsum(stratum.point for stratum in strata)) > _ROUNDING * size:
+        return strata
+    rest = math.fsum(stratum.point for stratum in strata[:-1])
+    last = Stratum(point=-rest, stderr=strata[-1].stderr, df=strata[-1].df)
+    return [*strata[:-1], last]
+
+
+def joined_strata(
+    strata: Sequence[Stratum], parts: Sequence[TaskContributions]
+) -> tuple[list[Stratum], int]:
+    """Join the strata of subtasks that share documents; also return how many subtasks these are.
+
+    Args:
+        strata: one for each subtask.
+        parts: the documents of each, in the same order; () where they are not known.
+    """
+    if not parts:
+        return list(strata), 0
+    whole = Contributions(task="", filter="", metric="", unit=1.0, parts=tuple(parts))
+    units = flip_units([whole])
+    labels = [units.of_tasks[part.task] for part in parts]
+    found: list[Stratum] = []
+    joined = 0
+    for label in dict.fromkeys(labels):
+        members = [s for s, own in zip(strata, labels, strict=True) if own == label]
+        if len(members) == 1:
+            found += members
+            continue
+        joined += len(members)
+        rows = units.strata == label
+        together = Stratum.of_residuals(units.values[rows, 0], units.residuals[rows, 0])
+        point = math.fsum(member.point for member in members)
+        found.append(Stratum(point=point, stderr=together.stderr, df=together.df))
+    return found, joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

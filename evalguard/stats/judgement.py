@@ -4,15 +4,299 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
-from evalguard.core.comparison import Comparison, Undecided
-from evalguard.core.verdict import MetricMargin, Verdict, decide, one_sided_level
-from evalguard.stats.answers.uninformative import NothingKnown
-from evalguard.stats.binary import tango_interval
-from evalguard.stats.contributions import Contributions
-from evalguard.stats.drift import Drift
-from evalguard.stats.explanation import explain, explain_equal_scores, explain_identical
-from evalguard.stats.undecided import explain_undecided
+from evalguard.core.comparison import Comparison, Outcome, Undecided, UndecidedKind
+from evalguard.core.verdict import Margin, MetricMargin, Verdict, decide, one_sided_level
+from evalguard.stats.binary import mcnemar_exact, tango_interval
+from evalguard.stats.drift import Contributions, Drift
+from evalguard.stats.power import (
+    POWER,
+    decidable_ratio,
+    documents_to_decide,
+    failing_flip_drift,
+    fewest_signs,
+)
+from evalguard.stats.scatter import FEWEST_FOR_T, NORMAL_KURTOSIS, planned_churn, scatter_factors
+from evalguard.stats.sign_flip import SIGNS
+from evalguard.stats.skewness import CR2, SKEW, uncorrected
+from evalguard.stats.uninformative import NothingKnown
+
+_METHODS = {
+    "paired-t": "paired t",
+    "paired-t-log": "paired t on the log scale",
+    "paired-t-ratio": "paired t of the ratio estimator",
+    "paired-t-log-ratio": "paired t of the ratio estimator on the log scale",
+    "cluster-t": "cluster-robust t",
+    "cluster-t-log": "cluster-robust t on the log scale",
+    "cluster-t-ratio": "cluster-robust t of the ratio estimator",
+    "cluster-t-log-ratio": "cluster-robust t of the ratio estimator on the log scale",
+    "cluster-sign-flip": "sign flips of whole clusters",
+    "paired-bootstrap-bca": "paired BCa bootstrap",
+    "stratified-t": "stratified t over the subtasks",
+    "mcnemar-mid-p": "McNemar's mid-p",
+    "mcnemar-exact": "exact McNemar",
+    "tango-score": "Tango's score method",
+}
+_CORRECTIONS = {SKEW: "skewed documents", CR2: "unequal weights"}
+_IDENTICAL = "every document has the same score to the last bit (bit-identical)"
+_EQUAL = "every document has the same score, though not every answer is the same"
+_MOST_DIGITS = 15
+
+
+def number_text(value: float, *, beside: float = 0.0) -> str:
+    """Three significant digits, more where these would move a number onto or across ``beside``."""
+    if math.isinf(value):
+        return "infinity" if value > 0.0 else "-infinity"
+    for digits in range(3, _MOST_DIGITS):
+        text = f"{value:.{digits}g}"
+        if _side(float(text), beside) == _side(value, beside):
+            return text
+    return f"{value:.3g}"  # differs in the last bits of a double only
+
+
+def _side(value: float, border: float) -> int:
+    return (value > border) - (value < border)
+
+
+def explain(drift: Drift, verdict: Verdict, tolerance: MetricMargin, *, n: int) -> str:
+    """The sentence for a drift that is not bit-identical."""
+    head = _size(drift, tolerance) + _meaning(verdict, drift, tolerance)
+    return f"{head} ({_evidence(drift, n, tolerance)})"
+
+
+def explain_equal_scores() -> str:
+    """The sentence for equal scores of answers that differ."""
+    return _EQUAL
+
+
+def explain_identical() -> str:
+    """The sentence for runs whose scores do not differ at all."""
+    return _IDENTICAL
+
+
+def _size(drift: Drift, tolerance: MetricMargin) -> str:
+    sigma, point = drift.sigma, drift.estimate.point
+    word = "worse" if point > 0.0 else "better"
+    if math.isinf(sigma) and drift.unit == 0.0:
+        if tolerance.amount is not None:
+            return f"{word} by {_in_unit(drift.change_of(point), tolerance)}"
+        return (
+            f"{word}, and the base's standard error is 0 (its documents do not scatter), "
+            "so that any drift is infinite in that unit"
+        )
+    if sigma == 0.0:
+        return "no net drift"
+    beside = 0.0 if tolerance.sigma is None else tolerance.sigma
+    return f"{word} by {number_text(abs(sigma), beside=beside)} standard errors of the base"
+
+
+def _in_unit(amount: float, tolerance: MetricMargin) -> str:
+    """A drift on a linear scale, in the unit of its margin; in points for one in sigma."""
+    if tolerance.margin.unit in ("points", "sigma"):
+        return f"{number_text(100.0 * abs(amount))}pp"
+    return number_text(abs(amount))
+
+
+def limit_words(margin: float | None, margin_text: str = "") -> str:
+    """Return "the margin of 1", or "the margin of 1pp (0.935)" where it is in another unit."""
+    if margin is None:
+        return f"the margin of {margin_text}"
+    if not margin_text or Margin.parse(margin_text).unit == "sigma":
+        return f"the margin of {margin:.12g}"
+    return f"the margin of {margin_text} ({margin:.3g})"
+
+
+def _meaning(verdict: Verdict, drift: Drift, tolerance: MetricMargin) -> str:
+    limit = limit_words(tolerance.sigma, tolerance.margin.text)
+    if verdict.outcome == "regressed" and math.isinf(drift.sigma) and tolerance.amount is None:
+        return "; " + (
+            "the drift is real" if verdict.significant else "the drift may still be chance"
+        )
+    if verdict.outcome == "regressed":
+        if verdict.certain:
+            return f", above {limit}, and so is its whole interval"
+        if verdict.significant:
+            return f", above {limit}; the drift is real, but its interval reaches below the margin"
+        return f", above {limit}, but its interval holds 0"
+    if verdict.outcome == "undecided" and drift.unit == 0.0 and tolerance.amount is None:
+        return (
+            f": its interval holds 0, and {limit} has no size, for the base's documents do not "
+            "scatter"
+        )
+    beyond = ", although its interval reaches above" if _reaches(drift, tolerance) else ""
+    meanings: dict[Outcome, str] = {
+        "degraded": f": real, but within {limit}{beyond}",
+        "improved": "",
+        "unchanged": f": its interval holds 0 and ends below {limit}",
+        "undecided": f": its interval holds 0 and reaches {limit}",
+    }
+    return meanings[verdict.outcome]
+
+
+def _reaches(drift: Drift, tolerance: MetricMargin) -> bool:
+    """Whether the interval reaches above the margin."""
+    if tolerance.amount is not None:
+        return drift.change_of(drift.estimate.high) > tolerance.amount
+    return tolerance.sigma is not None and drift.sigma_interval[1] > tolerance.sigma
+
+
+def _evidence(drift: Drift, n: int, tolerance: MetricMargin) -> str:
+    low, high = drift.sigma_interval
+    estimate, beside = drift.estimate, tolerance.sigma or 0.0
+    ends = f"{number_text(low, beside=beside)} to {number_text(high, beside=beside)}"
+    if drift.unit == 0.0 and (tolerance.amount is not None or drift.flips is not None):
+        low_text, high_text = (
+            ("-" if end < 0.0 else "") + _in_unit(drift.change_of(end), tolerance)
+            for end in (estimate.low, estimate.high)
+        )
+        ends = f"{low_text} to {high_text}"
+    interval = (
+        f"{100.0 * estimate.confidence:g}% interval {ends} by {_method(estimate.interval_method)}"
+    )
+    p_value = f"one-sided p {p_text(estimate.p_value)}"
+    if drift.flips is not None:
+        b, c = drift.flips
+        p_value = f"documents lost: {b:,}, won: {c:,}, {_method(estimate.method)} {p_value}"
+        if estimate.method == "mcnemar-mid-p":
+            p_value += f", exact p = {number_text(mcnemar_exact(b, c))}"
+    return f"{interval}; {p_value}; n = {n:,}"
+
+
+def _method(name: str) -> str:
+    if name in _METHODS:
+        return _METHODS[name]
+    bare = uncorrected(name)
+    words = _METHODS.get(bare, "")
+    if not words:
+        words = f"{_METHODS[bare.removesuffix(SIGNS)]}, joined with sign flips"
+    for suffix, correction in _CORRECTIONS.items():
+        words += f", corrected for {correction}" if suffix in name else ""
+    return words
+
+
+def p_text(value: float) -> str:
+    return f"= {number_text(value)}" if value > 0.0 else "< 1e-300"
+
+
+_SURE = 0.7  # two-sided: of the scatter that n documents show, the end that 15% exceed
+_DIGITS = 2  # of a margin that is proposed
+_MOST_COUNTED = 100  # flips; of more the normal approximation says the same, and at once
+
+
+def explain_undecided(
+    drift: Drift,
+    *,
+    n: int,
+    n_total: int,
+    tolerance: MetricMargin,
+    metrics: int,
+    above: bool,
+) -> Undecided:
+    """Say of an undecided metric what it lacks.
+
+    Args:
+        drift: over n documents.
+        n_total: documents of the task; 0 where unknown.
+        metrics: K, those that the gate judges together.
+        above: whether the estimate is above the margin.
+    """
+    kind: UndecidedKind = "above_margin" if above else "too_few_documents"
+    size, level = tolerance.drift, one_sided_level(drift.estimate.confidence)
+    stderr = planned_stderr(drift, size)
+    if stderr is None or not (stderr > 0.0 and math.isfinite(stderr) and math.isfinite(size)):
+        return Undecided(kind=kind)
+    detectable = _failing_drift(drift, size, n, level / max(metrics, 1))
+    sigma = None if detectable is None else drift.sigma_of(detectable)
+    unit = _fixed_unit(drift, tolerance)
+    least = decidable_ratio(level, metrics) * stderr * math.sqrt(n / max(n_total, n))
+    found = Undecided(
+        kind=kind,
+        detectable_sigma=None if sigma is None or not math.isfinite(sigma) else sigma,
+        detectable_change=None if detectable is None else _metric_change(drift, detectable),
+        decidable_margin=_margin_text(drift, least, unit),
+    )
+    fewest = fewest_documents(drift, n)
+    fixed = tolerance.margin.unit != "sigma"
+    decide = partial(documents_to_decide, size / stderr, known=n, alpha=level, metrics=metrics)
+    needed = decide(fixed=fixed)
+    if needed is not None:
+        return replace(found, needed_n=max(needed, fewest))
+    text = "" if fixed else _margin_text(drift, size, unit)
+    if not text:
+        return found
+    needed = decide(fixed=True)
+    return replace(
+        found,
+        fixed_margin=text,
+        fixed_margin_n=None if needed is None else max(needed, fewest),
+    )
+
+
+def planned_stderr(drift: Drift, size: float) -> float | None:
+    """The standard error that a plan takes, of a margin of ``size`` on the scale of the drift.
+
+    Of answers that of the flips that the seen ones leave open, of other documents with what a
+    sample of skewed ones does not know; None where nothing can be said. ``plan`` takes the same.
+    """
+    if drift.flips is not None and drift.documents:
+        churn = planned_churn(sum(drift.flips), drift.documents, drift=size)
+        return math.sqrt(churn / drift.documents)
+    if drift.planned_scatter is None:
+        return None
+    return drift.estimate.stderr * drift.planned_scatter
+
+
+def _failing_drift(drift: Drift, size: float, n: int, level: float) -> float | None:
+    """The smallest true drift that fails such a run in 80% of cases: above the margin, and real.
+
+    None where the documents are too few, or too skewed, for a number that holds: of those a plan
+    says what it takes, which errs to the safe side, and this would err to the other.
+    """
+    stderr = drift.estimate.stderr
+    if drift.flips is not None and drift.documents:
+        churn = planned_churn(sum(drift.flips), drift.documents)
+        if sum(drift.flips) <= _MOST_COUNTED:
+            return failing_flip_drift(churn, drift.documents, margin=size, alpha=level, power=POWER)
+        stderr = math.sqrt(churn / drift.documents)
+    elif drift.planned_scatter != 1.0 or n < FEWEST_FOR_T:
+        return None
+    else:
+        stderr *= scatter_factors(n, kurtosis=NORMAL_KURTOSIS, confidence=_SURE)[1]
+    quantile = drift.estimate.quantile
+    return max(size, quantile(1.0 - level) * stderr) + quantile(POWER) * stderr
+
+
+def fewest_documents(drift: Drift, n: int) -> int:
+    """Documents of which so many differ that their signs alone can decide; 0 of answers."""
+    differing = drift.estimate.differing
+    if not differing or (drift.flips is not None and drift.documents):
+        return 0
+    return math.ceil(n * fewest_signs(drift.estimate.confidence) / differing)
+
+
+def _fixed_unit(drift: Drift, tolerance: MetricMargin) -> str:
+    if tolerance.is_share and not drift.log_sign:
+        return "pp"
+    return "%" if drift.base.point != 0.0 and math.isfinite(drift.base.point) else ""
+
+
+def _margin_text(drift: Drift, size: float, unit: str) -> str:
+    """A drift as a margin, rounded up; "" where it is none that a metric can have."""
+    amount = _metric_change(drift, size) if unit else None
+    if amount is None:
+        return ""
+    share = 100.0 * (amount if unit == "pp" else amount / abs(drift.base.point))
+    if not 0.0 < share < (100.0 if unit == "pp" or drift.log_sign <= 0 else 1e6):
+        return ""
+    step = 10.0 ** (math.floor(math.log10(share)) - _DIGITS + 1)
+    return f"{math.ceil(share / step - 1e-9) * step:.{_DIGITS}g}{unit}"
+
+
+def _metric_change(drift: Drift, size: float) -> float | None:
+    """A drift to the worse in units of the metric; None beyond what doubles hold."""
+    change = drift.change_of(size)
+    return change if math.isfinite(change) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

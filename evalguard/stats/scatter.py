@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from evalguard.core.moments import exact_sum
 from evalguard.stats.estimate import Estimate
-from evalguard.stats.moments import exact_sum
-from evalguard.stats.skewed.corrected_t import uncorrected
+from evalguard.stats.skewness import uncorrected
 
+# Of fewer documents a t interval is not to be trusted, however small their scatter.
+FEWEST_FOR_T = 30
 Range = tuple[float, float]
-
 NORMAL_KURTOSIS = 3.0
 # Documents alike, beside others that do not differ, whose number would make such a kurtosis: of
 # fewer the next ones tell more than these.

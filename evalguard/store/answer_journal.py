@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.plain import Codec, PlainError, codec_of
+from evalguard.core.codec import Codec, PlainError, codec_of
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
 from evalguard.store.atomic_files import disk_error, make_folder
-from evalguard.store.checked_lines import decode_line, encode_line
-from evalguard.store.file_lock import FileLock
+from evalguard.store.leases import FileLock
+from evalguard.store.sealed_files import decode_line, encode_line
 
 ANSWERS_SCHEMA = "evalguard.answers/2"
 _RESPONSE: Codec[Response] = codec_of(Response)

@@ -1,28 +1,39 @@
-"""Finished blocks in a folder, one file each: of a kind of content that can prove it is whole."""
+"""Finished blocks in a folder, one file each: of a kind of content that can prove it is whole.
+
+The score cache holds finished blocks of responses, so that no block is scored twice.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from evalguard.core.divergence import Divergence, Reference
+from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
+from evalguard.store.answer_table import (
+    block_from_bytes,
+    block_to_bytes,
+    records_from_bytes,
+    records_to_bytes,
+)
 from evalguard.store.atomic_files import (
+    DamagedBlockError,
     disk_error,
     make_folder,
+    set_aside,
     write_atomically,
 )
-from evalguard.store.cache_folder import anybody_can_write
-from evalguard.store.cache_layout import BLOCK_SUFFIX, LAYOUT
-from evalguard.store.damaged_files import DamagedBlockError, set_aside
-from evalguard.store.folder_description import write_description
+from evalguard.store.cache_folder import BLOCK_SUFFIX, LAYOUT, anybody_can_write, write_description
 from evalguard.store.leases import Lease
 from evalguard.store.sealed_files import read_sealed_bytes, seal_bytes
 
@@ -34,7 +45,6 @@ _USE_NOTED_EVERY = 3600.0
 _SAID_BY_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _LINK = "it is a link, and links in a cache are not followed"
 _FORGERY_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
-
 Content = TypeVar("Content")
 Written = TypeVar("Written")
 
@@ -230,3 +240,55 @@ def _mark_used(path: Path) -> None:
         # a time to come is of a clock that has been put back since
         if abs(time.time() - path.lstat().st_mtime) > _USE_NOTED_EVERY:
             os.utime(path, follow_symlinks=False)
+
+
+class ScoreCache(BlockCache[Sequence[Response]]):
+    """Blocks of responses, by model and by requests."""
+
+    what = "scores"
+
+    def to_bytes(self, key: str, block: str, content: Sequence[Response]) -> memoryview:
+        """Return the file of a block."""
+        return block_to_bytes(key, block, content)
+
+    def from_bytes(self, data: bytes, key: str, block: str) -> Sequence[Response]:
+        """Read a file back."""
+        return block_from_bytes(data, key, block)
+
+
+DIVERGENCES = "evalguard.divergences/1"
+REFERENCES = "evalguard.references/1"
+
+
+class DivergenceCache(BlockCache[ComparedAnswer]):
+    """How two models' distributions differ on finished blocks, by pair and by requests."""
+
+    what = "divergences"
+
+    def to_bytes(self, key: str, block: str, content: ComparedAnswer) -> memoryview:
+        """Return the file of a block; the reason why there is nothing in it is kept too."""
+        facts = {"format": DIVERGENCES, "key": key, "block": block}
+        reason = json.dumps(content.reason)
+        return records_to_bytes(content.divergences, {**facts, "reason": reason})
+
+    def from_bytes(self, data: bytes, key: str, block: str) -> ComparedAnswer:
+        """Read a file back."""
+        found, said = records_from_bytes(
+            Divergence, data, {"format": DIVERGENCES, "key": key, "block": block}
+        )
+        return ComparedAnswer(divergences=tuple(found), reason=json.loads(said["reason"]))
+
+
+class ReferenceCache(BlockCache[Sequence[Reference | None]]):
+    """References of finished blocks, by base and by requests."""
+
+    what = "references"
+
+    def to_bytes(self, key: str, block: str, content: Sequence[Reference | None]) -> memoryview:
+        """Return the file of a block."""
+        return records_to_bytes(content, {"format": REFERENCES, "key": key, "block": block})
+
+    def from_bytes(self, data: bytes, key: str, block: str) -> Sequence[Reference | None]:
+        """Read a file back."""
+        facts = {"format": REFERENCES, "key": key, "block": block}
+        return records_from_bytes(Reference, data, facts)[0]

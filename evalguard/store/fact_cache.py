@@ -1,16 +1,20 @@
-"""Facts that follow from digested inputs and take long to find out, one small JSON file each."""
+"""Facts that take long to find out, digests and token budgets among them: one small file each."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evalguard.core.settings import Value, digest_of
 from evalguard.errors import StoreError
-from evalguard.store.atomic_files import make_folder, write_atomically
+from evalguard.store.atomic_files import make_folder, make_private_folder, write_atomically
+from evalguard.store.leases import Lease
 
 FACTS_FORMAT = "evalguard.facts/1"
 _LAYOUT = "v1"
@@ -87,3 +91,112 @@ def _read_facts(data: bytes, kind: str, digest: str) -> dict[str, Any] | None:
 
 def _checksum(said: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+_DIGESTS_KIND = "files"
+
+
+class FileDigests:
+    """Digests by path; each counts only for the state (size, times, inode) that it was taken at."""
+
+    def __init__(self, facts: FactCache) -> None:
+        self._facts = facts
+
+    def get(self, path: str, state: Sequence[int]) -> str | None:
+        """Return the digest of a file that is still in this state, or None."""
+        found = self._facts.get(_DIGESTS_KIND, _path_digest(path)) or {}
+        same = found.get("path") == path and found.get("state") == list(state)
+        digest = found.get("sha256")
+        return digest if same and isinstance(digest, str) else None
+
+    def put(self, path: str, state: Sequence[int], digest: str) -> None:
+        """Remember a file's digest in place of an earlier one."""
+        self._facts.put(
+            _DIGESTS_KIND,
+            _path_digest(path),
+            {"path": path, "state": list(state), "sha256": digest},
+        )
+
+
+def _path_digest(path: str) -> str:
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+BUDGET_FORMAT = "evalguard.token-budget/1"
+# Measuring takes seconds.
+PATIENCE, PAUSE = 60.0, 0.05
+
+
+class BudgetStore:
+    """Budgets in a folder, one small file each.
+
+    What cannot be read is as if it were not there: it is measured again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, facts: Mapping[str, Value]) -> int | None:
+        """Return the budget, in tokens, that was measured under these facts."""
+        found = _read_budget(self._file(facts))
+        return found[1] if found is not None and found[0] == dict(facts) else None
+
+    def find_or_measure(self, facts: Mapping[str, Value], measure: Callable[[], int]) -> int:
+        """Return the budget that is remembered; else measure and remember it.
+
+        Of several processes one measures, and the others take what it found: their budgets would
+        differ by what else the machine does, and so would the batches that their scores come from.
+        """
+        lock = self._turn(facts)
+        try:
+            budget = self.get(facts)
+            if budget is None:
+                budget = measure()
+                # A folder that cannot be written costs the next run a measurement; the score
+                # cache says so.
+                with contextlib.suppress(OSError):
+                    self.put(facts, budget)
+            return budget
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _turn(self, facts: Mapping[str, Value]) -> Lease | None:
+        """Wait until nobody else measures; None where no lease can be had, or somebody hangs."""
+        path, until = self._file(facts).with_suffix(".lock"), time.monotonic() + PATIENCE
+        try:
+            make_private_folder(self._folder)
+            while self.get(facts) is None and time.monotonic() < until:
+                lock = Lease.tried(path)
+                if lock is not None:
+                    return lock
+                time.sleep(PAUSE)
+        except OSError:
+            pass
+        return None
+
+    def put(self, facts: Mapping[str, Value], budget: int) -> None:
+        """Remember a budget.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        make_private_folder(self._folder)
+        content = {"format": BUDGET_FORMAT, "of": dict(facts), "token_budget": budget}
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(self._file(facts), text.encode())
+
+    def _file(self, facts: Mapping[str, Value]) -> Path:
+        return self._folder / f"{digest_of(dict(facts))}.json"
+
+
+def _read_budget(path: Path) -> tuple[dict[str, Value], int] | None:
+    """What a budget was measured of, and the budget; None where that is not what is there."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        facts, budget = found["of"], found["token_budget"]
+        known = found["format"] == BUDGET_FORMAT and isinstance(facts, dict)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    valid = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
+    return (facts, budget) if known and valid else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import shutil
@@ -11,21 +12,145 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from numpy.typing import NDArray
 
+from evalguard.core.amounts import checksum_fault
+from evalguard.errors import StoreError, UsageError
+from evalguard.regular_file import open_regular
 from evalguard.store.atomic_files import (
     disk_error,
     fill_atomically,
     make_folder,
+    number_names,
+    safe_name,
     write_atomically,
 )
-from evalguard.store.leftovers import remove_unfinished_runs
-from evalguard.store.run_digests import digest_file
-from evalguard.store.safe_names import number_names, safe_name
-from evalguard.store.sample_table import write_sample_table
-from evalguard.store.token_table import tokens_to_parquet
+from evalguard.store.cache_folder import remove_unfinished_runs
+from evalguard.store.run_tables import tokens_to_parquet, write_sample_table
+
+_RESULT_NAME = "result.json"
+_RESULT_HINT = (
+    "give the run folder of an `evalguard compare`, such as reports/<time>-<base>-vs-<cand>"
+)
+# Far above what evalguard writes: a thousand tasks have some megabytes.
+MOST_BYTES = 256 * 2**20
+
+
+def read_result(path: Path, *, schema: str, hint: str = _RESULT_HINT) -> dict[str, Any]:
+    """Return the document of a run folder (or of its result.json).
+
+    Args:
+        schema: name and number of the contract that it must follow.
+        hint: what to give instead of something else.
+
+    Raises:
+        UsageError: if there is none, or it is something else.
+        StoreError: it was changed since it was written, by its checksum.
+    """
+    return read_document(path, schemas=(schema,), hint=hint)
+
+
+def read_document(
+    path: Path, *, schemas: tuple[str, ...], hint: str = _RESULT_HINT
+) -> dict[str, Any]:
+    """The same, of a document that follows one of several contracts."""
+    file = path / _RESULT_NAME if path.is_dir() else path
+    try:
+        with open_regular(file) as opened:
+            data = opened.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{file} is larger than {MOST_BYTES // 2**20} MiB", hint=hint)
+    try:
+        content = json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_build_object)
+    except RecursionError as error:
+        raise UsageError(f"{file} is not JSON: nested too deeply", hint=hint) from error
+    except ValueError as error:
+        raise UsageError(f"{file} is not JSON: {error}", hint=hint) from error
+    found = content.get("schema") if isinstance(content, dict) else None
+    if found not in schemas:
+        named = " or ".join(schemas)
+        raise UsageError(f"{file} is not an {named} document (schema: {found!r})", hint=hint)
+    _check_unchanged(file, content)
+    return dict(content)
+
+
+def _check_unchanged(file: Path, content: dict[str, Any]) -> None:
+    try:
+        fault = checksum_fault(content)
+    except RecursionError as error:
+        raise UsageError(f"{file} is not JSON: nested too deeply", hint=_RESULT_HINT) from error
+    if fault:
+        raise StoreError(
+            f"{file} is not as evalguard wrote it: {fault}",
+            hint="take the file from where it was made, or compare again; do not edit it",
+        )
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are there once each: of two, nobody knows which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:40]!r} is there twice in one object")
+    return found
+
+
+_CHUNK = 2**20
+_DIGEST_HINT = (
+    "take the whole run folder from where it was made, or compare again; do not edit its files"
+)
+
+
+def check_run_file(folder: Path, file: Path, digests: Mapping[str, str] | None) -> None:
+    """Refuse a file of a run folder that is not what it was when the result was written.
+
+    Args:
+        digests: SHA-256 in hexadecimal digits, by a file's path in ``folder``; None where the
+            result names none: an earlier version wrote it, and nothing is checked.
+
+    Raises:
+        StoreError: the file has another digest, or none, or cannot be read.
+    """
+    if digests is None:
+        return
+    told = digests.get(file.relative_to(folder).as_posix())
+    if told is None:
+        raise StoreError(
+            f"{file} is not of this run: its result.json names no such file", hint=_DIGEST_HINT
+        )
+    try:
+        found = digest_file(file)
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {error.strerror}", hint=_DIGEST_HINT) from error
+    if found != told:
+        raise StoreError(
+            f"{file} is not as evalguard wrote it: its SHA-256 is '{found[:16]}'..., and "
+            f"result.json says '{told[:16]}'...",
+            hint=_DIGEST_HINT,
+        )
+
+
+def digest_file(file: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with open_regular(file) as opened:
+        while chunk := opened.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
 
 _HINT = "--output-path FOLDER writes the results elsewhere"
 

@@ -12,16 +12,12 @@ import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from evalguard.errors import WorkerError
+from evalguard.worker.process_family import find_stuck_function, kill_descendants
 
-if TYPE_CHECKING:
-    pass
-from evalguard.worker.process_family import kill_descendants
-from evalguard.worker.stuck_function import find_stuck_function
-
-WORKER_MODULE = "evalguard.run.worker"
+WORKER_MODULE = "evalguard.engine.worker_main"
 _TAIL_BYTES = 65_536
 _TAIL_LINES = 10
 _TAIL_WIDTH = 300

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evalguard.errors import WorkerError
-from evalguard.worker.channel import PipeClosed
-from evalguard.worker.line import PipedWorker
-from evalguard.worker.messages import (
-    frame_message,
-)
+from evalguard.worker.client import PipedWorker
+from evalguard.worker.messages import frame_message
+from evalguard.worker.pipe import PipeClosed
 from evalguard.worker.process import worker_command
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.bisect.oracle import Untestable
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.search_result import BisectResult
+from evalguard.core.question import Untestable
 
 Drift = Callable[[frozenset[str]], float]
 N = 320

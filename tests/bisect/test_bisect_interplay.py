@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, named
 
 from benchmarks.bisect_outcomes import drawn, names
-from evalguard.bisect.answer_structure import blame_setting
-from evalguard.bisect.components import Component
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.oracle import Floats, Indices
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.components import Component, blame_setting
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.bisect.search.search_result import BisectResult
+from evalguard.core.question import Floats, Indices
 
 
 def searched(oracle: PlantedScores, seed: int = 0) -> BisectResult:

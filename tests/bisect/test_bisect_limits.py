@@ -11,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects, named
 
-from evalguard.bisect.events import Accepted, Event, Expected, ProbeEnded, ProbeStarted
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.oracle import Untestable
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.bisect.search.search_result import (
+    Accepted,
+    BisectResult,
+    Event,
+    Expected,
+    ProbeEnded,
+    ProbeStarted,
+)
+from evalguard.core.question import Untestable
 from evalguard.core.settings import Constraint
 from evalguard.errors import UsageError
 

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, PlantedScores, effects, named
 
-from evalguard.bisect.answer_structure import blame_pair
-from evalguard.bisect.components import Component
-from evalguard.bisect.find import find_culprits, remaining_margin
-from evalguard.bisect.oracle import Floats, Indices
-from evalguard.bisect.search_result import BisectResult
-from evalguard.bisect.twin_assignments import twins
+from evalguard.bisect.search.block_estimates import twins
+from evalguard.bisect.search.components import Component, blame_pair
+from evalguard.bisect.search.find_culprits import find_culprits, remaining_margin
+from evalguard.bisect.search.search_result import BisectResult
+from evalguard.core.question import Floats, Indices
 from evalguard.errors import UsageError
 
 

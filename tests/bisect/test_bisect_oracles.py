@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects, named
 
-from evalguard.bisect.blocks import order_documents
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.oracle import Floats, Indices, Oracle, Question, Untestable
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.block_estimates import order_documents
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.bisect.search.search_result import BisectResult
+from evalguard.core.question import Floats, Indices, Oracle, Question, Untestable
 from evalguard.errors import UsageError
 
 TWO = effects(c=2.5, h=3.5)

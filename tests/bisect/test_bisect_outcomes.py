@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, effects, named
 
-from evalguard.bisect.find import expected_evaluations, find_culprits
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.find_culprits import expected_evaluations, find_culprits
+from evalguard.bisect.search.search_result import BisectResult
 
 
 def searched(drift: Drift, *, jitter: float = 0.0, seed: int = 0, **more: object) -> BisectResult:

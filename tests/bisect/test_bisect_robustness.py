@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, Drift, effects, named
 
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.jitter import deviations
-from evalguard.bisect.oracle import Floats, Indices, Untestable
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.block_estimates import deviations
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.bisect.search.search_result import BisectResult
+from evalguard.core.question import Floats, Indices, Untestable
 
 FEW = ("a", "b", "c", "d")
 

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from planted_scores import named
 
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.bisect.search.search_result import BisectResult
 
 FLAGS = tuple(f"flag{number}" for number in range(8))
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from planted_scores import named
 
-from evalguard.bisect.find import find_culprits
+from evalguard.bisect.search.find_culprits import find_culprits
 from evalguard.stats.binary import mcnemar_mid_p
 
 NAMES = tuple(f"s{number}" for number in range(8))

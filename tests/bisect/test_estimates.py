@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evalguard.bisect.estimates import correct_estimates
+from evalguard.bisect.search.block_estimates import correct_estimates
 
 N, K = 400, 80
 

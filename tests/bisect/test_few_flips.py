@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import named
 
-from evalguard.bisect.blocks import blocks_for
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.flipping_scores import Flips
-from evalguard.bisect.oracle import Oracle
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.block_estimates import Flips, blocks_for
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.bisect.search.search_result import BisectResult
+from evalguard.core.question import Oracle
 
 NAMES = tuple(f"s{number}" for number in range(16))
 

@@ -10,15 +10,14 @@ from planted_scores import YARDSTICK, PlantedScores
 
 from benchmarks.bisect_counts import counted
 from benchmarks.bisect_outcomes import drawn, names
-from evalguard.bisect import find
-from evalguard.bisect.answer_structure import Structure
-from evalguard.bisect.buildable import Buildable
-from evalguard.bisect.components import Component, components_of
-from evalguard.bisect.culprit_search import CulpritSearch
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.measurement import Measurements
-from evalguard.bisect.verification import FIRST, plan_for
-from evalguard.bisect.yardstick import Yardstick
+from evalguard.bisect.search import find_culprits as find
+from evalguard.bisect.search.buildable import Buildable
+from evalguard.bisect.search.components import Component, Structure, components_of
+from evalguard.bisect.search.culprit_search import CulpritSearch
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.bisect.search.measurements import Measurements
+from evalguard.bisect.search.proof import FIRST, plan_for
+from evalguard.bisect.search.search_result import Yardstick
 
 SEED = 1107  # neither the benchmark's nor one that was tuned on
 RUNS = 24

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from planted_scores import YARDSTICK, PlantedScores, effects, named
 
-from evalguard.bisect.components import components_of
-from evalguard.bisect.find import find_culprits, prior_weights
-from evalguard.bisect.search_result import BisectResult
+from evalguard.bisect.search.components import components_of
+from evalguard.bisect.search.find_culprits import find_culprits, prior_weights
+from evalguard.bisect.search.search_result import BisectResult
 from evalguard.errors import UsageError
 
 LAYERS = tuple(f"layer{number}" for number in range(24))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted_scores import YARDSTICK, N
 
-from evalguard.bisect.oracle import Floats, Indices, Untestable
-from evalguard.bisect.recommendation import Recommendation, recommend
+from evalguard.bisect.search.find_culprits import Recommendation, recommend
+from evalguard.core.question import Floats, Indices, Untestable
 from evalguard.core.settings import Value
 
 REFERENCES: dict[str, Value] = {"norm": "float32", "scale": 1.0}

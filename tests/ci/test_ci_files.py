@@ -126,7 +126,7 @@ def test_actions_of_others_are_pinned_by_hash() -> None:
 
 
 def test_every_output_comes_from_a_step_that_sets_it() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "evalguard/run/publishing").glob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "evalguard/publish").glob("*.py"))
     for output in ACTION["outputs"].values():
         found = re.fullmatch(r"\$\{\{ steps\.(\w+)\.outputs\.([\w-]+) \}\}", output["value"])
         assert found

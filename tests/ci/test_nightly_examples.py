@@ -17,7 +17,7 @@ import pytest
 import yaml
 from croniter import croniter
 
-from evalguard.cli.nightly import nightly_command
+from evalguard.cli.nightly_command import nightly_command
 
 ROOT = Path(__file__).parent.parent.parent
 NIGHTLY = ROOT / "ci" / "nightly"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_world import N_LONG, make_world, run_here
 
-from evalguard.cli.compare import compare_command
+from evalguard.cli.compare_command import compare_command
 from evalguard.cli.value_types import NO_HISTORY
 
 SCRIPT = Path(__file__).parent.parent.parent / "ci" / "slurm" / "compare.sbatch"

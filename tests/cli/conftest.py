@@ -44,7 +44,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", refuse)
+    monkeypatch.setattr("evalguard.engine.run_context.open_scorer", refuse)
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from evalguard.core.reports.night_report import PairNight
-from evalguard.run.nightly.pair_steps import bisect_pair, compare_pair
-from evalguard.run.nightly.pair_worker import PairWork
+from evalguard.nights.night_report import PairNight
+from evalguard.nights.pair_process import PairWork, bisect_pair, compare_pair
 
 
 class PairsHere:
@@ -48,5 +47,5 @@ def pairs_here(monkeypatch: pytest.MonkeyPatch) -> type[PairsHere]:
     class Here(PairsHere):
         pass
 
-    monkeypatch.setattr("evalguard.run.nightly.nightly_run.PairRunner", Here)
+    monkeypatch.setattr("evalguard.nights.night.PairRunner", Here)
     return Here

@@ -15,12 +15,12 @@ from edited_result import edit_result
 from history_examples import METRIC, N, documents, keep_nights, night
 from small_world import Ran, SmallWorld
 
-from evalguard.core.document_scores import DocumentHashes
+from evalguard.comparison.stored_sides import read_stored_tables
 from evalguard.errors import EvaluationError
-from evalguard.harness.answers import requested_documents
-from evalguard.run.base_of_history import read_base_of_history
-from evalguard.run.stored_tables import read_stored_tables
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
+from evalguard.harness.scored_answers import requested_documents
+from evalguard.nights.document_scores import DocumentHashes
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history_runs import read_base_of_history
 from evalguard.store.run_tables import read_samples, sample_files
 
 Run = Callable[..., Ran]
@@ -165,7 +165,7 @@ def test_a_metric_that_the_gate_names_and_nobody_can_compare_is_no_pass(
 def test_a_task_of_which_nothing_could_be_compared_then_is_left_out_and_said(
     against: Run, compare: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.harness.task_rescoring.LONGEST", 0.0)
+    monkeypatch.setattr("evalguard.harness.score_tables.LONGEST", 0.0)
     made = json.loads(
         compare("orig", "sharp", "--tasks", "sw_word,sw_mcc", "--limit", 20, "--json").out
     )
@@ -256,7 +256,7 @@ def test_other_documents_are_refused_by_their_hashes_before_a_model_is_loaded(
     def others(requests: Any) -> Any:
         return tuple(dataclasses.replace(one, doc_hash="0" * 64) for one in asked(requests))
 
-    monkeypatch.setattr("evalguard.run.scoring.stored_requests.requested_documents", others)
+    monkeypatch.setattr("evalguard.engine.stored_requests.requested_documents", others)
     for baseline in (made["run_folder"], file):
         found = against(baseline, "soft", "--tasks", "sw_word")
         assert found.code == 3

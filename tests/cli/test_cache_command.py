@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.store.cache_inventory import take_inventory
+from evalguard.store.cache_folder import take_inventory
 
 
 @pytest.fixture

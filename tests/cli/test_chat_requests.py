@@ -13,9 +13,9 @@ import pytest
 from chat_models import HERMES, save_chat_model, teach_replies
 from chat_server import Answer, ChatServer, call, serving
 
+from evalguard.comparison.compare import compare
+from evalguard.comparison.result import CompareResult
 from evalguard.errors import EvaluationError
-from evalguard.run.compare import compare
-from evalguard.run.result import CompareResult
 
 SCHEMA = {
     "type": "object",

@@ -16,12 +16,12 @@ from small_world import SmallWorld, run_here
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.engine import sources
+from evalguard.engine.sources import ModelSource, with_tokens_of
 from evalguard.errors import EvaluationError
 from evalguard.installation import extra_command
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.run import sources
-from evalguard.run.sources import ModelSource, with_tokens_of
 
 Answer = Callable[[list[int]], list[float | None]]
 

@@ -223,7 +223,7 @@ def test_a_disk_that_refuses_leaves_nothing(
             raise OSError(28, "No space left on device")
         Path(file).write_bytes(b"half")
 
-    monkeypatch.setattr("evalguard.run.tracing.dump_activations.np.save", save)
+    monkeypatch.setattr("evalguard.tracing.dump_activations.np.save", save)
     ran = dump(run, encoders[0], "--inputs", encoders[2], "-o", tmp_path / "out/dump")
     assert ran.code == 3
     assert "the disk is full" in ran.err

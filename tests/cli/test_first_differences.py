@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_world import N, Ran, SmallWorld
 
-from evalguard.report.contract.compare_document import compare_schema
+from evalguard.report.compare_document import compare_schema
 
 _TASK = """
 task: sw_written

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 import evalguard
-from evalguard.report.contract.compare_document import compare_schema
-from evalguard.report.contract.floor_document import floor_schema
+from evalguard.floors.floor_report import floor_schema
+from evalguard.report.compare_document import compare_schema
 
 FLOOR = jsonschema.Draft202012Validator(floor_schema())
 COMPARE = jsonschema.Draft202012Validator(compare_schema())

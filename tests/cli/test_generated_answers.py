@@ -23,7 +23,7 @@ from answering_servers import (
 from jsonschema import Draft202012Validator
 from small_world import run_here
 
-from evalguard.report.contract.compare_document import compare_schema
+from evalguard.report.compare_document import compare_schema
 
 
 def generation(done: Any) -> Any:

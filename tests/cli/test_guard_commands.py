@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from evalguard.config.guard_template import TEMPLATE
+from evalguard.config.guard_writing import TEMPLATE
 
 
 def test_init_then_models_works_in_an_empty_folder(run: Any) -> None:
@@ -117,7 +117,7 @@ def test_a_pattern_that_matches_nothing_says_so(run: Any, world: Any, few_tasks:
 def test_our_own_tasks_are_found_without_reading_all_of_lm_eval(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.harness.task_index import TaskIndex
+    from evalguard.harness.tasks import TaskIndex
 
     def names(self: object) -> None:
         raise AssertionError("reads 14,000 names")

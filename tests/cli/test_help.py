@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
+from evalguard.cli.click_options import Option, group_options
 from evalguard.cli.main import cli
-from evalguard.cli.parameters import Option, group_options
 
 WIDTH = 80
 SCREEN = 40

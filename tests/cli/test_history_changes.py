@@ -12,8 +12,8 @@ import pytest
 from history_examples import METRIC, documents, keep_nights, night
 from small_world import Ran, SmallWorld
 
-from evalguard.store.history.check import check_history
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history.check import check_history
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
 
 Run = Callable[..., Ran]
 

@@ -92,7 +92,7 @@ def test_a_file_that_is_no_history_is_refused_before_anything_runs(
 def test_a_history_that_fails_in_the_end_costs_no_verdict(
     compare: Run, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.run.history import storage as keeping
+    from evalguard.nights import history_runs as keeping
 
     whole = keeping.prepare_history
 
@@ -101,7 +101,7 @@ def test_a_history_that_fails_in_the_end_costs_no_verdict(
         path.unlink()
         path.mkdir()
 
-    monkeypatch.setattr("evalguard.run.compare.prepare_history", then_removed)
+    monkeypatch.setattr("evalguard.nights.history_runs.prepare_history", then_removed)
     found = compare("orig", "sharp", "--history", file, "--json")
     assert found.code == 1
     told = [one for one in json.loads(found.out)["findings"] if one["kind"] == "not_stored"]

@@ -11,8 +11,8 @@ import pytest
 from small_world import SmallWorld
 from tiny_models import save_mamba2
 
-from evalguard.store.checked_lines import decode_line, encode_line
 from evalguard.store.fact_cache import FactCache
+from evalguard.store.sealed_files import decode_line, encode_line
 
 LIMIT = "time_step_limit"
 

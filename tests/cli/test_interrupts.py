@@ -14,9 +14,9 @@ import pytest
 from small_world import N_LONG, SmallWorld
 
 import evalguard
-from evalguard.cli.signals import Interrupts
+from evalguard.cli.main import Interrupts
+from evalguard.engine.evaluate import BLOCK_CUT
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.scoring.evaluate import BLOCK_CUT
 
 BLOCKS = BLOCK_CUT.parts(N_LONG, N_LONG)
 # Blocks are dealt evenly: none is more than a document larger than another.
@@ -123,21 +123,21 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("place", "doing"),
     [
         (
-            "evalguard.run.compare.resolve_choices",
+            "evalguard.comparison.compare.resolve_choices",
             "interrupted while reading what is to be compared",
         ),
         (
-            "evalguard.run.scoring.run_context.load_tasks",
+            "evalguard.engine.run_context.load_tasks",
             "interrupted while loading tasks (sw_long)",
         ),
-        ("evalguard.run.scoring.run_context.open_scorer", "interrupted while loading orig (base)"),
+        ("evalguard.engine.run_context.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
         (
-            "evalguard.run.scoring.task_scores.score_tables",
+            "evalguard.engine.task_scores.score_tables",
             "while scoring orig (base) and orig (candidate)",
         ),
         (
-            "evalguard.run.judging.compare_by_document",
+            "evalguard.comparison.judge.compare_by_document",
             "interrupted while comparing the scores",
         ),
         ("evalguard.models.lm_scorer.LMScorer.close", "interrupted while scoring"),
@@ -157,7 +157,7 @@ def test_a_signal_is_a_clean_end_wherever_it_comes(
 
 
 def test_without_a_cache_nothing_is_promised(run: Any, command: list[str], signalled: Any) -> None:
-    signalled("evalguard.run.scoring.lockstep_scoring.score_in_lockstep", signal.SIGTERM)
+    signalled("evalguard.engine.lockstep_scoring.score_in_lockstep", signal.SIGTERM)
     ran = run(*command, "--limit", "3", "--no-cache")
     assert ran.code == 143
     both = "orig (base) and orig (candidate)"
@@ -189,15 +189,15 @@ def test_handlers_are_put_back_and_those_of_others_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("evalguard.run.stored_run.read_report", ("report", "RUN")),
-        ("evalguard.run.publishing.shown_result.read_document", ("github", "RUN")),
-        ("evalguard.run.publishing.shown_result.read_document", ("gitlab", "RUN")),
+        ("evalguard.comparison.stored_run.read_report", ("report", "RUN")),
+        ("evalguard.publish.forges.read_document", ("github", "RUN")),
+        ("evalguard.publish.forges.read_document", ("gitlab", "RUN")),
         (
-            "evalguard.run.publishing.tracking.read_stored_run",
+            "evalguard.publish.tracking.read_stored_run",
             ("track", "RUN", "--track", "mlflow"),
         ),
-        ("evalguard.run.history.queries.list_runs", ("history", "list", "--history", "RUN")),
-        ("evalguard.run.cache_listing.list_cache", ("cache", "ls")),
+        ("evalguard.nights.history_questions.list_runs", ("history", "list", "--history", "RUN")),
+        ("evalguard.comparison.cache.list_cache", ("cache", "ls")),
     ],
 )
 def test_commands_about_finished_runs_end_like_all_others(

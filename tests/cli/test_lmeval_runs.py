@@ -16,7 +16,7 @@ from lmeval_output import run_lm_eval
 from small_world import SmallWorld, write_tasks
 
 import evalguard
-from evalguard.run.stored_run import read_stored_run
+from evalguard.comparison.stored_run import read_stored_run
 
 TASKS = ("sw_word", "sw_choice", "sw_text")
 

@@ -10,8 +10,8 @@ import pytest
 from pairs_here import PairsHere
 from small_world import Ran, SmallWorld
 
+from evalguard.engine.options import CompareOptions
 from evalguard.errors import UsageError
-from evalguard.run.options import CompareOptions
 
 Run = Callable[..., Ran]
 
@@ -21,8 +21,8 @@ class Midnight:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.day = 1
-        for module in ("nightly.nightly_run", "pair_waivers"):
-            monkeypatch.setattr(f"evalguard.run.{module}.datetime", self)
+        for module in ("nights.night", "engine.pair_waivers"):
+            monkeypatch.setattr(f"evalguard.{module}.datetime", self)
 
     def now(self, zone: timezone) -> datetime:
         return datetime(2026, 3, self.day, 23, 59, tzinfo=zone)

@@ -15,11 +15,11 @@ from pairs_here import PairsHere
 from safetensors.torch import load_file, save_file
 from small_world import Ran, SmallWorld
 
-from evalguard.report.contract.night_document import night_schema
-from evalguard.run.publishing.build_tracked_run import build_tracked_run
-from evalguard.run.stored_run import read_stored_run
-from evalguard.store.file_lock import FileLock
-from evalguard.store.history.history_file import HistoryFile
+from evalguard.comparison.stored_run import read_stored_run
+from evalguard.nights.history.history_file import HistoryFile
+from evalguard.nights.night_page import night_schema
+from evalguard.publish.tracked_comparison import build_tracked_run
+from evalguard.store.leases import FileLock
 
 Run = Callable[..., Ran]
 Pairs = Callable[..., Path]

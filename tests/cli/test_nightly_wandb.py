@@ -10,9 +10,9 @@ import pytest
 from small_world import Ran, SmallWorld
 from wandb_server import KEY, Trouble, WandbServer, wandb_server
 
-from evalguard.core.reports.tracked_run import Sent
-from evalguard.integrations.jobs import SendingLimits
-from evalguard.run.nightly.night_sender import sync_command
+from evalguard.core.tracked_run import Sent
+from evalguard.publish.sending_job import SendingLimits
+from evalguard.publish.tracking import sync_command
 
 Run = Callable[..., Ran]
 Serve = Callable[..., WandbServer]
@@ -32,7 +32,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
     running = []
 
     def started(trouble: Trouble, bounds: SendingLimits) -> WandbServer:
-        monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: bounds)
+        monkeypatch.setattr("evalguard.publish.tracking.SendingLimits", lambda: bounds)
         running.append(wandb_server(trouble))
         server = running[-1].__enter__()
         monkeypatch.setenv("WANDB_BASE_URL", server.url)

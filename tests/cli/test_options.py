@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from evalguard.cli.moved import MOVED, explain_move
+from evalguard.cli.click_options import MOVED, explain_move
 from evalguard.config.guard_search import load_guards
+from evalguard.engine.options import CompareOptions, make_options
 from evalguard.errors import EvalguardError, UsageError
 from evalguard.harness.task_options import TaskOptions
-from evalguard.run.options import CompareOptions, make_options
 
 SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "cluster": (("--cluster", "passage"), "passage"),
@@ -81,7 +81,7 @@ def seen(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             found.append(make_options(None, **given))
             raise SeenError("seen")
 
-        monkeypatch.setattr("evalguard.run.compare.compare", compare)
+        monkeypatch.setattr("evalguard.comparison.compare.compare", compare)
         run("compare", "--base", "a", "--cand", "b", *words)
         return found[0]
 

@@ -17,8 +17,8 @@ import pytest
 from small_world import N, SmallWorld
 
 import evalguard
-from evalguard.report.contract.compare_document import compare_schema
-from evalguard.run.scoring import run_context as bench
+from evalguard.engine import run_context as bench
+from evalguard.report.compare_document import compare_schema
 
 ALL_TASKS = "sw_word,sw_text,sw_choice"
 

@@ -50,7 +50,7 @@ def screen(
 ) -> Callable[..., tuple[int, str]]:
     """Write both runs, compare them; give the exit code and what a reader sees, on one line."""
     # A quarter of the time would go into pages, which nobody opens here.
-    monkeypatch.setattr("evalguard.report.html.compare_page.render_html", lambda *_, **__: "")
+    monkeypatch.setattr("evalguard.report.compare_html.render_html", lambda *_, **__: "")
 
     def show(breakage: Breakage) -> tuple[int, str]:
         base, cand = write_finished_runs(tmp_path, breakage.change or (lambda *_: None))

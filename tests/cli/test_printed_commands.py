@@ -299,7 +299,7 @@ def test_a_rounding_that_nobody_declared_leads_to_the_weights(
     import numpy as np
     from safetensors.numpy import load_file, save_file
 
-    from evalguard.core.tensors.precision_vote import round_integer
+    from evalguard.core.precision_vote import round_integer
 
     folder = tmp_path / "three bits"
     shutil.copytree(world.models["llama"], folder)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from small_world import SmallWorld, run_here
 
-from evalguard.report.progress import ProgressLine
+from evalguard.page.progress import ProgressLine
 from evalguard.worker.ray_cluster import close_clusters
 
 # Of 260 MB, so that `make test` goes without it; `make test-slow`, which CI runs, installs it.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_world import SmallWorld
 
-from evalguard.run.listing import describe_models, render_models, render_tasks
+from evalguard.comparison.listing import describe_models, render_models, render_tasks
 
 SECRET = "hf_" + "s3cr3t" * 4
 

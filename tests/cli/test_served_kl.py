@@ -11,7 +11,7 @@ import pytest
 from served_stubs import Stub, serving
 from small_world import SmallWorld, run_here
 
-from evalguard.report.contract.compare_document import compare_schema
+from evalguard.report.compare_document import compare_schema
 
 
 def of_other_names(_stub: Stub, _asked: Any, answer: Any) -> Any:

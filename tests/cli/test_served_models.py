@@ -193,9 +193,11 @@ def test_beside_code_that_others_brought_nothing_is_kept_of_a_server_whoever_vou
     servers, words, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in ("edited_model.runs_other_code", "foreign_code.runs_other_code"):
-        monkeypatch.setattr(f"evalguard.run.loading.{place}", lambda: "transformers_modules.port")
+        monkeypatch.setattr(
+            f"evalguard.engine.loading.{place}", lambda: "transformers_modules.port"
+        )
     monkeypatch.setattr(
-        "evalguard.run.scoring.run_context.runs_other_code", lambda: "transformers_modules.port"
+        "evalguard.engine.run_context.runs_other_code", lambda: "transformers_modules.port"
     )
     vouched: dict[str, Any] = {
         "tasks": ["sw_word"], "of_base": {"revision": "a"}, "of_cand": {"revision": "b"}

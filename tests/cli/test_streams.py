@@ -81,7 +81,7 @@ def test_whatever_ends_a_comparison_is_no_verdict(
     def compare(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("evalguard.run.compare.compare", compare)
+    monkeypatch.setattr("evalguard.comparison.compare.compare", compare)
     ran = run("compare", "--base", "a", "--cand", "b")
     assert (ran.code, ran.out) == (code, "")
     assert message in ran.err
@@ -127,8 +127,8 @@ def test_what_a_library_says_of_its_own_build_is_shown_under_debug_alone(
 ) -> None:
     script = (
         "import logging, sys\n"
-        "from evalguard.cli import library_log\n"
-        "(library_log.show_log if '--debug' in sys.argv else library_log.hide_builds)()\n"
+        "from evalguard.cli.main import hide_builds, show_log\n"
+        "(show_log if '--debug' in sys.argv else hide_builds)()\n"
         "logging.getLogger('torchao').warning('no kernels')\n"
         "logging.getLogger('torch.utils._pytree').warning('no kernels')\n"
         "logging.getLogger('torchao').error('broken')\n"

@@ -15,8 +15,8 @@ import torch
 from small_world import SmallWorld
 from tiny_models import save_gemma2
 
-from evalguard.report.contract.trace_document import trace_schema
-from evalguard.run.tracing import trace_run
+from evalguard.tracing import trace_run
+from evalguard.tracing.trace_report import trace_schema
 
 TEXT = "Mara carried the lantern down to the harbour because the fog had come in early."
 
@@ -287,7 +287,7 @@ def test_activations_in_files_are_traced_by_a_name_map(
 def test_ctrl_c_in_a_pass_leaves_no_half_trace(
     run: Any, world: SmallWorld, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.models.tracing.passes import TracedSequences
+    from evalguard.tracing.measure.passes import TracedSequences
 
     passes = TracedSequences.run
 

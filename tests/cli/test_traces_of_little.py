@@ -13,9 +13,9 @@ import torch
 from small_world import Ran, SmallWorld
 from tokenizers import Tokenizer
 
-from evalguard.core.tracing.points import ModelInputs, token_inputs
-from evalguard.models.tracing.recorded import record_activations
-from evalguard.models.tracing.rounded_products import rounded_products
+from evalguard.core.trace_points import ModelInputs, token_inputs
+from evalguard.tracing.measure.forced_trace import record_activations
+from evalguard.tracing.measure.rounded_products import rounded_products
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Change = Callable[[list[Arrays]], object]

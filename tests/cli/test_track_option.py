@@ -12,7 +12,7 @@ from small_world import Ran, SmallWorld, write_tasks
 from wandb_server import KEY, Trouble, wandb_server
 
 from evalguard.installation import extra_command
-from evalguard.integrations.jobs import SendingLimits
+from evalguard.publish.sending_job import SendingLimits
 
 Run = Callable[..., Ran]
 
@@ -26,7 +26,7 @@ LONG = SendingLimits(start=120, init=60, finish=120)
 def short_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: SHORT)
+    monkeypatch.setattr("evalguard.publish.tracking.SendingLimits", lambda: SHORT)
 
 
 def same_but_for_the_tracker(plain: Ran, tracked: Ran) -> list[dict[str, str]]:
@@ -139,7 +139,7 @@ def test_a_broken_tracker_of_another_package_changes_no_verdict(
 def test_documents_travel_only_where_somebody_says_so(
     run: Run, world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
 ) -> None:
-    monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: LONG)
+    monkeypatch.setattr("evalguard.publish.tracking.SendingLimits", lambda: LONG)
     guard = tmp_path / "evalguard.yaml"
     said = f"run: {{track: [wandb], track_documents: {str(asked).lower()}, "
     guard.write_text(world.guard.read_text().replace("run: {", said))
@@ -179,7 +179,7 @@ def test_no_trouble_of_wandb_changes_the_verdict(
 ) -> None:
     plain = compare("orig", candidate, "--json")
     if state == "sent":
-        monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: LONG)
+        monkeypatch.setattr("evalguard.publish.tracking.SendingLimits", lambda: LONG)
     with wandb_server(trouble) as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
@@ -197,7 +197,7 @@ def test_no_trouble_of_wandb_changes_the_verdict(
 def test_what_wandb_gets_are_the_numbers_of_result_json(
     compare: Run, world: SmallWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: LONG)
+    monkeypatch.setattr("evalguard.publish.tracking.SendingLimits", lambda: LONG)
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)

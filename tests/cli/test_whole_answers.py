@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, call, serving
 
-from evalguard.report.view.screen import verdict_line
-from evalguard.run.compare import compare
-from evalguard.run.result import CompareResult
+from evalguard.comparison.compare import compare
+from evalguard.comparison.result import CompareResult
+from evalguard.report.first_screen import verdict_line
 
 TOOL: Any = {
     "type": "function",

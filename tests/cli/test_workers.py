@@ -51,8 +51,8 @@ def test_everything_in_workers_gives_the_same_document_as_here(
 def fake(monkeypatch: pytest.MonkeyPatch, refused: Any, world: SmallWorld, tmp_path: Path) -> Any:
     """Compare models of arithmetic, in workers that misbehave as the model type says."""
     monkeypatch.setattr(
-        "evalguard.worker.line.worker_command",
-        lambda python: [sys.executable, "-u", str(FAKE), "evalguard.run.worker"],
+        "evalguard.worker.client.worker_command",
+        lambda python: [sys.executable, "-u", str(FAKE), "evalguard.engine.worker_main"],
     )
     llama = world.models["llama"]
 

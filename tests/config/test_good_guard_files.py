@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from guard_texts import FULL, load
 
-from evalguard.config.embedded import embedded_folder
 from evalguard.config.guard import GateOptions, Pair, RunOptions
-from evalguard.config.guard_search import load_guards
+from evalguard.config.guard_search import embedded_folder, load_guards
 from evalguard.core.limits import Limit
 from evalguard.core.settings import BuildRecipe, Constraint, Target
 from evalguard.errors import UsageError

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from evalguard.config.embedded import embedded_folder
 from evalguard.config.gate_entry import LimitsEntry
-from evalguard.config.guard_schema import build_guard_schema
+from evalguard.config.guard_search import embedded_folder
 from evalguard.config.guard_shape import TARGET_PATTERN, GuardFile
-from evalguard.config.guard_template import TEMPLATE
-from evalguard.core.answer_figures import FIGURES
+from evalguard.config.guard_writing import TEMPLATE, build_guard_schema
+from evalguard.core.figures import FIGURES
 from evalguard.core.limits import KINDS as LIMITS
 from evalguard.core.settings import Target
 from evalguard.errors import UsageError

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config.embedded import embedded_folder
-from evalguard.config.guard_search import load_guards
+from evalguard.config.guard_search import embedded_folder, load_guards
 from evalguard.errors import GuardFileError
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from evalguard.config.embedded import embedded_folder
-from evalguard.config.guard_schema import build_guard_schema
-from evalguard.config.guard_search import load_guards
-from evalguard.config.harmless_parts import (
+from evalguard.config.guard_search import embedded_folder, load_guards
+from evalguard.config.guard_writing import build_guard_schema
+from evalguard.config.task_file_code import find_task_code
+from evalguard.config.trust import (
     CHECKED_KEYS,
     HARMLESS_KEYS,
     NEEDS_TRUST,
@@ -21,9 +21,8 @@ from evalguard.config.harmless_parts import (
     env_danger,
     generation_danger,
     model_danger,
+    require_code_allowed,
 )
-from evalguard.config.task_file_code import find_task_code
-from evalguard.config.trust import require_code_allowed
 from evalguard.errors import EXIT_USAGE, GuardFileError, UsageError
 
 NEEDS_CODE = {

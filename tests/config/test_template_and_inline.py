@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evalguard.config.guard_search import load_guards
-from evalguard.config.guard_template import TEMPLATE, write_template
+from evalguard.config.guard_writing import TEMPLATE, write_template
 from evalguard.config.inline_models import inline_variant, parse_model_args, split_model_type
 from evalguard.core.settings import TARGET_KINDS
 from evalguard.errors import StoreError, UsageError

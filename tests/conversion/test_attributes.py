@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from evalguard.conversion.attributes import read_attribute, set_attribute
+from evalguard.conversion.edits import read_attribute, set_attribute
 from evalguard.conversion.planning import AttributeEdit
 from evalguard.core.settings import Value
 from evalguard.errors import SettingError

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from evalguard.conversion import digests
-from evalguard.conversion.digests import digest_path
+from evalguard.conversion import observed_reads as digests
+from evalguard.conversion.observed_reads import digest_path
 
 BIG = 2**20
 LONG_AGO = 1_600_000_000

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from evalguard.conversion.dtypes import read_dtype, set_dtypes
+from evalguard.conversion.edits import read_dtype, set_dtypes
 from evalguard.conversion.planning import DtypeEdit
 from evalguard.errors import SettingError
 

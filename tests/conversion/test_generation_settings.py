@@ -8,7 +8,7 @@ import pytest
 import torch
 from variants import variant
 
-from evalguard.conversion.generation_attributes import read_generation, set_generation
+from evalguard.conversion.edits import read_generation, set_generation
 from evalguard.conversion.planning import plan_conversion
 from evalguard.errors import SettingError
 

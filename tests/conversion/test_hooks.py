@@ -9,10 +9,10 @@ import pytest
 import torch
 from variants import variant
 
-from evalguard.conversion.apply_plan import apply
-from evalguard.conversion.code import load_function
+from evalguard.conversion.edits import apply
 from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.readback import read_edits
+from evalguard.conversion.user_functions import load_function
 from evalguard.core.settings import Value
 from evalguard.errors import SettingError, UsageError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.conversion.code import is_installed
+from evalguard.conversion.user_functions import is_installed
 
 RECORD = (
     "carried/__init__.py,,\ncarried/inner/deep.py,,\nalone.py,,\n../../bin/carried,,\n"
@@ -78,7 +78,7 @@ def test_lm_eval_in_a_folder_of_its_own_patches_no_library(tmp_path: Path) -> No
     (layer / "mine.py").write_text("import lm_eval.api.model as lib\nlib.LM.other = lambda s: 0\n")
     code = (
         "import lm_eval.api.model, lm_eval.models.huggingface\n"
-        "from evalguard.run.loading.library_patches import list_patches\n"
+        "from evalguard.engine.loading.foreign_code import list_patches\n"
         "assert lm_eval.__file__.startswith(" + repr(str(layer)) + "), lm_eval.__file__\n"
         "print(sorted(list_patches()))\nimport mine\nprint(sorted(list_patches()))"
     )

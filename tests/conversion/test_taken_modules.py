@@ -12,7 +12,7 @@ from torch import nn
 from variants import variant
 
 from evalguard.conversion.planning import ModuleEdit, plan_conversion, read_module_source
-from evalguard.conversion.taken_modules import take_modules
+from evalguard.conversion.taken_parts import take_modules
 from evalguard.core.settings import Value
 from evalguard.errors import SettingError
 

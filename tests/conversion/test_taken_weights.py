@@ -10,7 +10,7 @@ from torch import nn
 from variants import variant
 
 from evalguard.conversion.planning import WeightsEdit, plan_conversion
-from evalguard.conversion.taken_weights import take_weights
+from evalguard.conversion.taken_parts import take_weights
 from evalguard.errors import SettingError
 
 

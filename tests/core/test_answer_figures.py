@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from evalguard.core.answer_figures import (
-    FIGURES,
+from evalguard.answers.document_figures import (
     WrittenAnswer,
     find_differing_parts,
     measure_figure,
     measure_paired_figure,
 )
 from evalguard.core.expected_answers import ExpectedAnswer, Tool
-from evalguard.core.generated_tokens import GeneratedTokens
+from evalguard.core.figures import FIGURES
+from evalguard.core.shown_tokens import GeneratedTokens
 
 CALL = json.dumps({"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]})
 

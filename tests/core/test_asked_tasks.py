@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.reports.asked_task import NO_VERSION, AskedTask, list_asked_tasks
+from evalguard.core.compare_report import NO_VERSION, AskedTask, list_asked_tasks
 from evalguard.core.scores import ScoreTable
 
 

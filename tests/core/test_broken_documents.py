@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.documents.broken_documents import AskedText, BrokenDocument, broken_document
-from evalguard.core.documents.broken_verdict import broken_findings, judge_broken
+from evalguard.core.broken_documents import (
+    AskedText,
+    BrokenDocument,
+    broken_document,
+    broken_findings,
+    judge_broken,
+)
+from evalguard.core.findings import quotes_text
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.pairing import pair
-from evalguard.core.reports.findings import quotes_text
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
 from evalguard.stats.compare_scores import compare_scores, failed_comparison

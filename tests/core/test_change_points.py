@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.signal import lfilter
 
-from evalguard.stats.series.change_points import change_points
+from evalguard.nights.change_points import change_points
 
 NIGHTS = 60
 ALPHA = 0.05

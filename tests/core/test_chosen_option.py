@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from evalguard.core.chosen_option import chosen_option, needs_lengths
+from evalguard.core.document_statistics import chosen_option, needs_lengths
 
 OPTIONS = ["yes", "perhaps", "né"]
 

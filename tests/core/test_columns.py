@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.documents.columns import (
+from evalguard.core.document_columns import (
     DocumentColumns,
     Lists,
     Numbers,
@@ -20,7 +20,7 @@ from evalguard.core.documents.columns import (
     column_of,
     pair_columns,
 )
-from evalguard.store.sample_table import write_sample_table
+from evalguard.store.run_tables import write_sample_table
 
 texts = st.lists(st.none() | st.text(st.characters(codec=None, exclude_categories=())), max_size=9)
 

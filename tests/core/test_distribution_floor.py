@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.distribution_floor import (
+from evalguard.core.noise_floor import (
     DistributionShift,
     TaskDistributionFloor,
     distribution_floors,

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax, rel_entr
 
-from evalguard.core.distribution_tail import count_full, largest_tail
-from evalguard.core.divergence import Divergence, divergence
-from evalguard.core.logprob_rows import pieces
-from evalguard.core.reference import divergence_from, reference
-from evalguard.core.row_tails import HostRows
-from evalguard.core.top_tokens import NO_TOKEN, shared_tokens, top_tokens
+from evalguard.core.divergence import (
+    Divergence,
+    count_full,
+    divergence,
+    divergence_from,
+    largest_tail,
+    reference,
+)
+from evalguard.core.logprob_rows import NO_TOKEN, HostRows, pieces, shared_tokens, top_tokens
 
 Rows = NDArray[np.float32]
 

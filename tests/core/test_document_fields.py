@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.core.document_fields import read_fields
+from evalguard.core.document_columns import read_fields
 
 
 def documents(field, values):

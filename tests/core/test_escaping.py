@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.markdown_text import break_links
+from evalguard.page.safe_text import break_links
 
 MARKUP = st.text(st.sampled_from("<>!@#&;|:/.*_ abchtps123\u200b"))
 

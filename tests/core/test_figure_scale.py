@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evalguard.core.figure_scale import FigureScale, fewest_to_blame
+from evalguard.bisect.scales import FigureScale, fewest_to_blame
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate, GateResult, exit_code
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.core.verdict import Margin, decide
 from evalguard.errors import UsageError

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.generated_tokens import (
-    SAMPLE_COLUMNS,
-    GeneratedTokens,
-    read_sample,
-    sample_columns,
-)
+from evalguard.core.shown_tokens import SAMPLE_COLUMNS, GeneratedTokens, read_sample, sample_columns
 
 IDS = st.integers(-1, 2**31 - 1)
 TOKENS = st.lists(st.tuples(IDS, st.floats(width=32), IDS), max_size=5).map(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.core.gguf_parts import gguf_parts
+from evalguard.core.split_files import gguf_parts
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -10,10 +10,9 @@ from history_examples import N, documents, right
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.document_scores import DocumentScores, fingerprints, match_documents
-from evalguard.core.reports.broken_on_nights import broken, broken_documents
-from evalguard.core.reports.document_flips import flips
-from evalguard.stats.moments import ratio_moments
+from evalguard.core.moments import ratio_moments
+from evalguard.nights.document_scores import DocumentScores, fingerprints, match_documents
+from evalguard.nights.history_flips import broken, broken_documents, flips
 
 SETS = st.sets(st.integers(0, N - 1))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.tracing.hyperparameters import (
+from evalguard.core.hyperparameters import (
     ABSENT,
     HeldValue,
     add_declared,

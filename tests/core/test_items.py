@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.score_items import NotComparableError, read_items, request_hash
+from evalguard.core.document_statistics import NotComparableError, read_items, request_hash
 from evalguard.core.settings import digest_of
 
 numbers = st.one_of(st.floats(), st.booleans(), st.integers(-10, 10))

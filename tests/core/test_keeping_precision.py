@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from evalguard.core.keeping_precision import keyword_of, llama_cpp_option, skip_option
+from evalguard.bisect.settings.quantised_modules import keyword_of, llama_cpp_option, skip_option
 
 KINDS = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",

@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.distribution_comparison import (
-    DistributionComparison,
-    Figure,
-    Percentile,
-)
+from evalguard.core.compare_report import CompareReport, RunIdentity
+from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.ladder import ladder_rows, pool_tasks
-from evalguard.core.reports.several_report import NoVerdict
+from evalguard.several.ladder import ladder_rows, pool_tasks
+from evalguard.several.several_report import NoVerdict
 
 
 def figure(value: float, low: float, high: float, stderr: float = 0.1) -> Figure:

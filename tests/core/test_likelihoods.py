@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.documents.likelihoods import (
+from evalguard.core.scores import (
     estimate_tokens,
     restore_infinities,
     restore_infinity,

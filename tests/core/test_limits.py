@@ -14,8 +14,8 @@ from evalguard.core.distribution_comparison import DistributionComparison, Figur
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.limits import KINDS, Limit, LimitState, LimitVerdict, figure_of, judge_limits
 from evalguard.core.shown_tokens import KlEstimate
+from evalguard.distributions.kl import KL_PERCENTS
 from evalguard.errors import UsageError
-from evalguard.stats.distribution import KL_PERCENTS
 
 
 def distribution(**figures: Any) -> DistributionComparison:

@@ -12,14 +12,16 @@ from history_examples import documents as scored
 
 from benchmarks.night_series import OUTSIDE, QUIET, Make, answered
 from benchmarks.nightly_looks import PER_NIGHT, PER_YEAR, YEAR, first_alarm
-from evalguard.core.reports.night_report import ALPHA, LOOKS, NightStep, PairNight
-from evalguard.run.history.queries import HistorySelection, find_trends
-from evalguard.run.nightly.changes_tonight import RECENT_NIGHTS, find_changes_tonight
-from evalguard.run.nightly.night_trends import read_night_trends
-from evalguard.stats.series.change_points import change_points
-from evalguard.stats.series.news import recently_found
-from evalguard.stats.series.permutation_scan import most_drawn
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.change_points import change_points, most_drawn
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history_questions import HistorySelection, find_trends
+from evalguard.nights.night_changes import (
+    RECENT_NIGHTS,
+    find_changes_tonight,
+    read_night_trends,
+    recently_found,
+)
+from evalguard.nights.night_report import ALPHA, LOOKS, NightStep, PairNight
 
 PAIR = PairNight(
     base="orig", candidate="port", state="passed", exit_code=0, reason="", created="2026"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evalguard.core.tensors.name_map import NameMap, parse_name_map
+from evalguard.core.name_map import NameMap, parse_name_map
 from evalguard.errors import UsageError
-from evalguard.store.name_map_file import read_name_map
+from evalguard.tensor_files.name_map_file import read_name_map
 
 
 def make_map(*rules: dict[str, Any], ignore: tuple[str, ...] = ()) -> NameMap:

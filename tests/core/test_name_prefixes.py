@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.tensors.name_prefixes import find_name_prefixes
+from evalguard.tensors.tensor_pairs import find_name_prefixes
 
 PARTS = [
     f"layers.{n}.{name}.weight" for n in range(3) for name in ("self_attn.q_proj", "mlp.up_proj")

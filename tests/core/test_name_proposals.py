@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.tensors.name_map import NameMap
-from evalguard.core.tracing.name_proposals import NamedTensor, ProposedRule, propose_rules
+from evalguard.core.name_map import NameMap
+from evalguard.tracing.name_proposals import NamedTensor, ProposedRule, propose_rules
 
 Array = np.ndarray[Any, Any]
 LAYERS, FRAMES, WIDTH, HEADS = 3, 7, 12, 4

@@ -9,8 +9,8 @@ import pytest
 
 from evalguard.core.gate import gravest_exit_code
 from evalguard.core.gate_state import GateState
-from evalguard.core.reports.night_changes import changed_since, gone_since, other_bases
-from evalguard.core.reports.night_report import GonePair, NightlyMetric, PairNight
+from evalguard.nights.night_changes import changed_since, gone_since, other_bases
+from evalguard.nights.night_report import GonePair, NightlyMetric, PairNight
 
 
 def pair(state: GateState = "passed", **metrics: GateState) -> PairNight:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.scored_positions import cut, join_positions
+from evalguard.core.divergence import cut, join_positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from evalguard.core.tensors.grid import (
-    explain_by_grid,
-    find_grid,
-    find_grid_fault,
-    measure_steps,
-)
-from evalguard.core.tensors.precision_vote import (
+from evalguard.core.grid import explain_by_grid, find_grid, find_grid_fault, measure_steps
+from evalguard.core.precision_vote import (
     list_roundings,
     round_float8,
     round_integer,

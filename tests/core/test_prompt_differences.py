@@ -10,12 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.prompt_difference import (
-    PromptDifference,
-    compare_prompts,
-    compare_token_ids,
-)
-from evalguard.core.rendered_prompt import take_apart, thinking_of
+from evalguard.core.chat import take_apart, thinking_of
+from evalguard.core.prompt_difference import PromptDifference, compare_prompts, compare_token_ids
 
 Messages = Sequence[Mapping[str, str]]
 

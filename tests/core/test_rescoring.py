@@ -8,7 +8,7 @@ import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.documents.rescoring import rescoring
+from evalguard.core.scores import rescoring
 
 RNG = np.random.default_rng(4)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evalguard.core.tensors.differences import PairSums, common_dtype
-from evalguard.core.tensors.tolerances import TOLERANCES, find_tolerance
+from evalguard.tensors.pair_sums import PairSums, common_dtype
+from evalguard.tensors.tolerances import TOLERANCES, find_tolerance
 
 _NUMBERS = re.compile(
     r"Mismatched elements: (?P<count>\d+) / (?P<all>\d+)(?:.|\n)*"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evalguard.core.tensors.edits import find_edit, find_low_rank, find_pruned
-from evalguard.core.tensors.precision_vote import round_float16, round_integer, round_mantissa
+from evalguard.core.precision_vote import round_float16, round_integer, round_mantissa
+from evalguard.core.tensor_edits import find_edit, find_low_rank, find_pruned
 
 Array = np.ndarray
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.core.tensors.precision_vote import round_integer, round_mantissa
-from evalguard.core.tensors.rows import RowFault, RowScan, find_row_faults, rows_text
+from evalguard.core.precision_vote import round_integer, round_mantissa
+from evalguard.core.row_counts import rows_text
+from evalguard.tensors.damaged_rows import RowFault, RowScan, find_row_faults
 
 Change = Callable[[np.ndarray], None]
 

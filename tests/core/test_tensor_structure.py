@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import yaml
 
-from evalguard.core.tensors.name_map import Permutation, parse_name_map
-from evalguard.core.tensors.precision_vote import round_integer, round_mantissa
-from evalguard.core.tensors.structure import (
+from evalguard.core.name_map import Permutation, parse_name_map
+from evalguard.core.precision_vote import round_integer, round_mantissa
+from evalguard.core.tensor_structure import (
     find_factor,
     find_structure,
     find_swapped,

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from evalguard.core.answer_figures import WrittenAnswer, measure_figure
-from evalguard.core.rendered_prompt import thinking_of
-from evalguard.core.thinking import MARKS, find_answer_after_thoughts, find_thinking
+from evalguard.answers.document_figures import WrittenAnswer, measure_figure
+from evalguard.core.chat import MARKS, find_answer_after_thoughts, find_thinking, thinking_of
 
 
 @pytest.mark.parametrize(("opening", "closing"), MARKS)

@@ -7,9 +7,9 @@ import shlex
 import click
 import pytest
 
-from evalguard.cli.bisect import bisect_command
-from evalguard.cli.compare import compare_command
-from evalguard.cli.trace import trace_command
+from evalguard.cli.bisect_command import bisect_command
+from evalguard.cli.compare_command import compare_command
+from evalguard.cli.trace_command import trace_command
 from evalguard.core.repeat_command import (
     as_bisection,
     as_comparison,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.core.refused_writes import HF_HINT, unwritable
+from evalguard.core.redaction import HF_HINT, unwritable
 from evalguard.errors import EvaluationError
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
-from evalguard.models.load_failures import explain_load_failures
+from evalguard.models.failures import explain_load_failures
 
 HOME = {"HOME": "/home/mara"}
 KEPT = "/home/mara/.cache/huggingface/datasets"

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.gate import Gate, GateResult, exit_code
+from evalguard.core.gate import Gate, GateResult, Waiver, exit_code
 from evalguard.core.limits import Limit
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
-from evalguard.core.waivers import Waiver
 from evalguard.stats.compare_scores import compare_scores
 
 TODAY = "2026-11-20"

@@ -17,7 +17,7 @@ from small_world import run_here
 from benchmarks.gate_policies import gate_of, policies, state
 from benchmarks.tables import scored
 from evalguard.cli.main import cli
-from evalguard.report.contract.compare_document import compare_schema
+from evalguard.report.compare_document import compare_schema
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from evalguard.core.comparison import Outcome
-from evalguard.report.words.glossary import GLOSSARY, OUTCOMES, SIGMA_UNIT, outcome_name
+from evalguard.report.metric_labels import GLOSSARY, OUTCOMES, SIGMA_UNIT, outcome_name
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/verdict.md").read_text("utf-8")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from evalguard.comparison.listing import find_model_problems
 from evalguard.config.guard import Guard
+from evalguard.config.guard_document import Problem
+from evalguard.config.guard_loading import ValidatedFile
 from evalguard.config.guard_search import load_guards
-from evalguard.config.inheritance import Inherited
-from evalguard.config.problems import Problem
-from evalguard.config.validation import ValidatedFile
-from evalguard.run.guard_checks import find_model_problems
+from evalguard.config.variants import Inherited
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -12,7 +12,7 @@ import pytest
 from documentation.markdown_text import cell, code
 from documentation.reference import CONTRACTS, FOLDER, reference_pages
 from evalguard.cli.main import cli
-from evalguard.config.guard_schema import build_guard_schema
+from evalguard.config.guard_writing import build_guard_schema
 
 PAGES = reference_pages()
 
@@ -55,7 +55,7 @@ def test_every_key_of_a_guard_file_is_there() -> None:
 
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_every_key_of_a_document_is_there(name: str) -> None:
-    from evalguard.run.listing import read_named_schema
+    from evalguard.comparison.listing import read_named_schema
 
     def keys(part: object) -> Iterator[str]:
         if isinstance(part, dict):
@@ -75,7 +75,7 @@ def test_every_key_of_a_document_is_there(name: str) -> None:
 
 def test_every_exit_code_is_on_its_page() -> None:
     from evalguard import errors
-    from evalguard.cli.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
+    from evalguard.core.exit_code import EXIT_INTERRUPTED, EXIT_TERMINATED
     from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
 
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}

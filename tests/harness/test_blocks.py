@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from local_tasks import build, render_chat
 
 from evalguard.core.scorer import Request, Response
-from evalguard.harness.document_subset import documents_of, random_subset
 from evalguard.harness.request_blocks import BlockCut, RequestBlock, cut_blocks, text_lengths
-from evalguard.harness.requests import TaskRequests
+from evalguard.harness.requests import TaskRequests, documents_of, random_subset
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.harness.task_data import find_broken_lines
+from evalguard.harness.surroundings import find_broken_lines
 
 GOOD = b'{"q": "x", "a": 1}\n'
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.chat_requests import DEFAULT_TOKENS, read_chat_document, read_chat_request
+from evalguard.core.chat import DEFAULT_TOKENS, read_chat_document, read_chat_request
 from evalguard.errors import UsageError
-from evalguard.harness.answers import requested_documents
-from evalguard.harness.chat_file import read_chat_file
-from evalguard.harness.task_options import TaskOptions
+from evalguard.harness.scored_answers import requested_documents
+from evalguard.harness.task_options import TaskOptions, read_chat_file
 from evalguard.harness.tasks import load_tasks
 
 SAY = {"role": "user", "content": "Weather in Paris?"}

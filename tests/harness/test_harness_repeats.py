@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from local_tasks import N, write_task
 
-from evalguard.core.reports.generations import GeneratedDocument
+from evalguard.core.generation_comparison import GeneratedDocument
 from evalguard.core.scorer import Request, Response
 from evalguard.harness.score_tables import TaskScores, score_tables
 from evalguard.harness.task_options import TaskOptions

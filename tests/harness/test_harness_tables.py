@@ -14,17 +14,15 @@ import numpy as np
 import pytest
 from local_tasks import N, answers, fake_lm, render_chat
 
-from evalguard.core.documents.rescoring import rescoring
+from evalguard.comparison.table_comparisons import compare_tables
 from evalguard.core.gate import Gate
 from evalguard.core.scorer import Response
-from evalguard.core.scores import ScoreTable
+from evalguard.core.scores import ScoreTable, rescoring
 from evalguard.errors import EvaluationError
 from evalguard.harness.requests import build_requests
-from evalguard.harness.score_tables import TaskScores, score_tables
+from evalguard.harness.score_tables import TaskScores, score_tables, task_rescoring
 from evalguard.harness.task_options import TaskOptions
-from evalguard.harness.task_rescoring import task_rescoring
 from evalguard.harness.tasks import load_tasks
-from evalguard.run.table_comparisons import compare_tables
 
 TASKS = ["eg_lastword", "eg_rolling", "eg_choice", "eg_generate", "eg_custom"]
 
@@ -187,7 +185,7 @@ def test_an_aggregation_that_cannot_be_run_often_is_left_out_with_a_reason(
 ) -> None:
     minutes: list[None] = []
     told = SimpleNamespace(perf_counter=lambda: 60.0 * len(minutes))
-    monkeypatch.setattr("evalguard.harness.task_rescoring.time", told)
+    monkeypatch.setattr("evalguard.harness.score_tables.time", told)
     requests = load_tasks(["eg_custom"], options=TaskOptions(include_paths=(task_folder,)))
     asked = requests.requests("eg_custom")
 
@@ -207,7 +205,7 @@ def test_a_first_call_that_imports_a_library_is_not_the_pace_of_an_aggregation(
 ) -> None:
     clock = iter([0.0, 60.0, 60.0, 60.1])
     told = SimpleNamespace(perf_counter=lambda: next(clock))
-    monkeypatch.setattr("evalguard.harness.task_rescoring.time", told)
+    monkeypatch.setattr("evalguard.harness.score_tables.time", told)
     requests = load_tasks(["eg_custom"], options=TaskOptions(include_paths=(task_folder,)))
     task = requests.requests("eg_custom").lm_eval_task
     monkeypatch.setattr(task, "aggregation", lambda: {"half": lambda items: 0.5})

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.chat_requests import PLACE, ChatRequest
-from evalguard.core.reports.generations import GeneratedDocument
-from evalguard.harness.read_answers import read_answers
-from evalguard.stats.answers.document_answers import DocumentAnswers, figure_value
+from evalguard.answers.document_figures import DocumentAnswers, figure_value
+from evalguard.answers.figure_tables import read_answers
+from evalguard.core.chat import PLACE, ChatRequest
+from evalguard.core.generation_comparison import GeneratedDocument
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 

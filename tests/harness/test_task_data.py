@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from evalguard.harness.task_data import describe_data, read_task_data
+from evalguard.harness.surroundings import describe_data, read_task_data
 
 COMMIT = "210d026faf9955653af8916fad021475a3f00453"
 # As datasets 5.2 writes it down for allenai/ai2_arc.

@@ -11,7 +11,7 @@ import pytest
 from fake_github import TOKEN, FakeGithub, fake_github
 from wandb_server import KEY, Serve, Trouble, WandbServer, wandb_server
 
-from evalguard.integrations.jobs import SendingLimits
+from evalguard.publish.sending_job import SendingLimits
 
 
 @pytest.fixture(autouse=True)

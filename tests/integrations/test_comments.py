@@ -9,8 +9,8 @@ import pytest
 from fake_github import TOKEN, FakeGithub
 
 from evalguard.errors import StoreError, UsageError
-from evalguard.integrations.github import put_comment, read_github_job
-from evalguard.integrations.rest_api import RefusedError, RestApi
+from evalguard.publish.github import put_comment, read_github_job
+from evalguard.publish.rest_api import RefusedError, RestApi
 
 MARKER = "<!-- evalguard 0123456789abcdef -->"
 OTHER = "<!-- evalguard ffffffffffffffff -->"

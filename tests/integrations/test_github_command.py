@@ -13,7 +13,7 @@ from fake_github import TOKEN, FakeGithub
 from test_comments import outputs
 
 from evalguard.errors import UsageError
-from evalguard.run.publishing.forges import show_on_github
+from evalguard.publish.forges import show_on_github
 
 HOSTILE = "::set-env name=PATH::/evil\n@everyone <script>"
 
@@ -21,10 +21,10 @@ HOSTILE = "::set-env name=PATH::/evil\n@everyone <script>"
 @pytest.fixture
 def result(tmp_path: Path) -> Path:
     """What ``--json`` prints of a regression whose candidate has a hostile name."""
+    from evalguard.core.compare_report import CompareReport, RunIdentity
     from evalguard.core.comparison import Comparison
     from evalguard.core.gate import Gate
-    from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-    from evalguard.report.contract.compare_document import compare_document
+    from evalguard.report.compare_document import compare_document
 
     one = Comparison(
         task="lambada", filter="none", metric="perplexity", higher_is_better=False, n=500,

@@ -15,8 +15,8 @@ from fake_gitlab import GITLAB_TOKEN, FakeGitlab, fake_gitlab
 
 from evalguard.core.redaction import redacted_text
 from evalguard.errors import StoreError, UsageError
-from evalguard.integrations.gitlab import put_note, read_gitlab_job
-from evalguard.run.publishing.forges import show_on_gitlab
+from evalguard.publish.forges import show_on_gitlab
+from evalguard.publish.gitlab import put_note, read_gitlab_job
 
 MARKER = "<!-- evalguard 0123456789abcdef -->"
 OTHER = "<!-- evalguard ffffffffffffffff -->"

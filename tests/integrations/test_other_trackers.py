@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tracked_examples import example
 
-from evalguard.integrations.jobs import SendingLimits
-from evalguard.integrations.sending import send_run
+from evalguard.publish.sending_job import SendingLimits
+from evalguard.publish.tracking import send_run
 
 pytestmark = pytest.mark.slow
 

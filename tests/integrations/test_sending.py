@@ -13,8 +13,8 @@ import psutil
 import pytest
 from tracked_examples import example
 
-from evalguard.integrations.jobs import SendingLimits
-from evalguard.integrations.sending import send_run
+from evalguard.publish.sending_job import SendingLimits
+from evalguard.publish.tracking import send_run
 
 # A tracker that hangs with a helper in a session of its own, both deaf to polite signals.
 _HANGING = """
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_a_tracker_that_hangs(tracker: Path, tmp_path: Path) -> None
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from tracked_examples import example\n"
-        "from evalguard.integrations.sending import send_run\n"
+        "from evalguard.publish.tracking import send_run\n"
         "try: send_run('trackio', example(Path('.')), folder=Path('.'))\n"
         "except KeyboardInterrupt: print('interrupted')\n"
     )

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
+from evalguard.engine.tracker_choice import choose_sinks, wandb_is_configured
 from evalguard.errors import UsageError
-from evalguard.integrations.wandb_here import wandb_is_configured
-from evalguard.run.publishing.trackers import choose_sinks
 
 
 def log_in(folder: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
@@ -116,8 +115,8 @@ import os, sys, wandb
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from tracked_examples import example
-from evalguard.integrations.sending import send_run
-from evalguard.integrations.wandb_here import wandb_is_configured
+from evalguard.publish.tracking import send_run
+from evalguard.engine.tracker_choice import wandb_is_configured
 assert not wandb_is_configured()
 run = wandb.init(project="training", config={"lr": 0.1}, mode=os.environ["MODE"])
 assert wandb_is_configured()

@@ -10,9 +10,9 @@ import pytest
 from tracked_examples import example
 from wandb_server import Serve, Trouble
 
-from evalguard.core.reports.tracked_run import Sent
-from evalguard.integrations.jobs import SendingLimits
-from evalguard.integrations.sending import send_run
+from evalguard.core.tracked_run import Sent
+from evalguard.publish.sending_job import SendingLimits
+from evalguard.publish.tracking import send_run
 
 pytestmark = pytest.mark.slow
 

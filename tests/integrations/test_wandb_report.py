@@ -10,10 +10,10 @@ import pytest
 from markdown_it import MarkdownIt
 from wandb_server import ENTITY, Serve
 
-from evalguard.core.reports.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
-from evalguard.integrations.jobs import SendingLimits
-from evalguard.integrations.sending import save_night
-from evalguard.integrations.wandb_report import summarize_verdicts, trend_table, verdict_table
+from evalguard.core.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
+from evalguard.publish.sending_job import SendingLimits
+from evalguard.publish.tracking import save_night
+from evalguard.publish.wandb_tracker import summarize_verdicts, trend_table, verdict_table
 
 REGRESSED = NightVerdict(
     base="orig",

@@ -14,9 +14,9 @@ import pytest
 from tracked_examples import example
 from wandb_server import ENTITY, KEY, Serve, wandb_server
 
-from evalguard.core.reports.tracked_run import Alert, Sent
-from evalguard.integrations.jobs import SendingLimits
-from evalguard.integrations.sending import send_run
+from evalguard.core.tracked_run import Alert, Sent
+from evalguard.publish.sending_job import SendingLimits
+from evalguard.publish.tracking import send_run
 
 
 def records(sent: Sent) -> list[dict[str, Any]]:

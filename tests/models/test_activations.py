@@ -13,12 +13,11 @@ import torch
 
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.runtimes.points.activations import stream_activations
-from evalguard.models.runtimes.points.ggml import name_module
-from evalguard.models.runtimes.points.lens import name_points
-from evalguard.models.runtimes.points.torch_hooks import hook_modules
-from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
+from evalguard.models.runtimes.ggml_points import name_module
+from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments, stream_activations
 from evalguard.models.runtimes.runtime_scorer import RuntimeScorer
+from evalguard.models.runtimes.torch_runtime import hook_modules
+from evalguard.models.runtimes.transformer_lens import name_points
 from evalguard.models.runtimes.types import load_runtime
 
 IDS = [0, 5, 9, 30, 31, 7]

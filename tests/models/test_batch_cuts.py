@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.models.hf.batch_cuts import cut_by_number, cut_by_tokens
+from evalguard.models.hf.batches import cut_by_number, cut_by_tokens
 
 LENGTHS = st.lists(st.integers(1, 60), max_size=40).map(lambda found: sorted(found, reverse=True))
 

@@ -12,12 +12,12 @@ import pytest
 from chat_server import ChatServer, call, serving
 
 from evalguard.config.inline_models import inline_variant
-from evalguard.core.chat_requests import ChatRequest
+from evalguard.core.chat import ChatRequest
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.served.streamed_answers import BrokenStreamError, join_stream
+from evalguard.models.served.exchange import BrokenStreamError, join_stream
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL: Any = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evalguard.models.chat_format import describe_template
+from evalguard.models.description import describe_template
 
 
 @pytest.mark.parametrize(

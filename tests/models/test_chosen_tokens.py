@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.models.hf.packed_batch import pad_batch
-from evalguard.models.hf.scored_tokens import InputTokens
-from evalguard.models.hf.target_logprobs import pick_target_logprobs, split_by_piece
+from evalguard.models.hf.batch_scoring import pick_target_logprobs, split_by_piece
+from evalguard.models.hf.batches import pad_batch
+from evalguard.models.scored_tokens import InputTokens
 
 LEVELS = st.sampled_from([-3.0, -2.0, -1.0, -0.0, 0.0, float("-inf"), float("nan")])
 

@@ -11,7 +11,7 @@ import torch
 from opened_models import open_hf
 
 from evalguard.core.scorer import Request, ScoringPolicy
-from evalguard.models.computation import read_computation
+from evalguard.models.description import read_computation
 from evalguard.models.lm_scorer import LMScorer
 
 ASKED = Request(

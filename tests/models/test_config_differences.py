@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import Gemma3TextConfig, LlamaConfig
 
-from evalguard.models.config_comparison import compare_configs, to_json_value
+from evalguard.models.config_overrides import compare_configs, to_json_value
 
 
 def differences(kind: Any, **changes: Any) -> dict[str, tuple[Any, Any]]:

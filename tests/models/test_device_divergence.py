@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from evalguard.core.divergence import Divergence, divergence
-from evalguard.core.top_tokens import top_tokens
+from evalguard.core.logprob_rows import top_tokens
 from evalguard.models import device_rows
-from evalguard.models.device_rows import top_tokens_on_device
-from evalguard.models.hf import device_divergence as module
-from evalguard.models.hf.device_divergence import compare_rows, compare_rows_on_device
+from evalguard.models import device_rows as module
+from evalguard.models.device_rows import compare_rows, compare_rows_on_device, top_tokens_on_device
 
 
 def assert_same(found: Divergence, core: Divergence) -> None:

@@ -12,8 +12,7 @@ from device_pairs import DEVICES, DRIFTS, damaged_rows, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.divergence import Divergence
-from evalguard.core.reference import Reference, divergence_from, reference
+from evalguard.core.divergence import Divergence, Reference, divergence_from, reference
 from evalguard.models import device_rows
 from evalguard.models.device_rows import DeviceRows
 

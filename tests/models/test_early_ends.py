@@ -14,11 +14,10 @@ from opened_models import open_hf
 from tiny_models import save_llama, save_t5
 from transformers import AutoModelForCausalLM
 
-from evalguard.core.early_end import END_AT
+from evalguard.core.loops import END_AT, find_loop
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError
-from evalguard.stats.answers.loops import find_loop
 
 MOST = 40
 TEXTS = [" ".join(text.split()[: 3 + 2 * n]) for n, text in enumerate(t for t in CONTEXTS if t)]

@@ -25,11 +25,14 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvaluationError
-from evalguard.models.encoded_texts import EncodedTexts, clear_shared_texts, shared_texts
-from evalguard.models.hf.encoded_once import EncodingCacheHFLM
+from evalguard.models.hf.encoded_once import EncodingCacheHFLM, splits_into_words
 from evalguard.models.hf.lockstep import score_in_lockstep
-from evalguard.models.prefix_tokens import splits_into_words
-from evalguard.models.tokenizers import shareable_tokenizer_digest
+from evalguard.models.tokenizers import (
+    EncodedTexts,
+    clear_shared_texts,
+    shareable_tokenizer_digest,
+    shared_texts,
+)
 
 
 class Asked:

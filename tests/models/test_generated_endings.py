@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.models.generated_texts import GeneratedText, record_endings
 from evalguard.store.answer_table import block_from_bytes, block_to_bytes
-from evalguard.worker.wire_types import RESPONSES
+from evalguard.worker.messages import RESPONSES
 
 MOST = 8
 

@@ -20,8 +20,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Request, Response, ScoringPolicy
+from evalguard.core.shown_tokens import GeneratedTokens
 
 MOST = 10
 TEXTS = [" ".join(text.split()[: 3 + 2 * n]) for n, text in enumerate(t for t in CONTEXTS if t)]

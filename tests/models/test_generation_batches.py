@@ -15,7 +15,7 @@ from opened_models import open_hf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evalguard.core.scorer import Request, ScoringPolicy
-from evalguard.models.hf.text_ends import TextEnds, count_generated, pad_after
+from evalguard.models.hf.generation import TextEnds, count_generated, pad_after
 
 POLICY = ScoringPolicy(batch_size=8, device="cpu")
 MOST = 12

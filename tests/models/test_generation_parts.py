@@ -14,7 +14,7 @@ from lm_requests import CONTEXTS
 from opened_models import open_hf
 
 from evalguard.core.scorer import Request, Response, ScoringPolicy
-from evalguard.models.hf import guarded_generation
+from evalguard.models.hf import generation as guarded_generation
 
 MOST = 6
 

@@ -10,10 +10,10 @@ import pytest
 from hubert_port import NONE, Faults, Port, Sums, make_hubert, make_wave
 from traced_models import Recording
 
-from evalguard.core.reports.trace_report import Trace
-from evalguard.core.tracing.points import ModelRounding
-from evalguard.core.tracing.suspects import THRESHOLD, plain_sum_error
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.core.trace_points import ModelRounding
+from evalguard.core.trace_record import Trace
+from evalguard.tracing.measure.forced_trace import trace_models
+from evalguard.tracing.measure.suspects import THRESHOLD, plain_sum_error
 
 CONV, LAYER = "feature_extractor.conv_layers", "encoder.layers.0"
 # Points of a dump: all that the port shows; a few, with up to thirty operations between two.

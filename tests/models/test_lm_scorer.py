@@ -58,7 +58,7 @@ def test_an_encoder_decoder_is_scored_by_lm_evals_own_path(tmp_path: Path) -> No
 
 
 def test_encode_gives_the_ids_that_score_feeds(tiny_llama: Path) -> None:
-    from evalguard.models.hf.scored_tokens import InputTokens, hash_input_tokens
+    from evalguard.models.scored_tokens import InputTokens, hash_input_tokens
 
     model = open_hf(tiny_llama)
     requests = pair_requests()[:16]  # those that are not truncated

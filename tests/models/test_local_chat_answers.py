@@ -11,7 +11,7 @@ from chat_models import HERMES, WITHOUT_TOOLS, render, save_chat_model, teach_re
 from tiny_models import save_t5
 from transformers import AutoTokenizer
 
-from evalguard.core.chat_requests import ChatRequest
+from evalguard.core.chat import ChatRequest
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.lm_scorer import LMScorer

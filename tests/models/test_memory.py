@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from evalguard.models import machine as memory
-from evalguard.models.container_memory import container_free_memory
 from evalguard.models.machine import (
     checkpoint_bytes,
+    container_free_memory,
     fits_in_memory,
     measure_free_memory,
     weight_bytes,

@@ -21,15 +21,11 @@ from transformers import AutoConfig
 
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
-from evalguard.models.arguments import (
-    GENERATING_TYPES,
-    check_device,
-    check_shows_likelihoods,
-)
+from evalguard.models.arguments import GENERATING_TYPES, check_device, check_shows_likelihoods
 from evalguard.models.built_findings import list_built_findings
+from evalguard.models.checkpoint_files import find_model_type
 from evalguard.models.config_overrides import override_config
 from evalguard.models.loading import load_lm
-from evalguard.models.model_folders import find_model_type
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
 

@@ -16,8 +16,8 @@ from evalguard.models.assigned_model import AssignedModel
 from evalguard.models.hf.padding import measure_padding
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.tracing.padded import locate_padding
-from evalguard.worker.wire_types import DESCRIPTION
+from evalguard.tracing.measure.padding_trace import locate_padding
+from evalguard.worker.messages import DESCRIPTION
 
 POLICY = ScoringPolicy(device="cpu")
 IN_EIGHTS = replace(POLICY, batch_size=8)

@@ -16,7 +16,7 @@ from tiny_models import save_gemma2, save_llama
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import FallbackError
-from evalguard.models.hf.tree_batch import TreeBatch
+from evalguard.models.hf.prefix_tree import TreeBatch
 from evalguard.models.lm_scorer import LMScorer
 
 WORDS = ("lantern", "harbour", "keeper", "boat", "bells", "crates", "fog", "dawn", "pier", "light")

@@ -6,9 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.models.hf.prefix_tree import PrefixTree, build_prefix_tree, shared_prefix_length
-from evalguard.models.hf.row_division import divide_into_rows, row_cost
-from evalguard.models.hf.scored_tokens import InputTokens
+from evalguard.models.hf.prefix_tree import (
+    PrefixTree,
+    build_prefix_tree,
+    divide_into_rows,
+    row_cost,
+    shared_prefix_length,
+)
+from evalguard.models.scored_tokens import InputTokens
 
 
 def piece(ids: list[int], n_scored: int) -> InputTokens:

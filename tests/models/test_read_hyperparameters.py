@@ -22,15 +22,15 @@ from transformers import (
     LlamaConfig,
 )
 
-from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue, compare_hyperparameters
+from evalguard.core.hyperparameters import ABSENT, HeldValue, compare_hyperparameters
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.tracing.read_hyperparameters import (
+from evalguard.models.hyperparameters_read import (
     name_activation,
     read_hyperparameter_file,
     read_model,
     read_named_values,
+    rope_base,
 )
-from evalguard.models.tracing.rotary import rope_base
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,11 @@ from traced_models import Recording, changed, make_llama
 from transformers.models.llama import modeling_llama
 from wrong_scales import DOCUMENTS, HALF, scale_attention
 
-from evalguard.core.tracing.points import ModelRounding
-from evalguard.core.tracing.weight_precision import round_weights
+from evalguard.core.trace_points import ModelRounding
+from evalguard.core.weight_precision import round_weights
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.tracing.model_trace import trace_models
-from evalguard.models.tracing.recorded import record_activations
-from evalguard.models.tracing.twins import rounded_as
+from evalguard.tracing.measure.benign_twins import rounded_as
+from evalguard.tracing.measure.forced_trace import record_activations, trace_models
 
 
 @pytest.mark.parametrize("dtype", HALF)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_stubs import CachingStub, serving
 
-from evalguard.core.reports.findings import Finding
+from evalguard.core.findings import Finding
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opened_models import open_hf
 
-from evalguard.core.reference import divergence_from, reference
+from evalguard.core.divergence import divergence_from, reference
 from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes import fla, graphs, llama_cpp, torch_runtime
-from evalguard.models.runtimes.encoding import TextEncoder, split_into_windows
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.runtime_scorer import RuntimeScorer, log_softmax
+from evalguard.models.runtimes.tokenizer import TextEncoder, split_into_windows
 from evalguard.models.runtimes.types import RUNTIME_TYPES, load_runtime
 
 POLICY = ScoringPolicy()
@@ -281,7 +281,7 @@ def test_the_worker_needs_numpy_alone(tmp_path: Path) -> None:
         "        if top not in allowed and not own:\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Only())\n"
-        "import evalguard.run.worker, evalguard.run.loading.own_environment\n"
+        "import evalguard.engine.worker_main, evalguard.engine.loading.own_environment\n"
         "import evalguard.models.runtimes.runtime_scorer, evalguard.models.runtimes.types\n"
         "import evalguard.models.runtimes.llama_cpp, evalguard.models.runtimes.rwkv\n"
         "import evalguard.models.runtimes.fla, evalguard.recipes.rwkv7\n"

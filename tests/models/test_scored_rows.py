@@ -25,8 +25,8 @@ from strange_models import (
 
 import evalguard
 from evalguard.errors import FallbackError
-from evalguard.models.hf import logits_check as rows_check
 from evalguard.models.hf import scored_rows
+from evalguard.models.hf import scored_rows as rows_check
 from evalguard.models.lm_scorer import LMScorer
 
 HARNESS = replace(POLICY, scorer="harness")

@@ -29,8 +29,8 @@ PACKAGE = Path(evalguard.__file__).parent
 
 # Where scoring begins: a worker, a model loaded here, a server, and what a task asks.
 ROOTS = (
-    "run/worker.py", "run/loading/lazy_scorer.py", "run/loading/scorer_opening.py",
-    "run/loading/serving.py", "harness/answers.py", "harness/requests.py",
+    "engine/worker_main.py", "engine/loading/lazy_scorer.py", "engine/loading/scorer_opening.py",
+    "engine/loading/serving.py", "harness/scored_answers.py", "harness/requests.py",
     "harness/score_tables.py", "harness/tasks.py", "worker/supervisor.py",
     *(f"models/runtimes/{kind.module}.py" for kind in RUNTIME_TYPES.values()),
 )  # fmt: skip
@@ -101,8 +101,8 @@ def watch(frame, event, _):
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.run.loading.runtime_in_worker import load_runtime_scorer
+from evalguard.engine.loading.load_scorer import load_scorer
+from evalguard.engine.loading.runtime_in_worker import load_runtime_scorer
 
 sys.setprofile(watch)
 variant = Variant(name="m", model=kind, model_args={"pretrained": folder, "dtype": "float32"})
@@ -172,14 +172,14 @@ def test_an_edit_of_any_file_that_scoring_imports_changes_the_digest(copy: Path)
 
 
 @pytest.mark.parametrize("file", [
-    "__init__.py", "bisect/culprit_search.py", "cli/compare.py", "config/guard_shape.py",
-    "core/comparison.py", "core/gate.py", "core/history_night.py", "core/reports/compare_report.py",
-    "core/reports/findings.py", "harness/finished_runs/lmeval_run.py", "integrations/wandb_sink.py",
-    "models/tracing/model_trace.py", "pytest_plugin.py", "recipes/gguf.py",
-    "report/contract/record_schema.py",
-    "report/html/compare_page.py", "report/compare_terminal.py", "report/words/advice.py",
-    "run/bisection/search.py", "run/compare.py", "run/judging.py", "run/nightly/night.py",
-    "run/publishing/tracking.py", "stats/drift.py", "store/history/database.py",
+    "__init__.py", "bisect/search/culprit_search.py", "bisect/bisection.py",
+    "cli/compare_command.py", "comparison/compare.py", "comparison/judge.py",
+    "config/guard_shape.py", "core/compare_report.py", "core/comparison.py", "core/findings.py",
+    "core/gate.py", "engine/evaluate.py", "harness/finished_runs/lmeval_run.py",
+    "nights/history/database.py", "nights/night.py", "publish/tracking.py",
+    "publish/wandb_tracker.py", "pytest_plugin.py", "recipes/gguf.py", "report/compare_html.py",
+    "report/compare_terminal.py", "report/meaning.py", "report/record_schema.py",
+    "stats/drift.py", "tools.py", "tracing/measure/forced_trace.py",
 ])  # fmt: skip
 def test_an_edit_of_what_makes_no_score_leaves_the_digest(copy: Path, file: str) -> None:
     before, text = digest_scoring_files(copy), (copy / file).read_bytes()

@@ -17,7 +17,7 @@ from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.served.context_length import read_context_length
+from evalguard.models.served.server_facts import read_context_length
 
 WORDS = "mara carried the lantern down to the harbour because the fog had come in early "
 

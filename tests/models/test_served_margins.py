@@ -12,14 +12,14 @@ import pytest
 from served_stubs import Stub, send_json, serving
 from transformers import AutoTokenizer
 
-from evalguard.core.generated_tokens import GeneratedTokens
+from evalguard.answers.first_difference import find_first_difference
 from evalguard.core.scorer import Request, Response, ScoringPolicy
+from evalguard.core.shown_tokens import GeneratedTokens
 from evalguard.errors import EvaluationError
 from evalguard.models.generated_texts import GeneratedText, with_endings
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.served.shown_top_tokens import TokenNames
-from evalguard.stats.answers.first_difference import find_first_difference
+from evalguard.models.served.shown_logprobs import TokenNames
 
 COMPLETION = {
     "tokens": ["token_id:5", "token_id:7"],

@@ -8,12 +8,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.models.hf.batch_cuts import cut_by_number, cut_by_tokens
-from evalguard.models.hf.prefix_tree import build_prefix_tree
-from evalguard.models.hf.row_division import divide_into_rows, row_cost
-from evalguard.models.hf.scored_tokens import InputTokens
-from evalguard.models.hf.sharing_plan import SharingPlan, plan_sharing
-from evalguard.models.hf.trunks import group_by_trunk
+from evalguard.models.hf.batches import cut_by_number, cut_by_tokens
+from evalguard.models.hf.prefix_sharing import SharingPlan, plan_sharing
+from evalguard.models.hf.prefix_tree import (
+    build_prefix_tree,
+    divide_into_rows,
+    group_by_trunk,
+    row_cost,
+)
+from evalguard.models.scored_tokens import InputTokens
 
 
 def by_tokens(lengths: Sequence[int]) -> list[int]:

@@ -8,7 +8,7 @@ from threading import Barrier
 
 from tqdm import tqdm
 
-from evalguard.models.quiet_libraries import silence_libraries
+from evalguard.models.process_state import silence_libraries
 
 
 def test_threads_that_overlap_leave_all_as_it_was() -> None:

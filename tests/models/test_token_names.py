@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from evalguard.models.served.shown_top_tokens import TokenNames
+from evalguard.models.served.shown_logprobs import TokenNames
 
 
 class Tokenizer:

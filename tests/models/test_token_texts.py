@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from evalguard.models.token_texts import token_texts
+from evalguard.models.unloaded_models import token_texts
 
 DEMO = Path(__file__).parent.parent.parent / "demo" / "model"
 TEXT = "Anton the farmer gave Rosa a cup, and she was grateful.\n\n1 + 1"

@@ -12,8 +12,8 @@ from architectures import ATTENTIONS, FURTHER
 from traced_models import changed, make_sequences
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from evalguard.core.tracing.points import token_inputs
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.core.trace_points import token_inputs
+from evalguard.tracing.measure.forced_trace import trace_models
 
 ROUTED = ["mixtral: experts", "olmoe: experts", "deepseek_v3: latent keys"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from traced_models import changed, make_llama, make_sequences
 
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.tracing.measure.forced_trace import trace_models
 
 pytestmark = [
     pytest.mark.gpu,

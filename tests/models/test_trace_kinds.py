@@ -11,8 +11,8 @@ from traced_faults import DOCUMENTS, after
 from traced_models import changed, make_llama
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from evalguard.core.tracing.sums import ErrorSums
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.core.activation_sums import ErrorSums
+from evalguard.tracing.measure.forced_trace import trace_models
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -22,10 +22,10 @@ from other_layouts import (
 )
 from traced_models import Recording, changed, make_sequences
 
-from evalguard.core.reports.trace_report import Trace
-from evalguard.core.tracing.points import ModelRounding
-from evalguard.core.tracing.weight_precision import round_weights
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.core.trace_points import ModelRounding
+from evalguard.core.trace_record import Trace
+from evalguard.core.weight_precision import round_weights
+from evalguard.tracing.measure.forced_trace import trace_models
 
 DOCUMENTS = make_sequences(count=2, length=16)
 EVERY = ["values", "heads", "norm", "norm and heads"]

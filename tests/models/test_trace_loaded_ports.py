@@ -10,8 +10,8 @@ import torch
 from architectures import ARCHITECTURES, ATTENTIONS, FURTHER, save_architecture
 from transformers import AutoModelForCausalLM
 
-from evalguard.core.tracing.points import token_inputs
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.core.trace_points import token_inputs
+from evalguard.tracing.measure.forced_trace import trace_models
 
 # transformers on missing kernels of hybrid models
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -14,10 +14,10 @@ from torch import nn
 from traced_models import changed, make_llama
 from wrong_scales import DOCUMENTS, HALF, scale_attention
 
-from evalguard.core.reports.trace_report import LayerDelta, Trace
-from evalguard.core.tracing.weight_precision import round_weights
+from evalguard.core.trace_record import LayerDelta, Trace
+from evalguard.core.weight_precision import round_weights
 from evalguard.errors import EvaluationError
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.tracing.measure.forced_trace import trace_models
 
 
 def at(trace: Trace, point: str) -> LayerDelta:

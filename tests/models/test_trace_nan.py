@@ -11,8 +11,8 @@ import torch
 from traced_faults import DOCUMENTS, after, differing
 from traced_models import changed, make_llama
 
-from evalguard.core.reports.trace_report import Trace
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.core.trace_record import Trace
+from evalguard.tracing.measure.forced_trace import trace_models
 
 
 def plant_nan(name: str, *at: int) -> Callable[[Any], None]:

@@ -12,8 +12,8 @@ from torch import nn
 from traced_faults import DOCUMENTS, differing
 from traced_models import changed, make_llama
 
-from evalguard.models.tracing.model_trace import trace_models
-from evalguard.models.tracing.rotary import read_rotary, rope_base
+from evalguard.models.hyperparameters_read import read_rotary, rope_base
+from evalguard.tracing.measure.forced_trace import trace_models
 
 
 def inverse(base: float, n: int = 4) -> torch.Tensor:

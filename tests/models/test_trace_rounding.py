@@ -15,12 +15,12 @@ from torch import nn
 from traced_models import changed, make_llama, make_sequences
 from transformers import LlamaForCausalLM
 
-from evalguard.core.reports.trace_report import Trace
-from evalguard.core.tensors.grid import find_grid
-from evalguard.core.tensors.precision_vote import round_float8, round_integer, round_mantissa
-from evalguard.core.tracing.weight_precision import round_weights
-from evalguard.models.tracing.declared import read_declared
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.core.grid import find_grid
+from evalguard.core.precision_vote import round_float8, round_integer, round_mantissa
+from evalguard.core.trace_record import Trace
+from evalguard.core.weight_precision import round_weights
+from evalguard.tracing.measure.forced_trace import trace_models
+from evalguard.tracing.measure.weight_rounding import read_declared
 
 DOCUMENTS = make_sequences()
 Round = Callable[[Any], Any]

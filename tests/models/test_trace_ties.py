@@ -11,7 +11,7 @@ from torch import nn
 from traced_faults import DOCUMENTS, differing
 from traced_models import changed, make_llama
 
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.tracing.measure.forced_trace import trace_models
 
 
 def untie(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], None]:

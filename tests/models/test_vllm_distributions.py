@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lm_requests import pair_requests, rolling_requests
 from vllm_stand_in import BLOCK, LLM, Faults, install
 
-from evalguard.core.reference import Reference
+from evalguard.core.divergence import Reference
 from evalguard.core.scorer import (
     DistributionScorer,
     ModelDescription,
@@ -34,7 +34,7 @@ from evalguard.models.position_reduction import (
     Wanted,
 )
 from evalguard.models.runtimes import vllm_worker
-from evalguard.models.runtimes.engine_scorer import EngineScorer
+from evalguard.models.runtimes.engine import EngineScorer
 from evalguard.models.runtimes.runtime import RuntimeArguments
 from evalguard.models.runtimes.runtime_scorer import RuntimeScorer
 from evalguard.models.runtimes.types import load_runtime

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from architectures import save_architecture
 
-from evalguard.models.empty_model import build_empty_model, read_effective_config
-from evalguard.models.weight_places import locate_weights
+from evalguard.models.unloaded_models import (
+    build_empty_model,
+    locate_weights,
+    read_effective_config,
+)
 
 # kind -> what stands before the last part of its tensors' names, layers folded
 EXPECTED: dict[str, dict[str, set[str]]] = {

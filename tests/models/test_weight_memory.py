@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from evalguard.models.weight_memory import count_weight_bytes
+from evalguard.models.description import count_weight_bytes
 
 
 class State:

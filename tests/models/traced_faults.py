@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from traced_models import make_sequences
 
-from evalguard.core.reports.trace_report import HyperparameterDelta
-from evalguard.core.tracing.hyperparameters import compare_hyperparameters
-from evalguard.models.tracing.read_hyperparameters import read_model
+from evalguard.core.hyperparameters import HyperparameterDelta, compare_hyperparameters
+from evalguard.models.hyperparameters_read import read_model
 
 DOCUMENTS = make_sequences()
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from evalguard.core.tracing.points import ModelInputs, ModelRounding, token_inputs
-from evalguard.models.tracing.hooks import PointEvent, run_pass
+from evalguard.core.trace_points import ModelInputs, ModelRounding, token_inputs
+from evalguard.tracing.measure.module_hooks import PointEvent, run_pass
 
 
 def make_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import evalguard
+from evalguard.comparison.result import CompareResult
+from evalguard.core.compare_report import CompareReport, RunIdentity
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate, exit_code
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.errors import EvaluationError
-from evalguard.run.result import CompareResult
 
 ROOT = Path(__file__).parent.parent.parent
 Run = Callable[..., pytest.RunResult]

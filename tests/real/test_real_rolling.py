@@ -13,9 +13,9 @@ from real_tasks import ROLLING
 
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
-from evalguard.run.loading.load_scorer import load_scorer
 
 if TYPE_CHECKING:
     from lm_eval_itself import FinishedRun

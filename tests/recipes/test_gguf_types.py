@@ -14,7 +14,7 @@ from tiny_models import save_gemma2, save_llama
 
 from evalguard.errors import UsageError
 from evalguard.recipes.gguf import FALLBACKS_KEY, TYPES, convert, fallback_type
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from distribution_examples import distribution
 from example_reports import comparison, report
 from hypothesis import strategies as st
 
+from evalguard.core.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import (
     DistributionComparison,
@@ -16,18 +17,16 @@ from evalguard.core.distribution_comparison import (
     LlamaCppFigures,
     Percentile,
 )
-from evalguard.core.gate import GateResult
-from evalguard.core.limits import KINDS, LimitVerdict
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
-from evalguard.core.reports.generations import (
+from evalguard.core.gate import AcceptedDrift, GateResult, Waiver
+from evalguard.core.generation_comparison import (
     DriftPart,
     FilterComparison,
     GenerationComparison,
     PairedFigure,
     RepeatedScore,
 )
+from evalguard.core.limits import KINDS, LimitVerdict
 from evalguard.core.scores import NotCompared
-from evalguard.core.waivers import AcceptedDrift, Waiver
 
 
 def setting(name: str) -> SettingState:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from evalguard.bisect.search_result import Part, Suspect
-from evalguard.core.limits import LimitVerdict
-from evalguard.core.reports.bisect_report import (
+from evalguard.bisect.bisect_report import (
     BisectReport,
     GuiltySetting,
     Measured,
     MetricSearch,
+    ModulePrice,
+    ModulePrices,
     Recommended,
     Repaired,
     RepairedMetric,
     UntestableAssignment,
+    WonBack,
 )
-from evalguard.core.reports.module_prices import ModulePrice, ModulePrices, WonBack
+from evalguard.bisect.search.search_result import Part, Suspect
+from evalguard.core.limits import LimitVerdict
 
 WHERE: dict[str, Any] = {"task": "lambada_openai", "filter": "none", "metric": "perplexity"}
 NAMES = tuple(f"setting_{letter}" for letter in "abcdefgh")

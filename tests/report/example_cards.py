@@ -8,10 +8,8 @@ from typing import Any
 from distribution_examples import distribution, figure, percentile
 from example_reports import UNCHANGED, UNDECIDED, comparison, failed, report
 
+from evalguard.core.compare_report import AskedTask, CheckpointSize, CompareReport, RunIdentity
 from evalguard.core.gate import Gate
-from evalguard.core.reports.asked_task import AskedTask
-from evalguard.core.reports.checkpoint_size import CheckpointSize
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 
 COMMIT = "12e45670123456789abcdef0123456789abcdef0"
 ACC: dict[str, Any] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evalguard.core.reports.run_documents import RunDocuments, drift_column
+from evalguard.core.compare_report import RunDocuments, drift_column
 
 # What models and data sets may say: none of it may run, hide or break anything.
 HOSTILE = (

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from evalguard.core.distribution_floor import DistributionShift, distribution_floors
-from evalguard.core.noise_floor import Shift, Unmeasured, Variation, metric_floors
-from evalguard.core.reports.compare_report import RunIdentity
-from evalguard.core.reports.floor_report import FloorReport
+from evalguard.core.compare_report import RunIdentity
+from evalguard.core.noise_floor import (
+    DistributionShift,
+    Shift,
+    Unmeasured,
+    Variation,
+    distribution_floors,
+    metric_floors,
+)
+from evalguard.floors.floor_report import FloorReport
 
 VARIATIONS = (
     Variation(factor="repeat", name="the same again"),

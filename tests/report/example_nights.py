@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from history_examples import METRIC, night
 
-from evalguard.core.history_night import Night
-from evalguard.core.reports.history_report import Trend, TrendReport
-from evalguard.core.reports.night_report import (
+from evalguard.nights.change_points import change_points
+from evalguard.nights.history_report import Night, Trend, TrendReport
+from evalguard.nights.night_report import (
     BrokenTonight,
     NightlyMetric,
     NightReport,
@@ -18,7 +18,6 @@ from evalguard.core.reports.night_report import (
     PairChanges,
     PairNight,
 )
-from evalguard.stats.series.change_points import change_points
 
 KEY = ("lastword", "none", "acc")
 LONG = "a_metric_whose_name_somebody_made_as_long_as_this_with,flexible-extract"

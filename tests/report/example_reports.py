@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from evalguard.core.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate, exit_code
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.scores import NotCompared
 
 INF = float("inf")

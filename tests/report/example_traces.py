@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from evalguard.core.reports.compare_report import RunIdentity
-from evalguard.core.reports.trace_report import (
+from evalguard.core.compare_report import RunIdentity
+from evalguard.core.hyperparameters import HyperparameterDelta
+from evalguard.core.trace_record import (
     ActivationError,
-    HyperparameterDelta,
     LayerDelta,
     SuspectModule,
     TokenDetail,
     Trace,
-    TracedDocument,
-    TraceReport,
     TwinFacts,
     UnalignedPoint,
 )
+from evalguard.tracing.trace_report import TracedDocument, TraceReport
 
 INF, NAN = float("inf"), float("nan")
 FLOOR = 2e-7

@@ -16,7 +16,10 @@ from example_nights import a_night
 from example_traces import DETAILED
 from whole_report import WHOLE
 
-from evalguard.core.reports.tensors_report import (
+from evalguard.floors.floor_report import floor_document
+from evalguard.nights.night_page import night_document
+from evalguard.report.compare_document import compare_document
+from evalguard.tensors.tensors_report import (
     DuplicateTensors,
     GreatestDifference,
     InvariantResult,
@@ -26,13 +29,10 @@ from evalguard.core.reports.tensors_report import (
     TensorDelta,
     TensorSource,
     TensorsReport,
+    tensors_document,
 )
-from evalguard.core.tensors.tolerances import find_tolerance
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.contract.floor_document import floor_document
-from evalguard.report.contract.night_document import night_document
-from evalguard.report.contract.trace_document import trace_document
-from evalguard.report.tensors.contract import tensors_document
+from evalguard.tensors.tolerances import find_tolerance
+from evalguard.tracing.trace_report import trace_document
 
 STORED = Path(__file__).parent / "stored"
 

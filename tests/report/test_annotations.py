@@ -12,14 +12,14 @@ from example_reports import DEMO, UNCHANGED, UNDECIDED, comparison, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.report.github_annotations import (
+from evalguard.publish.annotations import (
     annotation_command,
     neutralize_commands,
     render_annotations,
 )
-from evalguard.report.view.report_view import build_report_view
+from evalguard.report.compare_view import build_report_view
 
 BISECTED = report(
     comparison(),

@@ -14,10 +14,10 @@ from example_reports import UNCHANGED, comparison
 from harmless_markdown import HOSTILE
 from hypothesis import HealthCheck, given, settings
 
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.comparison import SequentialRun, SequentialTask
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.stopping import SequentialRun, SequentialTask
-from evalguard.report.card.badge import badge_text, draw_badge
+from evalguard.several.badge import badge_text, draw_badge
 
 SVG = "{http://www.w3.org/2000/svg}"
 

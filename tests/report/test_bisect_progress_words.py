@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.bisect.events import Accepted, Cleared
-from evalguard.report.bisection_progress import BisectionProgress
-from evalguard.report.progress import ProgressLine
+from evalguard.bisect.bisect_progress import BisectionProgress
+from evalguard.bisect.search.search_result import Accepted, Cleared
+from evalguard.page.progress import ProgressLine
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from evalguard.core.reports.bisect_report import BisectReport
+from evalguard.bisect.bisect_report import BisectReport
+from evalguard.bisect.bisect_section import meaning_with_bisection
+from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document, compare_schema
 from evalguard.report.formats import render_report
-from evalguard.report.words.bisection_meaning import meaning_with_bisection
 
 VALIDATOR = jsonschema.Draft202012Validator(compare_schema())
 

@@ -15,10 +15,10 @@ from example_cards import run as finished
 from example_reports import UNCHANGED, comparison, failed
 from small_world import Ran, run_here
 
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.several_report import NoVerdict, SeveralReport
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.several import several_document
+from evalguard.core.compare_report import CompareReport
+from evalguard.report.compare_document import compare_document
+from evalguard.several.several_page import several_document
+from evalguard.several.several_report import NoVerdict, SeveralReport
 
 OLD = Path(__file__).parent.parent / "run" / "stored_runs" / "0.1.0"
 Run = Callable[..., Ran]

@@ -16,15 +16,14 @@ from example_reports import UNCHANGED, comparison
 from harmless_markdown import HOSTILE, assert_harmless, tokens
 from hypothesis import HealthCheck, given, settings
 
+from evalguard.core.compare_report import CheckpointSize, CompareReport, RunIdentity
+from evalguard.core.comparison import SequentialRun, SequentialTask
 from evalguard.core.distribution_comparison import Figure
+from evalguard.core.findings import Finding
 from evalguard.core.gate import Gate
-from evalguard.core.reports.checkpoint_size import CheckpointSize
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.findings import Finding
-from evalguard.core.reports.several_report import NoVerdict, SeveralReport
 from evalguard.core.scores import NotCompared
-from evalguard.core.stopping import SequentialRun, SequentialTask
-from evalguard.report.card.card_section import card_section, draw_card_plot
+from evalguard.several.card import card_section, draw_card_plot
+from evalguard.several.several_report import NoVerdict, SeveralReport
 
 GOLDEN = Path(__file__).parent / "golden" / "card.md"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -11,10 +11,9 @@ from example_reports import UNCHANGED, comparison, report
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.reports.asked_task import AskedTask
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.stopping import SequentialRun
-from evalguard.report.card.conditions_line import conditions_line, task_conditions
+from evalguard.core.compare_report import AskedTask, CompareReport, RunIdentity
+from evalguard.core.comparison import SequentialRun
+from evalguard.several.card_conditions import conditions_line, task_conditions
 
 GOLDEN = (
     "evalguard:0.2.0|lm_eval:0.4.13|torch:2.13.0|transformers:5.24.0"

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from whole_report import WHOLE
 
 import evalguard
+from evalguard.core.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.comparison import Companion
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
-from evalguard.report.contract.compare_document import compare_document, compare_schema
-from evalguard.report.contract.forms import FORMS
+from evalguard.report.compare_document import compare_document, compare_schema
+from evalguard.report.record_documents import FORMS
 
 VALIDATOR = jsonschema.Draft202012Validator(compare_schema())
 

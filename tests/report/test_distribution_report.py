@@ -10,12 +10,12 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import DEMO, comparison, report
 
+from evalguard.comparison.result import CompareResult
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.distribution_comparison import Figure, LlamaCppFigures
-from evalguard.core.reports.compare_report import CompareReport
+from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document, compare_schema
 from evalguard.report.formats import render_report
-from evalguard.run.result import CompareResult
 
 STILL = report(
     comparison(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from example_bisections import NAMES, measured, search
 
-from evalguard.report.words.bisection_texts import search_answer
+from evalguard.bisect.bisect_words import search_answer
 
 SAID = "(by elimination: without it every document scores as the base's, bit by bit)"
 REPAIRED = measured(*NAMES[1:], documents=5153, drift_sigma=0.0, error_sigma=0.0, cost=1.05)

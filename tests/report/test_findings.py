@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from example_reports import comparison, failed, report
 
-from evalguard.core.documents.broken_documents import AskedText, broken_document
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding, Quote, without_quotes
+from evalguard.core.broken_documents import AskedText, broken_document
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.findings import Finding, Quote, without_quotes
 from evalguard.errors import StoreError
+from evalguard.report.compare_document import compare_document, parse_report
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.contract.compare_reading import parse_report
 from evalguard.report.formats import render_report
 
 FOUND = Finding(

@@ -20,26 +20,24 @@ from test_plan_table import metric as planned
 from test_plan_table import report as plan_report
 from whole_report import WHOLE
 
+from evalguard.bisect.bisect_report import MetricSearch
+from evalguard.bisect.bisect_section import bisection_view
+from evalguard.bisect.bisect_words import search_answer
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison, Undecided
-from evalguard.core.gate import Gate
-from evalguard.core.reports.bisect_report import MetricSearch
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding, FindingKind
-from evalguard.core.waivers import Waiver
+from evalguard.core.findings import Finding, FindingKind
+from evalguard.core.gate import Gate, Waiver
+from evalguard.floors.floor_page import render_floor
 from evalguard.harness.finished_runs.run_facts import caveats_of
+from evalguard.nights.history_page import history_text
+from evalguard.nights.night_page import night_text
+from evalguard.planning.plan_page import render_plan
+from evalguard.report.compare_document import compare_document, read_report
 from evalguard.report.compare_markdown import render_markdown as markdown
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.contract.compare_reading import read_report
-from evalguard.report.floor_terminal import render_floor
+from evalguard.report.compare_view import build_report_view
+from evalguard.report.first_screen import cause_line
 from evalguard.report.formats import render_report
-from evalguard.report.history_terminal import history_text
-from evalguard.report.night_terminal import night_text
-from evalguard.report.plan_terminal import render_plan
-from evalguard.report.view.bisection_view import bisection_view
-from evalguard.report.view.report_view import build_report_view
-from evalguard.report.view.screen import cause_line
-from evalguard.report.words.bisection_texts import search_answer
 
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
 PASSING = report(

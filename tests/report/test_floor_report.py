@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from evalguard.core.distribution_comparison import Figure
-from evalguard.core.distribution_floor import distribution_floors, kl_beside
-from evalguard.core.noise_floor import Floor, beside, metric_floors
-from evalguard.core.reports.floor_report import FloorReport
+from evalguard.core.noise_floor import Floor, beside, distribution_floors, kl_beside, metric_floors
 from evalguard.core.verdict import decide
+from evalguard.floors.floor_page import render_floor
+from evalguard.floors.floor_report import FloorReport, floor_document, floor_schema
+from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document, compare_schema
-from evalguard.report.contract.floor_document import floor_document, floor_schema
-from evalguard.report.floor_terminal import render_floor
-from evalguard.report.words.floor_texts import floor_line
+from evalguard.report.floor_texts import floor_line
 
 VALIDATOR = jsonschema.Draft202012Validator(floor_schema())
 INF = float("inf")

@@ -10,11 +10,10 @@ from any_reports import reports
 from example_reports import DEMO
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.report_formats import FORMATS
+from evalguard.core.compare_report import FORMATS, CompareReport
 from evalguard.errors import UsageError
+from evalguard.report.compare_document import compare_document
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.formats import RENDERINGS, check_format, choose_format, render_report
 
 

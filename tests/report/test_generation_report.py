@@ -9,9 +9,9 @@ import pytest
 from example_reports import comparison, report
 from whole_report import WHOLE
 
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.distribution_comparison import Figure
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.generations import (
+from evalguard.core.generation_comparison import (
     FigureComparison,
     FilterComparison,
     FirstDifference,
@@ -20,8 +20,8 @@ from evalguard.core.reports.generations import (
     PairedFigure,
 )
 from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.compare_view import build_report_view
 from evalguard.report.formats import render_report
-from evalguard.report.view.report_view import build_report_view
 
 
 def figure(base: float, candidate: float, half: float) -> PairedFigure:

@@ -13,17 +13,17 @@ import pytest
 from history_examples import METRIC, documents, keep_nights, night, right
 from rich.cells import cell_len
 
-from evalguard.core.history_night import NightMetric
-from evalguard.run.history.build_trend import find_environment_changes
-from evalguard.run.history.history_result import HistoryResult
-from evalguard.run.history.queries import (
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history_page import HistoryResult
+from evalguard.nights.history_questions import (
     HistorySelection,
+    find_environment_changes,
     find_flips,
     find_trends,
     list_runs,
     verify_history,
 )
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history_report import NightMetric
 
 STEP = np.repeat([0.2, 1.3], 20) + np.tile([0.02, -0.02], 20)
 

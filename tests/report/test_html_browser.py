@@ -16,11 +16,11 @@ from example_documents import HOSTILE, choices, generated, loglikelihoods
 from example_reports import DEMO, SETTINGS, comparison, report
 from playwright.sync_api import expect
 
-from evalguard.core.influential_documents import Influence, InfluentialDocument
-from evalguard.core.reports.run_documents import RunDocuments
-from evalguard.report.html.compare_page import render_html
-from evalguard.report.html.document_blocks import MOST_DOCUMENTS
-from evalguard.report.view.report_view import build_report_view
+from evalguard.core.compare_report import RunDocuments
+from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.report.compare_html import render_html
+from evalguard.report.compare_view import build_report_view
+from evalguard.report.document_table import MOST_DOCUMENTS
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., Any]

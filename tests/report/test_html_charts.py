@@ -11,20 +11,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evalguard.report.html.axis_scale import AxisScale, tick_text
-from evalguard.report.html.chart_frame import LETTER_WIDTH
-from evalguard.report.html.difference_charts import (
+from evalguard.bisect.bisect_charts import build_probe_tree, draw_settings_strip
+from evalguard.nights.trend_plot import TrendLevel, TrendNight, draw_trend
+from evalguard.page.charts import LETTER_WIDTH, AxisScale, tick_text
+from evalguard.page.html_page import make_tag
+from evalguard.report.compare_html import (
+    ForestBar,
+    ForestPlot,
     draw_histogram,
     draw_quantile_plot,
     draw_share_plot,
 )
-from evalguard.report.html.forest_plot import ForestBar, ForestPlot
-from evalguard.report.html.markup import make_tag
-from evalguard.report.html.probe_tree import build_probe_tree
-from evalguard.report.html.settings_strip import draw_settings_strip
-from evalguard.report.html.text_budget import limit_texts, select_token_documents, share_budget
-from evalguard.report.html.trend_plot import TrendLevel, TrendNight, draw_trend
-from evalguard.stats.difference_shape import difference_shape
+from evalguard.report.document_table import limit_texts, select_token_documents, share_budget
+from evalguard.stats.influence import difference_shape
 
 sizes = st.floats(allow_nan=False, allow_infinity=False)
 

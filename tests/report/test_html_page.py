@@ -21,13 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_report import WHOLE
 
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.run_documents import drift_column
-from evalguard.report.html.compare_page import render_html
-from evalguard.report.html.compressed_json import compress_json
-from evalguard.report.html.html_page import html_page
-from evalguard.report.html.visible_text import cut_middle, cut_to_tail, make_visible
-from evalguard.report.view.report_view import build_report_view
+from evalguard.core.compare_report import CompareReport, drift_column
+from evalguard.page.html_page import compress_json, cut_middle, cut_to_tail, html_page, make_visible
+from evalguard.report.compare_html import render_html
+from evalguard.report.compare_view import build_report_view
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 
@@ -135,7 +132,7 @@ def test_the_numbers_of_a_document_are_those_of_its_run() -> None:
 def test_a_page_of_very_many_documents_has_those_that_moved_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("evalguard.report.html.document_blocks.MOST_DOCUMENTS", 60)
+    monkeypatch.setattr("evalguard.report.document_table.MOST_DOCUMENTS", 60)
     documents = loglikelihoods([f"text {i}" for i in range(200)], tokens=3)
     page = page_of(DEMO, documents)
     (of_task,) = blocks_of(page)["rows"]
@@ -203,7 +200,7 @@ def test_a_template_that_misses_a_name_is_an_error() -> None:
     from jinja2 import UndefinedError
 
     with pytest.raises(UndefinedError):
-        html_page("report.html")
+        html_page("report/report.html")
 
 
 def test_a_metric_without_a_number_has_the_reason_in_its_place() -> None:

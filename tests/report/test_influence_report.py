@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.influential_documents import Influence, InfluentialDocument
+from evalguard.comparison.result import CompareResult
+from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document, compare_schema
-from evalguard.run.result import CompareResult
 
 
 def influential(doc_id: int, contribution: float, task: str = "lambada_openai") -> Any:

@@ -9,9 +9,9 @@ import pytest
 from example_reports import UNCHANGED, UNDECIDED, comparison, failed, report
 from lxml import etree
 
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.report.junit import render_junit
-from evalguard.report.view.report_view import build_report_view
+from evalguard.core.compare_report import CompareReport, RunIdentity
+from evalguard.publish.junit import render_junit
+from evalguard.report.compare_view import build_report_view
 
 HOSTILE = {
     "every control character": "".join(map(chr, [*range(32), *range(127, 160)])),

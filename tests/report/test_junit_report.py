@@ -10,12 +10,12 @@ from any_reports import reports
 from example_reports import DEMO, UNCHANGED, UNDECIDED, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 
+from evalguard.core.compare_report import CompareReport, RunIdentity
+from evalguard.core.findings import Finding
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.findings import Finding
-from evalguard.report.junit import render_junit
-from evalguard.report.view.report_view import build_report_view
+from evalguard.publish.junit import render_junit
+from evalguard.report.compare_view import build_report_view
 
 # The facts of junit-10.xsd, the schema of Jenkins' xunit plugin, about what is written here:
 # (attributes that must be there, further ones, children in any order).

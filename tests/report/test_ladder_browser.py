@@ -9,8 +9,8 @@ import pytest
 from accessible import complaints, cut_off
 from test_several_report import candidate, gguf, ladder
 
-from evalguard.core.reports.several_report import NoVerdict
-from evalguard.report.several import SEVERAL_FORMATS
+from evalguard.several.several_page import SEVERAL_FORMATS
+from evalguard.several.several_report import NoVerdict
 
 pytestmark = pytest.mark.slow
 SMALLEST = 9.0  # pixels of a letter that can still be read

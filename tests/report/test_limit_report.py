@@ -10,14 +10,14 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import DEMO, comparison, report
 
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
-from evalguard.core.figure_share import FigureShare
+from evalguard.core.figures import FigureShare
 from evalguard.core.gate import Gate, exit_code
 from evalguard.core.limits import Limit
-from evalguard.core.reports.compare_report import CompareReport
+from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document, compare_schema
-from evalguard.report.words.meaning import derive_meaning
+from evalguard.report.meaning import derive_meaning
 
 FINE = comparison(
     task="evalguard_choice", metric="acc", sigma=0.0, sigma_interval=(-0.2, 0.2),

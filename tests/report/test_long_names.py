@@ -9,9 +9,9 @@ import pytest
 from example_reports import DEMO
 from rich.cells import cell_len
 
+from evalguard.page import safe_text as plain_text
+from evalguard.page.safe_text import wrap_text
 from evalguard.report import compare_terminal
-from evalguard.report.words import plain_text
-from evalguard.report.words.plain_text import wrap_text
 
 NAMES = {"a word": "a", "folders": "ab/", "words": "ab ", "wide": "漢", "marks": "e\u0301"}
 

@@ -12,8 +12,10 @@ from harmless_markdown import HOSTILE, assert_harmless, seen, tokens
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from evalguard.core.markdown_text import inline
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
+from evalguard.core.compare_report import CompareReport, RunIdentity
+from evalguard.page.safe_text import inline, printable
+from evalguard.page.table import Table
+from evalguard.page.terminal import code_block, foldout
 from evalguard.report.compare_markdown import (
     COMMENT_BYTES,
     SUMMARY_BYTES,
@@ -21,10 +23,7 @@ from evalguard.report.compare_markdown import (
     failure_markdown,
     render_markdown,
 )
-from evalguard.report.markdown_blocks import code_block, foldout
-from evalguard.report.table import Table
-from evalguard.report.view.report_view import build_report_view
-from evalguard.report.words.plain_text import printable
+from evalguard.report.compare_view import build_report_view
 
 BISECTED = report(
     comparison(),

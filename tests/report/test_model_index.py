@@ -19,10 +19,10 @@ from huggingface_hub.repocard_data import (
 )
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.scores import NotCompared
 from evalguard.errors import UsageError
-from evalguard.report.card.model_index import eval_results, render_model_index
+from evalguard.several.model_index import eval_results, render_model_index
 
 
 def card_of(text: str) -> ModelCard:

@@ -12,11 +12,11 @@ from history_examples import keep_nights
 from rich.cells import cell_len
 from whole_report import WHOLE
 
+from evalguard.nights.history_page import HistoryResult
+from evalguard.nights.history_questions import HistorySelection, list_runs
+from evalguard.page.safe_text import pack_lines
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.view.report_view import build_report_view
-from evalguard.report.words.plain_text import pack_lines
-from evalguard.run.history.history_result import HistoryResult
-from evalguard.run.history.queries import HistorySelection, list_runs
+from evalguard.report.compare_view import build_report_view
 
 WIDTHS = [40, 60, 80, 120, 200]
 

@@ -9,15 +9,14 @@ import pytest
 from example_bisections import bisection, culprit, search
 from example_reports import comparison, report
 
-from evalguard.core.documents.broken_documents import BrokenDocument
+from evalguard.bisect.bisect_report import BisectReport, TracedPlace
+from evalguard.bisect.bisect_section import meaning_with_bisection
+from evalguard.core.broken_documents import BrokenDocument
+from evalguard.core.compare_report import CompareReport, RunIdentity, SettingState
+from evalguard.core.findings import Finding, FindingValue
 from evalguard.core.repeat_command import as_tokenizer_search
-from evalguard.core.reports.bisect_report import BisectReport, TracedPlace
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
-from evalguard.core.reports.findings import Finding, FindingValue
-from evalguard.report.view.screen import cause_line
-from evalguard.report.words.advice import margin_below
-from evalguard.report.words.bisection_meaning import meaning_with_bisection
-from evalguard.report.words.meaning import Meaning, derive_meaning
+from evalguard.report.first_screen import cause_line
+from evalguard.report.meaning import Meaning, derive_meaning, margin_below
 
 HF = "hf, 1.2M parameters, float32, on cpu"
 COMMAND = "evalguard compare --base ./orig --cand ./port --tasks t --limit 9"

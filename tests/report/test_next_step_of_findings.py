@@ -9,14 +9,12 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import comparison, report
 
+from evalguard.core.compare_report import CheckpointSize, CompareReport, RunIdentity
 from evalguard.core.comparison import Undecided
-from evalguard.core.distribution_floor import DistributionFloor
-from evalguard.core.reports.checkpoint_size import CheckpointSize
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.findings import Finding, FindingKind
-from evalguard.report.words.advice import decide_step
-from evalguard.report.words.meaning import _STEPS, derive_meaning
-from evalguard.run.scoring.task_distributions import find_moved_distributions
+from evalguard.core.findings import Finding, FindingKind
+from evalguard.core.noise_floor import DistributionFloor
+from evalguard.distributions.task_distributions import find_moved_distributions
+from evalguard.report.meaning import _STEPS, decide_step, derive_meaning
 
 HF = "hf, 1.2M parameters, float32, on cpu"
 SIDES = {

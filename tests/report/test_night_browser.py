@@ -11,10 +11,10 @@ from accessible import complaints, cut_off, unfolded
 from example_documents import HOSTILE
 from example_nights import a_history, a_night, a_trend
 
-from evalguard.core.reports.history_report import TrendReport
-from evalguard.core.reports.night_report import NightReport
-from evalguard.report.html.history_page import render_history_page
-from evalguard.report.html.night_page import render_night_page
+from evalguard.nights.history_page import render_history_page
+from evalguard.nights.history_report import TrendReport
+from evalguard.nights.night_page import render_night_page
+from evalguard.nights.night_report import NightReport
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., Any]

@@ -10,13 +10,16 @@ import jsonschema
 import pytest
 from example_nights import a_history, a_night, a_trend
 
-from evalguard.core.reports.findings import Finding
-from evalguard.core.reports.night_report import GonePair
-from evalguard.report.contract.night_document import night_document, night_schema
-from evalguard.report.html.history_page import render_history_page
-from evalguard.report.html.night_page import render_night_page
-from evalguard.report.night_markdown import night_markdown
-from evalguard.report.night_terminal import night_mail
+from evalguard.core.findings import Finding
+from evalguard.nights.history_page import render_history_page
+from evalguard.nights.night_page import (
+    night_document,
+    night_mail,
+    night_markdown,
+    night_schema,
+    render_night_page,
+)
+from evalguard.nights.night_report import GonePair
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e@team"
 

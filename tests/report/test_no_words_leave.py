@@ -18,28 +18,26 @@ from whole_report import WHOLE
 from written_runs import N, Row, WrittenRun, answer, healthy_run, rehash, texts_of, write_texts
 
 import evalguard
-from evalguard.core.documents.broken_documents import AskedText, broken_document
-from evalguard.core.documents.broken_verdict import broken_findings
+from evalguard.core.broken_documents import AskedText, broken_document, broken_findings
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.findings import Finding, FindingKind, Quote, without_quotes
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding, FindingKind, Quote, without_quotes
-from evalguard.core.reports.generations import FirstDifference, FirstDifferences
-from evalguard.core.reports.several_report import SeveralReport
+from evalguard.core.generation_comparison import FirstDifference, FirstDifferences
 from evalguard.core.scores import NotCompared
 from evalguard.errors import EvaluationError, MisalignedRunsError
 from evalguard.harness.surroundings import task_code
-from evalguard.integrations.jobs import SendingLimits
-from evalguard.integrations.sending import send_run
-from evalguard.models.answer_failures import explain_failures
-from evalguard.models.chat_format import format_chat
-from evalguard.report.contract.compare_document import compare_document
+from evalguard.models.description import format_chat
+from evalguard.models.failures import explain_failures
+from evalguard.nights.night_page import night_mail, night_markdown
+from evalguard.publish.forges import show_result
+from evalguard.publish.sending_job import SendingLimits
+from evalguard.publish.tracked_comparison import build_tracked_run
+from evalguard.publish.tracking import send_run
+from evalguard.report.compare_document import compare_document
 from evalguard.report.formats import RENDERINGS, render_report
-from evalguard.report.night_markdown import night_markdown
-from evalguard.report.night_terminal import night_mail
-from evalguard.report.several import SEVERAL_FORMATS
-from evalguard.run.model_card import read_model_card
-from evalguard.run.publishing.build_tracked_run import build_tracked_run
-from evalguard.run.publishing.shown_result import show_result
+from evalguard.several.card import read_model_card
+from evalguard.several.several_page import SEVERAL_FORMATS
+from evalguard.several.several_report import SeveralReport
 
 CANARY = "zyzzyva"
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
@@ -403,7 +401,7 @@ def sentences(found: CompareReport) -> Iterator[str]:
 
 def test_an_error_says_how_prompts_differ_and_quotes_apart() -> None:
     from evalguard.core.scorer import Request
-    from evalguard.run.scoring.prompt_differences import AskedPrompt, refuse_other_prompts
+    from evalguard.engine.fairness import AskedPrompt, refuse_other_prompts
 
     asked = Request(
         task="t", doc_id=7, index=0, kind="generate_until", arguments=(f"b {CANARY}", {})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from evalguard.report.words.plain_text import fit_text, pad_text, printable, wrap_text
+from evalguard.page.safe_text import fit_text, pad_text, printable, wrap_text
 
 anything = st.text(st.characters(exclude_categories=()))
 

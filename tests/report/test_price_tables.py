@@ -7,9 +7,9 @@ from dataclasses import replace
 from example_bisections import PRICES, bisection, won
 from example_reports import comparison, report
 
-from evalguard.core.reports.module_prices import ModulePrice, ModulePrices, sort_prices
+from evalguard.bisect.bisect_report import ModulePrice, ModulePrices, sort_prices
+from evalguard.report.compare_document import compare_document
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.formats import render_report
 
 TITLE = "What modules win back at the base's precision"

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from evalguard.report.progress import ProgressLine, ScoringPace, clock_time
+from evalguard.page.progress import ProgressLine, ScoringPace, clock_time
 
 
 class Clock:

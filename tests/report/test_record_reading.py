@@ -8,12 +8,11 @@ from typing import Any, Literal, get_args
 
 import pytest
 
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.night_report import NightReport
-from evalguard.core.reports.trace_report import TraceReport
+from evalguard.core.compare_report import CompareReport
 from evalguard.errors import StoreError
-from evalguard.report.contract.forms import annotations_of, write_record
-from evalguard.report.contract.record_reading import read_record
+from evalguard.nights.night_report import NightReport
+from evalguard.report.record_documents import annotations_of, read_record, write_record
+from evalguard.tracing.trace_report import TraceReport
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,22 +16,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_report import WHOLE
 
-from evalguard.bisect.search_result import Part, Suspect
-from evalguard.core.comparison import Companion
-from evalguard.core.gate import Gate
-from evalguard.core.influential_documents import Influence, InfluentialDocument
-from evalguard.core.reports.bisect_report import (
+from evalguard.bisect.bisect_report import (
     BisectReport,
     Repaired,
     RepairedMetric,
     UntestableAssignment,
 )
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity, SettingState
+from evalguard.bisect.search.search_result import Part, Suspect
+from evalguard.core.compare_report import CompareReport, RunIdentity, SettingState
+from evalguard.core.comparison import Companion, Influence, InfluentialDocument
+from evalguard.core.gate import Gate
 from evalguard.errors import StoreError
+from evalguard.report.compare_document import compare_document, read_report
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.contract.compare_reading import read_report
-from evalguard.report.view.report_view import build_report_view
+from evalguard.report.compare_view import build_report_view
 
 HARMFUL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 HOSTILE = [

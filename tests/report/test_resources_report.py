@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.reports.resources import AnswerCounts, Phase, Resources
+from evalguard.core.compare_report import AnswerCounts, Phase, Resources
+from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document, compare_schema
-from evalguard.report.words.run_costs import format_duration, resources_text
+from evalguard.report.run_costs import format_duration, resources_text
 
 TOOK = Resources(
     phases=(

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from evalguard.core.verdict import decide
-from evalguard.report.words import rounding
+from evalguard.page import rounding
 
 INF, NAN = float("inf"), float("nan")
 

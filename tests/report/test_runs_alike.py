@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.comparison import Comparison
+from evalguard.core.compare_report import AskedTask, CompareReport, RunIdentity
+from evalguard.core.comparison import Comparison, SequentialRun, SequentialTask
 from evalguard.core.gate import Gate
-from evalguard.core.reports.asked_task import AskedTask
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.runs_alike import find_run_differences
-from evalguard.core.stopping import SequentialRun, SequentialTask
+from evalguard.several.card_conditions import find_run_differences
 
 ASKED = AskedTask(
     task="lambada_openai", n=5153, n_total=5153, version="1.0", num_fewshot=0,

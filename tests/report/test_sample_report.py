@@ -8,10 +8,9 @@ import jsonschema
 from markupsafe import escape
 from sample_run import SAMPLE
 
-from evalguard.report.contract.compare_document import compare_document, compare_schema
-from evalguard.report.contract.compare_reading import read_report
+from evalguard.report.compare_document import compare_document, compare_schema, read_report
+from evalguard.report.compare_view import build_report_view
 from evalguard.report.formats import render_report
-from evalguard.report.view.report_view import build_report_view
 
 
 def test_its_result_is_todays_contract() -> None:

@@ -8,15 +8,15 @@ from typing import Any
 from distribution_examples import distribution
 from example_reports import DEMO, INF, SETTINGS, comparison, failed, report
 
+from evalguard.core.compare_report import CompareReport, RunIdentity
 from evalguard.core.comparison import Undecided
 from evalguard.core.distribution_comparison import Figure
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.verdict import Margin
-from evalguard.report.view.report_view import build_report_view
-from evalguard.report.view.screen import verdict_line
-from evalguard.report.words.meaning import derive_meaning
-from evalguard.report.words.metric_labels import drift_in_unit, margin_lines, tally_report
+from evalguard.report.compare_view import build_report_view
+from evalguard.report.first_screen import verdict_line
+from evalguard.report.meaning import derive_meaning
+from evalguard.report.metric_labels import drift_in_unit, margin_lines, tally_report
 
 
 def quiet(**changes: Any) -> Any:

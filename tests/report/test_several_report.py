@@ -15,11 +15,11 @@ from example_reports import DEMO, comparison, report
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalguard.core.compare_report import CheckpointSize, CompareReport
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import Figure
-from evalguard.core.reports.checkpoint_size import CheckpointSize
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.several_report import (
+from evalguard.several.several_page import SEVERAL_FORMATS, render_several
+from evalguard.several.several_report import (
     KlPart,
     KlSplit,
     NoVerdict,
@@ -27,7 +27,6 @@ from evalguard.core.reports.several_report import (
     StepKind,
     step_drifts,
 )
-from evalguard.report.several import SEVERAL_FORMATS, render_several
 
 
 def drift(base: np.ndarray, candidate: np.ndarray) -> Comparison:

@@ -10,7 +10,7 @@ from example_documents import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.report.html.size_plot import (
+from evalguard.several.size_plot import (
     Better,
     PlottedModel,
     draw_size_plot,

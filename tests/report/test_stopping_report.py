@@ -8,11 +8,11 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.stopping import SequentialRun, SequentialTask, Stopping
+from evalguard.comparison.result import CompareResult
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.comparison import SequentialRun, SequentialTask, Stopping
+from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document, compare_schema
-from evalguard.run.result import CompareResult
 
 LOOKS = (65, 129, 515, 5153)
 

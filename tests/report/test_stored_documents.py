@@ -11,11 +11,10 @@ from contract_keys import KEYS, contract_keys
 from example_floors import DIVERGENT, SHIFTS, floor_report
 from stored_examples import STORED, documents
 
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.contract.compare_reading import read_report
-from evalguard.report.contract.trace_document import read_trace, trace_document
+from evalguard.floors.known_floors import read_floor
+from evalguard.report.compare_document import compare_document, read_report
 from evalguard.report.schemas import SCHEMAS
-from evalguard.run.floor.stored_floors import read_floor
+from evalguard.tracing.trace_report import read_trace, trace_document
 
 VERSIONS = ("0.1.0", "0.2.0")
 KEPT = {

@@ -17,11 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_report import WHOLE
 
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport
 from evalguard.errors import StoreError
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.contract.compare_reading import parse_report, read_report
+from evalguard.report.compare_document import compare_document, parse_report, read_report
 
 EXAMPLES = {
     "everything": WHOLE,

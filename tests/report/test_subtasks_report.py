@@ -10,8 +10,8 @@ import jsonschema
 from example_reports import comparison, report
 
 from evalguard.core.comparison import Comparison
+from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document, compare_schema
 
 CALM = {"significant": False, "certain": False}
 

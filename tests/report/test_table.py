@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from evalguard.report.table import Table
+from evalguard.page.table import Table
 
 WORTH = Table(
     headings=["", "base", "candidate", "p"],

@@ -10,7 +10,8 @@ import pytest
 from accessible import complaints, cut_off
 from example_documents import HOSTILE
 
-from evalguard.core.reports.tensors_report import (
+from evalguard.tensors.tensors_page import render_tensors, render_tensors_page
+from evalguard.tensors.tensors_report import (
     DuplicateTensors,
     GreatestDifference,
     InvariantResult,
@@ -21,9 +22,7 @@ from evalguard.core.reports.tensors_report import (
     TensorSource,
     TensorsReport,
 )
-from evalguard.core.tensors.tolerances import find_tolerance
-from evalguard.report.tensors.page import render_tensors_page
-from evalguard.report.tensors.terminal import render_tensors
+from evalguard.tensors.tolerances import find_tolerance
 
 Opened = Callable[..., Any]
 

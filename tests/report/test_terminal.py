@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
+from evalguard.core.compare_report import CompareReport, RunIdentity
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.core.scores import NotCompared
-from evalguard.report import metric_table as table
+from evalguard.report import compare_terminal as table
 from evalguard.report.compare_terminal import render_terminal
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,7 +11,7 @@ from example_reports import DEMO
 from example_traces import EXAMPLES, LOCATED, NAMED_BY_OTHERS
 
 from evalguard.report.formats import render_report
-from evalguard.report.html.trace_page import render_trace_page
+from evalguard.tracing.trace_page import render_trace_page
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., Any]

@@ -12,12 +12,12 @@ from example_traces import (
     NAMED_BY_OTHERS,
 )
 
-from evalguard.core.reports.compare_report import RunIdentity
-from evalguard.core.reports.trace_report import TraceReport
+from evalguard.core.compare_report import RunIdentity
 from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.compare_view import build_report_view
 from evalguard.report.formats import render_report
-from evalguard.report.trace.trace_view import build_trace_view
-from evalguard.report.view.report_view import build_report_view
+from evalguard.tracing.trace_report import TraceReport
+from evalguard.tracing.trace_view import build_trace_view
 
 
 def models(shown: Any, **more: Any) -> Any:

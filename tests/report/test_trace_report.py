@@ -26,18 +26,15 @@ from example_traces import (
 from rich.cells import cell_len
 
 from evalguard.errors import StoreError
-from evalguard.report.contract.trace_document import (
+from evalguard.report.formats import render_report
+from evalguard.tracing.trace_page import growth_lines, render_trace, render_trace_page
+from evalguard.tracing.trace_report import (
     read_trace,
     render_trace_json,
     trace_document,
     trace_schema,
 )
-from evalguard.report.formats import render_report
-from evalguard.report.html.trace_page import render_trace_page
-from evalguard.report.trace.depth_growth import DepthPoint, depth_points
-from evalguard.report.trace.growth_bars import growth_lines
-from evalguard.report.trace.trace_terminal import render_trace
-from evalguard.report.trace.trace_view import build_trace_view
+from evalguard.tracing.trace_view import DepthPoint, build_trace_view, depth_points
 
 VALIDATOR = jsonschema.Draft202012Validator(trace_schema())
 

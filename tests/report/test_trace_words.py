@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 from example_traces import CLEAR, LOCATED, suspect, trace_of, trace_report
 
-from evalguard.core.reports.compare_report import RunIdentity
-from evalguard.core.reports.trace_report import (
-    HyperparameterDelta,
-    NonFiniteOrigin,
-    TracedDocument,
-    TraceReport,
-    TwinFacts,
-)
-from evalguard.report.html.trace_page import render_trace_page
-from evalguard.report.trace.hyperparameter_words import difference_text
-from evalguard.report.trace.trace_next_step import next_step
-from evalguard.report.trace.trace_terminal import render_trace
-from evalguard.report.trace.trace_words import separating_text
+from evalguard.core.compare_report import RunIdentity
+from evalguard.core.hyperparameters import HyperparameterDelta
+from evalguard.core.trace_record import NonFiniteOrigin, TwinFacts
+from evalguard.report.hyperparameter_texts import difference_text
+from evalguard.tracing.trace_page import render_trace, render_trace_page
+from evalguard.tracing.trace_report import TracedDocument, TraceReport
+from evalguard.tracing.trace_words import next_step, separating_text
 
 SIDES = tuple(
     RunIdentity(

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from example_reports import DEMO
 
-from evalguard.core.reports.tracked_run import Sent
+from evalguard.core.tracked_run import Sent
+from evalguard.publish.tracking import track_run
+from evalguard.report.compare_document import compare_document, read_report
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.contract.compare_reading import read_report
-from evalguard.report.view.tracked_view import tracked_views
-from evalguard.run.publishing.tracking import track_run
+from evalguard.report.tracked_view import tracked_views
 
 SENT = Sent(sink="wandb", state="sent", place="https://wandb.example/a-team/evalguard/runs/x1")
 OFFLINE = Sent(
@@ -75,7 +74,7 @@ def test_the_verdict_stands_whatever_sending_raises(
     def send_run(*args: object, **given: object) -> Sent:
         raise error
 
-    monkeypatch.setattr("evalguard.run.publishing.tracking.send_run", send_run)
+    monkeypatch.setattr("evalguard.publish.tracking.send_run", send_run)
     unwritten = dataclasses.replace(DEMO, run_folder=None)
     after = track_run(unwritten, ("wandb", "mlflow"), quiet=True)
     assert after == unwritten

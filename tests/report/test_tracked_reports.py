@@ -17,13 +17,12 @@ from example_bisections import bisection, culprit, measured, search
 from example_reports import DEMO, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.core.influential_documents import Influence, InfluentialDocument
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding
-from evalguard.core.reports.tracked_run import TrackedRun
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.run.publishing.build_tracked_run import build_tracked_run
-from evalguard.run.publishing.ci_origin import CiOrigin, read_origin
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.core.findings import Finding
+from evalguard.core.tracked_run import TrackedRun
+from evalguard.publish.tracked_comparison import CiOrigin, build_tracked_run, read_origin
+from evalguard.report.compare_document import compare_document
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +175,7 @@ def test_files_of_the_run_folder_go_with_its_documents_but_for_the_largest(
     (tmp_path / "samples").mkdir()
     for name, size in (("result.json", 2), ("samples/t.parquet", 9), ("tokens-t.parquet", 1)):
         (tmp_path / name).write_bytes(b"x" * size)
-    monkeypatch.setattr("evalguard.run.publishing.build_tracked_run.LARGEST_FILE", 5)
+    monkeypatch.setattr("evalguard.publish.tracked_comparison.LARGEST_FILE", 5)
     run = build_tracked_run(report(comparison(), run_folder=str(tmp_path)), documents=True)
     assert run.files == {"result.json": str(tmp_path / "result.json")}
     assert run.summary["files left out"] == "samples/t.parquet"

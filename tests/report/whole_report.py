@@ -8,21 +8,26 @@ import math
 from distribution_examples import distribution
 from example_reports import DEMO, INF, failed
 
-from evalguard.core.comparison import Companion
+from evalguard.core.compare_report import AnswerCounts, Phase, Resources
+from evalguard.core.comparison import (
+    Companion,
+    Influence,
+    InfluentialDocument,
+    SequentialRun,
+    SequentialTask,
+    Stopping,
+)
 from evalguard.core.distribution_comparison import Figure
-from evalguard.core.influential_documents import Influence, InfluentialDocument
-from evalguard.core.limits import LimitVerdict
-from evalguard.core.noise_floor import Floor
-from evalguard.core.reports.generations import (
+from evalguard.core.gate import AcceptedDrift, Waiver
+from evalguard.core.generation_comparison import (
     DriftPart,
     FilterComparison,
     GenerationComparison,
     PairedFigure,
     RepeatedScore,
 )
-from evalguard.core.reports.resources import AnswerCounts, Phase, Resources
-from evalguard.core.stopping import SequentialRun, SequentialTask, Stopping
-from evalguard.core.waivers import AcceptedDrift, Waiver
+from evalguard.core.limits import LimitVerdict
+from evalguard.core.noise_floor import Floor
 
 _FIGURE = PairedFigure(
     base=Figure(value=0.1, stderr=0.02),

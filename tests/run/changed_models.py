@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Value, Variant
-from evalguard.run.loading.load_scorer import load_scorer
+from evalguard.engine.loading.load_scorer import load_scorer
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu", threads=1)
 REQUESTS = tuple(

@@ -102,13 +102,13 @@ def answer(folder: Path, cache: Path, given: Mapping[str, Any]) -> Answers:
 
     It is a run of its own.
     """
-    from evalguard.run.compare import resolve_request
-    from evalguard.run.options import make_options
-    from evalguard.run.scoring.run_context import open_run_context
-    from evalguard.run.scoring.task_scores import TaskScoring
-    from evalguard.run.sources import ModelSource
+    from evalguard.comparison.compare import resolve_request
+    from evalguard.engine.options import make_options
+    from evalguard.engine.run_context import open_run_context
+    from evalguard.engine.sources import ModelSource
+    from evalguard.engine.task_scores import TaskScoring
     from evalguard.run_token import run_scope
-    from evalguard.store.kept_answers import ScoreCache
+    from evalguard.store.block_cache import ScoreCache
 
     scored = 0
     put = ScoreCache.put

@@ -41,7 +41,7 @@ def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the models that are loaded, in order."""
-    from evalguard.run.scoring import run_context
+    from evalguard.engine import run_context
 
     names: list[str] = []
     original = run_context.open_scorer
@@ -57,12 +57,12 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def score(models: dict[str, Path], tmp_path: Path) -> Score:
     """Score two models by name; the base may be a reference file."""
+    from evalguard.comparison.refusals import check_measurable
     from evalguard.config.guard import GuardSet
-    from evalguard.run.choices import resolve_choices
-    from evalguard.run.measurable import check_measurable
-    from evalguard.run.options import CompareOptions
-    from evalguard.run.scoring.reference_scorer import read_reference
-    from evalguard.run.scoring.score_models import score_models
+    from evalguard.engine.choices import resolve_choices
+    from evalguard.engine.options import CompareOptions
+    from evalguard.engine.reference_scorer import read_reference
+    from evalguard.engine.score_models import score_models
 
     def scored(base: str | Path, candidate: str, *, dtype: str = "float32", **given: Any) -> Any:
         fields = {"tasks": ("sw_word",), "include_path": (models["tasks"],), "quiet": True}

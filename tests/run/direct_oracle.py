@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.bisect.oracle import Floats, Indices, Question, Untestable
+from evalguard.bisect.oracle.settings_oracle import OracleContext, OracleRequest
 from evalguard.core.document_scale import DocumentScale
+from evalguard.core.question import Floats, Indices, Question, Untestable
 from evalguard.core.settings import Value
+from evalguard.engine.distribution_choice import DistributionChoice
+from evalguard.engine.score_models import score_models
+from evalguard.engine.scored_side import ScoredSide, side_of_model
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import EvalguardError
-from evalguard.run.bisection.settings_oracle import OracleContext, OracleRequest
-from evalguard.run.scoring.distribution_choice import DistributionChoice
-from evalguard.run.scoring.score_models import score_models
-from evalguard.run.scoring.scored_side import ScoredSide, side_of_model
-from evalguard.run.sources import ModelSource
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evalguard.core.reports.bisect_report import Loads
+from evalguard.bisect.oracle import oracle_opening
+from evalguard.core.question import Loads
 from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Value
-from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
+from evalguard.engine.loading import scorer_opening
+from evalguard.engine.loading.runtime_in_worker import load_runtime_scorer
+from evalguard.engine.sources import ModelSource
 from evalguard.models.position_reduction import Reduced, Wanted
 from evalguard.models.runtimes.engine import (
     EngineRuntime,
@@ -28,13 +31,9 @@ from evalguard.models.runtimes.engine import (
     WantedPrompt,
 )
 from evalguard.models.runtimes.runtime import RuntimeArguments
-from evalguard.models.runtimes.tokenized import TokenizedRuntime
-from evalguard.models.runtimes.tokenizer import FolderTokenizer
+from evalguard.models.runtimes.tokenizer import FolderTokenizer, TokenizedRuntime
 from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType
-from evalguard.run.bisection import oracle_opening
-from evalguard.run.loading import scorer_opening
-from evalguard.run.loading.runtime_in_worker import load_runtime_scorer
-from evalguard.run.sources import ModelSource
+from evalguard.models.scored_tokens import InputTokens, ScoredTokens
 
 # name -> (reference, candidate), by vLLM's names
 FLAGS: dict[str, tuple[Any, Any]] = {

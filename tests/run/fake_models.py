@@ -13,9 +13,9 @@ import numpy as np
 from evalguard.core.scorer import ModelDescription, Request, Response
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
+from evalguard.engine.evaluate import Evaluation, Evaluator
 from evalguard.harness.tasks import TaskSet
-from evalguard.report.progress import ProgressLine
-from evalguard.run.scoring.evaluate import Evaluation, Evaluator
+from evalguard.page.progress import ProgressLine
 
 
 class FakeScorer:

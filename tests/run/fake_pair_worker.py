@@ -1,6 +1,6 @@
 """A process that compares no pairs, and does what a candidate's name says in place of it.
 
-Run as a program it takes the place of ``evalguard.run.nightly.pair_worker``.
+Run as a program it takes the place of ``evalguard.nights.pair_process``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import evalguard
 from evalguard.core.settings import Value
-from evalguard.run.work_program import leave_signals_to_the_parent
+from evalguard.engine.own_process import leave_signals_to_the_parent
 from evalguard.worker.messages import Call
 from evalguard.worker.server import serve_calls
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.reports.bisect_report import Loads
+from evalguard.bisect.oracle.model_oracle import ModelOracle
+from evalguard.bisect.oracle.oracle_opening import open_model_oracle
+from evalguard.bisect.oracle.settings_oracle import OracleContext, OracleRequest
+from evalguard.comparison.compare import resolve_request
+from evalguard.core.question import Loads
 from evalguard.core.scorer import Request, Response, Scorer
-from evalguard.run.bisection.model_oracle import ModelOracle
-from evalguard.run.bisection.oracle_opening import open_model_oracle
-from evalguard.run.bisection.settings_oracle import OracleContext, OracleRequest
-from evalguard.run.choices import Choices
-from evalguard.run.compare import resolve_request
-from evalguard.run.executing.worker_pool import WorkerPool
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.scoring.score_models import score_sides
-from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.sources import ModelSource
+from evalguard.engine.choices import Choices
+from evalguard.engine.loading.load_scorer import load_scorer
+from evalguard.engine.options import CompareOptions, make_options
+from evalguard.engine.score_models import score_sides
+from evalguard.engine.scored_side import ScoredSide
+from evalguard.engine.sources import ModelSource
+from evalguard.engine.worker_pool import WorkerPool
 
 KEY = ("sw_long", "none", "perplexity")
 SETTINGS = {

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_report import TensorDelta, TensorsReport
 
 Tensors = dict[str, torch.Tensor]
 LAYER = "model.layers.0."

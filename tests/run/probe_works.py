@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from evalguard.core.scorer import Request
 from evalguard.core.settings import Variant
+from evalguard.engine.sources import ModelSource
+from evalguard.engine.work import Unit, Work
 from evalguard.harness.request_blocks import RequestBlock
-from evalguard.run.executing.work import Unit, Work
-from evalguard.run.sources import ModelSource
 
 
 def source(name: str) -> ModelSource:

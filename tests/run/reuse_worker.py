@@ -76,6 +76,6 @@ def open_settings(load: Load) -> Settings:
 
 
 if __name__ == "__main__":
-    from evalguard.run import worker
+    from evalguard.engine import worker_main as worker
 
     sys.exit(worker.main(sys.argv[2:], open_scorer=open_settings))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from evalguard.core.settings import Variant
-from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.sources import ModelSource
+from evalguard.engine.evaluate import Evaluation
+from evalguard.engine.sources import ModelSource
 
 Score = Callable[..., list[Evaluation]]
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from evalguard.core.reports.tensors_report import TensorsReport
-from evalguard.report.tensors.terminal import render_tensors
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_page import render_tensors
+from evalguard.tensors.tensors_report import TensorsReport
 
 Tensors = dict[str, torch.Tensor]
 LAYERS = 3

@@ -18,7 +18,7 @@ from tiny_models import TEXT, save_tokenizer
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 import evalguard
-from evalguard.run.result import CompareResult
+from evalguard.comparison.result import CompareResult
 
 _TASK = """
 task: gemma_text

@@ -10,10 +10,10 @@ import pytest
 from evalguard.config.guard import GuardSet
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, Variant
+from evalguard.engine.choices import resolve_choices
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.sources import ModelSource, RunSource
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
-from evalguard.run.choices import resolve_choices
-from evalguard.run.options import CompareOptions
-from evalguard.run.sources import ModelSource, RunSource
 
 MODEL = ModelSource(name="m", variant=Variant(name="m", model="hf", model_args={}))
 

@@ -16,18 +16,17 @@ from direct_oracle import Opened
 from fake_models import FakeScorer
 
 import evalguard
+from evalguard.bisect.bisection import attach_bisection, check_unchanged
+from evalguard.bisect.command import resume_bisection
+from evalguard.bisect.oracle.settings_oracle import OracleContext, OracleRequest
+from evalguard.bisect.settings.derived_settings import SearchableCandidate
+from evalguard.comparison.finished_comparison import FinishedComparison
+from evalguard.comparison.stored_run import read_stored_run
 from evalguard.config.guard_search import load_guards
 from evalguard.core.scorer import Request, Response
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.run.bisection.bisection import attach_bisection
-from evalguard.run.bisection.command import resume_bisection
-from evalguard.run.bisection.derived_settings import SearchableCandidate
-from evalguard.run.bisection.settings_oracle import OracleContext, OracleRequest
-from evalguard.run.bisection.unchanged import check_unchanged
-from evalguard.run.finished_comparison import FinishedComparison
-from evalguard.run.stored_run import read_stored_run
+from evalguard.report.compare_document import compare_document
 
 # What a setting costs on a document, in nats, by task.
 COSTS = {"gain": {"sw_word": 2.0}, "late": {"sw_text": 2.0}}
@@ -97,10 +96,10 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         def opened_scorer(variant: Variant, *given: object, **more: object) -> Planted:
             return Planted(variant.assignment)
 
-        monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", opened_scorer)
-        monkeypatch.setattr("evalguard.run.compare.check_models", lambda sources: None)
+        monkeypatch.setattr("evalguard.engine.run_context.open_scorer", opened_scorer)
+        monkeypatch.setattr("evalguard.comparison.compare.check_models", lambda sources: None)
         own = partial(attach_bisection, open_oracle=opened)
-        monkeypatch.setattr("evalguard.run.bisection.bisection.attach_bisection", own)
+        monkeypatch.setattr("evalguard.bisect.bisection.attach_bisection", own)
         fields = {
             "config": guard,
             "output_path": tmp_path / "reports",
@@ -560,7 +559,7 @@ def test_ctrl_c_while_the_repaired_candidate_is_judged_says_how_to_go_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        where = "evalguard.run.bisection.bisect_findings.judge_repaired"
+        where = "evalguard.bisect.rounds.judge_repaired"
         patched.setattr(where, interrupted)
         result = run(Opened())
     found = result.report.bisect
@@ -575,7 +574,7 @@ def test_ctrl_c_while_the_repaired_candidate_is_judged_says_how_to_go_on(
 def test_ctrl_c_between_two_probes_is_no_budget_that_is_spent(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.bisect.culprit_search import CulpritSearch
+    from evalguard.bisect.search.culprit_search import CulpritSearch
 
     def thinking(self: CulpritSearch) -> None:
         raise KeyboardInterrupt

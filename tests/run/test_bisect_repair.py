@@ -10,29 +10,29 @@ from typing import Any
 
 import pytest
 
-from evalguard.cli.compare import compare_command
-from evalguard.cli.given_options import read_compare_options
-from evalguard.cli.value_types import Pairs
-from evalguard.config.guard import GuardSet
-from evalguard.config.guard_search import load_guards
-from evalguard.core.gate import Gate
-from evalguard.core.limits import Limit
-from evalguard.core.scorer import ScoringPolicy
-from evalguard.core.settings import Value, Variant
-from evalguard.core.waivers import Waiver
-from evalguard.harness.task_options import TaskOptions
-from evalguard.run.bisection.guard_repair import Repair, build_repair
-from evalguard.run.bisection.repaired_guard import (
+from evalguard.bisect.repair import (
     REPAIRED_FILE,
+    Repair,
+    build_repair,
     proof_command,
     render_repaired_guard,
 )
-from evalguard.run.choices import Choices, resolve_choices
-from evalguard.run.cluster_fields import ClusterChoice
-from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.scoring.distribution_choice import DistributionChoice
-from evalguard.run.sources import ModelSource
-from evalguard.run.typed_options import option_words
+from evalguard.cli.click_options import read_compare_options
+from evalguard.cli.compare_command import compare_command
+from evalguard.cli.value_types import Pairs
+from evalguard.comparison.typed_command import option_words
+from evalguard.config.guard import GuardSet
+from evalguard.config.guard_search import load_guards
+from evalguard.core.gate import Gate, Waiver
+from evalguard.core.limits import Limit
+from evalguard.core.scorer import ScoringPolicy
+from evalguard.core.settings import Value, Variant
+from evalguard.engine.choices import Choices, resolve_choices
+from evalguard.engine.cluster_fields import ClusterChoice
+from evalguard.engine.distribution_choice import DistributionChoice
+from evalguard.engine.options import CompareOptions, make_options
+from evalguard.engine.sources import ModelSource
+from evalguard.harness.task_options import TaskOptions
 
 _GUARD = """
 models:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from fake_models import table
 
+from evalguard.bisect.metric_search import constraints_among
+from evalguard.bisect.subject import Subject, choose_subject, tolerated_drift, unsearchable_failures
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
-from evalguard.core.figure_share import FigureShare
+from evalguard.core.figures import FigureShare
 from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.core.pairing import pair
@@ -19,13 +21,6 @@ from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Constraint, Setting, Target, Variant
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.core.verdict import Margin
-from evalguard.run.bisection.search_constraints import constraints_among
-from evalguard.run.bisection.subject import (
-    Subject,
-    choose_subject,
-    tolerated_drift,
-    unsearchable_failures,
-)
 from evalguard.stats.compare_scores import compare_documents
 
 N = 400

@@ -11,10 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from probe_works import block, source, work
 
-from evalguard.bisect.oracle import Untestable
-from evalguard.core.reports.findings import quote_message
+from evalguard.bisect.oracle.assigned_candidate import (
+    inert_by_readback,
+    join_document_blocks,
+    same_model,
+    settings_off_reference,
+)
+from evalguard.bisect.oracle.probes import FailureStreak
+from evalguard.core.findings import quote_message
+from evalguard.core.question import Untestable
 from evalguard.core.scorer import ModelDescription, Response, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant
+from evalguard.engine.batches import check_batches, policy_for_ends, uses_batches_of
+from evalguard.engine.refusals import refusal_of
+from evalguard.engine.work import FailedWork, FinishedUnit, UnitAnswer
 from evalguard.errors import (
     BuildError,
     EvalguardError,
@@ -25,16 +35,6 @@ from evalguard.errors import (
     WorkerError,
 )
 from evalguard.harness.request_blocks import RequestBlock
-from evalguard.run.bisection.block_scoring import join_document_blocks
-from evalguard.run.bisection.effective_values import (
-    inert_by_readback,
-    same_model,
-    settings_off_reference,
-)
-from evalguard.run.bisection.failure_streak import FailureStreak
-from evalguard.run.executing.batches import check_batches, policy_for_ends, uses_batches_of
-from evalguard.run.executing.refusals import refusal_of
-from evalguard.run.executing.work import FailedWork, FinishedUnit, UnitAnswer
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from answer_kinds import BROKEN, HONEST, STOPS, Document, sentence, side_of, story, write_side
 
 import evalguard
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding
-from evalguard.run.scoring.broken_answers import find_broken_answers, name_broken_answers
+from evalguard.comparison.checks.broken import find_broken_answers, name_broken_answers
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.findings import Finding
 
 N = 120
 

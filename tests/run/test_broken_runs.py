@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import evalguard
-from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.compare_report import CompareReport
+from evalguard.report.compare_document import compare_document, read_report
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.report.contract.compare_reading import read_report
 from evalguard.report.formats import RENDERINGS
 
 SPELLINGS = (-9999.0, -10_004.25, -65504.0, -3.4028234663852886e38, -math.inf)

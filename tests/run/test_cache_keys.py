@@ -21,18 +21,18 @@ import pytest
 from read_versions import forget_versions
 
 import evalguard
+from evalguard.comparison.compare import resolve_request
 from evalguard.core.scorer import Scorer
+from evalguard.engine.choices import Choices
+from evalguard.engine.evaluate import Evaluator
+from evalguard.engine.loading.lazy_scorer import is_loaded
+from evalguard.engine.loading.load_scorer import load_scorer
+from evalguard.engine.options import CompareOptions, make_options
+from evalguard.engine.run_context import open_run_context
+from evalguard.engine.sources import ModelSource
 from evalguard.harness.tasks import load_tasks
 from evalguard.models import identity
-from evalguard.report.progress import ProgressLine
-from evalguard.run.choices import Choices
-from evalguard.run.compare import resolve_request
-from evalguard.run.loading.lazy_scorer import is_loaded
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.scoring.run_context import open_run_context
-from evalguard.run.sources import ModelSource
+from evalguard.page.progress import ProgressLine
 
 GUARD = """
 models:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from evalguard.core.scorer import Response
-from evalguard.run.cache_limit import limit_cache
-from evalguard.run.meter import Meter
-from evalguard.store.kept_answers import ScoreCache
+from evalguard.engine.meter import Meter
+from evalguard.store.block_cache import ScoreCache
+from evalguard.store.cache_folder import limit_cache
 
 HOUR = 3600.0
 ANSWERS = [Response(loglikelihood=-1.0)]

@@ -28,7 +28,7 @@ from read_versions import forget_versions
 from world_changes import Case
 
 from evalguard.core.settings import Variant
-from evalguard.run.loading.loaded_files import digest_weights
+from evalguard.engine.loading.known_models import digest_weights
 
 pytestmark = pytest.mark.slow
 

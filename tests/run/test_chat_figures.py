@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.chat_requests import ChatRequest
+from evalguard.core.chat import ChatRequest
 from evalguard.core.gate import Gate
-from evalguard.run.chat_figures import gate_chat_figures
+from evalguard.engine.chat_figures import gate_chat_figures
 
 TOOL: Any = {"type": "function", "function": {"name": "f"}}
 SAY: Any = {"role": "user", "content": "hello"}

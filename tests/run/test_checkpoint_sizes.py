@@ -16,14 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from evalguard.core.reports.checkpoint_size import CheckpointSize
-from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.comparison.checkpoint_sizes import with_sizes
+from evalguard.core.compare_report import CheckpointSize, RunIdentity
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Setting, Target, Variant
+from evalguard.engine.scored_side import ScoredSide
+from evalguard.engine.sources import ModelSource
 from evalguard.gguf_table import GGML_TYPES
-from evalguard.run.checkpoint_sizes import with_sizes
-from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.sources import ModelSource
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "vocab_size": 32}
 WEIGHTS = {"embed": (32, 64), "up": (48, 64), "down": (64, 96), "norm": (64,)}

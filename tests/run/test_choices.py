@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 from fake_models import table
 
-from evalguard.config.embedded import embedded_folder
 from evalguard.config.guard import GuardSet
-from evalguard.config.guard_search import load_guards
+from evalguard.config.guard_search import embedded_folder, load_guards
 from evalguard.core.settings import Variant
 from evalguard.core.verdict import Margin
+from evalguard.engine.choices import DEFAULT_SEED, Choices, resolve_choices, with_workers
+from evalguard.engine.distribution_choice import DistributionChoice
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.sources import ModelSource, RunSource, Source
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
-from evalguard.run.choices import DEFAULT_SEED, Choices, resolve_choices, with_workers
-from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.distribution_choice import DistributionChoice
-from evalguard.run.sources import ModelSource, RunSource, Source
 
 GUARD = """
 models:
@@ -239,7 +238,7 @@ def test_the_users_folders_come_last_so_that_they_win(settle: Any, tmp_path: Pat
 def test_an_installation_without_the_demo_is_enough_for_a_guard_file_that_is_named(
     settle: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.config.embedded.PACKAGE", tmp_path / "nothing" / "here")
+    monkeypatch.setattr("evalguard.config.guard_search.PACKAGE", tmp_path / "nothing" / "here")
     paths = settle("orig", "port", include_path=(tmp_path,)).task_options.include_paths
     assert paths == (tmp_path / "mine", tmp_path)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sample_run import SAMPLE
 
-from evalguard.core.reports.resources import AnswerCounts, Phase, Resources
-from evalguard.report.contract.compare_reading import read_report
-from evalguard.run.stored_run import StoredRun
-from evalguard.run.tracing.swapping import choose_swaps
-from evalguard.store.result_file import read_result
+from evalguard.comparison.stored_run import StoredRun
+from evalguard.core.compare_report import AnswerCounts, Phase, Resources
+from evalguard.report.compare_document import read_report
+from evalguard.store.run_folder import read_result
+from evalguard.tracing.trace_run import choose_swaps
 
 
 def run_that_took(seconds: float, *, kept: int) -> StoredRun:

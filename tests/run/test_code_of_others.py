@@ -29,15 +29,13 @@ from evalguard.conversion import installed_packages
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Setting, Target, Variant, digest_of
+from evalguard.engine.interrupts import interruptible
+from evalguard.engine.loading.foreign_code import digest_foreign_code
+from evalguard.engine.loading.known_models import KnownModels, digest_code, digest_weights
+from evalguard.engine.run_context import scored_anew
 from evalguard.errors import Interrupted
-from evalguard.run.cache_limit import forget_old_runs
-from evalguard.run.interrupts import interruptible
-from evalguard.run.loading.foreign_code import digest_foreign_code
-from evalguard.run.loading.known_models import KnownModels
-from evalguard.run.loading.loaded_files import digest_code, digest_weights
-from evalguard.run.scoring.run_context import scored_anew
 from evalguard.run_token import RUN_KEY, go_on_with, run_of, run_scope, this_run
-from evalguard.store.folder_description import write_description
+from evalguard.store.cache_folder import forget_old_runs, write_description
 
 Change = Callable[[Path, pytest.MonkeyPatch], object]
 

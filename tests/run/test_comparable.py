@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from evalguard.core.documents.rescoring import rescoring
+from evalguard.comparison.table_comparisons import (
+    compare_by_document,
+    drop_incomparable,
+    split_comparable,
+)
 from evalguard.core.gate import Gate
-from evalguard.core.scores import NotCompared, ScoreTable
+from evalguard.core.scores import NotCompared, ScoreTable, rescoring
 from evalguard.errors import EvaluationError
-from evalguard.run.table_comparisons import compare_by_document, drop_incomparable, split_comparable
 
 N = 30
 ITEMS = [float(i % 7) for i in range(N)]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from evalguard.engine.options import CompareOptions, make_options
 from evalguard.errors import EXIT_USAGE, UsageError
-from evalguard.run.options import CompareOptions, make_options
 
 
 def test_given_fields_override_the_options() -> None:

@@ -10,12 +10,12 @@ import pytest
 from fake_models import table
 
 import evalguard
+from evalguard.comparison.result import CompareResult
+from evalguard.comparison.table_comparisons import compare_tables
+from evalguard.core.compare_report import CompareReport, RunIdentity
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
 from evalguard.errors import UsageError
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.run.result import CompareResult
-from evalguard.run.table_comparisons import compare_tables
+from evalguard.report.compare_document import compare_document
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from gguf_writer import save_gguf, save_quantised_gguf
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama
 
-from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
 from evalguard.errors import EvaluationError
-from evalguard.report.tensors.words import answer_text
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_page import answer_text
+from evalguard.tensors.tensors_report import TensorDelta, TensorsReport
 
 UP, GATE = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"
 QUERY, OUTPUT = (f"model.layers.1.self_attn.{name}_proj.weight" for name in "qo")
@@ -127,7 +127,7 @@ def test_what_was_done_to_a_vector_is_named(tmp_path: Path) -> None:
 
 
 def test_one_quantised_matrix_stands_out_of_a_cast_model(tmp_path: Path, state: State) -> None:
-    from evalguard.core.tensors.precision_vote import round_integer
+    from evalguard.core.precision_vote import round_integer
 
     cast = {name: tensor.bfloat16() for name, tensor in state.items()}
     rounded = round_integer(state[OUTPUT].numpy(), 4, group=32)
@@ -357,7 +357,7 @@ def test_a_cut_file_loses_none_of_what_it_still_holds(tmp_path: Path, state: Sta
 def test_a_disk_that_fails_in_the_middle_is_said_at_its_tensor(
     tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.store.tensor_files.stored import OpenedFile
+    from evalguard.tensor_files.stored_tensor import OpenedFile
 
     read = OpenedFile.read
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evalguard.core.document_fields import read_fields
+from evalguard.core.document_columns import read_fields
 from evalguard.core.scores import ScoreTable
+from evalguard.engine.cluster_fields import ClusterChoice, cluster_documents, note_uncompared
 from evalguard.errors import UsageError
-from evalguard.run.cluster_fields import ClusterChoice, cluster_documents, note_uncompared
 
 N = 12
 FIELDS = {

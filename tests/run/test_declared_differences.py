@@ -13,10 +13,10 @@ import yaml
 
 from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Setting, Target, Value, Variant
+from evalguard.engine.choices import resolve_choices
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import MisalignedRunsError
-from evalguard.run.choices import resolve_choices
-from evalguard.run.options import CompareOptions
-from evalguard.run.sources import ModelSource
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -8,15 +8,14 @@ import gguf
 import numpy as np
 import pytest
 
+from evalguard.comparison.checks.side_differences import list_side_differences, with_declared
 from evalguard.conversion.building import build
 from evalguard.conversion.planning import plan_conversion
-from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.core.compare_report import RunIdentity
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import BuildRecipe, Variant
-from evalguard.run.declared_values import with_declared
-from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.scoring.side_differences import list_side_differences
-from evalguard.run.sources import ModelSource
+from evalguard.engine.scored_side import ScoredSide
+from evalguard.engine.sources import ModelSource
 
 HUGGINGFACE = {"model_type": "mistral", "sliding_window": 4096, "rms_norm_eps": 1e-5}
 

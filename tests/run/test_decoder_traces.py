@@ -16,12 +16,12 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.engine.loading.load_scorer import load_scorer
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import UsageError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.tracing.model_trace import trace_models
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.run.sources import ModelSource
-from evalguard.run.tracing.sides import TracedSide, open_torch_side
+from evalguard.tracing.measure.forced_trace import trace_models
+from evalguard.tracing.traced_sides import TracedSide, open_torch_side
 
 POLICY = ScoringPolicy(threads=1, device="cpu")
 

@@ -11,19 +11,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evalguard.core.document_fields import DocumentFields, read_fields
-from evalguard.core.gate import Gate
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.pairing import pair
-from evalguard.core.reports.findings import Finding
-from evalguard.core.scores import ScoreTable
-from evalguard.run.cluster_fields import cluster_equal_prompts, with_clusters
-from evalguard.run.scoring.dependent_documents import (
+from evalguard.comparison.checks.dependent_documents import (
     account_for_dependence,
     find_dependent_documents,
     find_unseen_dependence,
 )
-from evalguard.run.table_comparisons import compare_by_document
+from evalguard.comparison.table_comparisons import compare_by_document
+from evalguard.core.document_columns import DocumentFields, read_fields
+from evalguard.core.findings import Finding
+from evalguard.core.gate import Gate
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.scores import ScoreTable
+from evalguard.engine.cluster_fields import cluster_equal_prompts, with_clusters
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.judgement import MetricComparison
 

@@ -14,9 +14,9 @@ from changed_models import at_reference, changed, edit_json, generated, model, s
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama, save_mamba
 
+from evalguard.bisect.settings.derived_settings import DerivedCandidate, derive_settings
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.errors import UsageError
-from evalguard.run.bisection.derived_settings import DerivedCandidate, derive_settings
 
 
 def names(found: DerivedCandidate) -> list[str]:

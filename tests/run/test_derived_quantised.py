@@ -11,7 +11,7 @@ from gguf_writer import save_gguf, save_quantised_gguf
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama
 
-from evalguard.run.bisection.derived_settings import derive_settings
+from evalguard.bisect.settings.derived_settings import derive_settings
 
 UNCHANGED = "-"  # in the name of no tensor
 # Ternary weights that transformers makes of plain ones, on a CPU too (Wang et al. 2023, BitNet).

@@ -12,13 +12,16 @@ import torch
 from small_world import SmallWorld, make_world
 
 import evalguard
+from evalguard.comparison.result import CompareResult
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.divergence import DocumentDivergence, divergence
+from evalguard.distributions.task_distributions import (
+    GENERATION_ONLY,
+    TaskDivergences,
+    compare_task_distributions,
+)
 from evalguard.errors import UsageError
-from evalguard.run.result import CompareResult
-from evalguard.run.sample_size.comparison_plan import plan
-from evalguard.run.scoring.divergences import GENERATION_ONLY, TaskDivergences
-from evalguard.run.scoring.task_distributions import compare_task_distributions
+from evalguard.planning.sample_size import plan
 
 Compare = Callable[..., CompareResult]
 

@@ -16,14 +16,14 @@ from tiny_models import save_t5
 
 from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Setting, Target
+from evalguard.distributions.task_distributions import GENERATION_ONLY
+from evalguard.engine import memory_policy
+from evalguard.engine.choices import resolve_choices
+from evalguard.engine.evaluate import Evaluation
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.score_models import score_models
 from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer
-from evalguard.run import memory_policy
-from evalguard.run.choices import resolve_choices
-from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.divergences import GENERATION_ONLY
-from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.score_models import score_models
 
 
 @dataclass
@@ -209,7 +209,7 @@ def test_a_reference_that_cannot_be_kept_costs_the_distributions_only(
     score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from evalguard.errors import StoreError
-    from evalguard.store.kept_answers import ReferenceCache
+    from evalguard.store.block_cache import ReferenceCache
 
     def put(*_: object) -> None:
         raise StoreError("the disk is full")
@@ -226,7 +226,8 @@ def test_a_reference_that_cannot_be_kept_costs_the_distributions_only(
 def test_nothing_is_kept_of_models_that_nothing_could_recognise(
     score: Score, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.run.loading import load_plan, loading_facts
+    from evalguard.engine.loading import known_models as load_plan
+    from evalguard.engine.loading import known_models as loading_facts
 
     for module in (load_plan, loading_facts):
         monkeypatch.setattr(module, "digest_weights", lambda *_, **__: None)

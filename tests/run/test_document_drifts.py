@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from fake_models import table
 
+from evalguard.comparison.run_record import add_drift_columns, compute_document_drifts
+from evalguard.comparison.table_comparisons import compare_tables
+from evalguard.core.compare_report import CompareReport, RunDocuments, RunIdentity
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.core.scores import ScoreTable
-from evalguard.run.document_drifts import compute_document_drifts
-from evalguard.run.record import add_drift_columns
-from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.table_comparisons import compare_tables
+from evalguard.engine.scored_side import ScoredSide
 
 RNG = np.random.default_rng(7)
 N = 60

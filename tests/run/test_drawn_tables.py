@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.comparison.draws import TaskSample, only_sampled
+from evalguard.core.compare_report import RunIdentity
 from evalguard.core.scores import ScoreTable
+from evalguard.engine.scored_side import ScoredSide
 from evalguard.harness.score_tables import TaskScores
-from evalguard.run.sample_size.drawn_tables import only_sampled
-from evalguard.run.sample_size.draws import TaskSample
-from evalguard.run.scoring.scored_side import ScoredSide
 
 ORDER = (4, 2, 0, 1, 3)
 

@@ -20,13 +20,13 @@ import torch
 from dumped_outputs import SYMBOLS, Array, make_inputs, make_logits, with_noise, write_dump
 
 import evalguard
-from evalguard.core.reports.findings import without_quotes
+from evalguard.comparison.result import CompareResult
+from evalguard.core.findings import without_quotes
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
 from evalguard.installation import extra_command
+from evalguard.report.compare_document import compare_document
 from evalguard.report.compare_terminal import render_terminal
-from evalguard.report.contract.compare_document import compare_document
 from evalguard.report.formats import render_report
-from evalguard.run.result import CompareResult
 
 LOGITS, HIDDEN = {"output": "logits"}, {"output": "hidden"}
 OUTPUTS, FAVOURED = make_logits()

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from fake_models import FakeScorer, evaluator, scores_of
 
-from evalguard.core.reports.findings import unstored
+from evalguard.core.findings import unstored
 from evalguard.core.scorer import Response
+from evalguard.engine.evaluate import Evaluator
+from evalguard.engine.kept_blocks import LoadedModel
+from evalguard.engine.work import Unit
 from evalguard.errors import EvaluationError, Interrupted, StoreError
-from evalguard.harness.document_subset import documents_of
+from evalguard.harness.requests import documents_of
 from evalguard.harness.tasks import TaskSet
-from evalguard.run.executing.kept_blocks import LoadedModel
-from evalguard.run.executing.work import Unit
-from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.store.kept_answers import ScoreCache
+from evalguard.store.block_cache import ScoreCache
 
 BLOCKS = 16  # of sw_long: 300 documents
 

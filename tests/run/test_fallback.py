@@ -13,16 +13,16 @@ from strange_models import LateTwice
 from tiny_models import save_llama, save_mamba
 
 import evalguard
+from evalguard.comparison.looks import score_in_looks
 from evalguard.config.guard import GuardSet
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.engine.choices import resolve_choices
+from evalguard.engine.loading import load_scorer as loading
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.score_models import score_models
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import FallbackError, UsageError
-from evalguard.run.choices import resolve_choices
-from evalguard.run.loading import load_scorer as loading
-from evalguard.run.options import CompareOptions
-from evalguard.run.sample_size.sequential import score_in_looks
-from evalguard.run.scoring.score_models import score_models
-from evalguard.run.sources import ModelSource
 
 Score = Callable[..., Any]
 
@@ -61,7 +61,7 @@ def opened(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             scorer.shares = policy.share_prefixes and not scorer.cannot
             return scorer
 
-        monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", load)
+        monkeypatch.setattr("evalguard.engine.run_context.open_scorer", load)
         fields = {"tasks": ("sw_word",), "include_path": (task_folder,), "quiet": True}
         fields |= {"distributions": "off", "cache_dir": tmp_path}
         options = CompareOptions(**{**fields, **given})

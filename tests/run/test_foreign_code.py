@@ -16,7 +16,7 @@ from tiny_models import save_llama
 
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import Variant
-from evalguard.run.loading.foreign_code import brings_code
+from evalguard.engine.loading.foreign_code import brings_code
 
 # Each changes every Llama that is computed in its process.
 POISON = {
@@ -192,7 +192,7 @@ def test_a_function_in_place_of_a_librarys_own_is_named_with_its_file(tmp_path: 
             f"def undo():\n    {place} = kept\n"
         )
     code = (
-        "import importlib\nfrom evalguard.run.loading.library_patches import list_patches\n"
+        "import importlib\nfrom evalguard.engine.loading.foreign_code import list_patches\n"
         "import torch, transformers.models.llama.modeling_llama\n"
         "print(list(list_patches()))\n"
         f"for number in range({len(PATCHES)}):\n"

@@ -18,10 +18,10 @@ from benchmarks.importance_matrix import (
     quantise_by_importance,
     search_signed,
 )
-from evalguard.core.reports.tensors_report import TensorsReport
-from evalguard.core.tensors.precision_vote import round_mantissa
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
-from evalguard.store.tensor_files.gguf_bounds import bound_blocks
+from evalguard.core.precision_vote import round_mantissa
+from evalguard.tensor_files.gguf_bounds import bound_blocks
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_report import TensorsReport
 
 gguf = pytest.importorskip("gguf")
 FOUND_BY_BLOCK = ("Q4_0", "Q5_0", "Q4_1", "Q3_K", "Q4_K")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from evalguard.comparison.checks.insensitive_tasks import find_insensitive_tasks
 from evalguard.core.comparison import Comparison
-from evalguard.core.reports.findings import Finding
-from evalguard.run.scoring.insensitive_tasks import find_insensitive_tasks
+from evalguard.core.findings import Finding
 from evalguard.stats.compare_scores import failed_comparison
 
 

@@ -9,12 +9,10 @@ import pytest
 from fake_models import table
 from scipy import stats
 
+from evalguard.comparison.judge import GateJudgement, judge_comparisons
+from evalguard.comparison.table_comparisons import add_aggregates, compare_by_document
 from evalguard.core.gate import Gate
-from evalguard.core.scores import NotCompared
-from evalguard.core.task_group import GroupMetric, TaskGroup
-from evalguard.run.gate_judgement import GateJudgement, judge_comparisons
-from evalguard.run.groups import add_aggregates
-from evalguard.run.table_comparisons import compare_by_document
+from evalguard.core.scores import GroupMetric, NotCompared, TaskGroup
 
 RNG = np.random.default_rng(2)
 RIGHT = (RNG.random(40) < 0.6).astype(float)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from fake_models import table
 
+from evalguard.comparison.table_comparisons import compare_tables
 from evalguard.core.gate import Gate
-from evalguard.run.table_comparisons import compare_tables
 
 GATE = Gate()
 RIGHT = [1.0] * 30 + [0.0] * 10

@@ -11,9 +11,9 @@ import pytest
 from scored_models import Score, kl, values
 
 from evalguard.core.settings import Variant
+from evalguard.engine import memory_policy
+from evalguard.engine import run_context as bench
 from evalguard.errors import UsageError
-from evalguard.run import memory_policy
-from evalguard.run.scoring import run_context as bench
 from evalguard.store.fact_cache import open_facts
 
 LIMITS = {"gate_limits": {"kl_mean": 10.0}}

@@ -10,9 +10,9 @@ import pytest
 from fake_models import FakeScorer
 
 from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.engine.block_store import BlockStore
+from evalguard.engine.work import Unit
 from evalguard.harness.request_blocks import RequestBlock, requests_digest
-from evalguard.run.executing.block_store import BlockStore
-from evalguard.run.executing.work import Unit
 
 REQUESTS = tuple(
     Request(task="t", doc_id=at, index=0, kind="generate_until", arguments=(f"q{at}", {}))

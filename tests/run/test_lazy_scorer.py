@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 from fake_models import FakeScorer
 
+from evalguard.bisect.oracle.assigned_candidate import AssignedCandidate
 from evalguard.core.scorer import ModelDescription, Request, Scorer
 from evalguard.core.settings import Variant
+from evalguard.engine.loading.known_models import KnownModel
+from evalguard.engine.loading.lazy_scorer import (
+    LazyScorer,
+    OtherModelError,
+    is_loaded,
+    local_scorer,
+)
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import EvaluationError, FallbackError
-from evalguard.run.bisection.assigned_candidate import AssignedCandidate
-from evalguard.run.loading.known_models import KnownModel
-from evalguard.run.loading.lazy_scorer import LazyScorer, OtherModelError, is_loaded, local_scorer
-from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FactCache
 
 ASKED = [

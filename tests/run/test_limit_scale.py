@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from fake_models import table
 
-from evalguard.core.answer_scale import AnswerScale
+from evalguard.bisect.scales import AnswerScale, LimitScale
 from evalguard.core.divergence import Divergence, DocumentDivergence, divergence
-from evalguard.core.limit_scale import LimitScale
 from evalguard.core.limits import Limit, figure_of
+from evalguard.distributions.kl import compare_distributions
 from evalguard.errors import UsageError
-from evalguard.stats.distribution import compare_distributions
 
 VOCABULARY = 24
 

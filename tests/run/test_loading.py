@@ -17,8 +17,8 @@ from tiny_models import save_llama
 
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Setting, Target, Value, Variant
+from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.errors import SettingError, UsageError
-from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.run_token import run_of
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu", threads=1)

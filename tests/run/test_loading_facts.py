@@ -11,12 +11,11 @@ import pytest
 
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant, digest_of
+from evalguard.engine.loading import known_models as facts_module
+from evalguard.engine.loading.known_models import collect_loading_facts, digest_weights
+from evalguard.models import checkpoint_files as weights
 from evalguard.models import identity
-from evalguard.models import model_folders as weights
 from evalguard.models.identity import describe_surroundings
-from evalguard.run.loading import loading_facts as facts_module
-from evalguard.run.loading.loaded_files import digest_weights
-from evalguard.run.loading.loading_facts import collect_loading_facts
 
 HERE = {"python": "3.11", "environment": "e"}
 

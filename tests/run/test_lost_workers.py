@@ -11,12 +11,12 @@ import pytest
 from fake_models import FakeScorer
 from probe_works import work
 
-from evalguard.core.reports.bisect_report import Loads
+from evalguard.core.question import Loads
 from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.engine.sources import ModelSource
+from evalguard.engine.work import FailedWork, FinishedUnit
+from evalguard.engine.worker_pool import WorkerPool
 from evalguard.errors import WorkerEnd, WorkerError
-from evalguard.run.executing.work import FailedWork, FinishedUnit
-from evalguard.run.executing.worker_pool import WorkerPool
-from evalguard.run.sources import ModelSource
 
 
 class Machines:

@@ -11,7 +11,7 @@ import evalguard
 from evalguard.core.noise_floor import MetricFloor
 
 if TYPE_CHECKING:
-    from evalguard.run.floor.floor_result import FloorResult
+    from evalguard.floors.floor_page import FloorResult
 
 _HOOK = Path(__file__).with_name("int8_hook.py")
 _GUARD = """
@@ -163,7 +163,7 @@ def test_answers_are_counted_that_another_asking_gave_otherwise() -> None:
         {"doc_id": 2, "text": [None], "loglikelihood": [-2.5]},
     ]
     other = [{**rows[0], "text": ["b"]}, rows[1], {**rows[2], "loglikelihood": [-2.5000001]}]
-    from evalguard.run.floor.floor_runs import count_other_answers
+    from evalguard.floors.floor_run import count_other_answers
 
     assert count_other_answers(rows, rows) == 0
     assert count_other_answers(rows, other) == 2

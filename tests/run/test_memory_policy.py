@@ -11,10 +11,10 @@ import pytest
 
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Variant
+from evalguard.engine import memory_policy
+from evalguard.engine.memory_policy import MemoryPolicy, expected_bytes
 from evalguard.models.machine import weight_bytes
-from evalguard.run import memory_policy
-from evalguard.run.memory_policy import MemoryPolicy, expected_bytes
-from evalguard.store.loaded_weights import read_loaded_weights
+from evalguard.tensor_files.loaded_weights import read_loaded_weights
 
 
 @pytest.fixture

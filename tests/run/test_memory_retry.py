@@ -11,12 +11,12 @@ import pytest
 from fake_models import FakeScorer
 from probe_works import source, work
 
-from evalguard.core.reports.bisect_report import Loads
+from evalguard.core.question import Loads
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
+from evalguard.engine.sources import ModelSource
+from evalguard.engine.work import FinishedUnit
+from evalguard.engine.worker_pool import WorkerPool
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
-from evalguard.run.executing.work import FinishedUnit
-from evalguard.run.executing.worker_pool import WorkerPool
-from evalguard.run.sources import ModelSource
 
 FULL = EvaluationError("OutOfMemoryError: CUDA out of memory")
 KILLED = WorkerError("was killed by SIGKILL (out of memory?)", cause="killed")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from evalguard.core.scorer import Request, Response
+from evalguard.engine.meter import Meter, TaskPace
+from evalguard.engine.task_progress import ScoredBlocks
 from evalguard.harness.request_blocks import RequestBlock
-from evalguard.run.executing.task_progress import ScoredBlocks
-from evalguard.run.meter import Meter, TaskPace
 
 
 class Clock:

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from oracle_world import KEY, SETTINGS, InProcess, Port, compared, here, write_guard
 
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.oracle import BlockOracle, ParallelOracle, Untestable, ValueOracle
-from evalguard.core.limit_scale import LimitScale
+from evalguard.bisect.oracle.model_oracle import ModelOracle
+from evalguard.bisect.oracle.settings_oracle import SearchedLimit
+from evalguard.bisect.scales import LimitScale
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.comparison.table_comparisons import compare_tables
 from evalguard.core.limits import Limit
+from evalguard.core.question import BlockOracle, ParallelOracle, Untestable, ValueOracle
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.run.bisection.model_oracle import ModelOracle
-from evalguard.run.bisection.settings_oracle import SearchedLimit
-from evalguard.run.table_comparisons import compare_tables
 
 World = Callable[..., Port]
 
@@ -208,7 +208,7 @@ def test_what_cannot_be_built_takes_only_itself(world: World) -> None:
 
 
 def _prepared(port: Port) -> Any:
-    from evalguard.run.compare import resolve_request
+    from evalguard.comparison.compare import resolve_request
 
     return resolve_request("orig", "port", port.options)
 
@@ -239,8 +239,8 @@ def test_settings_that_are_one_value_are_not_searched(world: World) -> None:
 def test_a_base_that_is_the_candidate_with_other_values_is_not_measured(world: World) -> None:
     port = world()
     options = replace(port.options, base_set=dict.fromkeys(SETTINGS, "reference"))
-    from evalguard.run.compare import resolve_request
-    from evalguard.run.scoring.score_models import score_sides
+    from evalguard.comparison.compare import resolve_request
+    from evalguard.engine.score_models import score_sides
 
     sources, choices = resolve_request("port", "port", options)
     scored = score_sides(sources, choices, options)
@@ -289,8 +289,8 @@ def test_every_model_may_have_a_chat_template_of_its_own(
 def test_a_run_that_stopped_early_is_searched_on_the_documents_it_asked(
     world: World, gated: tuple[str, ...], early: bool
 ) -> None:
-    from evalguard.run.compare import resolve_request
-    from evalguard.run.sample_size.sequential import score_in_looks
+    from evalguard.comparison.compare import resolve_request
+    from evalguard.comparison.looks import score_in_looks
 
     port = world()
     options = replace(port.options, sequential=True)

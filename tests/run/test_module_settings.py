@@ -13,16 +13,16 @@ from architectures import save_architecture
 from changed_models import POLICY, REQUESTS, at_reference, changed, edit_json, model
 from tiny_models import save_gemma2, save_llama, save_mamba, save_t5
 
-from evalguard.config.guard_search import load_guards
-from evalguard.core.settings import Setting, Target, Value, Variant
-from evalguard.errors import EvaluationError, UsageError
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.run.modules.module_settings import (
+from evalguard.bisect.settings.module_settings import (
     ModuleSettings,
     derive_module_settings,
     drop_idle_modules,
     take_modules_from,
 )
+from evalguard.config.guard_search import load_guards
+from evalguard.core.settings import Setting, Target, Value, Variant
+from evalguard.engine.loading.load_scorer import load_scorer
+from evalguard.errors import EvaluationError, UsageError
 
 Scores = list[float | None]
 

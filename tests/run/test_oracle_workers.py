@@ -18,10 +18,10 @@ import pytest
 from oracle_world import SETTINGS, Port, compared, write_guard
 
 import evalguard
-from evalguard.bisect.find import find_culprits
-from evalguard.bisect.oracle import Untestable
+from evalguard.bisect.oracle.model_oracle import ModelOracle
+from evalguard.bisect.search.find_culprits import find_culprits
+from evalguard.core.question import Untestable
 from evalguard.errors import EvaluationError
-from evalguard.run.bisection.model_oracle import ModelOracle
 
 pytestmark = pytest.mark.nightly
 
@@ -126,8 +126,8 @@ _SCRIPT = """
 import sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}, {pipeline!r}]
-import evalguard.run.loading.edited_model
-evalguard.run.loading.token_budget.measure_budget = lambda _: 1024
+import evalguard.engine.loading.edited_model
+evalguard.engine.loading.edited_model.measure_budget = lambda _: 1024
 from oracle_world import compared
 from test_oracle_workers import search
 folder = Path(sys.argv[1])
@@ -219,7 +219,7 @@ def workers_of(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
             for child in (task / "children").read_text().split():
-                if b"evalguard.run.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"evalguard.engine.worker_main" in Path(f"/proc/{child}/cmdline").read_bytes():
                     found.append(int(child))
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Value
-from evalguard.run.scoring.fairness import note_batch_differences
+from evalguard.engine.fairness import note_batch_differences
 
 ALIKE: dict[str, Value] = {
     "batch_size": None, "token_budget": 1024, "scorer": "fast", "shares_prefixes": True,

@@ -13,8 +13,8 @@ import pytest
 from dumped_outputs import OUTPUT, SYMBOLS, Array, make_inputs, make_logits, with_noise, write_dump
 
 import evalguard
+from evalguard.comparison.result import CompareResult
 from evalguard.errors import EvalguardError
-from evalguard.run.result import CompareResult
 
 LOGITS, HIDDEN = {"output": "logits"}, {"output": "hidden"}
 OUTPUTS, FAVOURED = make_logits()

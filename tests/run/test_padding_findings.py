@@ -12,12 +12,11 @@ import pytest
 from unpadded_models import FAULTS, HEALTHY, save_gpt2
 
 import evalguard
-from evalguard.core.reports.findings import Finding
-from evalguard.core.reports.trace_report import TraceReport
+from evalguard.comparison.checks.padding_changes import find_padding_changes
+from evalguard.core.findings import Finding
 from evalguard.core.scorer import ModelDescription, PaddingEffect
-from evalguard.report.contract.trace_document import read_trace, trace_document
-from evalguard.report.trace.trace_terminal import render_trace
-from evalguard.run.scoring.padding_changes import find_padding_changes
+from evalguard.tracing.trace_page import render_trace
+from evalguard.tracing.trace_report import TraceReport, read_trace, trace_document
 
 NAMES = ("base", "port")
 

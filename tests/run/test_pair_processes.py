@@ -14,13 +14,11 @@ import psutil
 import pytest
 from fake_pairs import FakePairs, wait_until
 
-from evalguard.core.reports.night_report import PairNight
+from evalguard.engine.options import CompareOptions
 from evalguard.errors import EvaluationError, WorkerError
-from evalguard.run.nightly import pair_worker
-from evalguard.run.nightly.pair_night import build_failed_pair
-from evalguard.run.nightly.pair_process import PairRunner
-from evalguard.run.nightly.pair_worker import PairWork
-from evalguard.run.options import CompareOptions
+from evalguard.nights import pair_process as pair_worker
+from evalguard.nights.night_report import PairNight, build_failed_pair
+from evalguard.nights.pair_process import PairRunner, PairWork
 from evalguard.worker.messages import Call
 
 
@@ -143,7 +141,7 @@ def test_a_pair_whose_time_is_up_is_stopped_as_by_ctrl_c(fakes: FakePairs) -> No
 def test_one_that_does_not_listen_is_killed_with_all_that_it_started(
     fakes: FakePairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.own_process.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("evalguard.engine.own_process.STOP_SECONDS", 0.1)
     late(fakes, "deaf")
     (pid, _, grandchild) = fakes.told()[-1]
     wait_until(lambda: not alive(int(pid)) and not alive(int(grandchild)))
@@ -175,7 +173,7 @@ def test_a_pair_leaves_no_garbage_to_the_next_in_its_process(
         models.append(weakref.ref(Model()))
         return build_failed_pair(base, candidate, EvaluationError("no report"))
 
-    monkeypatch.setattr("evalguard.run.nightly.pair_steps.compare_pair", compared)
+    monkeypatch.setattr("evalguard.nights.pair_process.compare_pair", compared)
     gc.disable()
     try:
         pair_worker.PairDesk().answer(Call(number=1, name="pair", argument=work("a").as_record()))

@@ -13,14 +13,12 @@ import pytest
 from small_world import N_LONG, SmallWorld, make_world
 
 import evalguard
-from evalguard.core.checksum import with_checksum
+from evalguard.core.amounts import with_checksum
 from evalguard.core.gate import Gate
+from evalguard.engine.meter import TaskPace
 from evalguard.errors import EvaluationError, StoreError, UsageError
-from evalguard.run.meter import TaskPace
-from evalguard.run.sample_size.comparison_plan import plan
-from evalguard.run.sample_size.metric_plans import PlanAim
-from evalguard.run.sample_size.pace import expected_cost
-from evalguard.run.sample_size.stored_plan import plan_from_run
+from evalguard.planning.metric_plans import PlanAim
+from evalguard.planning.sample_size import expected_cost, plan, plan_from_run
 
 Plan = Callable[..., Any]
 

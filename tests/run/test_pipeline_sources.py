@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
+from evalguard.comparison.needed_guards import find_guards
 from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import Value
-from evalguard.errors import GuardFileError, UsageError
-from evalguard.run.needed_guards import find_guards
-from evalguard.run.options import CompareOptions
-from evalguard.run.sources import (
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.sources import (
     ModelSource,
     RunSource,
     SideSpec,
@@ -22,6 +21,7 @@ from evalguard.run.sources import (
     resolve_side,
     with_distinct_names,
 )
+from evalguard.errors import GuardFileError, UsageError
 
 GUARD = """
 models:

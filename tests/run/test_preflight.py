@@ -12,12 +12,12 @@ import pytest
 from huggingface_hub import constants, errors
 from safetensors.numpy import save_file
 
+from evalguard.comparison.refusals import check_hub_model, check_models
 from evalguard.config.guard_search import load_guards
 from evalguard.core.settings import BuildRecipe, OwnEnvironment, Variant
+from evalguard.engine.error_places import with_location
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
-from evalguard.run.error_places import with_location
-from evalguard.run.model_checks import check_hub_model, check_models
-from evalguard.run.sources import ModelSource
 
 
 def source(model: str = "hf", build: BuildRecipe | None = None, **model_args: Any) -> ModelSource:

@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiny_models import save_llama
 
+from evalguard.bisect.settings.hf_side import HFSide
+from evalguard.bisect.settings.quantised_modules import QuantisedModules, find_quantised_modules
 from evalguard.core.settings import Value, Variant
-from evalguard.run.bisection.model_differences import HFSide
-from evalguard.run.modules.quantised_modules import QuantisedModules, find_quantised_modules
 
 Tensors = dict[str, Any]
 KIND = "mlp.up_proj"

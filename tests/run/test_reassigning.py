@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from evalguard.core.scorer import ReassignableScorer, Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
+from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.worker.wire_types import DESCRIPTION, RESPONSES
+from evalguard.worker.messages import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1)
 Values = Mapping[str, Value]
@@ -293,7 +293,7 @@ def test_a_model_that_keeps_something_of_what_it_read_is_loaded_anew(
 def test_batches_that_were_made_smaller_are_those_of_loading_again(
     tiny_llama: Path, tmp_path: Path, asked: int, again: int
 ) -> None:
-    from evalguard.models.hf.smaller_batches import BatchTooLargeError
+    from evalguard.models.failures import BatchTooLargeError
 
     policy = ScoringPolicy(device="cpu", threads=1, token_budget=asked)
 

@@ -11,8 +11,8 @@ from architectures import save_architecture
 
 from evalguard.core.scorer import ReassignableScorer, Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.worker.wire_types import DESCRIPTION, RESPONSES
+from evalguard.engine.loading.load_scorer import load_scorer
+from evalguard.worker.messages import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1)
 # name -> (an attribute of every layer, modules), and whether nothing but loading will do

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from evalguard.comparison.run_record import build_sample_columns, list_tasks_of_sides
 from evalguard.errors import EvaluationError
 from evalguard.harness.score_tables import TaskScores
-from evalguard.run.record import build_sample_columns, list_tasks_of_sides
 
 
 def scores(*rows: dict[str, Any]) -> TaskScores:

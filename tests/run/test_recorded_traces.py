@@ -14,13 +14,13 @@ from gguf import GGUFWriter
 from safetensors.numpy import save_file
 from transformers import HubertConfig, HubertModel
 
-from evalguard.core.reports.trace_report import Trace
-from evalguard.core.tensors.name_map import NameMap, parse_name_map
+from evalguard.core.name_map import NameMap, parse_name_map
+from evalguard.core.trace_record import Trace
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
-from evalguard.models.runtimes.points.torch_hooks import hook_modules
-from evalguard.models.tracing.model_trace import trace_models
-from evalguard.run.tracing.recorded_sides import open_dump, read_token_ids
-from evalguard.store.activation_dumps import list_sequences
+from evalguard.models.runtimes.torch_runtime import hook_modules
+from evalguard.tensor_files.activation_dumps import list_sequences
+from evalguard.tracing.measure.forced_trace import trace_models
+from evalguard.tracing.recordings import open_dump, read_token_ids
 
 CONV, GELU = "feature_extractor.conv_layers.{}.conv", "feature_extractor.conv_layers.{}.activation"
 LAYERS = 3

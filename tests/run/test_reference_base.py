@@ -118,7 +118,7 @@ def test_a_damaged_file_is_refused_before_anything_is_loaded(
 def test_other_packages_are_seen_by_every_reader(
     score: Score, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.run.scoring import reference_scorer as stored_base
+    from evalguard.engine import reference_scorer as stored_base
 
     assert score(file, "other")[0].description.findings == ()
     versions = {**stored_base.package_versions(), "torch": "9.9"}
@@ -132,7 +132,7 @@ def test_other_packages_are_seen_by_every_reader(
 def test_a_base_described_in_another_way_is_refused(
     score: Score, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.store.reference_file import ReferenceFile
+    from evalguard.distributions.reference_file import ReferenceFile
 
     original = ReferenceFile.__init__
 

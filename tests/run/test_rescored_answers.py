@@ -15,7 +15,7 @@ import pytest
 from written_runs import Row, WrittenRun, WrittenTask, write_finished_runs, write_texts
 
 import evalguard
-from evalguard.core.reports.compare_report import CompareReport
+from evalguard.core.compare_report import CompareReport
 
 Change = Callable[[WrittenTask], None]
 

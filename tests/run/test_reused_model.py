@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 import evalguard
-from evalguard.core.reports.bisect_report import Loads
+from evalguard.core.question import Loads
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
+from evalguard.engine.loading.load_scorer import load_scorer
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.reused_model import ReusedModel
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import SettingError, WorkerError
-from evalguard.run.executing.reused_model import ReusedModel
-from evalguard.run.loading.load_scorer import load_scorer
-from evalguard.run.options import CompareOptions
-from evalguard.run.sources import ModelSource
-from evalguard.store.cache_items import LOG_FILE
-from evalguard.worker.wire_types import DESCRIPTION, RESPONSES
+from evalguard.store.cache_folder import LOG_FILE
+from evalguard.worker.messages import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1, token_budget=1024)
 FAKE = Path(__file__).with_name("reuse_worker.py")
@@ -54,8 +54,8 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ReusedMod
     """Models of settings alone, in real worker processes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(evalguard.__file__).parent.parent))
     monkeypatch.setattr(
-        "evalguard.worker.line.worker_command",
-        lambda python: [sys.executable, "-u", str(FAKE), "evalguard.run.worker"],
+        "evalguard.worker.client.worker_command",
+        lambda python: [sys.executable, "-u", str(FAKE), "evalguard.engine.worker_main"],
     )
     with ReusedModel(POLICY, CompareOptions(timeout=300), tmp_path) as reused:
         yield reused

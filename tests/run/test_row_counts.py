@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from evalguard.core.reports.tensors_report import TensorDelta, TensorsReport
-from evalguard.core.tensors.other_row_counts import find_row_counts
-from evalguard.report.tensors.contract import tensors_document
-from evalguard.report.tensors.terminal import render_tensors
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.core.row_counts import find_row_counts
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_page import render_tensors
+from evalguard.tensors.tensors_report import TensorDelta, TensorsReport, tensors_document
 
 EMBEDDING, HEAD, UP = "model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.up.weight"
 Change = Callable[[np.ndarray], np.ndarray]

@@ -9,9 +9,9 @@ from fake_models import table
 
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Setting, Target, Variant
+from evalguard.engine.run_identities import identify_model, identify_run
+from evalguard.engine.sources import ModelSource, RunSource
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
-from evalguard.run.run_identities import identify_model, identify_run
-from evalguard.run.sources import ModelSource, RunSource
 
 SETTING = Setting(name="eps", reference=1e-6, candidate=0.5, target=Target.parse("config.eps"))
 VARIANT = Variant(

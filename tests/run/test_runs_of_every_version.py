@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from evalguard.comparison.stored_run import read_stored_run
 from evalguard.errors import StoreError
-from evalguard.run.stored_run import read_stored_run
 
 STORED = Path(__file__).parent / "stored_runs"
 VERSIONS = sorted(folder.name for folder in STORED.iterdir())

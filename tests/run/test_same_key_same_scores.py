@@ -13,9 +13,9 @@ from changed_worlds import WORDS
 
 from evalguard.core.scorer import Request, Response, Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
+from evalguard.engine.loading import edited_model as token_budget
+from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.models.hf.budget_search import CPU_BUDGET
-from evalguard.run.loading import token_budget
-from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.worker.client import WorkerScorer
 
 REAL_MEASURE = token_budget.measure_budget

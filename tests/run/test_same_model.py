@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from scored_models import Score
 
-from evalguard.core.reports.compare_report import RunIdentity
+from evalguard.comparison.checks.same_model import find_same_model
+from evalguard.core.compare_report import RunIdentity
 from evalguard.core.scorer import ModelDescription
-from evalguard.harness.finished_runs.origin import RunOrigin
-from evalguard.run.scoring.same_model import find_same_model
-from evalguard.run.scoring.scored_side import ScoredSide
+from evalguard.engine.scored_side import ScoredSide
+from evalguard.harness.finished_runs.run_facts import RunOrigin
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from evalguard.comparison.compare import resolve_request
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.score_models import score_sides
 from evalguard.harness.score_tables import TaskScores
-from evalguard.run.compare import resolve_request
-from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.score_models import score_sides
-from evalguard.store.kept_answers import ScoreCache
+from evalguard.store.block_cache import ScoreCache
 
 _TASK = """
 task: sampled

@@ -13,11 +13,11 @@ from fake_models import FakeScorer
 from evalguard.config.guard import GuardSet
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.engine.choices import resolve_choices
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.score_models import score_models
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import EvaluationError, MisalignedRunsError
-from evalguard.run.choices import resolve_choices
-from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.score_models import score_models
-from evalguard.run.sources import ModelSource
 
 Score = Callable[..., Any]
 
@@ -37,7 +37,7 @@ def score(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             policies.append(policy)
             return scorers[variant.name]
 
-        monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", opened)
+        monkeypatch.setattr("evalguard.engine.run_context.open_scorer", opened)
         policies.clear()
         fields = {"tasks": ("sw_word",), "include_path": (task_folder,), "quiet": True}
         options = CompareOptions(**{**fields, "cache_dir": tmp_path, **given})

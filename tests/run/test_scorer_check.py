@@ -8,9 +8,9 @@ import pytest
 import torch
 from scored_models import Score
 
+from evalguard.engine.evaluate import Evaluation
 from evalguard.errors import EvaluationError
 from evalguard.models.hf import batch_scoring
-from evalguard.run.scoring.evaluate import Evaluation
 
 
 def said(evaluation: Evaluation) -> list[str]:

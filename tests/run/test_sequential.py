@@ -12,19 +12,19 @@ from fake_models import FakeScorer
 from small_world import N_LONG, SmallWorld, make_world
 
 import evalguard
+from evalguard.comparison.looks import score_in_looks
+from evalguard.comparison.refusals import check_sequential
 from evalguard.config.guard import GuardSet
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
+from evalguard.engine.choices import resolve_choices
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.score_models import score_sides
+from evalguard.engine.sources import ModelSource, RunSource, Source
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
-from evalguard.run.choices import resolve_choices
-from evalguard.run.options import CompareOptions
-from evalguard.run.sample_size.sequential import score_in_looks
-from evalguard.run.sample_size.sequential_checks import check_sequential
-from evalguard.run.sample_size.stored_plan import plan_from_run
-from evalguard.run.scoring.score_models import score_sides
-from evalguard.run.sources import ModelSource, RunSource, Source
-from evalguard.stats.sequential.looks import document_order
+from evalguard.planning.sample_size import plan_from_run
+from evalguard.stats.sequential_looks import document_order
 
 Run = Callable[..., Any]
 
@@ -66,7 +66,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         ) -> FakeScorer:
             return scorers[variant.name]
 
-        monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", opened)
+        monkeypatch.setattr("evalguard.engine.run_context.open_scorer", opened)
         fields = {"tasks": ("sw_long",), "include_path": (task_folder,), "quiet": True,
                   "sequential": True, "cache_dir": tmp_path}  # fmt: skip
         options = CompareOptions(**{**fields, **given})
@@ -139,7 +139,7 @@ def test_a_second_run_takes_every_look_from_the_cache(run: Run) -> None:
 def test_models_that_do_not_fit_together_take_turns_at_wider_looks(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.memory_policy.fits_in_memory", lambda *_: False)
+    monkeypatch.setattr("evalguard.engine.memory_policy.fits_in_memory", lambda *_: False)
     scorers = {"a": FakeScorer("m"), "b": NeverRight("m")}
     _, stops = run("a", "b", scorers, use_cache=False)
     task = stops.run.tasks[0]
@@ -161,8 +161,8 @@ def test_the_time_saved_is_that_of_the_documents_left_out_at_the_pace_measured(r
 def test_loading_models_again_counts_against_the_time_saved(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.memory_policy.fits_in_memory", lambda *_: False)
-    monkeypatch.setattr("evalguard.run.meter.Meter.seconds_per_load", lambda _: 1000.0)
+    monkeypatch.setattr("evalguard.engine.memory_policy.fits_in_memory", lambda *_: False)
+    monkeypatch.setattr("evalguard.engine.meter.Meter.seconds_per_load", lambda _: 1000.0)
     _, stops = run("a", "b", {"a": FakeScorer("m"), "b": NeverRight("m")}, use_cache=False)
     assert stops.run.early
     assert stops.run.saved_seconds < -900.0 * (stops.run.loads - 2)
@@ -318,7 +318,7 @@ def test_an_ungated_metric_that_cannot_stop_is_not_taken_for_one_of_all_document
         "evalguard.core.gate.Gate.covers", lambda _, task, name, metric: metric != "acc"
     )
     monkeypatch.setattr(
-        "evalguard.run.sample_size.draws.cannot_stop",
+        "evalguard.comparison.draws.cannot_stop",
         lambda table: "no" if table.metric == "acc" else "",
     )
     looked = compared(["sw_long"], "same", sequential=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evalguard.core.settings import Value
-from evalguard.run.loading.command_flags import put_flags
+from evalguard.engine.loading.serving import put_flags
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from changed_worlds import Answers, answer_afresh, write_world
 from fake_models import FakeScorer, evaluator, scores_of
 
 from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.engine import task_progress as passage
+from evalguard.engine.evaluate import Evaluator
+from evalguard.engine.kept_blocks import LoadedModel
+from evalguard.engine.work import Unit
 from evalguard.errors import EvaluationError
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tasks import TaskSet
-from evalguard.report.progress import ProgressLine
-from evalguard.run.executing import task_progress as passage
-from evalguard.run.executing.kept_blocks import LoadedModel
-from evalguard.run.executing.work import Unit
-from evalguard.run.scoring.evaluate import Evaluator
+from evalguard.page.progress import ProgressLine
 from evalguard.store import leases
 
 BLOCKS = 17  # 300 documents of sw_long, 24 of sw_word
@@ -173,7 +173,7 @@ def test_a_process_that_fails_keeps_finished_blocks_and_frees_its_own(
 def test_a_model_compared_with_itself_does_not_wait_for_itself(
     tasks: TaskSet, tmp_path: Path
 ) -> None:
-    from evalguard.run.executing.kept_blocks import lock_blocks
+    from evalguard.engine.kept_blocks import lock_blocks
 
     mine = evaluator(tasks, tmp_path)
     scorer = FakeScorer()
@@ -185,7 +185,7 @@ def test_a_model_compared_with_itself_does_not_wait_for_itself(
 
 
 def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
-    from evalguard.run.executing.kept_blocks import lock_blocks
+    from evalguard.engine.kept_blocks import lock_blocks
 
     mine, theirs = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
     base, candidate, other = FakeScorer("base"), FakeScorer("cand"), FakeScorer("other")

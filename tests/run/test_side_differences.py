@@ -12,16 +12,19 @@ import pytest
 from tiny_models import save_llama
 from unpadded_models import HEALTHY, save_gpt2
 
-from evalguard.core.reports.compare_report import RunIdentity, SettingState
-from evalguard.core.reports.findings import Finding
+from evalguard.comparison.checks.side_differences import (
+    find_side_differences,
+    list_side_differences,
+)
+from evalguard.core.compare_report import RunIdentity, SettingState
+from evalguard.core.findings import Finding
+from evalguard.core.hyperparameters import HeldValue
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
-from evalguard.core.tracing.hyperparameters import HeldValue
 from evalguard.models.assigned_model import AssignedModel
+from evalguard.models.hyperparameters_read import read_named_values
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.tracing.read_hyperparameters import read_named_values
-from evalguard.run.scoring.side_differences import find_side_differences, list_side_differences
-from evalguard.worker.wire_types import DESCRIPTION
+from evalguard.worker.messages import DESCRIPTION
 
 POLICY = ScoringPolicy(device="cpu")
 SIDES = (RunIdentity(name="base", digest="1"), RunIdentity(name="port", digest="2"))

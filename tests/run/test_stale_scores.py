@@ -17,9 +17,9 @@ from tiny_models import save_llama
 from evalguard.conversion.building import build, is_built_by_every_run
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Variant
+from evalguard.engine.loading.known_models import digest_code, digest_weights
 from evalguard.errors import UsageError
 from evalguard.models import identity
-from evalguard.run.loading.loaded_files import digest_code, digest_weights
 from evalguard.run_token import run_scope
 
 Change = Callable[[Path, pytest.MonkeyPatch], None]

@@ -17,13 +17,12 @@ from fake_models import table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evalguard.comparison.stored_run import StoredRun, read_stored_run
+from evalguard.comparison.table_comparisons import compare_tables
+from evalguard.core.compare_report import CompareReport, RunDocuments, RunIdentity
 from evalguard.core.gate import Gate
-from evalguard.core.reports.compare_report import CompareReport, RunIdentity
-from evalguard.core.reports.run_documents import RunDocuments
 from evalguard.errors import StoreError, UsageError
-from evalguard.report.contract.compare_document import compare_document
-from evalguard.run.stored_run import StoredRun, read_stored_run
-from evalguard.run.table_comparisons import compare_tables
+from evalguard.report.compare_document import compare_document
 from evalguard.store.run_folder import RunFolder
 
 WHEN = datetime(2026, 11, 20, 11, 4, 5, tzinfo=timezone.utc)

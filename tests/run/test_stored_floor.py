@@ -10,19 +10,25 @@ from typing import Any
 import pytest
 from fake_models import table
 
+from evalguard.comparison.table_comparisons import compare_tables
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.gate import Gate
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
+from evalguard.engine.options import CompareOptions
 from evalguard.errors import UsageError
-from evalguard.run.floor.floor_keys import floor_environment, floor_model_key, floor_task_keys
-from evalguard.run.floor.held_floors import FLOORS_FOLDER, compare_with_floors
-from evalguard.run.floor.stored_floors import read_floor, read_given_floor
-from evalguard.run.options import CompareOptions
-from evalguard.run.table_comparisons import compare_tables
-from evalguard.store.floor_store import FloorStore
+from evalguard.floors.known_floors import (
+    FLOORS_FOLDER,
+    FloorStore,
+    compare_with_floors,
+    floor_environment,
+    floor_model_key,
+    floor_task_keys,
+    read_floor,
+    read_given_floor,
+)
 
 IDENTITY: dict[str, Value] = {
     "weights": {"pretrained": "w"},

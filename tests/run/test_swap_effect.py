@@ -11,12 +11,12 @@ from changed_models import changed
 from small_world import SmallWorld, make_world
 from tiny_models import save_llama
 
+from evalguard.bisect.swap_effect import SwapEffect, measure_swap_effects
+from evalguard.comparison.compare import compare_sides
+from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.core.settings import Value
+from evalguard.engine.options import make_options
 from evalguard.errors import UsageError
-from evalguard.run.compare import compare_sides
-from evalguard.run.finished_comparison import FinishedComparison
-from evalguard.run.modules.swap_effect import SwapEffect, measure_swap_effects
-from evalguard.run.options import make_options
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 from test_foreign_code import compare, guard, kept, scores
 from tiny_models import save_llama
 
-from evalguard.run.loading.task_code import find_model_access
+from evalguard.engine.loading.foreign_code import find_model_access
 
 NEIGHBOURS = "a neighbour's doing, when documents are read"
 # Each changes a value, and puts no function of its own in the place of a library's.
@@ -88,7 +88,7 @@ def test_what_code_of_a_task_changes_in_a_library_reaches_no_model(
         code = f"import sys\nsys.path.append({str(tmp_path / 'tasks')!r})\n"
         reading = READING.replace("    return", "    import beside\n    beside.spoil()\n    return")
     with_code(tmp_path, f"{code}{reading}")
-    blind = "import evalguard.run.loading.library_patches as f; f.reaching_task_code = lambda: ''"
+    blind = "import evalguard.engine.loading.foreign_code as f; f.reaching_task_code = lambda: ''"
     spoilt = compare(
         tmp_path, "plain", "twin", first=blind, EVALGUARD_CACHE_DIR=str(tmp_path / "spoilt")
     )

@@ -23,10 +23,10 @@ from benchmarks.tensor_faults import (
     plant,
     quantise_q4_k,
 )
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
-from evalguard.store.tensor_files.gguf_bounds import block_cells, bound_blocks
-from evalguard.store.tensor_files.packed.levels import Levels, float8_levels, signed_levels
-from evalguard.store.tensor_files.packed.row_codec import PackedRows, RowGrid
+from evalguard.tensor_files.gguf_bounds import block_cells, bound_blocks
+from evalguard.tensor_files.packed.levels import Levels, float8_levels, signed_levels
+from evalguard.tensor_files.packed.row_codec import PackedRows, RowGrid
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
 gguf = pytest.importorskip("gguf")
 KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "Q4_K")
@@ -271,7 +271,7 @@ def test_a_scale_that_is_too_large_is_no_healthy_one(tmp_path: Path) -> None:
 
 
 def test_the_document_names_rows_and_blocks(tmp_path: Path) -> None:
-    from evalguard.report.tensors.contract import tensors_document
+    from evalguard.tensors.tensors_report import tensors_document
 
     base = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
     wrong = base.copy()

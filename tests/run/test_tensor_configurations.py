@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from evalguard.report.tensors.terminal import render_tensors
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_page import render_tensors
 
 CONFIG: dict[str, Any] = {
     "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "rms_norm_eps": 1e-6,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.reports.bisect_report import TracedPlace
+from evalguard.bisect.bisect_report import TracedPlace
+from evalguard.bisect.settings.module_settings import find_trace, weigh_settings
 from evalguard.core.settings import Setting, Target
-from evalguard.run.modules.trace_prior import find_trace, weigh_settings
 
 
 def setting(name: str, target: str) -> Setting:

@@ -10,8 +10,13 @@ import pytest
 
 import evalguard
 from evalguard.errors import UsageError
-from evalguard.run.tracing.moved_documents import choose_moved, find_comparisons
-from evalguard.run.tracing.traced_documents import DocumentChoice, read_inputs, read_own_documents
+from evalguard.tracing.traced_documents import (
+    DocumentChoice,
+    choose_moved,
+    find_comparisons,
+    read_inputs,
+    read_own_documents,
+)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".json"])

@@ -19,13 +19,14 @@ from tiny_models import save_llama
 from transformers import AutoModelForCausalLM
 
 import evalguard
+from evalguard.bisect.settings.module_settings import take_modules_from
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.run.modules.module_settings import take_modules_from
-from evalguard.run.sources import ModelSource
-from evalguard.run.tracing import loaded_sides, open_apart
-from evalguard.run.tracing.sides import TracedSide
+from evalguard.engine.sources import ModelSource
 from evalguard.run_token import current_run, run_of, run_scope
+from evalguard.tracing import both_sides as loaded_sides
+from evalguard.tracing import model_apart as open_apart
+from evalguard.tracing.traced_sides import TracedSide
 from evalguard.worker.client import WorkerScorer
 
 POLICY = ScoringPolicy(device="cpu")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from fake_models import table
 
+from evalguard.comparison.judge import GateJudgement, judge_comparisons
+from evalguard.comparison.table_comparisons import compare_by_document
 from evalguard.core.gate import Gate
 from evalguard.core.scores import UNDIRECTED
 from evalguard.errors import UsageError
-from evalguard.run.gate_judgement import GateJudgement, judge_comparisons
-from evalguard.run.table_comparisons import compare_by_document
 
 RNG = np.random.default_rng(4)
 BASE = RNG.normal(1.0, 0.3, 300)

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scored_models import Score
 
-from evalguard.core.reports.compare_report import RunIdentity
-from evalguard.core.reports.findings import Finding
-from evalguard.core.scorer import ModelDescription
-from evalguard.core.scores import ScoreTable
-from evalguard.harness.score_tables import TaskScores
-from evalguard.run.scoring.scored_side import ScoredSide
-from evalguard.run.scoring.side_differences import list_side_differences
-from evalguard.run.scoring.untested_differences import (
+from evalguard.comparison.checks.side_differences import list_side_differences
+from evalguard.comparison.checks.untested_differences import (
     find_untested_differences,
     note_untested_code,
 )
+from evalguard.core.compare_report import RunIdentity
+from evalguard.core.findings import Finding
+from evalguard.core.scorer import ModelDescription
+from evalguard.core.scores import ScoreTable
+from evalguard.engine.scored_side import ScoredSide
+from evalguard.harness.score_tables import TaskScores
 
 SCORED = ({"doc_id": 0, "text": [None]},)
 WRITTEN = ({"doc_id": 0, "text": ["42"]},)

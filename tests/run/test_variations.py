@@ -9,8 +9,8 @@ import pytest
 from evalguard.core.noise_floor import FACTORS, Variation
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Value, Variant
-from evalguard.run.floor.variations import apply_variation, plan_variations, why_not_taken
-from evalguard.run.sources import ModelSource
+from evalguard.engine.sources import ModelSource
+from evalguard.floors.variations import apply_variation, plan_variations, why_not_taken
 
 USUAL: dict[str, Value] = {
     "batch_size": 16,

@@ -24,8 +24,8 @@ from transformers import (
     Phi3ForCausalLM,
 )
 
-from evalguard.run.bisection.derived_settings import DerivedCandidate, derive_settings
-from evalguard.run.modules.module_settings import derive_module_settings
+from evalguard.bisect.settings.derived_settings import DerivedCandidate, derive_settings
+from evalguard.bisect.settings.module_settings import derive_module_settings
 
 Weights = dict[str, torch.Tensor]
 _HEAD = 8  # rows

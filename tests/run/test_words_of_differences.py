@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from evalguard.core.tensors.structure import Fault
-from evalguard.models.weight_places import may_have_heads
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.core.tensor_structure import Fault
+from evalguard.models.unloaded_models import may_have_heads
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
 Weights = dict[str, np.ndarray]
 Change = Callable[[Weights], None]

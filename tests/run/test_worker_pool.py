@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from probe_works import source, work
 
-from evalguard.core.reports.bisect_report import Loads
+from evalguard.core.question import Loads
+from evalguard.engine import worker_pool
+from evalguard.engine.schedule import WorkSchedule
+from evalguard.engine.sources import ModelSource
+from evalguard.engine.work import FailedWork, FinishedUnit, Work
+from evalguard.engine.worker_pool import WorkerPool
+from evalguard.engine.worker_slot import WorkerSlot
 from evalguard.errors import EvaluationError, WorkerError
-from evalguard.run.executing import worker_pool
-from evalguard.run.executing.schedule import WorkSchedule
-from evalguard.run.executing.work import FailedWork, FinishedUnit, Work
-from evalguard.run.executing.worker_pool import WorkerPool
-from evalguard.run.executing.worker_slot import WorkerSlot
-from evalguard.run.sources import ModelSource
 from evalguard.worker.process import WorkerProcess
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from paired_tables import WEIGHTED, paired
 
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 
 RNG = np.random.default_rng(21)
 G = 40

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evalguard.stats.contributions import Contributions, TaskContributions
+from evalguard.stats.drift import Contributions, TaskContributions
 
 
 def drift_of(

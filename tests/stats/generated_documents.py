@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalguard.core.reports.generations import GeneratedDocument
-from evalguard.stats.answers.generated import (
-    DocumentAnswers,
-)
+from evalguard.answers.document_figures import DocumentAnswers
+from evalguard.core.generation_comparison import GeneratedDocument
 
 
 def answers(

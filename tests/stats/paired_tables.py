@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.pairing import pair
+from evalguard.core.pairing import PairedScores, pair
 from evalguard.core.scores import Aggregation, ScoreTable
 
 LOWER_IS_BETTER = ("perplexity", "weighted_perplexity", "bits_per_byte")

@@ -9,7 +9,7 @@ import pytest
 from document_drifts import drift_of
 from scipy import stats
 
-from evalguard.stats.crossing_chance import crossing_chance
+from evalguard.stats.few_documents import crossing_chance
 
 FEW = [0.5, -0.2, 0.0, 0.7, 0.3, -0.1]
 OTHER = [0.1, 0.4, 0.0, 0.6, -0.3, 0.2]

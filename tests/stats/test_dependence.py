@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from evalguard.stats.series.dependence import group_dependence, order_dependence
+from evalguard.stats.dependence import group_dependence, order_dependence
 
 Rng = np.random.Generator
 LEVEL = 0.01

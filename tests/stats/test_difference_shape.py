@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from evalguard.stats.difference_shape import difference_shape
+from evalguard.stats.influence import difference_shape
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300).map(np.array)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.core.generated_tokens import GeneratedTokens
-from evalguard.core.reports.generations import FirstDifferences
-from evalguard.stats.answers.difference_tally import DifferenceTally
+from evalguard.answers.generations import DifferenceTally
+from evalguard.core.generation_comparison import FirstDifferences
+from evalguard.core.shown_tokens import GeneratedTokens
 
 SURE, TIED = 3.0, 0.1
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paired_tables import paired
 
-from evalguard.stats.document_differences import document_differences
+from evalguard.stats.influence import document_differences
 
 SCORES = st.lists(st.tuples(st.floats(-50, 0), st.floats(-50, 0)), min_size=2, max_size=30)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from paired_tables import METRICS, WEIGHTED, paired, score_table
 
 from evalguard.core.document_scale import DocumentScale
-from evalguard.core.documents.rescoring import Rescoring
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
+from evalguard.core.scores import Rescoring
 from evalguard.errors import UsageError
 from evalguard.stats.compare_scores import compare_scores
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.generated_tokens import GeneratedTokens
-from evalguard.stats.answers.first_difference import NEAR_TIE, find_first_difference
+from evalguard.answers.first_difference import NEAR_TIE, find_first_difference
+from evalguard.core.shown_tokens import GeneratedTokens
 
 A, B, C = 7, 8, 9
 

@@ -10,14 +10,11 @@ import numpy as np
 import pytest
 from generated_documents import answers
 
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.reports.generations import GeneratedDocument, GenerationComparison
+from evalguard.answers.document_figures import DocumentAnswers
+from evalguard.answers.generations import compare_generations, parts_caveat
+from evalguard.core.generation_comparison import GeneratedDocument, GenerationComparison
+from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
-from evalguard.stats.answers.generated import (
-    DocumentAnswers,
-    compare_generations,
-    parts_caveat,
-)
 
 
 def table(values: Sequence[float], **more: Any) -> ScoreTable:

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from evalguard.core.limits import Limit, judge_limits
 from evalguard.core.shown_tokens import ShownTokens
-from evalguard.stats.kl_of_servers import estimate_kl
+from evalguard.distributions.task_distributions import estimate_kl
 
 VOCABULARY = 30
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.divergence import Divergence, DocumentDivergence
-from evalguard.stats.kl_parts import kl_parts
-from evalguard.stats.positions import Positions
+from evalguard.distributions.kl import Positions
+from evalguard.several.kl_split import kl_parts
 
 
 def positions(documents: Sequence[Sequence[float]], first_token: int = 0) -> Positions:

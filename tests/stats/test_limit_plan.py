@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from evalguard.core.limits import Limit
+from evalguard.planning.limit_plan import documents_to_keep, documents_to_see, plan_limit
 from evalguard.stats.effective_sample import Share
-from evalguard.stats.limit_plan import documents_to_keep, documents_to_see, plan_limit
 
 
 def chance_to_tell(n: int, limit: float, rate: float, level: float) -> float:

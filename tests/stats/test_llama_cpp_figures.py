@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from evalguard.report.words.llama_cpp_block import llama_cpp_lines
-from evalguard.stats.distribution import DP_PERCENTS, KL_PERCENTS
-from evalguard.stats.llama_cpp_figures import llama_cpp_figures
+from evalguard.distributions.kl import DP_PERCENTS, KL_PERCENTS
+from evalguard.distributions.llama_cpp_block import llama_cpp_figures, llama_cpp_lines
 
 HERE = Path(__file__).parent / "llama_cpp_figures"
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalguard.core.loops import Loop, find_loop, find_token_loop
 from evalguard.core.scorer import Ending
-from evalguard.stats.answers.loops import Loop, find_loop, find_token_loop
 
 TEXTS = Path(__file__).parent.parent / "loop_texts" / "texts.jsonl"
 ENDINGS: tuple[Ending, ...] = ("", "stop", "length")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.stats.contributions import Contributions, TaskContributions
+from evalguard.stats.drift import Contributions, TaskContributions
 from evalguard.stats.influence import LossSpread, spread_of_loss
 
 

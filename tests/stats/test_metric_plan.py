@@ -11,9 +11,9 @@ from scipy.stats import beta
 
 from evalguard.core.pairing import pair
 from evalguard.core.verdict import Margin
+from evalguard.planning.metric_plan import plan_metric
+from evalguard.planning.pilot import pilot_of_comparison, pilot_of_scores
 from evalguard.stats.compare_scores import compare_scores
-from evalguard.stats.metric_plan import plan_metric
-from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores
 
 AIM = {"margin": 1.0, "alpha": 0.025, "power": 0.8}
 rng = np.random.default_rng(8)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.stats.answers.repeats import compare_figures, pass_at_k
+from evalguard.answers.document_figures import compare_figures, pass_at_k
 
 
 def covered(runs: int, n: int, repeats: int, k: int, *, seed: int) -> float:

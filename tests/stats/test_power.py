@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from evalguard.stats.binary import mcnemar_exact, tango_interval
-from evalguard.stats.flip_power import (
+from evalguard.stats.power import (
+    detectable_drift,
     detectable_flip_drift,
     flip_documents_to_detect,
     flip_documents_to_show_harmless,
+    paired_documents_to_detect,
 )
-from evalguard.stats.power import detectable_drift, paired_documents_to_detect
 
 ALPHA, POWER = 0.025, 0.8
 RUNS = 2000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evalguard.stats.answers.repeats import compare_figures
+from evalguard.answers.document_figures import compare_figures
 from evalguard.stats.effective_sample import Share
 
 

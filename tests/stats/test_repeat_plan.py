@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from paired_tables import paired
 from scipy import stats
 
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
+from evalguard.planning.metric_plan import plan_metric
+from evalguard.planning.pilot import pilot_of_scores
+from evalguard.planning.repeat_plan import AnswerScatter, RepeatPlan, answer_scatter, plan_repeats
 from evalguard.stats.compare_scores import compare_scores
-from evalguard.stats.metric_plan import plan_metric
-from evalguard.stats.pilot import pilot_of_scores
-from evalguard.stats.repeat_plan import AnswerScatter, RepeatPlan, answer_scatter, plan_repeats
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int, int], tuple[Array, Array]]

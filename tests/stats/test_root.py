@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
-from evalguard.stats.root import find_root
+from evalguard.stats.estimate import find_root
 
 BETWEEN = st.floats(min_value=-1.0, max_value=1.0)
 

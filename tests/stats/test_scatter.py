@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from evalguard.stats.finite_totals import expected_total
+from evalguard.stats.power import expected_total
 from evalguard.stats.scatter import kurtosis, ratio_range, scatter_factors, share_interval
 
 RUNS = 2000

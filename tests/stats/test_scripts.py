@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.stats.answers.scripts import count_scripts, is_other_script, main_script
+from evalguard.answers.languages import count_scripts, is_other_script, main_script
 
 
 @pytest.mark.parametrize(

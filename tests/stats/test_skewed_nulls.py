@@ -11,9 +11,9 @@ from paired_tables import paired
 from scipy import stats as scipy_stats
 from skewed_documents import GAINS, corrected, drift
 
-from evalguard.bisect.verification import paired_p
+from evalguard.bisect.search.proof import paired_p
 from evalguard.core.gate import Gate
-from evalguard.core.task_group import TaskGroup
+from evalguard.core.scores import TaskGroup
 from evalguard.stats.compare_scores import compare_documents, compare_scores
 from evalguard.stats.group import Subtask, compare_group
 

@@ -8,9 +8,8 @@ import pytest
 import scipy.stats
 from paired_tables import score_table
 
-from evalguard.core.documents.rescoring import rescoring
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.pairing import pair
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.scores import rescoring
 from evalguard.errors import MisalignedRunsError
 from evalguard.stats.bootstrap import paired_bootstrap
 from evalguard.stats.compare_scores import compare_scores

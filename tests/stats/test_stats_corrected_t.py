@@ -13,9 +13,9 @@ from scipy import optimize
 from scipy import stats as scipy_stats
 from skewed_documents import GAINS, SKEWED, N, corrected, drift
 
+from evalguard.core.moments import moments
 from evalguard.stats.compare_scores import compare_scores
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.moments import moments
 
 
 def hall(t, skew, n):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from paired_tables import score_table
 
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.stats.drift import estimate_drift
 
 RUNS = 2000

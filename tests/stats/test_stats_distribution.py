@@ -15,11 +15,21 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
-from evalguard.core.divergence import Divergence, DocumentDivergence, divergence
-from evalguard.core.reference import divergence_from, reference
-from evalguard.stats.distribution import compare_distributions
-from evalguard.stats.mean_kl import is_carried_by_few, kl_upper_end, mean_kl
-from evalguard.stats.positions import Positions, rank_of
+from evalguard.core.divergence import (
+    Divergence,
+    DocumentDivergence,
+    divergence,
+    divergence_from,
+    reference,
+)
+from evalguard.distributions.kl import (
+    Positions,
+    compare_distributions,
+    is_carried_by_few,
+    kl_upper_end,
+    mean_kl,
+    rank_of,
+)
 
 
 def request_of(

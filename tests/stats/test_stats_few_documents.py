@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from paired_tables import paired
 
+from evalguard.comparison.judge import judge_comparisons
 from evalguard.core.gate import Gate
-from evalguard.run.gate_judgement import judge_comparisons
 from evalguard.stats.compare_scores import compare_documents
 
 N = 1_000

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from paired_tables import paired, score_table
 from scipy import stats as scipy_stats
 
-from evalguard.core.documents.rescoring import rescoring
 from evalguard.core.pairing import pair
-from evalguard.core.task_group import TaskGroup
+from evalguard.core.scores import TaskGroup, rescoring
 from evalguard.stats.compare_scores import compare_documents, compare_scores
 from evalguard.stats.drift import estimate_drift as estimate
 from evalguard.stats.group import Subtask, compare_group
-from evalguard.stats.skewed.corrected_t import uncorrected
+from evalguard.stats.skewness import uncorrected
 
 LEVEL = 0.025
 # Values whose sums are exact: no rounding decides between equal sums.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
-from evalguard.stats.answers.repeats import pass_at_k, powers_up_to
+from evalguard.answers.document_figures import pass_at_k, powers_up_to
 
 
 def by_enumeration(n: int, c: int, k: int) -> float:

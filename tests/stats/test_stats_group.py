@@ -10,7 +10,7 @@ import pytest
 from paired_tables import paired
 from scipy import stats
 
-from evalguard.core.task_group import TaskGroup
+from evalguard.core.scores import TaskGroup
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.group import Subtask, compare_group
 from evalguard.stats.sign_flip import sign_flip

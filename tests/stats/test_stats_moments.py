@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evalguard.stats.moments import mean_moments, ratio_moments
+from evalguard.core.moments import mean_moments, ratio_moments
 
 scores = st.floats(-1e6, 1e6)
 score_arrays = arrays(np.float64, st.integers(2, 60), elements=scores)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from evalguard.stats.documents_needed import documents_to_show_no_loss, repeats_to_show
+from evalguard.stats.power import documents_to_show_no_loss, repeats_to_show
 
 # Golden values of the shared statistics page; error bars: E. Miller, Adding Error Bars to Evals.
 QUANTILES = 1.959964 + 0.841621  # two-sided at 5%, power 80%

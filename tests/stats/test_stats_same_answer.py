@@ -9,7 +9,7 @@ import pytest
 from paired_tables import paired
 from scipy import stats
 
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.stats.compare_scores import compare_scores
 
 

@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.stats.sequential.betting import before, log_wealth, remaining_stake
-from evalguard.stats.sequential.evidence import lower_end, needed, upper_end
-from evalguard.stats.sequential.flips import (
-    FlipEvidence,
-    kelly_stakes,
-    right_interval,
+from evalguard.stats.betting import (
+    before,
+    log_wealth,
+    lower_end,
+    needed,
+    remaining_stake,
+    upper_end,
 )
-from evalguard.stats.sequential.looks import planned_looks
+from evalguard.stats.sequential_evidence import FlipEvidence, kelly_stakes, right_interval
+from evalguard.stats.sequential_looks import planned_looks
 
 
 def orders(values: list[float]) -> list[tuple[float, ...]]:

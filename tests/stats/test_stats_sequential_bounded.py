@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from paired_tables import paired
 
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.score_rows import pick_rows
+from evalguard.core.pairing import PairedScores, pick_rows
 from evalguard.core.scores import Aggregation
+from evalguard.stats.betting import excess, unit_of
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.sequential.bounded import BoundedEvidence
-from evalguard.stats.sequential.excess import excess, unit_of
-from evalguard.stats.sequential.finding import find
-from evalguard.stats.sequential.looks import planned_looks
-from evalguard.stats.sequential.stopping_rule import StoppingRule
+from evalguard.stats.sequential_evidence import BoundedEvidence
+from evalguard.stats.sequential_looks import StoppingRule, find, planned_looks
 
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=1, seed=0)
 

@@ -10,19 +10,17 @@ import pytest
 from paired_tables import paired
 
 from evalguard.core.gate import Gate
-from evalguard.core.paired_scores import PairedScores
-from evalguard.core.score_rows import pick_rows
+from evalguard.core.pairing import PairedScores, pick_rows
 from evalguard.core.verdict import Margin
 from evalguard.stats.compare_scores import compare_scores
-from evalguard.stats.sequential.finding import LookResult, cannot_stop, find
-from evalguard.stats.sequential.looks import document_order
-from evalguard.stats.sequential.stopped import (
-    carriers_missed,
-    carry_over,
-    complete,
-    stopped_comparison,
+from evalguard.stats.sequential_looks import (
+    LookResult,
+    StoppingRule,
+    cannot_stop,
+    document_order,
+    find,
 )
-from evalguard.stats.sequential.stopping_rule import StoppingRule
+from evalguard.stats.stopped import carriers_missed, carry_over, complete, stopped_comparison
 
 SIZE = 2000
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=4, seed=9)

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from benchmarks.tables import scored
+from evalguard.comparison.checks.unexpected_scores import find_unexpected_scores, rank_correlation
 from evalguard.stats.compare_scores import compare_scores
-from evalguard.stats.unexpected_scores import find_unexpected_scores, rank_correlation
 
 
 def kinds(base: Any, candidate: Any, aggregation: Any = "perplexity", **given: Any) -> list[str]:

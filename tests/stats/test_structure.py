@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.expected_answers import ExpectedAnswer
-from evalguard.stats.answers.structure import (
+from evalguard.core.structure import (
     StructureKind,
     check_pattern,
     check_schema,

@@ -10,17 +10,16 @@ import pytest
 from paired_tables import paired
 from scipy import stats as scipy_stats
 
+from evalguard.comparison.judge import judge_comparisons
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.paired_scores import PairedScores
+from evalguard.core.pairing import PairedScores
 from evalguard.core.verdict import Margin
-from evalguard.run.gate_judgement import judge_comparisons
+from evalguard.planning.metric_plan import plan_metric
+from evalguard.planning.pilot import pilot_of_comparison, pilot_of_scores
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.compare_scores import compare_documents
-from evalguard.stats.documents_needed import decidable_ratio, documents_to_decide
-from evalguard.stats.flip_power import failing_chance
-from evalguard.stats.metric_plan import plan_metric
-from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores
+from evalguard.stats.power import decidable_ratio, documents_to_decide, failing_chance
 
 
 def judge(pairs: PairedScores, gate: Gate) -> Comparison:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
-from evalguard.core.tensors.name_map import parse_name_map
-from evalguard.core.tracing.points import ModelRounding
+from evalguard.core.name_map import parse_name_map
+from evalguard.core.trace_points import ModelRounding
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.store.activation_dumps import DumpedActivations
-from evalguard.store.activation_spool import SpooledActivations
+from evalguard.tensor_files.activation_dumps import DumpedActivations
+from evalguard.tracing.measure.activation_spool import SpooledActivations
 
 Arrays = Mapping[str, NDArray[Any]]
 VALUES = np.arange(60, dtype=np.float32).reshape(5, 12)

@@ -12,15 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from test_score_cache import exact
 
-from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Response
+from evalguard.core.shown_tokens import GeneratedTokens
+from evalguard.distributions.reference_file import ReferenceFile, ReferenceWriter
 from evalguard.store.answer_journal import AnswerFile
 from evalguard.store.answer_table import block_from_bytes, block_to_bytes
-from evalguard.store.checked_lines import decode_line, encode_line
-from evalguard.store.reference_file import ReferenceFile
-from evalguard.store.reference_writer import ReferenceWriter
-from evalguard.store.seal import seal
-from evalguard.worker.wire_types import RESPONSES
+from evalguard.store.sealed_files import decode_line, encode_line, seal
+from evalguard.worker.messages import RESPONSES
 
 # Every field has another value than its default; numbers are those of a model in float32.
 WHOLE = Response(

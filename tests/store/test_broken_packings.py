@@ -11,7 +11,7 @@ import torch
 from packed_parts import ALL_CODES, quant_state, words
 from safetensors.torch import save_file
 
-from evalguard.store.tensor_files import open_tensors
+from evalguard.tensor_files.opening import open_tensors
 
 
 def fault(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.store import token_budgets as budget_store
-from evalguard.store.token_budgets import BudgetStore
+from evalguard.store import fact_cache as budget_store
+from evalguard.store.fact_cache import BudgetStore
 
 FACTS = {"device": "cpu", "layers": 2}
 

@@ -19,10 +19,9 @@ from record_examples import a_divergence, a_reference
 from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.errors import StoreError
 from evalguard.store.answer_table import SCORES_FORMAT, answers_to_table
-from evalguard.store.kept_answers import DivergenceCache, ReferenceCache, ScoreCache
+from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
 from evalguard.store.leases import Lease
-from evalguard.store.seal import UNSEALED, is_sealed
-from evalguard.store.sealed_files import seal_bytes
+from evalguard.store.sealed_files import UNSEALED, is_sealed, seal_bytes
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
 ANSWERS = [
@@ -205,7 +204,7 @@ def test_a_block_that_says_it_unpacks_to_too_much_is_not_unpacked(
     path.write_bytes(parquet(answers=bomb, compression="zstd", row_group_size=1))
     assert path.stat().st_size < 20_000
     most = {"MOST_VALUES": 0, "MOST_BYTES": 10_000_000}[limit]
-    monkeypatch.setattr(f"evalguard.store.table_limits.{limit}", most)
+    monkeypatch.setattr(f"evalguard.store.answer_table.{limit}", most)
     monkeypatch.setattr(pq.ParquetFile, "read", None)  # it would be called
     assert cache.get(KEY, BLOCK) is None
     assert "it says that it is larger than a block can be" in cache.problems[0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from evalguard.store.activation_dumps import is_dump
+from evalguard.tensor_files.activation_dumps import is_dump
 
 ROWS = np.zeros((2, 4), np.float32)
 WEIGHTS = {"model.embed_tokens.weight": ROWS, "lm_head.weight": ROWS}

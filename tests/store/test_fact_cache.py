@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from evalguard.errors import StoreError
-from evalguard.store.fact_cache import FactCache, open_facts
-from evalguard.store.file_digests import FileDigests
+from evalguard.store.fact_cache import FactCache, FileDigests, open_facts
 
 FACTS = {"description": {"model": "hf", "numbers": [1, 2.5, None]}, "name": "é"}
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.store.file_lock import FileLock
+from evalguard.store.leases import FileLock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from evalguard.store.file_lock import FileLock
+from evalguard.store.leases import FileLock
 lock = FileLock.tried(Path(sys.argv[1]))
 print("held" if lock else "not", flush=True)
 time.sleep(120)
@@ -26,7 +26,7 @@ time.sleep(120)
 COUNTER = """
 import sys
 from pathlib import Path
-from evalguard.store.file_lock import FileLock
+from evalguard.store.leases import FileLock
 lock, number = Path(sys.argv[1]), Path(sys.argv[2])
 done = 0
 while done < 300:

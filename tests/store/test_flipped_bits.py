@@ -12,8 +12,8 @@ from test_damaged_blocks import ANSWERS, BLOCK, KEY
 from test_fact_cache import FACTS, only_file
 
 from evalguard.core.scorer import ComparedAnswer
+from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
 from evalguard.store.fact_cache import FactCache
-from evalguard.store.kept_answers import DivergenceCache, ReferenceCache, ScoreCache
 
 FLIPS = 100
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evalguard.errors import StoreError
-from evalguard.store.floor_store import FloorStore
+from evalguard.floors.known_floors import FloorStore
 
 MODEL, TASK, HERE, THERE = "00aa", "11bb", "22cc", "33dd"
 

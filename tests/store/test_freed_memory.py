@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 _COUNT_FAULTS = """
 import resource, sys
 import numpy as np
-from evalguard.store.tensor_files.opening import open_tensors
+from evalguard.tensor_files.opening import open_tensors
 if sys.argv[1:]:
     open_tensors(sys.argv[1]).close()
 def fill():

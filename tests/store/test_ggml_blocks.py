@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from evalguard.core.reports.tensors_report import TensorsReport
 from evalguard.errors import EvaluationError
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
-from evalguard.store.tensor_files.opening import open_tensors
+from evalguard.tensor_files.opening import open_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_report import TensorsReport
 
 gguf = pytest.importorskip("gguf")
 ROWS, COLUMNS = 4, 512

@@ -12,9 +12,9 @@ from tiny_models import save_llama
 
 from evalguard.errors import EvaluationError
 from evalguard.installation import extra_command
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
-from evalguard.store.tensor_files import open_tensors
-from evalguard.store.tensor_files.gguf_names import map_gguf_names
+from evalguard.tensor_files.foreign_names import map_gguf_names
+from evalguard.tensor_files.opening import open_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
 
 def test_a_gguf_file_has_the_numbers_of_its_model_once_names_are_mapped(tmp_path: Path) -> None:

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
 
-from evalguard.core.history_night import Night
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.run.history.history_result import HistoryResult
-from evalguard.run.history.queries import (
+from evalguard.nights.history.check import check_history
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history.night_rows import METRIC_COLUMNS, RUN_COLUMNS
+from evalguard.nights.history_page import HistoryResult
+from evalguard.nights.history_questions import (
     HistorySelection,
     export_runs,
     find_flips,
     find_trends,
     list_runs,
 )
-from evalguard.store.history.check import check_history
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
-from evalguard.store.history.night_rows import METRIC_COLUMNS, RUN_COLUMNS
+from evalguard.nights.history_report import Night
 
 KEY = METRIC.key
 
@@ -280,7 +280,7 @@ def test_a_file_of_version_1_is_brought_to_this_one(file: Path) -> None:
 def test_a_migration_that_fails_leaves_the_file_as_it_was(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.store.history import migrations
+    from evalguard.nights.history import migrations
 
     def broken(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE runs ADD COLUMN more TEXT")

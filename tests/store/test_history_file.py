@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
 
-from evalguard.core.document_scores import DocumentScores
 from evalguard.errors import StoreError, UsageError
-from evalguard.store.history import database
-from evalguard.store.history.check import check_history
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
-from evalguard.store.history.migrations import SCHEMA_VERSION
-from evalguard.store.history.sqlite_errors import DamagedHistoryError
+from evalguard.nights.document_scores import DocumentScores
+from evalguard.nights.history import database
+from evalguard.nights.history.check import check_history
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history.migrations import SCHEMA_VERSION
+from evalguard.nights.history.sqlite_errors import DamagedHistoryError
 
 KEY = METRIC.key
 # Python 3.12 on: the children of this test use no lock that another thread may hold.

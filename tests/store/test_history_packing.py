@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evalguard.store.damaged_files import DamagedBlockError
-from evalguard.store.history.packing import pack, unpack
+from evalguard.nights.history.packing import pack, unpack
+from evalguard.store.atomic_files import DamagedBlockError
 
 SIZES = st.integers(0, 40)
 FLOATS = arrays(np.float64, SIZES, elements=st.floats(width=64))

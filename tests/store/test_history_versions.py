@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from history_examples import METRIC, N, documents, night, right
 
-from evalguard.core.document_scores import DocumentHashes
-from evalguard.run.history.queries import HistorySelection, find_flips, find_trends
-from evalguard.store.history.check import check_history
-from evalguard.store.history.history_file import HistoryFile, StoredMetric
-from evalguard.store.history.migrations import SCHEMA_VERSION
+from evalguard.nights.document_scores import DocumentHashes
+from evalguard.nights.history.check import check_history
+from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history.migrations import SCHEMA_VERSION
+from evalguard.nights.history_questions import HistorySelection, find_flips, find_trends
 
 # Made by the code of those versions (commits d2f327f.., 7d090f3.. and ff6c893): ``keep_nights`` of
 # their tests/history_examples.py with sigma 0.1, 0.2 and 1.3.

@@ -11,7 +11,7 @@ import pytest
 from lockless_disks import no_flock
 
 from evalguard.core.scorer import Response
-from evalguard.store.kept_answers import ScoreCache
+from evalguard.store.block_cache import ScoreCache
 from evalguard.store.leases import Lease
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from evalguard.store.block_cache import ScoreCache
 from evalguard.store.cache_folder import open_cache_dir
-from evalguard.store.kept_answers import ScoreCache
 from evalguard.store.run_folder import RunFolder
 
 DAY = 24 * 3600.0

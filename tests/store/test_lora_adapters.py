@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evalguard.core.reports.tensors_report import TensorsReport
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
-from evalguard.store.tensor_files.opening import open_tensors
+from evalguard.tensor_files.opening import open_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_report import TensorsReport
 
 Q, K = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj"
 HEAD, EMBED = "lm_head", "model.embed_tokens"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from small_disks import mounted_disk
 
 from evalguard.errors import StoreError
-from evalguard.store.night_journal import NightJournal
+from evalguard.nights.night_folders import NightJournal
 
 HEAD = {"schema": "night", "guard": "a"}
 
@@ -62,7 +62,7 @@ def test_a_changed_bit_costs_a_line_and_never_changes_a_record(
 _KILLED = """
 import sys
 from pathlib import Path
-from evalguard.store.night_journal import NightJournal
+from evalguard.nights.night_folders import NightJournal
 journal = NightJournal(Path(sys.argv[1]))
 journal.begin({"schema": "night"})
 for number in range(10**6):

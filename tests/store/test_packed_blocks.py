@@ -19,7 +19,7 @@ import torch
 from packed_parts import ALL_CODES, ALL_E2M1, quant_state, words
 from safetensors.torch import save_file
 
-from evalguard.store.tensor_files import open_tensors
+from evalguard.tensor_files.opening import open_tensors
 
 
 def numbers(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> list[list[float]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from evalguard.store.tensor_files import list_stored_weights, open_tensors
+from evalguard.tensor_files.loaded_weights import list_stored_weights
+from evalguard.tensor_files.opening import open_tensors
 
 UP = "model.layers.0.mlp.up_proj"
 

@@ -12,13 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.core.reports.cache_listings import CachePruning
 from evalguard.core.scorer import Response
-from evalguard.store.cache_inventory import take_inventory
-from evalguard.store.cache_items import CacheItem, find_items
-from evalguard.store.folder_description import read_description
-from evalguard.store.kept_answers import ScoreCache
-from evalguard.store.pruning import PruneRules, choose_items, prune
+from evalguard.store.block_cache import ScoreCache
+from evalguard.store.cache_folder import (
+    CacheItem,
+    CachePruning,
+    PruneRules,
+    choose_items,
+    find_items,
+    prune,
+    read_description,
+    take_inventory,
+)
 
 NOW = 2_000_000_000.0
 DAY = 86400.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from record_examples import a_divergence, a_reference, same
 
 from evalguard.core.scorer import ComparedAnswer
-from evalguard.store.kept_answers import DivergenceCache, ReferenceCache, ScoreCache
+from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
 

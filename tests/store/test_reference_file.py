@@ -12,10 +12,9 @@ from record_examples import a_reference, same
 from test_score_cache import exact
 
 from evalguard.core.scorer import Response
+from evalguard.distributions.reference_file import ReferenceFile, ReferenceWriter
 from evalguard.errors import StoreError, UsageError
-from evalguard.store.reference_file import ReferenceFile
-from evalguard.store.reference_writer import ReferenceWriter
-from evalguard.store.seal import UNSEALED, seal
+from evalguard.store.sealed_files import UNSEALED, seal
 
 FACTS = {"base": "orig", "key": "00aa", "nested": {"a": [1, None, "é"]}}
 
@@ -163,7 +162,7 @@ def test_facts_that_are_none_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str
 ) -> None:
     path = tmp_path / "crafted.reference"
-    monkeypatch.setattr("evalguard.store.reference_file.json.dumps", lambda _: facts)
+    monkeypatch.setattr("evalguard.distributions.reference_file.json.dumps", lambda _: facts)
     with ReferenceWriter(path, {}) as writer:
         writer.add("words", "b0", *BLOCKS["words", "b0"])
     monkeypatch.undo()
@@ -207,6 +206,6 @@ def test_a_crafted_file_whose_seal_is_in_order_gives_no_number(
 def test_a_block_that_says_it_is_huge_is_refused_unread(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.store.table_limits.MOST_VALUES", 3)
+    monkeypatch.setattr("evalguard.store.answer_table.MOST_VALUES", 3)
     with pytest.raises(UsageError, match="larger than a block can be"):
         ReferenceFile(path)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.checksum import with_checksum
+from evalguard.core.amounts import with_checksum
 from evalguard.errors import StoreError, UsageError
-from evalguard.store.result_file import read_result
+from evalguard.store.run_folder import read_result
 
 SCHEMA = "evalguard.compare/1"
 WRITTEN = with_checksum({"schema": SCHEMA, "notes": ["as it was"], "sigma": 1.5})
@@ -71,6 +71,6 @@ def test_a_checksum_does_not_hide_another_contract(tmp_path: Path) -> None:
 
 
 def test_a_file_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalguard.store.result_file.MOST_BYTES", 40)
+    monkeypatch.setattr("evalguard.store.run_folder.MOST_BYTES", 40)
     with pytest.raises(UsageError, match="is larger than"):
         read_result(result(tmp_path, WRITTEN), schema=SCHEMA)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.store.sample_table import write_sample_table
+from evalguard.store.run_tables import write_sample_table
 
 
 def table(columns: dict[str, Any], task: str = "t") -> pa.Table:

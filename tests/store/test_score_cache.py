@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.core.generated_tokens import GeneratedTokens
 from evalguard.core.scorer import Response
+from evalguard.core.shown_tokens import GeneratedTokens
 from evalguard.errors import StoreError
-from evalguard.store.kept_answers import ScoreCache
+from evalguard.store.block_cache import ScoreCache
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
 INF, NAN = float("inf"), float("nan")
@@ -206,7 +206,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from evalguard.core.scorer import Response
-from evalguard.store.kept_answers import ScoreCache
+from evalguard.store.block_cache import ScoreCache
 
 cache = ScoreCache(Path(sys.argv[1]))
 block = [Response(loglikelihood=-1.0, token_logprobs=np.arange(500.0)) for _ in range(20)]

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
-from evalguard.models.tracing.read_hyperparameters import read_hyperparameter_file
-from evalguard.store.tensor_files import open_tensors
+from evalguard.models.hyperparameters_read import read_hyperparameter_file
+from evalguard.tensor_files.opening import open_tensors
 
 STATE = {
     "a.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4),

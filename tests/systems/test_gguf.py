@@ -182,7 +182,7 @@ def test_gguf_k_quants_are_those_of_ggml_and_types_that_do_not_fit_are_named(
         "import sys, numpy as np\n"
         "from gguf import GGMLQuantizationType as T\n"
         "from gguf.quants import dequantize\n"
-        "from evalguard.recipes.ggml_quantiser import quantise_rows\n"
+        "from evalguard.recipes.gguf import quantise_rows\n"
         "x = np.random.default_rng(5).normal(size=(8, 512)).astype('f4')\n"
         "for name in ('Q6_K', 'Q5_K', 'Q4_K', 'Q3_K', 'Q2_K', 'IQ4_XS', 'IQ4_NL', 'IQ3_S'):\n"
         "    y = dequantize(quantise_rows(x, T[name]), T[name])\n"

@@ -10,8 +10,8 @@ from system_models import MODEL
 from traced_ports import graph, local_errors, opened, trace
 from transformers import AutoModelForCausalLM
 
-from evalguard.core.tracing.hyperparameters import compare_hyperparameters
-from evalguard.models.tracing.read_hyperparameters import read_model
+from evalguard.core.hyperparameters import compare_hyperparameters
+from evalguard.models.hyperparameters_read import read_model
 
 pytestmark = pytest.mark.systems
 

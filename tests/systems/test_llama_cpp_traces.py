@@ -9,8 +9,8 @@ import pytest
 from system_models import MODEL
 from traced_ports import accumulated_errors, gguf, local_errors, opened, suspects, trace
 
-from evalguard.core.tracing.hyperparameters import compare_hyperparameters
-from evalguard.models.tracing.read_hyperparameters import read_hyperparameter_file
+from evalguard.core.hyperparameters import compare_hyperparameters
+from evalguard.models.hyperparameters_read import read_hyperparameter_file
 
 pytestmark = pytest.mark.systems
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from chat_models import save_chat_model, teach_replies
 
-from evalguard.run.compare import compare
+from evalguard.comparison.compare import compare
 
 pytestmark = pytest.mark.systems
 

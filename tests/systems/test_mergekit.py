@@ -20,7 +20,7 @@ from system_models import (
     run_in,
 )
 
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
 pytestmark = pytest.mark.systems
 

@@ -14,9 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from system_models import run_in
 
-from evalguard.core.reports.tensors_report import TensorsReport
-from evalguard.run.tensors.compare_tensors import TensorOptions, compare_tensors
-from evalguard.store.tensor_files import open_tensors
+from evalguard.tensor_files.opening import open_tensors
+from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
+from evalguard.tensors.tensors_report import TensorsReport
 
 Tensors = dict[str, torch.Tensor]
 UP = "model.layers.0.mlp.up_proj"

@@ -70,9 +70,9 @@ TRACE = """
 import json, sys
 import torch
 from transformers import AutoModelForCausalLM
-from evalguard.core.tracing.points import token_inputs
+from evalguard.core.trace_points import token_inputs
 from evalguard.models.runtimes.hf import read_quantisation
-from evalguard.models.tracing.model_trace import trace_models
+from evalguard.tracing.measure.forced_trace import trace_models
 
 folder, told = sys.argv[1], json.loads(sys.argv[2])
 base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

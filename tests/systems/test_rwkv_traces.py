@@ -10,10 +10,10 @@ import pytest
 from system_models import MODEL, ROOT
 from traced_ports import IDS, accumulated_errors, fla, opened, port, suspects
 
-from evalguard.core.reports.trace_report import Trace
+from evalguard.core.hyperparameters import compare_hyperparameters
 from evalguard.core.settings import Setting, Target, Variant
-from evalguard.core.tracing.hyperparameters import compare_hyperparameters
-from evalguard.core.tracing.points import token_inputs
+from evalguard.core.trace_points import token_inputs
+from evalguard.core.trace_record import Trace
 
 pytestmark = pytest.mark.systems
 

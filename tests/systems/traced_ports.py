@@ -11,13 +11,13 @@ import torch
 import transformers
 from system_models import MODEL, ROOT
 
-from evalguard.core.reports.trace_report import Trace
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import BuildRecipe, OwnEnvironment, Variant
-from evalguard.core.tracing.points import token_inputs
-from evalguard.models.tracing.model_trace import trace_models
-from evalguard.run.sources import ModelSource
-from evalguard.run.tracing.recorded_sides import RuntimeSide, open_runtime_side
+from evalguard.core.trace_points import token_inputs
+from evalguard.core.trace_record import Trace
+from evalguard.engine.sources import ModelSource
+from evalguard.tracing.measure.forced_trace import trace_models
+from evalguard.tracing.recordings import RuntimeSide, open_runtime_side
 
 TORCH = ("torch==2.13.0", "transformers==5.23.0")
 ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {

@@ -1,7 +1,7 @@
 """A worker with a model of arithmetic instead of torch, which misbehaves when it is asked to.
 
 ``Variant.model`` says how loading goes, ``Request.task`` how scoring goes. Run as a program it
-takes the place of ``evalguard.run.worker`` (see ``test_worker_scorer.python``).
+takes the place of ``evalguard.engine.worker_main`` (see ``test_worker_scorer.python``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,7 @@ import numpy as np
 
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.errors import (
-    BuildError,
-    EvaluationError,
-    GuardFileError,
-    SettingError,
-    UsageError,
-)
+from evalguard.errors import BuildError, EvaluationError, GuardFileError, SettingError, UsageError
 from evalguard.worker.messages import Load
 
 AWKWARD = np.array([np.nan, -np.inf, np.inf, -0.0, 5e-324, -1.0 / 3.0])
@@ -194,11 +188,11 @@ def open_fake(load: Load) -> FakeScorer:
 
 if __name__ == "__main__":
     import evalguard
-    from evalguard.run import worker
+    from evalguard.engine import worker_main as worker
 
     if os.environ.get("FAKE_VERSION"):
         evalguard.__version__ = os.environ["FAKE_VERSION"]
     if os.environ.get("FAKE_START") == "silent":
         time.sleep(600)
-    module = sys.argv.index("evalguard.run.worker")
+    module = sys.argv.index("evalguard.engine.worker_main")
     sys.exit(worker.main(sys.argv[module + 1 :], open_scorer=open_fake))

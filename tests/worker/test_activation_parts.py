@@ -12,23 +12,17 @@ import numpy as np
 import pytest
 
 import evalguard
-from evalguard.core.plain import PlainError, codec_of
-from evalguard.core.reports.trace_report import (
-    ActivationError,
-    LayerDelta,
-    TokenDetail,
-    Trace,
-    TwinFacts,
-)
+from evalguard.core.codec import PlainError, codec_of
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import OwnEnvironment, Variant
+from evalguard.core.trace_record import ActivationError, LayerDelta, TokenDetail, Trace, TwinFacts
+from evalguard.engine.loading.runtime_in_worker import load_runtime_scorer
 from evalguard.errors import EvaluationError, UsageError, WorkerError
-from evalguard.run.loading.runtime_in_worker import load_runtime_scorer
-from evalguard.worker import activation_parts
-from evalguard.worker.activation_parts import cut_activations, join_activations
+from evalguard.worker import pieces as activation_parts
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.messages import CALLS, ActivationsCall
-from evalguard.worker.piecewise_calls import ActivationCalls
+from evalguard.worker.pieces import cut_activations, join_activations
+from evalguard.worker.server import ActivationCalls
 
 IDS = (0, 5, 9, 30)
 VALUES = [

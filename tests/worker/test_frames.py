@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalguard.errors import WorkerError
-from evalguard.worker import frames
-from evalguard.worker.frames import FrameParser, to_frame
+from evalguard.worker import messages as frames
+from evalguard.worker.messages import FrameParser, to_frame
 
 TEXTS = st.text(st.characters())  # all code points, lone surrogates included
 VALUES = st.recursive(

@@ -15,10 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from evalguard.engine.servers import ServerCommand, keep_servers, lease_server
 from evalguard.errors import EvaluationError
-from evalguard.worker.model_server import ServerCommand
 from evalguard.worker.process import kill_workers_of
-from evalguard.worker.server_pool import keep_servers, lease_server
 
 STUB = Path(__file__).parent.parent / "stub_server.py"
 
@@ -239,7 +238,7 @@ def test_a_killed_evalguard_leaves_no_server(tmp_path: Path) -> None:
         from pathlib import Path
         sys.path[:0] = {[str(Path(__file__).parent), str(STUB.parent)]!r}
         from test_model_server import command
-        from evalguard.worker.server_pool import lease_server
+        from evalguard.engine.servers import lease_server
         lease_server(command(Path({str(tmp_path)!r}), "--with-child"), Path({str(tmp_path)!r}))
         print("ready", flush=True)
         time.sleep(600)

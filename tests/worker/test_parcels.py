@@ -13,16 +13,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from record_examples import a_reference, rows, same
 
-from evalguard.core.divergence import divergence
-from evalguard.core.plain import PlainError, codec_of
-from evalguard.core.reference import divergence_from
+from evalguard.core.codec import PlainError, codec_of
+from evalguard.core.divergence import divergence, divergence_from
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.errors import WorkerError
-from evalguard.worker import record_chunks as parcels
-from evalguard.worker.messages import Call, ChunkedAnswer, ComparisonCall, ReferenceCall
-from evalguard.worker.piecewise_calls import DistributionCalls
-from evalguard.worker.record_chunks import RecordChunks, join_chunks
-from evalguard.worker.wire_types import DIVERGENCE, REFERENCE
+from evalguard.worker import pieces as parcels
+from evalguard.worker.messages import (
+    DIVERGENCE,
+    REFERENCE,
+    Call,
+    ChunkedAnswer,
+    ComparisonCall,
+    ReferenceCall,
+)
+from evalguard.worker.pieces import RecordChunks, join_chunks
+from evalguard.worker.server import DistributionCalls
 
 FLOATS = codec_of(NDArray[np.float64])
 

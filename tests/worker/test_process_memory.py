@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from evalguard.worker.peak_memory import peak_memory
+from evalguard.worker.process_family import peak_memory
 
 ONLY_LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.worker.stuck_function import STACK_SIGNAL, find_stuck_function
+from evalguard.worker.process_family import STACK_SIGNAL, find_stuck_function
 
 STUCK = """
 import ctypes, subprocess, sys
-from evalguard.worker.stuck_function import dump_stack_on_signal
+from evalguard.worker.process_family import dump_stack_on_signal
 
 def of_the_user():
     print("there", flush=True); {body}

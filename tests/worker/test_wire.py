@@ -16,15 +16,27 @@ from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
 
 from evalguard import errors
-from evalguard.core.generated_tokens import GeneratedTokens
-from evalguard.core.plain import Codec, PlainError, codec_of
+from evalguard.core.codec import Codec, PlainError, codec_of
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Constraint, Setting, Target, Value, Variant
+from evalguard.core.shown_tokens import GeneratedTokens
 from evalguard.errors import EvalguardError, EvaluationError, GuardFileError, SettingError
-from evalguard.worker.failures import to_exception, to_failure
-from evalguard.worker.frames import FrameParser, to_frame
-from evalguard.worker.messages import Answer, Beat, Call, frame_message, read_message
-from evalguard.worker.wire_types import DESCRIPTION, POLICY, REQUESTS, RESPONSES, TOKEN_IDS, VARIANT
+from evalguard.worker.messages import (
+    DESCRIPTION,
+    REQUESTS,
+    RESPONSES,
+    TOKEN_IDS,
+    VARIANT,
+    Answer,
+    Beat,
+    Call,
+    FrameParser,
+    frame_message,
+    read_message,
+    to_exception,
+    to_failure,
+    to_frame,
+)
 
 TEXTS = st.text(st.characters(), max_size=20)
 NUMBERS = st.integers(-(2**70), 2**70)
@@ -79,6 +91,8 @@ RESPONSE = st.builds(
         lambda ids: GeneratedTokens.of(ids, [0.5] * len(ids), ids)
     ),
 )
+
+POLICY = codec_of(ScoringPolicy, "policy")
 
 
 def travel(codec: Codec[Any], value: Any) -> Any:

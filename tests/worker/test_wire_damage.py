@@ -13,23 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.core.plain import PlainError
+from evalguard.core.codec import PlainError
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Constraint, Setting, Target, Variant
 from evalguard.errors import WorkerError
-from evalguard.worker.failures import Failure
-from evalguard.worker.frames import FrameParser, to_frame
 from evalguard.worker.messages import (
     CALLS,
     Answer,
     Beat,
     Call,
     Chat,
+    Failure,
+    FrameParser,
     Hello,
     Load,
     Refusal,
     frame_message,
     read_message,
+    to_frame,
 )
 
 VARIANT = Variant(

@@ -13,9 +13,9 @@ import pytest
 import evalguard
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant
+from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.errors import EvaluationError, SettingError, WorkerError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.loading.load_scorer import load_scorer
 from evalguard.worker.client import WorkerScorer
 
 POLICY = ScoringPolicy(batch_size=2, device="cpu", threads=1)

@@ -39,9 +39,9 @@ from evalguard.errors import (
     UsageError,
     WorkerError,
 )
-from evalguard.worker import client, line
-from evalguard.worker.client import WorkerScorer
-from evalguard.worker.line import WorkerConnection
+from evalguard.worker import client
+from evalguard.worker import client as line
+from evalguard.worker.client import WorkerConnection, WorkerScorer
 from evalguard.worker.process import worker_command
 
 HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.worker.channel import Channel, PipeClosed
 from evalguard.worker.messages import Beat, Call, CallName, Hello, Refusal, frame_message
+from evalguard.worker.pipe import Channel, PipeClosed
 from evalguard.worker.process import WorkerProcess, worker_command
 
 

@@ -10,10 +10,35 @@ from typing import Any
 
 import orjson
 
-from evalguard.core.chosen_option import chosen_option, needs_lengths
-from evalguard.core.documents.likelihoods import NO_PROBABILITY, restore_infinity
-from evalguard.core.score_items import request_hash
-from evalguard.harness.finished_runs.answer_choosing import Choosing
+from evalguard.core.document_statistics import chosen_option, needs_lengths, request_hash
+from evalguard.core.scores import NO_PROBABILITY, restore_infinity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choosing:
+    """What a results file records of it.
+
+    Attributes:
+        output_type: lm-eval's name of it, "" where it is not recorded.
+        own_rules: whether the task has a ``process_results`` of its own.
+        delimiter: what lm-eval puts before each option.
+        doubled: whether the options are asked once more, without their context.
+    """
+
+    output_type: str
+    own_rules: bool
+    delimiter: str
+    doubled: bool
+
+    @property
+    def asks_likelihoods(self) -> bool:
+        """Whether log-likelihoods of given texts are asked."""
+        return "likelihood" in self.output_type or self.output_type == "multiple_choice"
+
+    @property
+    def shows_options(self) -> bool:
+        """Whether a run shows what is chosen from, and by which rule."""
+        return self.output_type == "multiple_choice" and not self.own_rules
 
 
 def read_requests(arguments: Any) -> list[list[Any]]:

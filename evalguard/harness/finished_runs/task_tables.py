@@ -3,37 +3,179 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from evalguard.core.document_fields import DocumentFields
-from evalguard.core.documents.columns import DocumentColumns, Numbers
-from evalguard.core.documents.likelihoods import restore_infinities
-from evalguard.core.score_items import (
+from evalguard.core.document_columns import DocumentColumns, DocumentFields, Numbers, read_labels
+from evalguard.core.document_statistics import (
     DocumentStatistics,
     NotComparableError,
     check_flat_loglikelihoods,
     has_closed_form,
     read_items,
 )
-from evalguard.core.scores import LOGLIKELIHOODS, NotCompared, ScoreTable, Uninformative
+from evalguard.core.findings import quote_message
+from evalguard.core.scores import (
+    LOGLIKELIHOODS,
+    NotCompared,
+    Rescoring,
+    ScoreTable,
+    Uninformative,
+    rescoring,
+    restore_infinities,
+)
 from evalguard.errors import EvaluationError
-from evalguard.harness.finished_runs.labels import read_document_fields
-from evalguard.harness.finished_runs.recomputed_metrics import run_disagreement, stderr_disagreement
 from evalguard.harness.finished_runs.results_file import Results
-from evalguard.harness.finished_runs.samples import (
+from evalguard.harness.finished_runs.samples_file import (
     ABSENT,
     Samples,
     TaskSamples,
+    read_lmeval_samples,
 )
-from evalguard.harness.finished_runs.samples_file import read_lmeval_samples
-from evalguard.harness.finished_runs.stored_aggregation import read_rescoring
-from evalguard.stats.answers.uninformative import uninformative_answers, with_uninformative
+from evalguard.stats.uninformative import uninformative_answers, with_uninformative
+
+
+def read_document_fields(documents: DocumentColumns) -> DocumentFields:
+    """The fields of documents; what all documents have, the first one has, too."""
+    first = json.loads(_written(documents)[0])
+    return DocumentFields(
+        n=len(documents),
+        labels=WrittenLabels(documents),
+        of_first=tuple(read_labels([(0, first)])),
+    )
+
+
+class WrittenLabels(Mapping[str, Mapping[int, str]]):
+    """Field -> doc_id -> label, of ``DocumentFields``."""
+
+    __slots__ = ("_documents", "_read")
+
+    def __init__(self, documents: DocumentColumns) -> None:
+        self._documents = documents
+        self._read: Mapping[str, Mapping[int, str]] | None = None
+
+    def __getitem__(self, name: str) -> Mapping[int, str]:
+        return self._labels()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._labels())
+
+    def __len__(self) -> int:
+        return len(self._labels())
+
+    def _labels(self) -> Mapping[str, Mapping[int, str]]:
+        if self._read is None:
+            ids = self._documents.columns["doc_id"]
+            told = zip(ids, map(_read, _written(self._documents)), strict=True)
+            self._read = read_labels(told)
+        return self._read
+
+
+def _read(written: str) -> Any:
+    """A document, by the faster reader where it takes what is written."""
+    try:
+        return orjson.loads(written)
+    except orjson.JSONDecodeError:  # NaN, infinities, halves of characters
+        return json.loads(written)
+
+
+def _written(documents: DocumentColumns) -> Any:
+    return documents.columns["doc"]
+
+
+_RELATIVE = 1e-6
+_ABSOLUTE = 1e-9
+
+
+def metric_value(statistics: DocumentStatistics) -> float:
+    """Aggregate documents as lm-eval does (see ``evalguard.core.scores.Aggregation``)."""
+    if statistics.rescoring is not None:
+        return statistics.rescoring.metric(np.arange(statistics.values.size))
+    total = statistics.values.sum()
+    with np.errstate(all="ignore"):  # what is out of range is not a value, and cannot agree
+        if statistics.weights is None:
+            mean = total / statistics.values.size
+            return float(np.exp(-mean) if statistics.aggregation == "perplexity" else mean)
+        ratio = -total / statistics.weights.sum()
+        if statistics.aggregation == "bits_per_byte":
+            return float(ratio / math.log(2))
+        return float(np.exp(ratio))
+
+
+def run_disagreement(statistics: DocumentStatistics, reported: float) -> str:
+    """Say where the samples give another value than the results file, or return ""."""
+    value = metric_value(statistics)
+    if _agree(value, reported):
+        return ""
+    return f"the samples give {value:.10g}, the results file says {reported:.10g}"
+
+
+def stderr_disagreement(statistics: DocumentStatistics, reported: float | None) -> str:
+    """Say where the samples give another standard error than the results file, or return "".
+
+    Of means only: lm-eval bootstraps those of perplexities.
+    """
+    n = statistics.values.size
+    if statistics.aggregation != "mean" or reported is None or n < 2:
+        return ""
+    stderr = float(statistics.values.std(ddof=1)) / math.sqrt(n)
+    if _agree(stderr, reported):
+        return ""
+    return f"a standard error of {stderr:.4g}, and the results file says {reported:.4g}"
+
+
+def _agree(found: float, reported: float) -> bool:
+    return bool(np.isclose(found, reported, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True))
+
+
+# lm-eval's placeholder of runs without metrics.
+_NO_METRIC = "bypass"
+
+
+def read_rescoring(items: Sequence[object], name: str) -> Rescoring:
+    """Rescore stored items by the aggregation that lm-eval registers under a name.
+
+    A task's own function is recorded as its source text only: it cannot be run here.
+
+    Raises:
+        NotComparableError: for a name that lm-eval does not register, or items that its function
+            fails on.
+    """
+    import lm_eval.api.metrics  # noqa: F401  registers the aggregations
+    from lm_eval.api.registry import AGGREGATION_REGISTRY
+
+    function = None if name == _NO_METRIC else AGGREGATION_REGISTRY.get(name, None)
+    if function is None:
+        raise NotComparableError(
+            f"its aggregation '{name}' is a function of the task, which a stored run does not hold"
+        )
+
+    def aggregate(chosen: list[object]) -> float:
+        try:
+            return float(function(chosen))
+        except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
+            raise _failed(name, error) from error
+        except (TypeError, ValueError) as error:
+            raise _failed(name, error) from error
+
+    try:
+        return rescoring(items, name, aggregate)
+    except EvaluationError as error:
+        raise NotComparableError(str(error), quotes=error.quotes) from error
+
+
+def _failed(name: str, error: Exception) -> EvaluationError:
+    return EvaluationError(
+        f"lm-eval's aggregation '{name}' fails on the stored items: {type(error).__name__}",
+        quotes=quote_message(error),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evalguard.models.hf.scored_tokens import InputTokens
-from evalguard.models.hf.smaller_batches import BatchTooLargeError
+from evalguard.models.failures import BatchTooLargeError
+from evalguard.models.hf.batches import PackedBatch, pad_batch
 from evalguard.models.identity import device_name, model_dtype
 from evalguard.models.machine import measure_free_memory
+from evalguard.models.scored_tokens import InputTokens
 
 if TYPE_CHECKING:
     from evalguard.core.settings import Value
-from evalguard.models.hf.packed_batch import PackedBatch, pad_batch
 
 _LENGTH, _SCORED = 128, 2
 # Different tokens that are read: text has few, and each of a file that is mapped into memory stays.

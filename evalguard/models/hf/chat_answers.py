@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
-from evalguard.core.chat_requests import (
+from evalguard.core.chat import (
     ChatRequest,
+    find_thinking,
     function_name,
+    leaves_thinking_open,
     read_chat_request,
     take_chat_fields,
 )
-from evalguard.core.rendered_prompt import leaves_thinking_open
 from evalguard.core.scorer import Response
 from evalguard.core.settings import Value
-from evalguard.core.thinking import find_thinking
 from evalguard.errors import EvaluationError
-from evalguard.models.answer_failures import quote_error
 from evalguard.models.arguments import HF_TYPES, no_chat_requests
+from evalguard.models.failures import quote_error
 from evalguard.models.written_tool_calls import WrittenCall, WrittenMessage, find_tool_form
 
 UNKNOWN_CALLS = "unknown"

@@ -9,21 +9,17 @@ from lm_eval import utils
 
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.config_overrides import apply_overrides, override_config
-from evalguard.models.hf.scored_tokens import (
-    ScoredTokens,
-    pair_answer,
-    text_answer,
-)
+from evalguard.models.failures import RecordingLoader, refuse_random_weights
+from evalguard.models.hf.batch_scoring import DEFAULT_TOKEN_BUDGET, PieceScoring
 from evalguard.models.language_classes import refuse_other_class
-from evalguard.models.random_weights import RecordingLoader, refuse_random_weights
 from evalguard.models.runtimes.hf import read_quantisation
+from evalguard.models.scored_tokens import ScoredTokens, pair_answer, text_answer
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
     from evalguard.core.scorer import RollingBos, ScoringPath
     from evalguard.core.settings import Value
-from evalguard.models.hf.piece_scoring import DEFAULT_TOKEN_BUDGET, PieceScoring
 
 EncodedRequest = tuple[tuple[str, str] | None, list[int], list[int]]
 

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-from evalguard.models.answer_failures import format_error
-from evalguard.models.hf.packed_batch import PackedBatch
-from evalguard.models.hf.smaller_batches import BatchTooLargeError
-from evalguard.models.hf.tree_batch import TreeBatch
+from evalguard.models.failures import BatchTooLargeError, format_error
+from evalguard.models.hf.batches import PackedBatch
+from evalguard.models.hf.prefix_tree import TreeBatch
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -11,10 +11,85 @@ import torch.nn.functional as F
 
 from evalguard.core.scorer import PaddingEffect
 from evalguard.models.hf.attention_reach import KEEPS_STATE_LAYERS
-from evalguard.models.hf.later_tokens import largest_change, probe_token_ids
 from evalguard.models.hf.longrope import longrope_switch_length
 from evalguard.models.hf.out_of_memory import is_out_of_memory
-from evalguard.models.hf.rounding_limit import rounding_unit
+
+_PROBE_TEXT = "The quick brown fox jumps over the lazy dog"
+_LENGTH, _SHARED = 8, 5
+
+
+def measure_effect_of_later_tokens(lm: Any) -> float:
+    """Largest change of a log-probability, in nats, when only later tokens change.
+
+    Zero but for rounding for a causal model; attention without a causal mask, or activations
+    quantised together, let a token's score depend on what follows it and on its batch.
+    """
+    ids = probe_token_ids(lm)
+    others = ids[:_SHARED] + ids[:_SHARED][::-1][: _LENGTH - _SHARED]
+    first, second = (_logprobs(lm, row)[:_SHARED] for row in (ids, others))
+    return largest_change(first, second)
+
+
+def exceeds_rounding(lm: Any, change: float) -> bool:
+    """Whether a change is more than the rounding of the model's dtype."""
+    narrow = any(
+        parameter.dtype in (torch.bfloat16, torch.float16) for parameter in lm.model.parameters()
+    )
+    return not change <= (0.5 if narrow else 0.01)
+
+
+def probe_token_ids(lm: Any, length: int = _LENGTH) -> list[int]:
+    """Token ids of a few ordinary words, repeated where that gives too few."""
+    ids = list(lm.tok_encode(_PROBE_TEXT, add_special_tokens=False)) or [lm.prefix_token_id]
+    return (ids * length)[:length]
+
+
+def _logprobs(lm: Any, ids: list[int]) -> torch.Tensor:
+    logits = lm._model_call(torch.tensor([ids], device=lm.device))[0]
+    return F.log_softmax(logits[-len(ids) :], dim=-1, dtype=torch.float32)
+
+
+def largest_change(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The largest difference without its sign; NaN where only one of the two is NaN."""
+    # what is -inf (a masked token) or NaN on both sides has not changed
+    same = (first == second) | (first.isnan() & second.isnan())
+    return float(torch.where(same, 0.0, (first - second).abs()).max())
+
+
+# Units in the last place by which sums in another order may differ: many terms in float32, and the
+# last rounding of one sum in a narrower dtype.
+_ULPS_WIDE, _ULPS_NARROW = 256, 4
+
+
+def rounding_limit(model: Any, logits: torch.Tensor) -> float:
+    """How far logits may differ that were summed in another order."""
+    narrow = rounding_unit(model)
+    unit = _ULPS_WIDE * torch.finfo(torch.float32).eps if narrow is None else _ULPS_NARROW * narrow
+    finite = logits.float()[logits.isfinite()]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return unit * max(1.0, largest)
+
+
+def rounding_unit(model: torch.nn.Module) -> float | None:
+    """The relative rounding error of a model's dtype; None for float32 and wider."""
+    units = [
+        torch.finfo(tensor.dtype).eps
+        for tensor in model.parameters()
+        if tensor.dtype.is_floating_point
+    ]
+    if any(tensor.is_cuda for tensor in model.parameters()) and _multiplies_in_tf32():
+        units.append(torch.finfo(torch.float16).eps)  # tf32 has as many digits
+    unit = max(units, default=0.0)
+    return unit if unit > torch.finfo(torch.float32).eps else None
+
+
+def _multiplies_in_tf32() -> bool:
+    backends: Any = torch.backends
+    if hasattr(backends, "fp32_precision"):  # since torch 2.9; asking the old way may raise
+        own = str(backends.cuda.matmul.fp32_precision)
+        return (str(backends.fp32_precision) if own == "none" else own) == "tf32"
+    return bool(backends.cuda.matmul.allow_tf32)
+
 
 _TEXT, _PADS, _NEW = 8, 8, 2
 # What rounding may leave between likely tokens' log-probabilities, in nats. Measured on fifteen

@@ -2,30 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from evalguard.core.scorer import Response
+from evalguard.core.scorer import Request, Response
 from evalguard.core.shown_tokens import TopLogprobs
 from evalguard.models.generated_texts import GeneratedText
-from evalguard.models.hf.generated_length import generated_length
-from evalguard.models.hf.recorded_inputs import (
-    RecordedPair,
-    match_inputs_to_requests,
-    match_inputs_to_texts,
-)
-from evalguard.models.hf.request_tokens import encode_context
-from evalguard.models.hf.scored_tokens import (
+from evalguard.models.scored_tokens import (
     InputTokens,
     ScoredTokens,
+    generated_length,
     hash_input_tokens,
     pair_answer,
     text_answer,
 )
 
+RecordedPair = tuple[Any, Sequence[int], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCalls:
+    """Every (key, context ids, continuation ids) that a model was given, and its answers."""
+
+    pairs: list[RecordedPair] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def record_input_tokens(lm: Any) -> Iterator[RecordedCalls]:
+    """Record what ``lm._loglikelihood_tokens`` is given and answers.
+
+    Models without that method (generate-only, some APIs) record nothing.
+    """
+    seen = RecordedCalls()
+    original = getattr(lm, "_loglikelihood_tokens", None)
+    if original is None:
+        yield seen
+        return
+
+    def recording(requests: Sequence[RecordedPair], *arguments: Any, **options: Any) -> Any:
+        seen.pairs.extend(requests)
+        answers = original(requests, *arguments, **options)
+        if isinstance(answers, list):
+            seen.answers.extend(answers)
+        return answers
+
+    lm._loglikelihood_tokens = recording
+    try:
+        yield seen
+    finally:
+        del lm._loglikelihood_tokens
+
+
+def match_inputs_to_requests(
+    pairs: Sequence[RecordedPair], arguments: Sequence[tuple[Any, ...]], max_length: int | None
+) -> list[InputTokens] | None:
+    """Match recorded pairs to likelihood requests, in the order asked; None if they do not match.
+
+    Args:
+        pairs: what was recorded while the requests were answered.
+        arguments: (context, continuation) of each request.
+        max_length: the model's context length, None where unknown.
+    """
+    if len(pairs) != len(arguments) or not _are_ids(pairs):
+        return None
+    for (key, _, _), asked in zip(pairs, arguments, strict=True):
+        if key is not None and tuple(key) != tuple(asked):
+            return None
+    return [InputTokens.of_pair(context, cont, max_length) for _, context, cont in pairs]
+
+
+def match_inputs_to_texts(
+    pairs: Sequence[RecordedPair], scored_counts: Sequence[int], max_length: int | None
+) -> list[list[InputTokens]] | None:
+    """Split recorded rolling windows by text; None if they do not add up.
+
+    ``scored_counts`` holds the number of tokens each text has: its windows score each token once.
+    """
+    if not _are_ids(pairs):
+        return None
+    remaining = iter(pairs)
+    texts: list[list[InputTokens]] = []
+    for count in scored_counts:
+        windows: list[InputTokens] = []
+        while sum(window.n_scored for window in windows) < count:
+            pair = next(remaining, None)
+            if pair is None:
+                return None
+            windows.append(InputTokens.of_pair(pair[1], pair[2], max_length))
+        texts.append(windows)
+    return texts if next(remaining, None) is None else None
+
+
+def _are_ids(pairs: Sequence[RecordedPair]) -> bool:
+    return all(isinstance(part, int) for _, ctx, cont in pairs for part in (*ctx[:1], *cont[:1]))
+
+
+def encode_request(lm: Any, request: Request) -> tuple[int, ...]:
+    """Encode as lm-eval's TemplateLM does; () for a model type that shows no token ids."""
+    if not hasattr(lm, "tok_encode") or not hasattr(lm, "_encode_pair"):
+        return ()
+    before, scored = encode_halves(lm, request)
+    ids = (*before, *scored)
+    return ids if all(isinstance(part, int) for part in ids[:1]) else ()
+
+
+def encode_halves(lm: Any, request: Request) -> tuple[list[int], list[int]]:
+    """Return what a model is given, and what is scored after it: an encoder reads the one, and its
+    decoder the other; nothing is scored of what is to be generated."""
+    return _ENCODERS[request.kind](lm, request.arguments)
+
+
+def _encode_continuation(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+    context, continuation = arguments
+    if context:
+        before, scored = lm._encode_pair(context, continuation)
+        return list(before), list(scored)
+    ids = list(lm.tok_encode(continuation, add_special_tokens=False))
+    # lm-eval puts the prefix token before an empty context, unless the text begins with it
+    return (ids[:1], ids[1:]) if ids[:1] == [lm.prefix_token_id] else ([lm.prefix_token_id], ids)
+
+
+def _encode_whole_text(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+    text = arguments[0]
+    encode = lm.rolling_ids if hasattr(lm, "rolling_ids") else lm.tok_encode
+    return [lm.prefix_token_id], list(encode(text))
+
+
+def _encode_prompt(lm: Any, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+    return encode_context(lm, arguments), []
+
+
+def encode_context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+    """The ids of a prompt; none where a server is sent its text, and encodes it as it will."""
+    if not getattr(lm, "tokenized_requests", True):
+        return []
+    return list(lm.tok_encode(arguments[0]))
+
+
+_ENCODERS = {
+    "loglikelihood": _encode_continuation,
+    "loglikelihood_rolling": _encode_whole_text,
+    "generate_until": _encode_prompt,
+}
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
 
 

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from evalguard.models.identity import usable_cores
-from evalguard.models.threads import use_threads
+from evalguard.models.process_state import use_threads
 
 if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-
 # Whose modules keep what they compute to themselves. Code that comes with a checkpoint, or with a
 # setting, may keep it for all models, and two threads would then read each other's.
 _IN_THREADS = frozenset({"torch", "transformers", "evalguard"})

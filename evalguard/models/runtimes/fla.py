@@ -13,11 +13,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenizer import open_tokenizer
-from evalguard.models.runtimes.torch_runtime import (
-    TorchRuntime,
-    effective_dtype,
-    take_common,
-)
+from evalguard.models.runtimes.torch_runtime import TorchRuntime, effective_dtype, take_common
 
 if TYPE_CHECKING:
     import torch

@@ -10,11 +10,7 @@ from evalguard.errors import UsageError, nearest
 from evalguard.models.arguments import check_attention
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenizer import FolderTokenizer
-from evalguard.models.runtimes.torch_runtime import (
-    TorchRuntime,
-    effective_dtype,
-    take_common,
-)
+from evalguard.models.runtimes.torch_runtime import TorchRuntime, effective_dtype, take_common
 
 if TYPE_CHECKING:
     import torch

@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.core.gguf_parts import gguf_parts
+from evalguard.core.hyperparameters import ABSENT, HeldValue
 from evalguard.core.settings import Value
-from evalguard.core.tracing.hyperparameters import ABSENT, HeldValue
+from evalguard.core.split_files import gguf_parts
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.runtimes.points.activations import Visit
-from evalguard.models.runtimes.points.ggml import ARCHITECTURES, GraphVisitor, declare_functions
-from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
+from evalguard.models.runtimes.ggml_points import ARCHITECTURES, GraphVisitor, declare_functions
+from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments, Visit
 
 _LARGEST = 1024  # bytes: more than any of the structures has had
 # ggml's numbers of types that a KV cache can be held in.

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.chat_requests import read_chat_request
-from evalguard.core.early_end import EarlyEnd, next_look, without_early_end
-from evalguard.core.generated_tokens import GeneratedTokens
-from evalguard.core.reference import Reference
-from evalguard.core.reports.trace_report import Trace
+from evalguard import tools
+from evalguard.core.chat import read_chat_request
+from evalguard.core.divergence import Reference
+from evalguard.core.hyperparameters import HeldValue
+from evalguard.core.loops import EarlyEnd, find_loop, next_look, without_early_end
 from evalguard.core.scorer import (
     LENGTH_NAMES,
     ComparedAnswer,
@@ -23,33 +23,33 @@ from evalguard.core.scorer import (
     ScoringPolicy,
 )
 from evalguard.core.settings import Value, Variant
-from evalguard.core.tracing.hyperparameters import HeldValue
-from evalguard.core.tracing.points import ModelRounding, token_inputs
+from evalguard.core.shown_tokens import GeneratedTokens
+from evalguard.core.trace_points import ModelRounding, token_inputs
+from evalguard.core.trace_record import Trace
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.models.answer_failures import quote_error
-from evalguard.models.hf.against_references import score_against_references, score_with_references
-from evalguard.models.hf.generated_length import (
-    TOKENS_OF_A_PART,
-    generated_length,
-    refuse_without_room,
-)
+from evalguard.models.failures import BatchTooLargeError, quote_error
+from evalguard.models.hf.lockstep import score_against_references, score_with_references
 from evalguard.models.hf.responses import build_likelihood_responses
-from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens, hash_input_tokens
-from evalguard.models.hf.smaller_batches import BatchTooLargeError
-from evalguard.models.runtimes.encoding import TextEncoder
-from evalguard.models.runtimes.points.activations import (
+from evalguard.models.runtimes.runtime import (
     Activation,
     FiledActivations,
+    Runtime,
     stream_activations,
 )
-from evalguard.models.runtimes.runtime import Runtime
-from evalguard.stats.answers.loops import find_loop
+from evalguard.models.runtimes.tokenizer import TextEncoder
+from evalguard.models.scored_tokens import (
+    TOKENS_OF_A_PART,
+    InputTokens,
+    ScoredTokens,
+    generated_length,
+    hash_input_tokens,
+    refuse_without_room,
+)
 
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
 _SAMPLING = ("temperature", "top_p", "top_k", "do_sample")
 # Options of a generation that greedy decoding honours, or that mean nothing to it.
 _GENERATION_OPTIONS = frozenset({"until", *LENGTH_NAMES, *_SAMPLING})
-
 Rows = NDArray[np.float32]
 
 
@@ -192,12 +192,13 @@ class RuntimeScorer:
         detail: Collection[str] = (),
     ) -> Trace:
         """Trace another model's activations with this one as the base, as ``TracingScorer``."""
-        from evalguard.models.tracing.model_trace import trace_models
-
         module = self._open().traced_module()
         inputs = [token_inputs(ids) for ids in sequences]
         found = FiledActivations(recorded, rounding)
-        return trace_models(module, found, inputs, memory=memory, detail=detail)
+        traced: Trace = tools.fetch("trace_models")(
+            module, found, inputs, memory=memory, detail=detail
+        )
+        return traced
 
     def held_values(self) -> Sequence[HeldValue]:
         """Hyper-parameters as its runtime holds them; () where that shows none."""

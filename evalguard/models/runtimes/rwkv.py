@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from evalguard.core.hyperparameters import HeldValue
 from evalguard.core.settings import Value
-from evalguard.core.tracing.hyperparameters import HeldValue
-from evalguard.core.tracing.points import OUTPUT
+from evalguard.core.trace_points import OUTPUT
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import check_device
-from evalguard.models.runtimes.points.activations import Visit
-from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
-from evalguard.models.runtimes.tokenized import TokenizedRuntime
-from evalguard.models.runtimes.tokenizer import TextTokenizer, open_tokenizer
+from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments, Visit
+from evalguard.models.runtimes.tokenizer import TextTokenizer, TokenizedRuntime, open_tokenizer
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _LONGEST = 4096  # a recurrent model reads any length; windows of whole texts need one
@@ -138,7 +136,7 @@ class RWKV7(TokenizedRuntime):
 
     def held_values(self) -> Sequence[HeldValue]:
         """Its sizes, which it reads off the weights, their dtype, and the epsilons of its code."""
-        from evalguard.models.tracing.read_hyperparameters import read_named_values
+        from evalguard.models.hyperparameters_read import read_named_values
 
         epsilons = self._read_unscripted([0, 0], lambda _point, _values: None)
 
@@ -172,10 +170,10 @@ class RWKV7(TokenizedRuntime):
         """Read a text in Python; the epsilons of its norms, by module."""
         import torch
 
-        from evalguard.models.runtimes.points.rwkv_points import WeightVisitor
-
         model = self._model
         read = _import_unscripted().RWKV_x070.forward_seq
+        from evalguard.models.runtimes.rwkv_points import WeightVisitor
+
         visitor = WeightVisitor(model.z, visit)
         with torch.inference_mode(), visitor:
             rows, _ = read(model, list(ids), model.generate_zero_state(), True)

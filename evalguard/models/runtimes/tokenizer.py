@@ -1,15 +1,107 @@
-"""Tokenizers of a model folder: Hugging Face's, or RWKV's world vocabulary."""
+"""Tokenizers of a model folder: Hugging Face's, or RWKV's world vocabulary.
+
+lm-eval stays in the parent process; these are the rules of its ``TemplateLM`` (0.4.13), held to it
+by a test.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evalguard.core.scorer import Request, RollingBos
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.hf.responses import encode_request
+from evalguard.models.runtimes.runtime import Runtime
+from evalguard.models.scored_tokens import InputTokens, refuse_empty_side
+
+
+class TextEncoder:
+    """A runtime's tokenizer behind the names that ``encode_request`` asks an lm-eval model for."""
+
+    def __init__(self, runtime: Runtime, rolling_bos: RollingBos = "lm-eval") -> None:
+        self._runtime = runtime
+        self._rolling_bos = rolling_bos
+        self.prefix_token_id = runtime.prefix_token_id
+        self._prefix = runtime.decode_special(runtime.prefix_token_id)
+
+    def tok_encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
+        """Encode a text; one that begins with BOS in letters is given no other."""
+        if add_special_tokens is None and self._prefix and text.startswith(self._prefix):
+            add_special_tokens = False
+        return list(self._runtime.encode(text, add_special_tokens))
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Split the ids of the whole where those of the context end; blanks go to the right."""
+        bare = context.rstrip()
+        before = self.tok_encode(bare)
+        whole = self.tok_encode(bare + context[len(bare) :] + continuation)
+        return before, whole[len(before) :]
+
+    def rolling_ids(self, text: str) -> list[int]:
+        """Ids of a whole text that are scored; see ``ScoringPolicy.rolling_bos``."""
+        ids = self.tok_encode(text)
+        once = self._rolling_bos == "once" and ids[:1] == [self.prefix_token_id]
+        return ids[1:] if once else ids
+
+    @property
+    def rolling_bos(self) -> RollingBos | None:
+        """How whole texts are read; None where the tokenizer adds no BOS: both ways are one."""
+        return self._rolling_bos if self.tok_encode("a")[:1] == [self.prefix_token_id] else None
+
+    def encode(self, request: Request) -> tuple[int, ...]:
+        """Ids of a request before any truncation."""
+        return encode_request(self, request)
+
+    def pieces(self, request: Request, position: int) -> list[InputTokens]:
+        """What is fed for a likelihood request: one piece, or a whole text's windows.
+
+        Args:
+            position: of the request in its block, for errors.
+
+        Raises:
+            UnscorablePairError: one side of a pair encodes to nothing.
+        """
+        longest = self._runtime.max_length
+        if request.kind == "loglikelihood_rolling":
+            windows = split_into_windows(
+                self.rolling_ids(str(request.arguments[0])), self.prefix_token_id, longest
+            )
+            return [InputTokens.of_pair(before, scored, longest) for before, scored in windows]
+        context, continuation = map(str, request.arguments)
+        if context:
+            before, scored = self._encode_pair(context, continuation)
+        else:
+            ids = self.tok_encode(continuation, add_special_tokens=False)
+            own = ids[:1] == [self.prefix_token_id]
+            before, scored = (ids[:1], ids[1:]) if own else ([self.prefix_token_id], ids)
+        refuse_empty_side(before, scored, position=position)
+        return [InputTokens.of_pair(before, scored, longest)]
+
+
+def split_into_windows(
+    ids: Sequence[int], prefix: int, longest: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Cut a text so that every token is scored once; yield (context, scored) of each window.
+
+    The first window reads the prefix token, later ones as much of the text before them as fits
+    beside the tokens that they score.
+    """
+    if not ids:
+        return
+    first = min(longest, len(ids))
+    yield [prefix], list(ids[:first])
+    done = first
+    while done < len(ids):
+        scored = min(len(ids) - done, longest)
+        end = done + scored
+        start = end - longest - 1
+        yield list(ids[start:done]), list(ids[done:end])
+        done = end
 
 
 class FolderTokenizer:
@@ -183,3 +275,53 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+class TokenizedRuntime(Runtime):
+    """A runtime with the tokenizer of a folder.
+
+    Args:
+        add_bos: whether BOS is put before a text; None: as the tokenizer does by itself.
+        prefix: token before a text without context; None: BOS, else EOS.
+
+    Raises:
+        EvaluationError: there is no such token.
+    """
+
+    def __init__(
+        self, tokenizer: TextTokenizer, *, add_bos: bool | None = None, prefix: int | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._add_bos = add_bos
+        known = [one for one in (prefix, tokenizer.bos, tokenizer.eos) if one is not None]
+        if not known:
+            raise EvaluationError(
+                "the tokenizer has neither BOS nor EOS, so a text without context has no first "
+                "token",
+                hint="set model_args.prefix_token_id",
+            )
+        self.prefix_token_id = int(known[0])
+        self.eot_token_id = int(tokenizer.eos) if tokenizer.eos is not None else -1
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """Token ids of a text."""
+        return self._tokenizer.encode(text, self._add_bos if special is None else special)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return self._tokenizer.decode(ids)
+
+    def decode_special(self, token: int) -> str:
+        """How a special token is written."""
+        return self._tokenizer.decode_special(token)
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Texts of all tokens with their ids."""
+        return self._tokenizer.vocabulary
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Apply the folder's chat template."""
+        return self._tokenizer.render_chat(messages, add_generation_prompt)

@@ -51,7 +51,6 @@ _TEXTS: Mapping[str, AllowedValues] = {
 }  # fmt: skip
 _OF_TORCH: Mapping[str, AllowedValues] = {**_TEXTS, "dtype": None, "device": None, "max_length": 1}
 _KV_TYPES = ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "bf16")
-
 # "transformers" is what model: hf becomes in an environment of its own.
 RUNTIME_TYPES: Mapping[str, RuntimeType] = {
     "transformers": RuntimeType(

@@ -17,8 +17,7 @@ import numpy as np
 
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
-from evalguard.models.answer_failures import quote_error
-from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
+from evalguard.models.failures import quote_error
 from evalguard.models.position_reduction import Reduced, Wanted
 from evalguard.models.runtimes.engine import (
     EngineRuntime,
@@ -27,9 +26,9 @@ from evalguard.models.runtimes.engine import (
     WantedPrompt,
 )
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
-from evalguard.models.runtimes.tokenized import TokenizedRuntime
-from evalguard.models.runtimes.tokenizer import FolderTokenizer
+from evalguard.models.runtimes.tokenizer import FolderTokenizer, TokenizedRuntime
 from evalguard.models.runtimes.vllm_worker import KEY
+from evalguard.models.scored_tokens import InputTokens, ScoredTokens
 from evalguard.models.served.repeated_answers import (
     LARGEST,
     Values,

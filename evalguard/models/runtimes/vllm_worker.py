@@ -26,7 +26,6 @@ from evalguard.models.runtimes.engine import PromptPositions, ReducedPrompt, Wan
 
 KEY = "evalguard"
 """In ``extra_args`` of a request's sampling parameters: the number of its prompt."""
-
 # Bytes of float32 logits at a time; beside them are as many of log-probabilities.
 ROOM = 64 * 2**20
 

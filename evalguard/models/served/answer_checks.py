@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from evalguard.core.reports.findings import Quote
+from evalguard.core.findings import Quote
 from evalguard.core.scorer import Request
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.models.served.prompt_logprobs import (
+from evalguard.models.served.shown_logprobs import (
     LOGPROBS_HINT,
     PromptAnswer,
     TokenAnswer,

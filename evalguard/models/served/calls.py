@@ -8,18 +8,15 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, TypeVar
 
+from evalguard.core.chat import take_chat_fields
 from evalguard.core.scorer import Request, Response
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
-from evalguard.models.hf.recorded_inputs import record_input_tokens
-from evalguard.models.hf.responses import build_responses
-from evalguard.models.served.answer_checks import (
-    method_module,
-    with_conversations,
-    with_own_seeds,
-)
+from evalguard.models.hf.responses import build_responses, record_input_tokens
+from evalguard.models.served.answer_checks import method_module, with_conversations, with_own_seeds
 
 T = TypeVar("T")
 
@@ -323,3 +320,34 @@ def _cut_calls(
                 options={**options, **more},
                 parts=tuple(owners[id(piece)] for piece in batch),
             )
+
+
+_LENGTH = "max_completion_tokens"
+
+
+def send_chat_fields(lm: Any) -> None:
+    """Let a client of a chat endpoint send tools and whatever else a chat request holds.
+
+    lm-eval writes the rest: model, messages, length, temperature, seed.
+    """
+    create: Callable[..., Any] = lm._create_payload
+
+    @wraps(create)
+    def create_with_fields(
+        messages: Any,
+        generate: bool = False,
+        gen_kwargs: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Any:
+        options = dict(gen_kwargs or {})
+        fields = take_chat_fields(options)
+        payload = create(messages, generate=generate, gen_kwargs=options, **more)
+        if fields is None:
+            return payload
+        if not payload.get("stop"):  # OpenAI refuses an empty list
+            payload.pop("stop", None)
+        if fields.pop(_LENGTH, None) is not None and "max_tokens" in payload:
+            payload[_LENGTH] = payload.pop("max_tokens")
+        return {**payload, **fields}
+
+    lm._create_payload = create_with_fields

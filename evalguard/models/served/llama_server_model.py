@@ -21,34 +21,31 @@ import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
+from evalguard.core.findings import quote_ids, quote_message
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.findings import quote_ids, quote_message
 from evalguard.core.scorer import LENGTH_NAMES, Ending
 from evalguard.core.shown_tokens import ID_LABEL
 from evalguard.errors import EvaluationError
 from evalguard.models.generated_texts import GeneratedText
-from evalguard.models.hf.generated_length import generated_length, refuse_without_room
-from evalguard.models.hf.scored_tokens import (
+from evalguard.models.runtimes.tokenizer import split_into_windows
+from evalguard.models.scored_tokens import (
     InputTokens,
     ScoredTokens,
+    generated_length,
     pair_answer,
     refuse_empty_side,
+    refuse_without_room,
     text_answer,
 )
-from evalguard.models.runtimes.encoding import split_into_windows
 from evalguard.models.served.exchange import ask_server, explain_exchange
-from evalguard.models.served.generated_logprobs import read_generated
-from evalguard.models.served.repeated_answers import (
-    check_cached_prompts,
-    fit_length,
-    make_prompts,
-)
+from evalguard.models.served.repeated_answers import check_cached_prompts, fit_length, make_prompts
+from evalguard.models.served.shown_logprobs import read_generated
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from numpy.typing import NDArray
 
-    from evalguard.core.reports.findings import Finding
+    from evalguard.core.findings import Finding
     from evalguard.core.scorer import Request
 
 TYPE = "llama_server"

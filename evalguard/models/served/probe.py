@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.chat_requests import read_chat_request
+from evalguard.core.chat import read_chat_request
+from evalguard.core.findings import Finding, Quote, quote_message
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.findings import Finding, Quote, quote_message
 from evalguard.core.scorer import LENGTH_NAMES, Request
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.arguments import CHAT_TYPES, check_shows_likelihoods
@@ -29,13 +29,12 @@ from evalguard.models.served.answer_checks import (
     method_module,
     with_conversations,
 )
-from evalguard.models.served.exchange import HttpAnswer, ask_server, explain_exchange
-from evalguard.models.served.prompt_logprobs import (
-    LOGPROBS_HINT,
-    PromptAnswer,
-    choice_index,
-    read_choices,
-    read_generated_tokens,
+from evalguard.models.served.exchange import (
+    BrokenStreamError,
+    HttpAnswer,
+    ask_server,
+    explain_exchange,
+    read_answer,
 )
 from evalguard.models.served.repeated_answers import (
     LONG_PROMPT,
@@ -46,8 +45,14 @@ from evalguard.models.served.repeated_answers import (
     fit_length,
     make_prompts,
 )
-from evalguard.models.served.shown_top_tokens import TOP_ARGUMENT
-from evalguard.models.served.streamed_answers import BrokenStreamError, read_answer
+from evalguard.models.served.shown_logprobs import (
+    LOGPROBS_HINT,
+    TOP_ARGUMENT,
+    PromptAnswer,
+    choice_index,
+    read_choices,
+    read_generated_tokens,
+)
 
 # Enough to tell two prompts apart, and read in no time.
 _PROMPT_TOKENS, _FEWEST_TOKENS = 16, 3
@@ -68,8 +73,6 @@ _URL_HINT = (
     "base_url must lead to the server's completions, e.g. http://127.0.0.1:8000/v1/completions, "
     "or /v1/chat/completions for chat"
 )
-
-
 # With which servers refuse what they do not know.
 _NOT_KNOWN = (400, 404, 422, 500, 501)
 

@@ -21,11 +21,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.reports.findings import Finding
+from evalguard.core.findings import Finding
 from evalguard.errors import EvaluationError
 
 Values = NDArray[np.float64]
-
 LONG_PROMPT = 647
 """Tokens: 40 blocks of 16 and 2 of 256, and a part of one."""
 WINDOW = 16

@@ -13,15 +13,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from evalguard.core.findings import quote_message
 from evalguard.core.redaction import REDACTED, redacted_text
-from evalguard.core.reports.findings import quote_message
 from evalguard.core.scorer import AnswerJournal, Request, Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.models.answer_failures import UNREACHABLE_HINT, is_unreachable
+from evalguard.models.failures import UNREACHABLE_HINT, is_unreachable
 from evalguard.models.generated_texts import record_endings
 from evalguard.models.served.answer_checks import check_answers
-from evalguard.models.served.cached_tokens import read_cached_tokens
 from evalguard.models.served.calls import (
     PendingAnswer,
     ServerCall,
@@ -30,9 +29,14 @@ from evalguard.models.served.calls import (
     without_answered,
 )
 from evalguard.models.served.changed_server import find_change
-from evalguard.models.served.exchange import explain_exchange, headers_of, read_text, tls_of
-from evalguard.models.served.server_identity import read_server_facts
-from evalguard.models.served.streamed_answers import read_answer
+from evalguard.models.served.exchange import (
+    explain_exchange,
+    headers_of,
+    read_answer,
+    read_text,
+    tls_of,
+)
+from evalguard.models.served.server_facts import read_cached_tokens, read_server_facts
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -43,8 +47,6 @@ _CHANGED_HINT = (
     "answers of two servers are never mixed: keep one running until the end and run the same "
     "command again, with another `revision:` if the model has one"
 )
-
-
 # Kept answers whose prompts are asked again before they are used: of a run, and of a block.
 _REPEATED_OF_KEPT, _REPEATED_AT_ONCE = 24, 8
 # Chance that kept texts of a server which is the same are dropped: all is asked anew then.

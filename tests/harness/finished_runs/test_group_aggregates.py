@@ -13,18 +13,19 @@ import pytest
 from grouped_tasks import SIZES
 from local_tasks import answers
 
+from evalguard.comparison.table_comparisons import (
+    add_aggregates,
+    compare_by_document,
+    list_missing_aggregates,
+)
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
-from evalguard.core.scores import ScoreTable
-from evalguard.core.task_group import TaskGroup
+from evalguard.core.scores import ScoreTable, TaskGroup
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, read_run
-from evalguard.harness.finished_runs.results_file import Results
-from evalguard.harness.finished_runs.stored_groups import stored_groups
+from evalguard.harness.finished_runs.results_file import Results, stored_groups
 from evalguard.harness.score_tables import score_tables
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
-from evalguard.run.groups import add_aggregates, list_missing_aggregates
-from evalguard.run.table_comparisons import compare_by_document
 
 Side = tuple[Sequence[ScoreTable], Sequence[TaskGroup]]
 GATE = Gate()

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evalguard.comparison.table_comparisons import compare_tables
 from evalguard.core.gate import Gate
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.harness.finished_runs import foreign_json as json_file
 from evalguard.harness.finished_runs.lmeval_run import read_run
-from evalguard.run.table_comparisons import compare_tables
 
 DATE = "2024-05-06T07-08-09.123"
 RESULTS: dict[str, Any] = {

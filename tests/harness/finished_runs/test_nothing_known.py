@@ -11,8 +11,8 @@ import pytest
 from handmade_runs import HandmadeRun
 
 import evalguard
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding, Quote
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.findings import Finding, Quote
 from evalguard.errors import EvaluationError
 
 N = 120
@@ -465,9 +465,9 @@ def test_a_task_that_is_not_asked_may_have_no_samples(compare: Any) -> None:
 
 
 def test_what_makes_answers_say_nothing_is_read_back_with_a_stored_run(tmp_path: Path) -> None:
+    from evalguard.comparison.run_record import MetricFacts, describe_metrics
     from evalguard.core.scores import Uninformative
     from evalguard.harness.finished_runs.lmeval_run import read_run
-    from evalguard.run.metric_facts import MetricFacts, describe_metrics
 
     tables = read_run(generated(missing=N).write(tmp_path / "run")).tables
     told = json.loads(json.dumps(describe_metrics(tables)))

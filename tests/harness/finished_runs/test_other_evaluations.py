@@ -15,12 +15,12 @@ import pytest
 from written_runs import DATE, WrittenRun, write_finished_runs
 
 import evalguard
-from evalguard.core.reports.compare_report import CompareReport
-from evalguard.core.reports.findings import Finding
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.findings import Finding
 from evalguard.core.run_agreement import canonical_generation
 from evalguard.errors import UsageError
+from evalguard.harness.finished_runs.lmeval_run import is_lmeval_run
 from evalguard.harness.finished_runs.other_harnesses import name_other_harness
-from evalguard.harness.finished_runs.run_files import is_lmeval_run
 
 Change = Callable[[WrittenRun, WrittenRun], None]
 OPTIONS: Any = {"write": False, "track": ()}

@@ -7,9 +7,9 @@ from typing import Any
 
 from local_tasks import N
 
-from evalguard.core.reports.generations import GeneratedDocument
+from evalguard.comparison.compare import compare
+from evalguard.core.generation_comparison import GeneratedDocument
 from evalguard.harness.finished_runs.lmeval_run import read_run
-from evalguard.run.compare import compare
 
 
 def test_answers_that_lm_eval_dropped_are_counted(copied: Path, rewrite: Any) -> None:

@@ -15,8 +15,7 @@ from local_tasks import N, answers
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import MisalignedRunsError
-from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, read_run
-from evalguard.harness.finished_runs.run_files import is_lmeval_run
+from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, is_lmeval_run, read_run
 from evalguard.harness.score_tables import score_tables
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from evalguard.comparison.table_comparisons import compare_tables
 from evalguard.core.gate import Gate
 from evalguard.core.pairing import pair
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
-from evalguard.harness.finished_runs.lmeval_run import read_run
+from evalguard.harness.finished_runs.lmeval_run import is_lmeval_run, read_run
 from evalguard.harness.finished_runs.run_facts import environment_differences
-from evalguard.harness.finished_runs.run_files import is_lmeval_run
-from evalguard.run.table_comparisons import compare_tables
 
 
 def samples(folder: Path, task: str = "eg_lastword") -> Path:

@@ -8,12 +8,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from evalguard.core.generated_tokens import GeneratedTokens
+from evalguard.answers.document_figures import DocumentAnswers
+from evalguard.bisect.oracle.probe_answers import EarlyEnds
 from evalguard.core.scorer import Request
 from evalguard.core.settings import Variant
-from evalguard.run.bisection.early_ends import EarlyEnds
-from evalguard.run.sources import ModelSource
-from evalguard.stats.answers.document_answers import DocumentAnswers
+from evalguard.core.shown_tokens import GeneratedTokens
+from evalguard.engine.sources import ModelSource
 
 SOURCE = ModelSource(name="port", variant=Variant(name="port", model="hf", model_args={}))
 

@@ -14,7 +14,7 @@ import yaml
 import evalguard
 from benchmarks.bisect_truth import model_args
 from benchmarks.sampled_models import Sampled, sampled
-from evalguard.report.contract.compare_document import compare_document
+from evalguard.report.compare_document import compare_document
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import evalguard
 from benchmarks.sampled_models import TASK, Sampled, sampled
-from evalguard.core.reports.bisect_report import BisectReport
+from evalguard.bisect.bisect_report import BisectReport
 
 pytestmark = pytest.mark.slow
 

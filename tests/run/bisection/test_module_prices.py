@@ -15,18 +15,18 @@ from small_world import SmallWorld, make_world
 from tiny_models import save_llama
 
 import evalguard
-from evalguard.core.reports.module_prices import ModulePrice, ModulePrices
+from evalguard.bisect import rounds
+from evalguard.bisect.bisect_report import ModulePrice, ModulePrices
+from evalguard.bisect.module_prices import PricedModules, measure_prices
+from evalguard.bisect.oracle.oracle_opening import open_model_oracle
+from evalguard.bisect.subject import Subject, choose_subject
+from evalguard.comparison.compare import compare_sides
+from evalguard.comparison.finished_comparison import FinishedComparison
+from evalguard.comparison.result import CompareResult
+from evalguard.engine.options import make_options
 from evalguard.errors import EvaluationError
 from evalguard.recipes.gguf import convert
-from evalguard.report.contract.compare_reading import read_report
-from evalguard.run.bisection import rounds
-from evalguard.run.bisection.oracle_opening import open_model_oracle
-from evalguard.run.bisection.subject import Subject, choose_subject
-from evalguard.run.compare import compare_sides
-from evalguard.run.finished_comparison import FinishedComparison
-from evalguard.run.modules.module_prices import PricedModules, measure_prices
-from evalguard.run.options import make_options
-from evalguard.run.result import CompareResult
+from evalguard.report.compare_document import read_report
 
 pytestmark = pytest.mark.slow
 gguf = pytest.importorskip("gguf")

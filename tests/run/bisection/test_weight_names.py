@@ -16,8 +16,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from evalguard.models.weight_places import locate_weights
-from evalguard.run.bisection.weight_cause import name_weights
+from evalguard.bisect.settings.weight_cause import name_weights
+from evalguard.models.unloaded_models import locate_weights
 
 SIZES = {
     "vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2,

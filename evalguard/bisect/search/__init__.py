@@ -1,0 +1,1 @@
+"""The search for culprits, and the proof. Pure: numpy, scipy, core and stats."""

@@ -1,0 +1,1 @@
+"""Which settings a search may change: of configurations, weights and modules."""

@@ -1,0 +1,261 @@
+"""Weights of which one undoes what was done to another of the same layer, told by reading both.
+
+Values times 4 and the output projection by 4, a norm's weights multiplied into the matrices that
+read it, heads in another order in all that holds them, experts in another one with their router: no
+score changes. Each half alone does harm, and neither is to blame. Where a mistake is in one of them
+as well, that one is, and the others have to go with it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.bisect.settings.reordered_experts import find_reordered_experts
+from evalguard.bisect.settings.stored_names import StoredNames
+from evalguard.bisect.settings.weight_cause import WeightCause, name_tensor, name_weights
+from evalguard.models.checkpoint_files import open_stored_tensors, shape_of
+from evalguard.models.unloaded_models import WeightPlace
+
+Array = NDArray[Any]
+_EXACT = 0.01  # of a tensor: what bfloat16 may leave of a factor, or of another order
+_TELLING = 0.2  # logarithm of one number: a smaller one is not told from what a mistake does
+_SMALLEST = 0.02  # likewise, standard deviation of those of channels that have each its own
+_NEAR = 0.35  # of a factor's logarithm: a mistake inside moves the norms of channels that far
+_FEWEST, _MOST = 0.1, 0.9  # of the channels: that have the factor; that have it or none
+_ADDED = (0.0, 1.0)  # to the weights of a norm, by its kind
+
+
+def find_undone(
+    stored: StoredNames,
+    places: Mapping[str, WeightPlace],
+    differing: Iterable[str],
+    matrices: Collection[str],
+) -> Iterator[WeightCause]:
+    """Yield weights of which some undo what was done to others, of all layers alike as one.
+
+    Args:
+        differing: without matrices that are only rounded. They are read, a layer at a time.
+    """
+    layers: dict[int | None, list[str]] = defaultdict(list)
+    # what is tied is one tensor; what loading stacks has no name of its own in a file
+    seats = {stored.candidate.get(name, name): name for name in differing}
+    for name in seats.values():
+        if name in stored.stacked or {name} <= stored.base.keys() & stored.candidate.keys():
+            layers[places[name].layer].append(name)
+    alike: dict[tuple[str, ...], list[_Layout]] = defaultdict(list)
+    for names in layers.values():
+        found = [
+            _Layout(tensors=tensors, wrong=wrong, words="reordered together")
+            for tensors, wrong in find_reordered_experts(names, stored, places)
+        ]
+        taken = {name for one in found for name in one.tensors}
+        left = [name for name in names if name not in taken]
+        for one in (*found, *_find_in_layer(left, stored, places, matrices)):
+            alike[one.way(places)].append(one)
+    for group in alike.values():
+        parts = [_join([one], places) for one in group] if len(group) > 1 else []
+        yield _join(group, places, parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Weights of a layer that are the base's in another layout, but for what is wrong with some.
+
+    ``wrong``: those of them that differ in more than a factor or an order; () where none does.
+    ``words``: what they are where none does.
+    """
+
+    tensors: tuple[str, ...]
+    wrong: tuple[str, ...]
+    words: str = "scaled against each other"
+
+    def way(self, places: Mapping[str, WeightPlace]) -> tuple[str, ...]:
+        told = (name_tensor(name, places) for name in (*self.tensors, *self.wrong))
+        return (self.words, str(len(self.wrong)), *told)
+
+
+def _join(
+    group: Sequence[_Layout],
+    places: Mapping[str, WeightPlace],
+    parts: Sequence[WeightCause] = (),
+) -> WeightCause:
+    """One cause of layers: called by what is wrong, with what has to go with it."""
+    tensors = tuple(name for one in group for name in one.tensors)
+    wrong = tuple(name for one in group for name in one.wrong)
+    others = dict.fromkeys(name_tensor(name, places) for name in tensors)
+    for name in wrong:
+        others.pop(name_tensor(name, places), None)
+    told = group[0].words
+    if wrong:
+        told = f"with {', '.join(others)}" if others else ""
+    name = name_weights(wrong or tensors, places, told)
+    return WeightCause(name=name, tensors=tensors, parts=tuple(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Channels:
+    """One axis of a tensor: how its channels differ from the base's.
+
+    Attributes:
+        factors: logarithms of what their norms are multiplied by. scaled: whether they are factors,
+            and all that there is.
+        order: where channels of these norms stand in the base; () where the norms are others, or
+            stand there as well. moved: whether that is all.
+    """
+
+    factors: Array
+    scaled: bool
+    order: tuple[int, ...] = ()
+    moved: bool = False
+
+    def is_undone_by(self, other: _Channels) -> bool:
+        """Whether the channels of another tensor look as what takes these back, or goes along."""
+        if self.moved and self.order == other.order:
+            return True
+        if not self.scaled:
+            return False
+        several = float(np.std(self.factors)) >= _SMALLEST
+        if (
+            several
+            and self.factors.shape == other.factors.shape
+            and _size(self.factors + other.factors) <= _NEAR * _size(self.factors)
+        ):
+            return True
+        number = _find_number(self.factors)
+        taken = np.abs(other.factors + number) <= _NEAR * abs(number)
+        none = np.abs(other.factors) <= _NEAR * abs(number)
+        return bool(number and taken.mean() >= _FEWEST and (taken | none).mean() >= _MOST)
+
+
+def _find_number(factors: Array) -> float:
+    """The one number that all have of these that have any; 0 where there is none."""
+    some = factors[np.abs(factors) > _EXACT]
+    number = float(np.median(some)) if some.size else 0.0
+    alike = abs(number) >= _TELLING and np.all(np.abs(some - number) <= _EXACT)
+    return number if alike else 0.0
+
+
+def _find_in_layer(
+    names: Sequence[str],
+    stored: StoredNames,
+    places: Mapping[str, WeightPlace],
+    matrices: Collection[str],
+) -> Iterator[_Layout]:
+    norms = [name for name in names if name not in matrices and places[name].kind == "norms"]
+    channels = {name: _read_channels(name, stored) for name in names if name in matrices}
+    if not channels or len(channels) + len(norms) < 2:
+        return
+    channels |= {name: _read_channels(name, stored) for name in norms}
+    group: dict[object, object] = {}
+
+    def find(one: object) -> object:
+        while group.setdefault(one, one) != one:
+            one = group[one]
+        return one
+
+    for one, other in combinations(channels, 2):
+        kinds = {places[one].kind, places[other].kind} - {"norms"}
+        pairs = [(a, b) for a in channels[one] for b in channels[other]]
+        if len(kinds) == 1 and any(a.is_undone_by(b) or b.is_undone_by(a) for a, b in pairs):
+            group[find(one)] = group[find(other)] = find(kinds.pop())
+    modules = {places[name].module: find(name) for name in channels if name in group}
+    found: dict[object, list[str]] = defaultdict(list)
+    for name in names:  # a bias goes with the matrix of its module
+        own = find(name) if name in group else None
+        if name not in matrices:
+            own = own or modules.get(places[name].module)
+        if own is not None:
+            found[own].append(name)
+    for tensors in found.values():
+        wrong = [
+            name
+            for name in tensors
+            if name in channels and not any(one.scaled or one.moved for one in channels[name])
+        ]
+        moved = any(one.moved for name in tensors for one in channels.get(name, ()))
+        if moved and not wrong:
+            continue  # one order of all of them is one mistake, or none, with a name of its own
+        yield _Layout(tensors=tuple(tensors), wrong=tuple(wrong))
+
+
+def _read_channels(name: str, stored: StoredNames) -> list[_Channels]:
+    """Every axis of a matrix whose channels can be compared; of a norm's weights, as it scales.
+
+    Of what loading stacks, the columns of all its matrices.
+    """
+    if name in stored.stacked:
+        return _read_stacked_columns(stored.stacked[name], stored)
+    base, candidate = (side.numpy() for side in stored.read(name))
+    if base.ndim == 1:
+        with np.errstate(all="ignore"):
+            ways = [np.log(np.abs((candidate + one) / (base + one))) for one in _ADDED]
+        known = (way for way in ways if np.isfinite(way).all())
+        return [_Channels(factors=way, scaled=_size(way) >= _SMALLEST) for way in known]
+    left = _EXACT * float(np.linalg.norm(candidate))
+    found = []
+    for axis in range(base.ndim):
+        ours, theirs = (
+            np.moveaxis(side, axis, 0).reshape(side.shape[axis], -1) for side in (base, candidate)
+        )
+        norms = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
+        if not all(np.all(np.isfinite(one) & (one > 0.0)) for one in norms):
+            continue
+        times, order = norms[1] / norms[0], _find_order(*norms)
+        factors = np.log(times)
+        scaled = _size(factors) >= _SMALLEST and _differ(theirs, times[:, None] * ours) <= left
+        moved = bool(order) and _differ(theirs, ours[[*order]]) <= left
+        found.append(_Channels(factors=factors, scaled=scaled, order=order, moved=moved))
+        if not scaled and not moved:  # noise adds to a norm, and not to what is left of the base
+            with np.errstate(all="ignore"):
+                shares = np.log(np.abs(np.sum(theirs * ours, axis=1)) / norms[0] ** 2)
+            if np.isfinite(shares).all():
+                found.append(_Channels(factors=shares, scaled=False))
+    return found
+
+
+def _read_stacked_columns(keys: Collection[str], stored: StoredNames) -> list[_Channels]:
+    """The columns of all matrices that loading stacks, which are read one by one."""
+    sums: Any = 0.0  # (3, columns): of the base's squares, of products, of the candidate's squares
+    with ExitStack() as stack:
+        sides = [open_stored_tensors(files, stack) for files in stored.files]
+        if len({shape_of(side[key])[-1:] for side in sides for key in keys}) > 1:
+            return []
+        for key in keys:
+            ours, theirs = (side[key][...].double().numpy() for side in sides)
+            ours, theirs = (one.reshape(-1, one.shape[-1]) for one in (ours, theirs))
+            pairs = ((ours, ours), (ours, theirs), (theirs, theirs))
+            sums = sums + np.array([np.sum(one * other, axis=0) for one, other in pairs])
+    with np.errstate(all="ignore"):
+        times = np.sqrt(sums[2] / sums[0])
+        factors, shares = np.log(times), np.log(np.abs(sums[1] / sums[0]))
+        left = np.sum(sums[2] - 2.0 * times * sums[1] + times**2 * sums[0])
+    if not np.isfinite([*factors, *shares]).all():
+        return []
+    scaled = _size(factors) >= _SMALLEST and left <= _EXACT**2 * np.sum(sums[2])
+    found = [_Channels(factors=factors, scaled=bool(scaled))]
+    return found if scaled else [*found, _Channels(factors=shares, scaled=False)]
+
+
+def _size(factors: Array) -> float:
+    return float(np.sqrt(np.mean(factors**2)))
+
+
+def _differ(one: Array, other: Array) -> float:
+    return float(np.linalg.norm(one - other))
+
+
+def _find_order(base: Array, candidate: Array) -> tuple[int, ...]:
+    """Where channels of these norms stand in the base; () where they are others, or hardly move."""
+    order = np.empty(base.size, dtype=np.intp)
+    order[np.argsort(candidate)] = np.argsort(base)
+    others = np.abs(base[order] - candidate) > _EXACT * base[order]
+    stay = np.abs(base - candidate) <= _EXACT * base
+    return () if others.any() or stay.mean() > _MOST else tuple(order.tolist())

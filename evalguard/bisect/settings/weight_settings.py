@@ -1,0 +1,292 @@
+"""Settings from the weights of two models: by kind, by layer, by module, or as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evalguard.bisect.settings.config_settings import argument_setting
+from evalguard.bisect.settings.hf_side import HFSide
+from evalguard.bisect.settings.weight_cause import WeightCause
+from evalguard.bisect.settings.weight_causes import find_quantised_causes, find_weight_causes
+from evalguard.conversion.name_patterns import Covering
+from evalguard.core.settings import Setting, Target
+from evalguard.models.checkpoint_files import open_stored_tensors
+from evalguard.models.checkpoint_tensors import map_loading_names, map_tied_names
+from evalguard.models.unloaded_models import (
+    WEIGHT_KINDS,
+    CheckpointComparison,
+    WeightPlace,
+    compare_checkpoints,
+    compare_shapes,
+    locate_weights,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedWeights:
+    """Settings for weights; ``groups`` as of ``Derived``; ``whole``: one for the checkpoint."""
+
+    settings: list[Setting] = field(default_factory=list)
+    groups: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    whole: bool = False
+    complete: bool = True
+
+
+def weight_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
+    """Return settings for all weights that differ.
+
+    In groups where the two models have the same modules and plain weights; else one setting that
+    takes the base's whole checkpoint, with a note that says why.
+    """
+    if _checkpoint_place(base) == _checkpoint_place(candidate):
+        return DerivedWeights(notes=["weights: both models have the same checkpoint"])
+    name, why = _why_whole(base, candidate)
+    if not why:
+        return _grouped_settings(base, candidate)
+    return _whole_checkpoint(base, candidate, name, why)
+
+
+def _checkpoint_place(side: HFSide) -> tuple[Any, ...]:
+    given = side.model_args
+    place = (given["pretrained"], given.get("revision") or "main", given.get("subfolder") or "")
+    return (*place, given.get("gguf_file"))
+
+
+def _why_whole(base: HFSide, candidate: HFSide) -> tuple[str, str]:
+    """The name of a setting for the whole checkpoint, and why there are no groups; "" if not."""
+    if base.quantisation or candidate.quantisation:
+        return "quantization", "weights are quantised, so a part of them cannot be exchanged"
+    for side in (base, candidate):
+        if side.other_weights:
+            return "weights", f"model_args.{side.other_weights} changes weights as they are loaded"
+        if side.model is None:
+            return "model", side.why_no_model
+        if side.files is None and not side.model_args.get("gguf_file"):
+            return "weights", side.why_no_files
+    if type(base.model) is not type(candidate.model):
+        kinds = [type(side.model).__name__ for side in (base, candidate)]
+        return "model", f"the architectures differ ({kinds[0]}, {kinds[1]})"
+    assert base.model is not None
+    assert candidate.model is not None
+    shapes = compare_shapes(base.model, candidate.model)
+    if shapes:
+        shown = "; ".join(shapes[:3]) + ("; ..." if len(shapes) > 3 else "")
+        return "model", f"{len(shapes)} tensors have other names or shapes ({shown})"
+    return "", ""
+
+
+def _whole_checkpoint(base: HFSide, candidate: HFSide, name: str, why: str) -> DerivedWeights:
+    note = f"{name}: one setting for the whole checkpoint, because {why}"
+    if name == "model":
+        note += "; to look inside, declare settings of the candidate in a guard file"
+    for argument_name in ("revision", "subfolder", "gguf_file"):
+        one, other = (side.model_args.get(argument_name) or "" for side in (base, candidate))
+        if one != other:
+            note = f"{name}: no setting, because {why} and model_args.{argument_name} differs, too"
+            return DerivedWeights(notes=[note], complete=False)
+    if _trust_differs(base, candidate):
+        note = f"{name}: no setting, because {why} and only one of the two may run code of its own"
+        return DerivedWeights(notes=[note], complete=False)
+    places = (str(side.model_args["pretrained"]) for side in (base, candidate))
+    setting = argument_setting("pretrained", *places, called=name)
+    return DerivedWeights(settings=[setting], notes=[note], whole=True)
+
+
+def _trust_differs(base: HFSide, candidate: HFSide) -> bool:
+    """Whether the base's files bring code and would be loaded with another leave to run it."""
+    own_code = bool(getattr(base.config, "auto_map", None))
+    return own_code and candidate.variant.trust_remote_code != base.variant.trust_remote_code
+
+
+def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
+    model = candidate.model
+    assert model is not None
+    if base.files is None:  # a gguf file, which transformers reads as a whole
+        note = f"weights: no setting, because {base.why_no_files} of the base"
+        return DerivedWeights(notes=[note], complete=False)
+    notes: list[str] = []
+    if candidate.files is None:
+        found = CheckpointComparison(differing=_all_stored(base))
+        notes.append(f"weights: not compared, because {candidate.why_no_files} of the candidate")
+    else:
+        found = _compare_stored(base, candidate)
+    if found.unmatched:
+        few = ", ".join(found.unmatched[:3]) + (", ..." if len(found.unmatched) > 3 else "")
+        why = f"{len(found.unmatched)} tensors are stored in one of the checkpoints only ({few})"
+        return _whole_checkpoint(base, candidate, "weights", why)
+    if found.same:
+        notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
+    groups = _Groups.of(locate_weights(model), base.checkpoint)
+    causes = find_causes(base, candidate, found.differing)
+    caused = {name for cause in causes for name in cause.tensors}
+    unlike = [name for name in found.differing if name not in caused]
+    settings = [*groups.by_cause(causes), *groups.coarsest(unlike)]
+    return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
+
+
+def _compare_stored(base: HFSide, candidate: HFSide) -> CheckpointComparison:
+    assert candidate.model is not None
+    assert base.files is not None
+    assert candidate.files is not None
+    dtypes = {side.dtype or "float32" for side in (base, candidate)}
+    return compare_checkpoints(candidate.model, base.files, candidate.files, sorted(dtypes))
+
+
+def find_causes(
+    base: HFSide, candidate: HFSide, differing: Sequence[str] | None = None
+) -> tuple[WeightCause, ...]:
+    """Group the weights that differ in the same way; () where they cannot be compared.
+
+    Args:
+        differing: names of those that differ; None: to be found.
+    """
+    if candidate.model is None or base.files is None:
+        return ()
+    if candidate.files is None:
+        given = candidate.model_args
+        file = Path(str(given["pretrained"])) / str(given.get("gguf_file") or "")
+        if differing is None or not file.is_file():
+            return ()
+        return find_quantised_causes(candidate.model, base.files, file, differing)
+    if differing is None:
+        if (
+            _checkpoint_place(base) == _checkpoint_place(candidate)
+            or _why_whole(base, candidate)[0]
+        ):
+            return ()
+        found = _compare_stored(base, candidate)
+        if found.unmatched:
+            return ()
+        differing = found.differing
+    return find_weight_causes(candidate.model, base.files, candidate.files, differing)
+
+
+def _all_stored(side: HFSide) -> tuple[str, ...]:
+    assert side.model is not None
+    assert side.files is not None
+    with ExitStack() as stack:
+        loaded = map_loading_names(side.model, open_stored_tensors(side.files, stack))
+    names = dict.fromkeys(name for into in loaded.values() for name in into.names)
+    tied = map_tied_names(side.model)
+    # a GGUF file's output layer may be another one than its embedding
+    return (*names, *(name for name, one in tied.items() if one in names and name not in names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Groups:
+    """Cuts tensors into groups: kinds, the layers of a kind, the modules of a layer's kind.
+
+    Where few layers differ, these come first: layers, the kinds of a layer.
+    """
+
+    places: Mapping[str, WeightPlace]
+    checkpoint: str
+    covering: Covering
+    holding: frozenset[str]  # modules that hold other modules with tensors
+    finer: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, places: Mapping[str, WeightPlace], checkpoint: str) -> _Groups:
+        modules = {place.module for place in places.values()}
+        above = {name[:at] for name in modules for at, part in enumerate(name) if part == "."}
+        return cls(
+            places=places,
+            checkpoint=checkpoint,
+            covering=Covering(places),
+            holding=frozenset(modules & above),
+        )
+
+    def coarsest(self, tensors: Sequence[str]) -> list[Setting]:
+        """The fewest groups that say what differs: kinds, or the few layers that differ at all."""
+        inside = [one for one in tensors if self.places[one].layer is not None]
+        layers = {self.places[one].layer for one in inside}
+        kinds = {self.places[one].kind for one in inside}
+        total = len({place.layer for place in self.places.values()} - {None})
+        if not inside or len(layers) >= min(total, len(kinds)):
+            return self.by_kind(tensors)
+        outside = [one for one in tensors if self.places[one].layer is None]
+        return [*self.by_kind(outside), *self._by_whole_layer(inside)]
+
+    def by_cause(self, causes: Sequence[WeightCause]) -> list[Setting]:
+        """One setting for all that differs for one reason; inside, what different modules hold."""
+        found = []
+        for cause in causes:
+            same = sum(one.name == cause.name for one in causes[: causes.index(cause)])
+            name = f"weights.{cause.name}{f' {same + 1}' if same else ''}"
+            setting = self._setting(name, [*cause.tensors])
+            if cause.parts:
+                self.finer[setting.name] = tuple(
+                    self._setting(f"weights.{part.name}", [*part.tensors]) for part in cause.parts
+                )
+            found.append(setting)
+        return found
+
+    def by_kind(self, tensors: Iterable[str]) -> list[Setting]:
+        parts = _cut_tensors(tensors, lambda one: self.places[one].kind)
+        ordered = [kind for kind in WEIGHT_KINDS if kind in parts]
+        return [
+            self._setting(f"weights.{kind}", parts[kind], lambda names: self._by_layer(names))
+            for kind in ordered
+        ]
+
+    def _by_whole_layer(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut_tensors(tensors, lambda one: f"weights.layers.{self.places[one].layer}")
+        return [
+            self._setting(name, inside, lambda names: self._by_layer(names))
+            for name, inside in parts.items()
+        ]
+
+    def _by_layer(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut_tensors(tensors, self._layer_name)
+        return [
+            self._setting(name, inside, lambda names: self._by_module(names))
+            for name, inside in parts.items()
+        ]
+
+    def _by_module(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut_tensors(tensors, self._module_name)
+        return [self._setting(name, inside) for name, inside in parts.items()]
+
+    def _layer_name(self, tensor: str) -> str:
+        place = self.places[tensor]
+        if place.layer is None:
+            return self._module_name(tensor)
+        return f"weights.layers.{place.layer}.{place.kind}"
+
+    def _module_name(self, tensor: str) -> str:
+        """A module, or the tensor itself where modules stand beside it (a mixer's own)."""
+        module = self.places[tensor].module
+        alone = module and module not in self.holding
+        return f"weights.{module if alone else tensor}"
+
+    def _setting(
+        self,
+        name: str,
+        tensors: list[str],
+        finer: Callable[[list[str]], list[Setting]] | None = None,
+    ) -> Setting:
+        inner = finer(tensors) if finer else []
+        if len(inner) == 1 and self._is_part(tensors):
+            return inner[0]  # the narrowest name that is true: one layer, or one module
+        if len(inner) > 1:
+            self.finer[name] = tuple(inner)
+        target = Target(kind="weights", path=self.covering.pattern(tensors))
+        return Setting(name=name, reference=self.checkpoint, candidate=None, target=target)
+
+    def _is_part(self, tensors: list[str]) -> bool:
+        """Whether these lie in a layer, or their kind has other modules that do not differ."""
+        place = self.places[tensors[0]]
+        alike = {one.module for one in self.places.values() if one.kind == place.kind}
+        return place.layer is not None or len(alike) > 1
+
+
+def _cut_tensors(tensors: Iterable[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:
+    parts: dict[str, list[str]] = {}
+    for one in tensors:
+        parts.setdefault(name_of(one), []).append(one)
+    return parts

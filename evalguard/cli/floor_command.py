@@ -1,0 +1,99 @@
+"""``evalguard floor``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalguard.cli.click_options import Command, add_options, model_option, read_compare_options
+from evalguard.cli.option_groups import (
+    CONFIDENCE,
+    DISTRIBUTIONS,
+    EXECUTION,
+    MARGIN,
+    NO_CACHE,
+    ONE_MODEL,
+    SCORING,
+    SHOWING,
+    TASKS,
+    UNCHANGED_SINCE,
+    VARY,
+)
+from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+
+if TYPE_CHECKING:
+    from evalguard.floors.floor_page import FloorResult
+
+_FIRST_OF_FLOOR = (
+    "base",
+    "vary",
+    "tasks",
+    "limit",
+    "config",
+    "base_set",
+    "margin",
+    "confidence",
+    "batch_size",
+    "device",
+    "no_cache",
+    "as_json",
+)
+
+
+@click.command(
+    "floor",
+    cls=Command,
+    moves=True,
+    first=_FIRST_OF_FLOOR,
+    short_help="Measure what an unchanged model shows: the noise floor.",
+)
+@model_option(
+    "--base",
+    required=True,
+    metavar="MODEL",
+    help="Model: a name in the guard file, a folder or a hub id.",
+)
+@add_options(
+    VARY,
+    *ONE_MODEL,
+    *TASKS,
+    *SCORING,
+    EXECUTION,
+    DISTRIBUTIONS,
+    NO_CACHE,
+    UNCHANGED_SINCE,
+    MARGIN,
+    CONFIDENCE,
+    *SHOWING,
+)
+@click.pass_obj
+def floor_command(command: str, /, base: str, as_json: bool, **given: Any) -> Job:
+    """Measure what one unchanged model shows when what should not matter is varied.
+
+    The model is scored as usual, then under another batch size, thread count, device, attention
+    implementation and softmax dtype, and once more the same way; each is paired with the usual
+    run. Comparisons with this base in this environment then say how far above that floor a drift
+    is. Nothing is judged: the exit code is 0, or 3 where a metric has no floor.
+    """
+    return partial(_floor, base, as_json=as_json, command=command, **given)
+
+
+def _floor(base: str, *, as_json: bool, **given: Any) -> CommandResult:
+    from evalguard.floors.floor_run import floor
+
+    vary, verbose = given.pop("vary", ()), given.pop("verbose")
+    options = read_compare_options(given)
+    if vary:
+        options["vary"] = tuple(name.replace("-", "_") for name in vary)
+    result = floor(base, **options)
+    return CommandResult(
+        result.to_json if as_json else partial(_render_floor, result, verbose), result.exit_code
+    )
+
+
+def _render_floor(result: FloorResult, verbose: bool) -> str:
+    width, color = terminal_width(), wants_color(sys.stdout)
+    return result.render(width=width, color=color, verbose=verbose)

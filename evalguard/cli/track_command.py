@@ -1,0 +1,42 @@
+"""``evalguard track``: send a finished comparison to experiment trackers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from evalguard.cli.click_options import PATH, add_options, record_option
+from evalguard.cli.option_groups import DEBUG, TRACKING
+from evalguard.cli.output import CommandResult, Job
+
+_DOCUMENTS = record_option(
+    "--track-documents",
+    is_flag=True,
+    help="Send it documents, too: prompts, answers, the run folder's files.",
+)
+_QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+
+
+@click.command("track", short_help="Send a finished run to W&B, trackio or MLflow.")
+@click.argument("runs", type=PATH, nargs=-1, required=True, metavar="RUN...")
+@add_options(TRACKING, _DOCUMENTS, _QUIET, DEBUG)
+def track_command(
+    runs: tuple[Path, ...], track: tuple[str, ...], track_documents: bool, quiet: bool
+) -> Job:
+    """Send finished comparisons to experiment trackers.
+
+    RUN is a run folder, or its result.json. Exit codes: 0 sent, or kept here for wandb sync; 2
+    usage; 3 not sent.
+    """
+    return partial(_tracked, runs, track, documents=track_documents, quiet=quiet)
+
+
+def _tracked(
+    runs: tuple[Path, ...], track: tuple[str, ...], *, documents: bool, quiet: bool
+) -> CommandResult:
+    from evalguard.publish.tracking import track_stored
+
+    result = track_stored(runs, track, documents=documents, quiet=quiet)
+    return CommandResult(result.render, result.exit_code)

@@ -1,0 +1,1 @@
+"""The main path: two sides, paired, compared, checked, judged and written."""

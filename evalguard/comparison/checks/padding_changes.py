@@ -1,0 +1,81 @@
+"""Padding: does it change what one of the two models answers, and not the other?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from evalguard.core.findings import Finding, FindingValue
+from evalguard.core.scorer import ModelDescription, PaddingEffect
+
+# How many times the other side's own change a change has to be, to be one side's alone.
+_TIMES_OTHER = 4.0
+
+
+def find_padding_changes(
+    base: ModelDescription | None, candidate: ModelDescription | None, names: tuple[str, str]
+) -> tuple[Finding, ...]:
+    """Say where padding changes the answers of one model, by more than rounding and the other's.
+
+    Of a base that is not there, a finished run, nothing is known: then it is said of a candidate
+    that keeps no state, for which padding before a text is always a fault.
+
+    Args:
+        names: of base and candidate.
+    """
+    one, two = (None if side is None else side.padding for side in (base, candidate))
+    if candidate is not None and two is not None and two.matters and one is None:
+        told = f"of {names[0]} that is not known"
+        return (
+            () if two.keeps_state else (_padding_finding("candidate", names[1], candidate, told),)
+        )
+    if one is None or two is None or base is None or candidate is None:
+        return ()
+    found = []
+    for role, name, own, other_name, other in (
+        ("candidate", names[1], candidate, names[0], one),
+        ("base", names[0], base, names[1], two),
+    ):
+        assert own.padding is not None
+        alone = not own.padding.size <= max(own.padding.limit, _TIMES_OTHER * other.size)
+        if own.padding.matters and alone:
+            found.append(_padding_finding(role, name, own, f"not {other_name}'s", other))
+    return tuple(found)
+
+
+def _padding_finding(
+    role: str,
+    name: str,
+    description: ModelDescription,
+    beside: str,
+    other: PaddingEffect | None = None,
+) -> Finding:
+    effect = description.padding
+    assert effect is not None
+    size = description.computation.get("batch_size")
+    if not effect.before_matters:
+        where, fault = "behind a text ", "no causal mask"
+    elif isinstance(size, int) and size > 1 and not effect.keeps_state:
+        where, fault = "", f"positions or mask; generated padded, as --batch-size {size} asks"
+    else:
+        where, fault = "", "positions or mask; generated one by one, --batch-size 8 pads"
+    text = (
+        f"padding {where}changes {name}'s answers by up to {effect.size:.2g} nats a token, "
+        f"{beside}: {fault}"
+    )
+    values: dict[str, str | float] = {
+        "side": role,
+        "left_nats": effect.left,
+        "right_nats": effect.right,
+        "limit_nats": effect.limit,
+    }
+    if other is not None:
+        values |= {"other_left_nats": other.left, "other_right_nats": other.right}
+    return Finding(kind="padding_changes", text=text, values=_finite_numbers(values))
+
+
+def _finite_numbers(values: Mapping[str, str | float]) -> dict[str, FindingValue]:
+    return {
+        name: value if isinstance(value, str) or math.isfinite(value) else None
+        for name, value in values.items()
+    }

@@ -1,1 +1,0 @@
-"""Single documents: their log-likelihoods, those that are broken, metrics of any selection."""

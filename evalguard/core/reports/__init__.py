@@ -1,1 +1,0 @@
-"""What finished commands have found: the records that are shown, stored and sent."""

@@ -1,0 +1,26 @@
+"""Names of the files that a model was split into: GGUF by llama.cpp's gguf-split, safetensors and
+torch files by transformers."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+FileKind = Literal["safetensors", "torch", "gguf", "npz", "npy"]
+_PART = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\.\w+)")
+
+
+def gguf_parts(name: str) -> tuple[str, ...]:
+    """Return the names of all parts of a GGUF, given that of any; of a whole file its own."""
+    return split_parts(name) if name.endswith(".gguf") else (name,)
+
+
+def split_parts(name: str) -> tuple[str, ...]:
+    """Return the same of a file of any suffix."""
+    found = _PART.fullmatch(name)
+    if found is None:
+        return (name,)
+    first, number, of, count, last = found.groups()
+    if not 1 <= int(number) <= int(count):  # no part by its name, whatever it is
+        return (name,)
+    return tuple(f"{first}{part:05d}{of}{count}{last}" for part in range(1, int(count) + 1))

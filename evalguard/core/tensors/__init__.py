@@ -1,1 +1,0 @@
-"""Arithmetic on stored tensors: names, differences, what a difference looks like; pure."""

@@ -1,1 +1,0 @@
-"""Where error is introduced: sums over activations, floors of benign twins, ratios, suspects."""

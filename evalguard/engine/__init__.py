@@ -1,0 +1,1 @@
+"""Who answers: units of work, the score cache, lockstep, references, memory, servers."""

@@ -1,0 +1,167 @@
+"""One judge of batches: all models of a run are scored in the same ones.
+
+A difference of batches would look like a drift. So a comparison whose models cannot be scored in
+the same way starts again in a plainer one, for all of them; a probe that cannot be scored as base
+and candidate were is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from evalguard.core.question import Untestable
+from evalguard.core.scorer import ModelDescription, ScoringPolicy
+from evalguard.engine.loading.lazy_scorer import OtherModelError
+from evalguard.engine.loading.own_environment import shares_prefixes
+from evalguard.engine.sources import ModelSource
+from evalguard.errors import FallbackError
+from evalguard.models.arguments import HF_TYPES
+
+if TYPE_CHECKING:
+    from evalguard.engine.choices import Choices
+
+FallbackResult = TypeVar("FallbackResult")
+
+
+def score_with_fallback(
+    sources: Sequence[ModelSource], choices: Choices, score: Callable[[Choices], FallbackResult]
+) -> tuple[FallbackResult, tuple[str, ...]]:
+    """Score models alike; start again with less where one cannot do what the policy asks.
+
+    Blocks that were answered before stay in the score cache, where nothing mixes them up with
+    those of another policy.
+
+    Args:
+        sources: the models.
+        score: scores all of them by the policy of the choices it gets.
+
+    Returns:
+        What ``score`` returned in the end, and a note for each start.
+
+    Raises:
+        EvalguardError: as ``score``.
+    """
+    if not all(shares_prefixes(source.variant) for source in sources):
+        choices = replace(choices, policy=replace(choices.policy, share_prefixes=False))
+    notes: tuple[str, ...] = ()
+    put_right = 0
+    while True:
+        try:
+            return score(choices), notes
+        except OtherModelError:
+            # What was remembered of a model is put right, and its finished blocks stay kept.
+            put_right += 1
+            if put_right > len(sources):
+                raise
+        except FallbackError as error:
+            policy = _plainer_policy(choices.policy, error)
+            if policy == choices.policy:
+                raise
+            choices = replace(choices, policy=policy)
+            notes = (*notes, f"{_PLAINER_NOTES[error.giving_up]} ({error})")
+
+
+def check_same_policy(
+    name: str, told: ModelDescription, before: Sequence[ModelDescription]
+) -> None:
+    """Refuse a model that cannot be scored as those before it.
+
+    Args:
+        name: of the model; ``told``: what was loaded.
+
+    Raises:
+        FallbackError: all have to be scored in a plainer way.
+    """
+    if told.computation.get("shares_prefixes"):
+        return
+    if any(other.computation.get("shares_prefixes") for other in before):
+        why = f": {told.unshared}" if told.unshared else ""
+        raise FallbackError(f"{name} cannot share prefixes{why}", giving_up="share_prefixes")
+
+
+def _plainer_policy(policy: ScoringPolicy, error: FallbackError) -> ScoringPolicy:
+    if error.giving_up == "share_prefixes":
+        return replace(policy, share_prefixes=False)
+    return replace(policy, scorer="full logits")
+
+
+_PLAINER_NOTES = {
+    "share_prefixes": "shared prefixes are read again for every continuation, by all models",
+    "scorer": "logits are computed at every position, not only at the scored ones, by all models",
+}
+
+
+def policy_after(policy: ScoringPolicy, before: Sequence[ModelDescription]) -> ScoringPolicy:
+    """A policy with the batches that the models before have, so that all have equal ones."""
+    told = [one.computation for one in before]
+    if not all(one.get("shares_prefixes") for one in told):
+        policy = replace(policy, share_prefixes=False)
+    if policy.token_budget:
+        return policy
+    budgets = [one.get("token_budget") for one in told]
+    found = [budget for budget in budgets if isinstance(budget, int)]
+    return replace(policy, token_budget=min(found, default=0))
+
+
+def policy_for_ends(
+    policy: ScoringPolicy, ends: Sequence[ModelDescription], model_type: str
+) -> ScoringPolicy:
+    """A policy with the batches of both ends, the plainer ones where they differ.
+
+    Args:
+        policy: as it was chosen for the comparison.
+        ends: descriptions of base and candidate, as far as they are models.
+    """
+    told = [end.computation for end in ends]
+    if model_type not in HF_TYPES or not all(one.get("shares_prefixes") for one in told):
+        policy = replace(policy, share_prefixes=False)
+    if any(one.get("scorer") == "harness" for one in told):
+        policy = replace(policy, scorer="harness")
+    budgets = [budget for one in told if isinstance(budget := one.get("token_budget"), int)]
+    return replace(policy, token_budget=min(budgets)) if budgets else policy
+
+
+def uses_batches_of(policy: ScoringPolicy, found: ModelDescription) -> bool:
+    """Whether a model was scored in the batches of a settled policy."""
+    return not _batch_difference(policy, found)
+
+
+def check_batches(policy: ScoringPolicy, found: ModelDescription) -> None:
+    """Refuse a probe that was scored in other batches.
+
+    Raises:
+        Untestable: typed; other batches would be taken for a drift.
+    """
+    difference = _batch_difference(policy, found)
+    if difference == "token_budget":
+        raise Untestable(
+            f"memory ran out with batches of {policy.token_budget:,} tokens, which base and "
+            "candidate were scored in",
+            kind="out_of_memory",
+            hint=f"run: {{token_budget: {max(policy.token_budget // 2, 1)}}} for all of it",
+        )
+    if difference:
+        raise Untestable(
+            "it cannot be scored as base and candidate were: it shares no prefixes"
+            if difference == "shares_prefixes"
+            else "it cannot be scored as base and candidate were: by another path to the scores",
+            hint="run: {share_prefixes: false} for the whole comparison"
+            if difference == "shares_prefixes"
+            else "--scorer harness for the whole comparison",
+        )
+
+
+def _batch_difference(policy: ScoringPolicy, found: ModelDescription) -> str:
+    told = found.computation
+    budget = told.get("token_budget")
+    if isinstance(budget, int) and policy.token_budget and budget != policy.token_budget:
+        return "token_budget"
+    shares = told.get("shares_prefixes")
+    if shares is not None and bool(shares) != policy.share_prefixes:
+        return "shares_prefixes"
+    scorer = told.get("scorer")
+    if scorer is not None and (scorer == "harness") != (policy.scorer == "harness"):
+        return "scorer"
+    return ""

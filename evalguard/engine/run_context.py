@@ -1,0 +1,482 @@
+"""Which models are loaded when, each compared with those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from evalguard.conversion.building import is_built_by_every_run
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.document_columns import Rows
+from evalguard.core.findings import Finding
+from evalguard.core.scorer import AheadScorer, ModelDescription, Request, Scorer, ScoringPolicy
+from evalguard.core.settings import Variant, digest_of
+from evalguard.engine.actors import ActorScoring
+from evalguard.engine.batches import check_same_policy, policy_after
+from evalguard.engine.choices import Choices
+from evalguard.engine.cluster_fields import check_clusters
+from evalguard.engine.error_places import with_location
+from evalguard.engine.evaluate import Evaluator, served_scorer
+from evalguard.engine.fairness import (
+    AskedPrompt,
+    RequestPlace,
+    check_encodings,
+    check_vocabularies,
+    find_other_encodings,
+    place_of,
+    prompt_of,
+    read_asked_prompts,
+    refuse_other_prompts,
+)
+from evalguard.engine.interrupts import interruptible
+from evalguard.engine.kept_blocks import LoadedModel
+from evalguard.engine.loading.foreign_code import (
+    has_own_process,
+    needs_worker,
+    note_task_code,
+    runs_foreign_code,
+    runs_other_code,
+)
+from evalguard.engine.loading.known_models import KnownModel, KnownModels
+from evalguard.engine.loading.lazy_scorer import LazyScorer
+from evalguard.engine.loading.own_environment import asks_server
+from evalguard.engine.loading.scorer_opening import open_scorer
+from evalguard.engine.memory_policy import MemoryPolicy
+from evalguard.engine.meter import Meter
+from evalguard.engine.options import CompareOptions
+from evalguard.engine.servers import keep_servers
+from evalguard.engine.sources import ModelSource
+from evalguard.engine.task_scores import TaskScoring
+from evalguard.errors import FallbackError, WorkerError
+from evalguard.harness.tasks import load_tasks
+from evalguard.models.arguments import check_shows_likelihoods
+from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.tokenizers import clear_shared_texts
+from evalguard.page.progress import ProgressLine
+from evalguard.run_token import current_run, keeps_for_itself
+from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
+from evalguard.store.cache_folder import forget_old_runs, limit_cache, open_cache_dir
+
+# Enough to see a tokenizer that differs, and encoded in no time.
+_ENCODED_DOCUMENTS = 8
+_WARMING_DOCUMENTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """Where models are loaded and scored, one after the other or side by side, on the same tasks.
+
+    A model is refused as soon as it is loaded if it cannot be compared with the first one.
+
+    ``known`` is what is remembered of models; None: every model is loaded. ``shown_tokens``: how
+    many tokens of its distributions a model in this process shows, beside a server that shows some.
+    ``actors`` score blocks on a cluster; None: the models run on this machine.
+    """
+
+    evaluator: Evaluator
+    choices: Choices
+    options: CompareOptions
+    cache_dir: Path
+    known: KnownModels | None = None
+    shown_tokens: int = 0
+    actors: ActorScoring | None = None
+    _opened: list[Scorer] = field(default_factory=list)
+    _descriptions: list[ModelDescription] = field(default_factory=list)
+    _asked: dict[RequestPlace, AskedPrompt] = field(default_factory=dict)
+    _answers: dict[Path, AnswerFile] = field(default_factory=dict)
+
+    def expect_prompts_of(self, rows: Mapping[str, Rows]) -> None:
+        """Refuse a model, once it is loaded, whose chat template asks other than a stored base."""
+        if self.evaluator.chat:
+            self._asked.update(read_asked_prompts(rows, self.evaluator.tasks.names))
+
+    def with_evaluator(self, evaluator: Evaluator) -> RunContext:
+        """The same models, scored by another evaluator and compared with one another anew."""
+        return replace(self, evaluator=evaluator, _descriptions=[], _asked={})
+
+    @contextmanager
+    def open_model(self, source: ModelSource) -> Iterator[LoadedModel]:
+        """Load a model; release it in the end.
+
+        Raises:
+            EvaluationError: if it cannot be loaded; MisalignedRunsError if it reads other tokens.
+            UsageError: for clusters that no document has.
+        """
+        scorer = self.load(source)
+        try:
+            self._check_clusters(scorer)
+            self._check_fair(scorer)
+            self._probe(LoadedModel(source.name, scorer))
+            self._warm_up(LoadedModel(source.name, scorer))
+            yield LoadedModel(source.name, scorer)
+            self._note_unloaded(source, scorer)
+        finally:
+            scorer.close()
+
+    @contextmanager
+    def open_models(self, sources: Sequence[ModelSource]) -> Iterator[tuple[LoadedModel, ...]]:
+        """Load several models, so that all are there at the same time."""
+        with ExitStack() as stack:
+            yield tuple(stack.enter_context(self.open_model(source)) for source in sources)
+
+    def _note_unloaded(self, source: ModelSource, scorer: Scorer) -> None:
+        if isinstance(scorer, LazyScorer) and scorer.from_cache and not scorer.is_loaded:
+            blocks = len(scorer.from_cache)
+            self.evaluator.progress.note(f"{source.name}: all {blocks:,} blocks kept, not loaded")
+
+    def _check_clusters(self, scorer: Scorer) -> None:
+        """Refuse a field that no document has before anything is scored, not after."""
+        if self._descriptions or not self.choices.clusters.declared:
+            return
+        with interruptible("building the requests"):
+            names = self.evaluator.tasks.names
+            fields = {task: self.evaluator.requests(task, scorer).fields for task in names}
+        check_clusters(self.choices.clusters, fields)
+
+    def _check_fair(self, scorer: Scorer) -> None:
+        """Compare this model's prompts and tokenizer with the first one's, unless they may differ.
+
+        A setting such as add_bos_token is meant to change token ids, not what they stand for:
+        different vocabularies have to be declared.
+        """
+        description = scorer.describe()
+        allow, chat = self.choices.allow, self.evaluator.chat
+        if "tokens" not in self.choices.declared:
+            for before in self._descriptions[:1]:
+                check_vocabularies(before, description)
+        if not (chat and allow >= {"prompt", "tokens"}):  # who may differ in all is not looked at
+            with interruptible("building the requests"):
+                self._check_requests(scorer)
+        self._descriptions.append(description)
+
+    def _check_requests(self, scorer: Scorer) -> None:
+        """Compare what this model is asked, and the token ids of it, with the first one's."""
+        allow, requests = self.choices.allow, self._sample(scorer)
+        if self.evaluator.chat and "prompt" not in allow:
+            refuse_other_prompts(self._asked, requests)
+        may_differ = "tokens" in allow
+        if may_differ and isinstance(scorer, LazyScorer):
+            encoded = scorer.known_ids(requests)
+        else:
+            encoded = scorer.encode(requests)
+        known = [self._asked.get(place_of(one)) for one in requests]
+        before = [
+            found.ids if found is not None and found.prompt == prompt_of(one) else ()
+            for found, one in zip(known, requests, strict=True)
+        ]
+        if may_differ:
+            found = find_other_encodings(requests, before, encoded)
+            self.evaluator.beforehand += [of for of in found if of not in self.evaluator.beforehand]
+        else:
+            check_encodings(requests, before, encoded)
+        if not self._descriptions:
+            for one, ids in zip(requests, encoded, strict=True):
+                self._asked[place_of(one)] = AskedPrompt(prompt=prompt_of(one), ids=ids)
+
+    def _probe(self, model: LoadedModel) -> None:
+        """Refuse a server that cannot do what the tasks need, and of which not all is cached."""
+        served = served_scorer(model.scorer)
+        if served is None:
+            return
+        with interruptible("asking the server what it gives"):
+            kinds = self.evaluator.kinds_to_ask(model)
+            blocks = self.evaluator.first_blocks(model.scorer, _ENCODED_DOCUMENTS) if kinds else []
+            requests = [one for block in blocks if block.kind in kinds for one in block.requests]
+            served.probe(requests)
+
+    def _warm_up(self, model: LoadedModel) -> None:
+        """Be done with what is slow only once: kernels, threads, caches of a processor.
+
+        A server runs already, and what it was asked it would answer from its prefix cache.
+        """
+        meter = self.evaluator.meter
+        if not meter.steady or served_scorer(model.scorer) is not None:
+            return
+        with interruptible(f"warming up {model.name}"), meter.phase("loading", (model.name,)):
+            for block in self.evaluator.first_blocks(model.scorer, _WARMING_DOCUMENTS):
+                model.scorer.score(block.requests)
+
+    def _sample(self, scorer: Scorer) -> list[Request]:
+        """The first requests of every task; as this model is asked them."""
+        blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
+        return [request for block in blocks for request in block.requests]
+
+    def load(self, source: ModelSource) -> Scorer:
+        """Load a model, or put that off where all about it is known; the caller closes it.
+
+        Raises:
+            EvalguardError: as loading does, with the place in the guard file where that is known.
+            FallbackError: it cannot be scored as the models before it, or as is asked, which an
+                earlier run has found.
+        """
+        before = [one.describe() for one in self._opened]
+        policy = policy_after(source.policy or self.choices.policy, before)
+        known = self._known(source, policy)
+        if known is not None and known.gave_up is not None:
+            raise known.gave_up
+        scorer = self._open(source, policy) if known is None else self._lazy(source, policy, known)
+        try:
+            check_same_policy(source.name, scorer.describe(), before)
+        except FallbackError:
+            scorer.close()
+            raise
+        self.match_batches_of(scorer)
+        if self.actors is not None:
+            self.actors.register(scorer, replace(source, policy=policy))
+        return scorer
+
+    def load_apart(self, source: ModelSource) -> Scorer:
+        """Load a model that need not be scored as the others; the caller closes it.
+
+        Raises:
+            EvalguardError: as loading does.
+        """
+        return self._open(source, source.policy or self.choices.policy)
+
+    def _open(self, source: ModelSource, policy: ScoringPolicy) -> Scorer:
+        self.evaluator.progress.note(f"loading {source.name}")
+        loading = self.evaluator.meter.phase("loading", (source.name,))
+        with interruptible(f"loading {source.name}"), with_location(source), loading:
+            try:
+                scorer = open_scorer(source.variant, policy, self.options, cache_dir=self.cache_dir)
+            except WorkerError as error:
+                if self.actors is None or error.cause != "unplaced":
+                    raise
+                self.actors.close()  # they have the places that are left of a cluster
+                scorer = open_scorer(source.variant, policy, self.options, cache_dir=self.cache_dir)
+        if isinstance(scorer, LMScorer):
+            scorer.show_top_tokens(self.shown_tokens)
+        self.evaluator.meter.loaded(scorer)
+        self._keep_answers(source, scorer)
+        return scorer
+
+    def _keep_answers(self, source: ModelSource, scorer: Scorer) -> None:
+        """Let a served model's answers outlive this process, until the run is finished.
+
+        Where nobody vouches for the server, they are for the same model of the same command.
+        """
+        asked = served_scorer(scorer)
+        if asked is None or asked.served is None:
+            return
+        serve = source.variant.serve
+        # Of a server that is started for the run, the port is another one each time.
+        where = asked.served.url if serve is None else serve.declared
+        self._check_address(source, asked, str(where))
+        served = asked.served
+        if self.evaluator.kept is None:
+            return  # a model that is to be asked once more is asked
+        if runs_other_code() and not has_own_process(source.variant):
+            return  # what encodes its texts may be another's doing
+        own = [] if served.revision else [source.name, where]
+        key = digest_of([dict(served.identity), *own])
+        path = self.cache_dir / ANSWERS_FOLDER / f"{key}{ANSWERS_SUFFIX}"
+        journal = self._answers.get(path)
+        if journal is None:
+            journal = AnswerFile(path, facts=served.facts, revision=served.revision)
+            self._answers[path] = journal
+            self._say_problems(source.name, journal)
+            if journal.found:
+                self.evaluator.progress.note(
+                    f"{source.name}: {journal.found:,} answers of an interrupted run are used"
+                )
+        asked.keep_answers(journal)
+
+    def _check_address(self, source: ModelSource, asked: AheadScorer, where: str) -> None:
+        """Share nothing of two addresses under one revision: one of them may be another model."""
+        served = asked.served
+        if served is None or not served.revision:
+            return
+        key = digest_of(dict(served.identity))
+        where = where.replace("//localhost", "//127.0.0.1")
+        first = _addresses_of_run().setdefault(key, (source.name, where))
+        if first[1] == where:
+            return
+        asked.keep_for_itself(
+            Finding(
+                kind="one_revision",
+                text=f"{first[0]} ({first[1]}) and {source.name} ({where}) stand under one "
+                f"revision, '{served.revision}', at two addresses: nothing of them is shared, and "
+                f"no score of {source.name} is kept",
+                values={"revision": served.revision, "addresses": (first[1], where)},
+            )
+        )
+
+    def _say_problems(self, name: str, journal: AnswerFile) -> None:
+        while journal.problems:
+            problem = journal.problems.pop(0)
+            self.evaluator.progress.note(f"{name}: {problem}" if name else problem)
+
+    def close_answers(self, *, finished: bool) -> None:
+        """Close what served models' answers are kept in; remove it where the run is finished."""
+        for journal in self._answers.values():
+            if finished:
+                journal.finish()
+            else:
+                journal.close()
+            self._say_problems("", journal)
+        self._answers.clear()
+
+    def _known(self, source: ModelSource, policy: ScoringPolicy) -> KnownModel | None:
+        if self.known is None:
+            return None
+        if source.variant.build is not None:
+            self.evaluator.progress.note(f"building {source.name}, unless that is done")
+        with interruptible(f"reading the files of {source.name}"), with_location(source):
+            worker = needs_worker(source.variant, self.options)
+            known = self.known.of(source.variant, policy, worker=worker)
+        if known is not None and known.unfinished:
+            self.evaluator.progress.note(
+                f"{source.name}: scores of a run that has not finished are kept: --unchanged-since "
+                f"{' or '.join(known.unfinished)} goes on from them, if nothing that its code "
+                "reads has changed"
+            )
+        return known
+
+    def check_asked(self, sources: Sequence[ModelSource]) -> None:
+        """Refuse a task that a model's type cannot answer, before another model is scored on it.
+
+        Raises:
+            UsageError: naming the task and the type.
+        """
+        for task in self.evaluator.tasks.of_likelihoods[:1]:
+            for source in sources:
+                arguments = source.variant.model_args
+                model = arguments.get("model") or arguments.get("pretrained") or ""
+                with with_location(source):
+                    check_shows_likelihoods(source.variant.model, str(model), task)
+
+    def say_what_is_scored_anew(self, sources: Sequence[ModelSource]) -> None:
+        """Say once which models are scored by every run, and what would keep their scores."""
+        if self.known is None:
+            return
+        names = frozenset(source.name for source in sources)
+        text = scored_anew([source.variant for source in sources])
+        if text and not names <= _named:
+            _named.update(names)
+            self.evaluator.progress.note(text)
+
+    def _lazy(self, source: ModelSource, policy: ScoringPolicy, known: KnownModel) -> Scorer:
+        here = not needs_worker(source.variant, self.options)
+        told = known.description
+        budget = told.computation.get("token_budget") if told is not None else None
+        # Smaller than what is asked for where memory ran out: it would again.
+        same = replace(policy, token_budget=budget) if isinstance(budget, int) else policy
+        scorer = LazyScorer(source.name, known, lambda: self._open(source, same), here=here)
+        for problem in known.facts.problems:
+            self.evaluator.progress.note(problem)
+        known.facts.problems.clear()
+        return scorer
+
+    def match_batches_of(self, scorer: Scorer) -> None:
+        """Let every model that is loaded from now on have this one's batches."""
+        self._opened.append(scorer)
+
+
+def scored_anew(variants: Sequence[Variant]) -> str:
+    """Which of these are scored or built by every run, and how that would end; "" where none."""
+    scored = {
+        one.name: one
+        for one in variants
+        if one.inputs is None
+        and not asks_server(one)
+        and runs_foreign_code(one, plan_conversion(one))
+    }
+    built = {one.name: one for one in variants if is_built_by_every_run(one)}
+    if not scored and not built:
+        return ""
+    first = next(iter([*scored, *built]))
+    every = [*(["scored"] if scored else []), *(["built"] if built else [])]
+    return (
+        f"{', '.join({**scored, **built})}: {' and '.join(every)} anew by every run, since nobody "
+        f"knows what code of others reads. To keep it, write 'inputs: []' below {first} in the "
+        "guard file, with the files that the code reads in the brackets"
+    )
+
+
+# One command opens several contexts.
+_named: set[str] = set()
+# By the run's token, and by what a vouched server is: whose it was first, and where.
+_addresses: dict[str, dict[str, tuple[str, str]]] = {}
+
+
+def _addresses_of_run() -> dict[str, tuple[str, str]]:
+    """What all contexts of a run have seen: each candidate of one base is scored in its own."""
+    if current_run() not in _addresses:
+        _addresses.clear()
+    return _addresses.setdefault(current_run(), {})
+
+
+@contextmanager
+def open_run_context(
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    meter: Meter | None = None,
+    shown_tokens: int = 0,
+) -> Iterator[RunContext]:
+    """Load the tasks, and open score cache and progress for a run.
+
+    Args:
+        meter: counts what this takes.
+        shown_tokens: as of the context.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as loading tasks does.
+    """
+    cache_dir = open_cache_dir(options.cache_dir)
+    # Before tasks and models bring in libraries, which set variables of their own.
+    known = KnownModels.kept_in(cache_dir) if options.use_cache else None
+    with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
+        stack.enter_context(keep_servers(MemoryPolicy(choices.memory).servers))
+        stack.callback(clear_shared_texts)
+        if known is not None:
+            stack.callback(known.left)
+        names = ", ".join(choices.tasks)
+        progress.note(f"loading tasks: {names}")
+        with interruptible(f"loading tasks ({names})"):
+            tasks = load_tasks(choices.tasks, options=choices.task_options)
+        note_task_code(tasks.executed)
+        meter = meter or Meter()
+        meter.start_over()
+        actors = ActorScoring(options, cache_dir) if options.execution else None
+        if actors is not None:
+            stack.callback(actors.close)
+        evaluator = Evaluator(
+            tasks=tasks,
+            kept=cache_dir if options.use_cache else None,
+            progress=progress,
+            chat=bool(choices.task_options.apply_chat_template),
+            meter=meter,
+            scoring=TaskScoring(
+                documents=options.verify_scorer,
+                seed=choices.task_options.seed,
+                figures=choices.gate.figure_names,
+                expected=choices.answers,
+            ),
+            score_ahead=None if actors is None else actors.score,
+            show_tokens=shown_tokens > 0,
+        )
+        stack.callback(evaluator.close)
+        context = RunContext(
+            evaluator=evaluator,
+            choices=choices,
+            options=options,
+            cache_dir=cache_dir,
+            known=known,
+            shown_tokens=shown_tokens,
+            actors=actors,
+        )
+        try:
+            yield context
+        except BaseException:
+            context.close_answers(finished=False)
+            raise
+        context.close_answers(finished=True)
+        if known is not None:
+            known.finish()
+            if keeps_for_itself():
+                forget_old_runs(cache_dir)
+        if options.use_cache:
+            limit_cache(choices.cache_max_size, cache_dir, progress.note, since=meter.began())

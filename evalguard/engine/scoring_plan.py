@@ -1,0 +1,406 @@
+"""Which way the models of a comparison are scored, so that their distributions meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.findings import Finding
+from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
+from evalguard.core.settings import digest_of
+from evalguard.distributions.task_distributions import GENERATION_ONLY, DivergenceTables
+from evalguard.engine.by_reference import ReferenceScoring
+from evalguard.engine.evaluate import Evaluation, Evaluator, served_scorer
+from evalguard.engine.fairness import share_vocabulary
+from evalguard.engine.interrupts import interruptible
+from evalguard.engine.kept_blocks import LoadedModel
+from evalguard.engine.loaded_models import is_loaded_beside
+from evalguard.engine.loading.foreign_code import brings_code, has_own_process
+from evalguard.engine.loading.lazy_scorer import runs_here
+from evalguard.engine.loading.own_environment import shows_distributions
+from evalguard.engine.lockstep_scoring import LockstepScoring
+from evalguard.engine.refusals import ran_out_of_memory
+from evalguard.engine.run_context import RunContext
+from evalguard.engine.sources import ModelSource, ReferenceSource
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.harness.request_blocks import RequestBlock
+from evalguard.models.arguments import REMOTE_TYPES, SERVED_TYPES
+from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
+
+_REFERENCE_HINT = "--distributions reference measures them, one model at a time"
+_SCORES_HINT = "--distributions off compares the scores alone"
+
+
+@dataclass(frozen=True, slots=True)
+class LockstepObstacle:
+    """Why two models cannot be scored in lock-step.
+
+    ``apart``: whether a reference would do. ``remedy``: what else does; ``served``: a server is
+    asked.
+    """
+
+    reason: str
+    apart: bool = False
+    remedy: str = ""
+    served: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {_REFERENCE_HINT}" if self.apart else self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAgain:
+    """What an engine said when it was asked a second time.
+
+    ``cached_tokens``: of prompts, that it says it took from its cache then; None: it does not say.
+    """
+
+    evaluation: Evaluation
+    cached_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringPlan:
+    """Scores all models of a run, and compares the distributions of two where that can be done.
+
+    ``base_again``: hold the models against each other exactly, where both can be loaded.
+    """
+
+    context: RunContext
+    base_again: bool = False
+
+    def evaluate(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
+        """Score each model on all tasks.
+
+        Raises:
+            UsageError: for a way of comparing distributions that these models do not allow.
+            EvaluationError, Interrupted: as loading and scoring do.
+        """
+        mode = self.context.choices.distributions.mode
+        if len(sources) != 2 or mode == "off":
+            return self._each(sources)
+        base, candidate = sources
+        if mode == "reference":
+            return self._one_by_one(base, candidate)
+        hindrance = self._apart(sources)
+        if hindrance is None:
+            return self._side_by_side(base, candidate)
+        if hindrance.apart and mode == "auto":
+            with ExitStack() as opened:
+                first = opened.enter_context(self.context.open_model(base))
+                return self._by_reference(hindrance, sources, first, opened.pop_all())
+        self._refuse_unmeasured(hindrance)
+        return self._say_unmeasured(hindrance, self._each(sources))
+
+    def evaluate_beside(self, base: ReferenceSource, candidate: ModelSource) -> list[Evaluation]:
+        """Score a candidate beside a base that a file keeps; both evaluations.
+
+        Raises:
+            UsageError, EvaluationError, Interrupted: as ``evaluate``.
+        """
+        return self._measured(*ReferenceScoring(self.context).evaluate_beside(base, candidate))
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        return self.context.evaluator
+
+    @property
+    def _needed(self) -> bool:
+        """Whether the verdict depends on distributions."""
+        return self.context.choices.gate.needs_distributions
+
+    def _each(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
+        """Score every model by itself, one after the other unless all are to be loaded.
+
+        Servers work at the same time: all are asked before the first is waited for.
+        """
+        memory = self.context.choices.memory
+        separate = memory == "auto" and are_separate_servers(sources)
+        if separate or (self.context.actors is None and memory == "lockstep"):
+            with self.context.open_models(sources) as models:
+                for model in models:
+                    self._evaluator.begin(self._evaluator.scoring_of(model))
+                return [self._scores(model) for model in models]
+        return [self._alone(source) for source in sources]
+
+    def evaluate_again(self, source: ModelSource) -> AskedAgain:
+        """Let one running engine answer every task twice; what it said the second time.
+
+        Of a model in this process that shows distributions, they are held against the first time's.
+
+        Raises:
+            EvaluationError, Interrupted: as ``evaluate``.
+        """
+        mode = self.context.choices.distributions.mode
+        with ExitStack() as run:
+            model = run.enter_context(self.context.open_model(source))
+            references = None
+            if mode != "off" and model.scorer.describe().gives_rows:
+                by_reference = ReferenceScoring(self.context)
+                first, references = by_reference.score_base(model, run)
+            else:
+                first = self._scores(model)
+            if served_scorer(model.scorer) is not None:  # this one has its answers already
+                model = run.enter_context(self.context.open_model(source))
+            before = count_cached_tokens(model.scorer)
+            if references is None:
+                again = self._scores(model)
+            else:
+                again, found = by_reference.score_candidate(model, references, first)
+                again = self._measured([first, again], found)[-1]
+            after = count_cached_tokens(model.scorer)
+        return AskedAgain(evaluation=again, cached_tokens=cached_between(before, after))
+
+    def _alone(self, source: ModelSource) -> Evaluation:
+        with self.context.open_model(source) as model:
+            return self._scores(model)
+
+    def _side_by_side(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
+        with ExitStack() as opened:
+            first = opened.enter_context(self.context.open_model(base))
+            hindrance = _local_obstacle(first) or self._no_room(first, candidate)
+            if hindrance is None:
+                with self.context.open_model(candidate) as second:
+                    return self._both_open(first, second)
+            if hindrance.apart and self.context.choices.distributions.mode == "auto":
+                both = (base, candidate)
+                return self._by_reference(hindrance, both, first, opened.pop_all())
+            self._refuse_unmeasured(hindrance)
+            ours = self._scores(first)
+        return self._say_unmeasured(hindrance, [ours, self._alone(candidate)])
+
+    def _both_open(self, first: LoadedModel, second: LoadedModel) -> list[Evaluation]:
+        hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
+        if hindrance is not None:
+            self._refuse_unmeasured(hindrance)
+            return self._say_unmeasured(hindrance, [self._scores(one) for one in (first, second)])
+        lockstep = LockstepScoring(
+            base=first,
+            candidate=second,
+            store=self._evaluator.store,
+            seed=self.context.choices.policy.seed,
+        )
+        if self._leaves_reference(lockstep):
+            return self._measured(*ReferenceScoring(self.context).evaluate_open(first, second))
+        with _memory_hint():
+            found = self._evaluator.evaluate_with(lockstep)
+        return self._measured(found, lockstep.divergences)
+
+    def _by_reference(
+        self,
+        hindrance: LockstepObstacle,
+        sources: Sequence[ModelSource],
+        first: LoadedModel,
+        opened: ExitStack,
+    ) -> list[Evaluation]:
+        """Compare by reference, as far as both models show distributions.
+
+        Args:
+            first: the base, open in ``opened``, which is closed before the candidate is loaded.
+        """
+        base, candidate = sources
+        by_reference = ReferenceScoring(self.context)
+        with ExitStack() as run:
+            with opened:
+                before = first.scorer.describe()
+                references = None
+                if before.gives_rows:
+                    ours, references = by_reference.score_base(first, run)
+                else:
+                    ours = self._scores(first)
+            with self.context.open_model(candidate) as second:
+                told = second.scorer.describe()
+                unlike = _no_rows(base, before) or _no_rows(candidate, told)
+                unlike = unlike or _unlike_vocabularies(before, told)
+                if references is not None and unlike is None:
+                    theirs, found = by_reference.score_candidate(second, references, ours)
+                    note = f"distributions are compared by reference: {hindrance.reason}"
+                    return [_with_notes(o, (note,)) for o in self._measured([ours, theirs], found)]
+                theirs = self._scores(second)
+        assert unlike is not None  # a base without references shows no rows
+        self._refuse_unmeasured(unlike)
+        return self._say_unmeasured(unlike, [ours, theirs])
+
+    def _leaves_reference(self, lockstep: LockstepScoring) -> bool:
+        """Whether the base of two open models is to leave a reference, or has left one.
+
+        So it is where more candidates follow, and where its scores are all kept: it comes for a
+        second time. Where all is kept that lock-step measures, neither model is run.
+        """
+        choices = self.context.choices.distributions
+        if choices.mode != "auto" or self._needed or self.base_again:
+            return False
+        with interruptible("looking into the cache"):
+            pairs = list(_block_pairs(self._evaluator, lockstep))
+            if not all(lockstep.store.entry(ours, lockstep.base).is_there for ours, _ in pairs):
+                return choices.base_recurs
+            if all(ours.kind == "generate_until" for ours, _ in pairs):
+                return False
+            return not all(entry.is_there for pair in pairs for entry in lockstep.entries(pair))
+
+    def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
+        by_reference = ReferenceScoring(self.context)
+        return self._measured(*by_reference.evaluate(base, candidate))
+
+    def _scores(self, model: LoadedModel) -> Evaluation:
+        return self._evaluator.evaluate(*model)
+
+    def _measured(self, found: Sequence[Evaluation], of: DivergenceTables) -> list[Evaluation]:
+        """Give the candidate what was measured, and say which tasks have no positions."""
+        base, candidate = found
+        divergences = of.of(self._evaluator.tasks.names)
+        notes = tuple(
+            f"distributions of {task} are not compared: {one.reason}"
+            for task, one in divergences.items()
+            if one.reason == GENERATION_ONLY
+        )
+        return [
+            _with_notes(base, notes),
+            replace(_with_notes(candidate, notes), divergences=divergences),
+        ]
+
+    def _refuse_unmeasured(self, hindrance: LockstepObstacle) -> None:
+        """Refuse to leave distributions out where the user asked for them.
+
+        Raises:
+            UsageError: naming what stands in the way.
+        """
+        if self.context.choices.distributions.mode != "auto":
+            raise UsageError(
+                f"distributions cannot be compared side by side: {hindrance}", hint=_SCORES_HINT
+            )
+
+    def _say_unmeasured(
+        self, hindrance: LockstepObstacle, found: Sequence[Evaluation]
+    ) -> list[Evaluation]:
+        """Say why distributions are not compared, and what does that.
+
+        Every reader has to see it, unless nothing has any or the tokens that both sides show stand
+        in for them.
+        """
+        base, candidate = found
+        text = f"distributions are not compared: {hindrance}"
+        estimated = bool(base.shown) and bool(candidate.shown)
+        if estimated or not self._evaluator.tasks.of_likelihoods:
+            return [_with_notes(one, (text,)) for one in found]
+        remedy = f"; {hindrance.remedy}" if hindrance.remedy else ""
+        finding = Finding(
+            kind="distributions_unknown",
+            text=text + remedy,
+            values={"by_reference": False, "served": hindrance.served},
+        )
+        return [base, replace(candidate, findings=(*candidate.findings, finding))]
+
+    def _apart(self, sources: Sequence[ModelSource]) -> LockstepObstacle | None:
+        """Why two models cannot both be loaded into this process; None if they can."""
+        if self.context.choices.policy.scorer == "harness":
+            return LockstepObstacle("lm-eval's own path (--scorer harness) shows none")
+        for source in sources:
+            if not shows_distributions(source.variant):
+                return _no_distributions(source.name, source.variant.model)
+        if self.context.options.worker == "always":
+            return LockstepObstacle("models run in worker processes", apart=True)
+        for source in sources:
+            if brings_code(source.variant, plan_conversion(source.variant)):
+                reason = f"{source.name} runs code of others, so it has a process of its own"
+                return LockstepObstacle(reason, apart=True)
+            if has_own_process(source.variant):
+                reason = f"{source.name} runs in a worker process"
+                return LockstepObstacle(reason, apart=True)
+        if self.context.choices.memory == "sequential":
+            return LockstepObstacle("memory sequential loads one model at a time", apart=True)
+        return None
+
+    def _no_room(self, first: LoadedModel, candidate: ModelSource) -> LockstepObstacle | None:
+        """Why a second model does not fit beside the first one; None if it does, or has to."""
+        if self.context.choices.distributions.mode == "lockstep":
+            return None
+        if is_loaded_beside(self.context, first, candidate):
+            return None
+        device = first.scorer.describe().device
+        return LockstepObstacle(
+            f"{candidate.name} does not fit on {device} beside {first.name}", True
+        )
+
+
+def are_separate_servers(sources: Sequence[ModelSource]) -> bool:
+    """Whether all models are served, each by a server of its own; one server is asked in turns."""
+    if not all(source.variant.model in SERVED_TYPES for source in sources):
+        return False
+    plans = [plan_conversion(source.variant) for source in sources]
+    # Equal servers are started once.
+    places: list[object] = [
+        plan.model_args.get("base_url")
+        if source.variant.serve is None
+        else [source.variant.serve.declared, dict(plan.serve_flags), dict(plan.serve_env)]
+        for source, plan in zip(sources, plans, strict=True)
+    ]
+    return None not in places and len({digest_of(place) for place in places}) == len(places)
+
+
+@contextmanager
+def _memory_hint() -> Iterator[None]:
+    """Where memory runs out with two models loaded, say how to load one at a time."""
+    try:
+        yield
+    except EvaluationError as error:
+        if ran_out_of_memory(error):
+            alone = "--distributions reference (or off) loads one model at a time"
+            error.hint = "; ".join(filter(None, (error.hint, alone)))
+        raise
+
+
+def _local_obstacle(model: LoadedModel) -> LockstepObstacle | None:
+    """Why a model's distributions cannot be had in this process; None if they can."""
+    told = model.scorer.describe()
+    if not told.gives_rows:
+        return _no_distributions(model.name, told.model_type)
+    if runs_here(model.scorer):
+        return None
+    return LockstepObstacle(f"{model.name} does not run in this process", apart=True)
+
+
+def _no_distributions(name: str, model_type: str) -> LockstepObstacle:
+    if model_type not in REMOTE_TYPES:
+        return LockstepObstacle(
+            f"{name}, of type {model_type}, shows none; causal models of type hf do"
+        )
+    return LockstepObstacle(
+        f"{name} is asked over a server, which shows no whole ones",
+        remedy="name the model's folder, its GGUF file or vllm:FOLDER, or bound KL from below by "
+        f"the tokens that a server of completions shows ({TOP_ARGUMENT}=20 among its model args)",
+        served=True,
+    )
+
+
+def _other_vocabulary(first: LoadedModel, second: LoadedModel) -> LockstepObstacle | None:
+    return _unlike_vocabularies(first.scorer.describe(), second.scorer.describe())
+
+
+def _no_rows(source: ModelSource, told: ModelDescription) -> LockstepObstacle | None:
+    return None if told.gives_rows else _no_distributions(source.name, told.model_type)
+
+
+def _unlike_vocabularies(
+    base: ModelDescription, candidate: ModelDescription
+) -> LockstepObstacle | None:
+    if share_vocabulary(base, candidate):
+        return None
+    return LockstepObstacle("the vocabularies of base and candidate differ")
+
+
+def _with_notes(evaluation: Evaluation, notes: Sequence[str]) -> Evaluation:
+    return replace(evaluation, notes=(*evaluation.notes, *notes))
+
+
+def _block_pairs(
+    evaluator: Evaluator, lockstep: LockstepScoring
+) -> Iterator[tuple[RequestBlock, RequestBlock]]:
+    """Both models' blocks of all tasks, side by side."""
+    for task in evaluator.tasks.names:
+        ours, theirs = (
+            evaluator.blocks(evaluator.requests(task, scorer)) for _, scorer in lockstep.models
+        )
+        yield from zip(ours, theirs, strict=True)

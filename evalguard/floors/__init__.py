@@ -1,0 +1,1 @@
+"""`evalguard floor`: what an unchanged model shows."""

@@ -1,1 +1,0 @@
-"""Activations of torch models: recorded by hooks, forced into another model, and compared."""

@@ -1,0 +1,1 @@
+"""`evalguard nightly` and `history`: all pairs of a guard file, and what became of them."""

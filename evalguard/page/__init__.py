@@ -1,0 +1,1 @@
+"""How anything is laid out: terminal, Markdown, HTML, charts, rounding. It knows no model."""

@@ -1,0 +1,1 @@
+"""`evalguard plan`: how many documents, before they are scored."""

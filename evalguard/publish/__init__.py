@@ -1,0 +1,4 @@
+"""Finished comparisons shown elsewhere: trackers, GitHub, GitLab, JUnit.
+
+None is imported before it is used.
+"""

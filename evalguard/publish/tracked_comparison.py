@@ -1,0 +1,486 @@
+"""A finished comparison as trackers take it: numbers, tables and files."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from evalguard.bisect.bisect_report import BisectReport
+from evalguard.comparison.stored_run import open_documents
+from evalguard.core.compare_report import CompareReport, RunDocuments, Side
+from evalguard.core.comparison import Comparison, InfluentialDocument
+from evalguard.core.distribution_comparison import DistributionComparison
+from evalguard.core.findings import without_quotes
+from evalguard.core.redaction import redact_value, redacted_text
+from evalguard.core.settings import Value
+from evalguard.core.tracked_run import Alert, JobType, TrackedRun, TrackedTable
+from evalguard.core.verdict import SIGMA
+from evalguard.errors import StoreError
+from evalguard.page.safe_text import printable
+from evalguard.report.compare_document import compare_document
+from evalguard.report.compare_html import render_forest_page
+from evalguard.report.meaning import derive_meaning
+
+_PULL_REQUEST = re.compile(r"refs/pull/(\d+)/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CiOrigin:
+    """What belongs together, and where to look it up; "" where nothing says so.
+
+    Attributes:
+        group: the pull or merge request, else the pipeline.
+        commit: what was checked out.
+        url: of the pipeline.
+    """
+
+    group: str = ""
+    commit: str = ""
+    url: str = ""
+
+
+def read_origin(variables: Mapping[str, str]) -> CiOrigin:
+    """Read it off the variables of GitHub Actions or GitLab CI."""
+    if variables.get("GITHUB_ACTIONS"):
+        return _github_origin(variables)
+    if variables.get("GITLAB_CI"):
+        return _gitlab_origin(variables)
+    return CiOrigin()
+
+
+def _github_origin(variables: Mapping[str, str]) -> CiOrigin:
+    pull_request = _PULL_REQUEST.match(variables.get("GITHUB_REF", ""))
+    run = variables.get("GITHUB_RUN_ID", "")
+    repository = variables.get("GITHUB_REPOSITORY", "")
+    server = variables.get("GITHUB_SERVER_URL", "")
+    return CiOrigin(
+        group=f"pull request {pull_request[1]}" if pull_request else f"workflow {run}",
+        commit=variables.get("GITHUB_SHA", ""),
+        url=f"{server}/{repository}/actions/runs/{run}" if server and repository and run else "",
+    )
+
+
+def _gitlab_origin(variables: Mapping[str, str]) -> CiOrigin:
+    merge_request = variables.get("CI_MERGE_REQUEST_IID")
+    pipeline = variables.get("CI_PIPELINE_ID", "")
+    return CiOrigin(
+        group=f"merge request {merge_request}" if merge_request else f"pipeline {pipeline}",
+        commit=variables.get("CI_COMMIT_SHA", ""),
+        url=variables.get("CI_PIPELINE_URL", ""),
+    )
+
+
+TrackedNumber = float | int | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedNumbers:
+    """Finite ``scalars``; ``words`` are outcomes, and numbers that are infinite.
+
+    Attributes:
+        charts: names of the scalars that say how far the candidate is: drifts and mean KL.
+    """
+
+    scalars: Mapping[str, float]
+    words: Mapping[str, str]
+    charts: tuple[str, ...]
+
+
+def collect_numbers(report: CompareReport) -> TrackedNumbers:
+    """Return all numbers of a report that trend over runs, unrounded."""
+    found: dict[str, TrackedNumber] = {}
+    words: dict[str, str] = {}
+    for comparison in report.comparisons:
+        place = tracked_metric_name(comparison)
+        found |= {f"{place}/{name}": value for name, value in _comparison_numbers(comparison)}
+        words[f"{place}/outcome"] = comparison.outcome
+    for distribution in report.distributions:
+        task = distribution.task
+        found |= {f"{task}/{name}": value for name, value in _distribution_numbers(distribution)}
+    found |= dict(_report_numbers(report))
+    there = {name: float(value) for name, value in found.items() if value is not None}
+    words |= {name: str(value) for name, value in there.items() if not math.isfinite(value)}
+    scalars = {name: value for name, value in there.items() if math.isfinite(value)}
+    charts = tuple(name for name in _charts(report) if name in scalars)
+    return TrackedNumbers(scalars=scalars, words=words, charts=charts)
+
+
+def tracked_metric_name(comparison: Comparison) -> str:
+    """ "lambada_openai/perplexity"; a filter follows the metric as lm-eval writes it."""
+    named = comparison.filter not in ("", "none")
+    filter_ = f",{comparison.filter}" if named else ""
+    return f"{comparison.task}/{comparison.metric}{filter_}"
+
+
+def _charts(report: CompareReport) -> Iterator[str]:
+    for comparison in report.comparisons:
+        # A base whose documents do not scatter has a drift in units of the metric alone.
+        shown = "drift" if comparison.sigma is None else "sigma"
+        yield f"{tracked_metric_name(comparison)}/{shown}"
+    for distribution in report.distributions:
+        yield f"{distribution.task}/kl_mean"
+
+
+def _comparison_numbers(comparison: Comparison) -> Iterator[tuple[str, TrackedNumber]]:
+    for name in ("base", "base_stderr", "candidate", "candidate_stderr", "sigma"):
+        yield name, getattr(comparison, name)
+    low, high = comparison.sigma_interval or (None, None)
+    yield "sigma_low", low
+    yield "sigma_high", high
+    # In units of the metric: known of a base, too, whose documents do not scatter.
+    low, high = comparison.drift_interval or (None, None)
+    yield "drift", comparison.drift
+    yield "drift_low", low
+    yield "drift_high", high
+    for name in ("paired_stderr", "p_value", "bh_q_value", "n_used", "same_answer", "churn"):
+        yield name, getattr(comparison, name)
+    lost, won = comparison.flips or (None, None)
+    yield "flips_lost", lost
+    yield "flips_won", won
+
+
+def _distribution_numbers(
+    distribution: DistributionComparison,
+) -> Iterator[tuple[str, TrackedNumber]]:
+    yield "kl_mean", distribution.kl.value
+    yield "kl_stderr", distribution.kl.stderr
+    yield "kl_p99", distribution.kl_at(99).value
+    yield "kl_max", distribution.kl_at(100).value
+    yield "dp_rms", distribution.dp_rms.value
+    yield "same_top1", distribution.same_top1.value
+
+
+def _report_numbers(report: CompareReport) -> Iterator[tuple[str, TrackedNumber]]:
+    yield "gate/passed", report.gate.passed
+    yield "gate/exit_code", report.exit_code
+    if report.resources is not None:
+        yield "resources/wall_seconds", report.resources.wall_seconds
+    if report.bisect is not None:
+        yield "bisect/evaluations", report.bisect.evaluations
+        yield "bisect/probes", report.bisect.probes
+        if report.bisect.unit == SIGMA:
+            yield "bisect/unexplained_sigma", report.bisect.unexplained_sigma
+
+
+_METRIC_COLUMNS = (
+    "task", "metric", "filter", "documents", "base", "candidate", "sigma", "sigma_low",
+    "sigma_high", "p_value", "outcome",
+)  # fmt: skip
+_DISTRIBUTION_COLUMNS = (
+    "task", "documents", "positions", "kl_mean", "kl_low", "kl_high", "kl_p99", "kl_max", "dp_rms",
+    "same_top1", "exact",
+)  # fmt: skip
+_PROBE_COLUMNS = (
+    "search", "probe", "at candidate value", "documents", "documents so far", "sigma", "error",
+    "outcome", "reason", "cost", "drift", "drift error", "unit",
+)  # fmt: skip
+_CULPRIT_COLUMNS = (
+    "setting", "reference", "candidate", "target", "task", "metric", "sigma_alone",
+    "sigma_in_context", "shapley_sigma", "role", "alone", "in_context",
+    "shapley", "unit",
+)  # fmt: skip
+
+
+def build_tables(report: CompareReport, *, documents: bool) -> dict[str, TrackedTable]:
+    """Return the tables by name; none without rows.
+
+    Args:
+        documents: with what was asked and answered.
+    """
+    moved = list_moved_documents(report) if documents else _moved_numbers(report)
+    found = {
+        "metrics": _metrics_table(report),
+        "distributions": _distributions_table(report),
+        "moved_documents": moved,
+    }
+    if report.bisect is not None:
+        found["bisect/probes"] = _probes_table(report.bisect)
+        found["bisect/culprits"] = _culprits_table(report.bisect)
+    return {name: table for name, table in found.items() if table.rows}
+
+
+def _metrics_table(report: CompareReport) -> TrackedTable:
+    rows = []
+    for one in report.comparisons:
+        low, high = one.sigma_interval or (None, None)
+        values = (one.base, one.candidate, one.sigma, low, high, one.p_value)
+        cells = map(finite_or_none, values)
+        rows.append((one.task, one.metric, one.filter, one.n_used, *cells, one.outcome))
+    return TrackedTable(columns=_METRIC_COLUMNS, rows=tuple(rows))
+
+
+def _distributions_table(report: CompareReport) -> TrackedTable:
+    """A row for each task whose distributions were compared."""
+    rows = []
+    for one in report.distributions:
+        if one.failure:
+            continue
+        low, high = one.kl.interval or (None, None)
+        values = (
+            one.kl.value, low, high, one.kl_at(99).value, one.kl_at(100).value, one.dp_rms.value,
+            one.same_top1.value,
+        )  # fmt: skip
+        cells = map(finite_or_none, values)
+        rows.append((one.task, one.n, one.positions, *cells, one.exact))
+    return TrackedTable(columns=_DISTRIBUTION_COLUMNS, rows=tuple(rows))
+
+
+def _probes_table(bisect: BisectReport) -> TrackedTable:
+    return TrackedTable(columns=_PROBE_COLUMNS, rows=tuple(_probe_rows(bisect)))
+
+
+def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
+    for search in bisect.searches:
+        name = f"{search.task} {search.metric}"
+        for number, probe in enumerate(search.measured, 1):
+            yield (
+                name,
+                number,
+                ", ".join(probe.settings) or "none",
+                probe.documents,
+                probe.documents_so_far,
+                *_sigma_columns(search.unit, probe.drift_sigma, probe.error_sigma),
+                probe.outcome,
+                probe.reason,
+                probe.cost,
+                finite_or_none(probe.drift_sigma),
+                finite_or_none(probe.error_sigma),
+                search.unit,
+            )
+
+
+def _culprits_table(bisect: BisectReport) -> TrackedTable:
+    rows = [
+        (
+            one.setting,
+            _setting_text(one.reference),
+            _setting_text(one.candidate),
+            one.target,
+            one.task,
+            one.metric,
+            *_sigma_columns(one.unit, one.sigma_alone, one.sigma_in_context, one.shapley_sigma),
+            one.role,
+            finite_or_none(one.sigma_alone),
+            finite_or_none(one.sigma_in_context),
+            finite_or_none(one.shapley_sigma),
+            one.unit,
+        )
+        for one in bisect.culprits
+    ]
+    return TrackedTable(columns=_CULPRIT_COLUMNS, rows=tuple(rows))
+
+
+def _sigma_columns(unit: str, *drifts: float | None) -> tuple[float | None, ...]:
+    """Drifts for columns that are called sigma: None in any other unit."""
+    return tuple(finite_or_none(drift) if unit == SIGMA else None for drift in drifts)
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """A number that JSON can hold; None for any other."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _setting_text(value: Value) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_DOCUMENT_COLUMNS = (
+    "task", "metric", "document", "sigma", "share", "base score", "candidate score", "prompt",
+    "target", "base answer", "candidate answer",
+)  # fmt: skip
+_LONGEST_TEXT = 2_000
+DocumentsByTask = Mapping[str, RunDocuments | None]
+
+
+def list_moved_documents(report: CompareReport) -> TrackedTable:
+    """Return one row for each document that a metric's influence names.
+
+    What was asked and answered is there where the run folder holds it.
+    """
+    named = [(c, one) for c in report.comparisons if c.influence for one in c.influence.documents]
+    documents = _open_documents(report, [one.task for _, one in named])
+    rows = [_document_row(comparison, one, documents.get(one.task)) for comparison, one in named]
+    return TrackedTable(columns=_DOCUMENT_COLUMNS, rows=tuple(rows))
+
+
+def _moved_numbers(report: CompareReport) -> TrackedTable:
+    """The same without a word of any document."""
+    rows = [
+        (one.task, c.metric, one.doc_id, one.contribution, one.share)
+        for c in report.comparisons
+        if c.influence
+        for one in c.influence.documents
+    ]
+    return TrackedTable(columns=_DOCUMENT_COLUMNS[:5], rows=tuple(rows))
+
+
+def _open_documents(report: CompareReport, tasks: Sequence[str]) -> DocumentsByTask:
+    read = open_documents(report)
+    found: dict[str, RunDocuments | None] = {}
+    for task in dict.fromkeys(tasks):
+        try:
+            found[task] = read(task)
+        except (StoreError, OSError):  # a table without texts; whoever reads the folder is told
+            found[task] = None
+    return found
+
+
+def _document_row(
+    comparison: Comparison, one: InfluentialDocument, documents: RunDocuments | None
+) -> tuple[Any, ...]:
+    index = None if documents is None else _document_index(documents, one.doc_id)
+    start = (one.task, comparison.metric, one.doc_id, one.contribution, one.share)
+    if documents is None or index is None:
+        return (*start, "", "", "", "", "", "")
+    return (
+        *start,
+        _score_text(documents, "base", index, comparison),
+        _score_text(documents, "candidate", index, comparison),
+        _shorten(documents.of("base", "prompt")[index]),
+        _shorten(documents.columns["target"][index]),
+        _answers_text(documents, "base", index),
+        _answers_text(documents, "candidate", index),
+    )
+
+
+def _document_index(documents: RunDocuments, doc_id: int) -> int | None:
+    place = bisect.bisect_left(documents.doc_ids, doc_id)
+    there = place < len(documents) and documents.doc_ids[place] == doc_id
+    return place if there else None
+
+
+def _score_text(documents: RunDocuments, side: Side, index: int, comparison: Comparison) -> str:
+    text = documents.of(side, "scores")[index]
+    if text is None:
+        return ""
+    item = json.loads(text).get(comparison.filter, {}).get(comparison.metric)
+    return "" if item is None else _shorten(json.dumps(item))
+
+
+def _answers_text(documents: RunDocuments, side: Side, index: int) -> str:
+    """What a side generated, else the log-likelihoods that it gave."""
+    texts = documents.of(side, "text")[index] or ()
+    said = [text for text in texts if text is not None]
+    if said:
+        return _shorten(" | ".join(said))
+    scores = documents.of(side, "loglikelihood")[index] or ()
+    return ", ".join("" if score is None else f"{score:.4f}" for score in scores)[:_LONGEST_TEXT]
+
+
+def _shorten(value: object) -> str:
+    return "" if value is None else printable(str(value)[:_LONGEST_TEXT])
+
+
+# What people look into later; the tokens of all documents may be gigabytes.
+_FILE_PATTERNS = ("result.json", "report.html", "junit.xml", "samples/*.parquet")
+LARGEST_FILE = 100_000_000
+_LONGEST_TAG = 64
+
+
+def build_tracked_run(
+    report: CompareReport,
+    *,
+    documents: bool = False,
+    job_type: JobType | None = None,
+    group: str | None = None,
+) -> TrackedRun:
+    """Return what is sent of a report.
+
+    Args:
+        documents: with prompts and answers, and the files of the run folder, which hold them;
+            else figures, tables and plots alone.
+        job_type: None: "bisect" where it holds a bisection, else "compare".
+        group: None: the pull request or pipeline that CI's variables name.
+    """
+    report = report if documents else without_quotes(report)
+    found = collect_numbers(report)
+    files = _files_to_send(report) if documents else {}
+    left_out = _files_too_large(report) if documents else []
+    notes = "\n".join(redacted_text(one.line) for one in report.findings)
+    summary = {
+        **found.words,
+        "state": report.gate.state,
+        "sentence": redacted_text(derive_meaning(report).sentence),
+        **({"notes": notes} if notes else {}),
+        **({"bisect/status": report.bisect.status} if report.bisect else {}),
+        **({"files left out": ", ".join(left_out)} if left_out else {}),
+    }
+    return TrackedRun(
+        name=printable(f"{report.base.name} vs {report.candidate.name}"),
+        job_type=job_type or ("bisect" if report.bisect else "compare"),
+        group=read_origin(os.environ).group if group is None else group,
+        tags=_run_tags(report),
+        config=_run_config(report),
+        scalars=found.scalars,
+        charts=found.charts,
+        summary=summary,
+        tables=build_tables(report, documents=documents),
+        pages={"forest": render_forest_page(report)} if report.comparisons else {},
+        files=files,
+        alert=_gate_alert(report),
+    )
+
+
+def _run_config(report: CompareReport) -> dict[str, Any]:
+    """Both variants with their settings, the gate and the environment, without secrets."""
+    whole = compare_document(report)
+    gate = report.gate
+    where = read_origin(os.environ)
+    config = {
+        "base": whole["base"],
+        "candidate": whole["candidate"],
+        "tasks": list(dict.fromkeys(c.task for c in report.comparisons)),
+        "gate": {
+            "margin": gate.margin,
+            "margin_text": gate.margin_text,
+            "fail_on": gate.fail_on,
+            "confidence": gate.confidence,
+        },
+        "environment": whole["environment"],
+        "command": report.command,
+        "created": report.created,
+        "evalguard": report.version,
+        "run_folder": report.run_folder or "",
+        "commit": where.commit,
+        "pipeline": where.url,
+    }
+    return cast("dict[str, Any]", redact_value(config))
+
+
+def _run_tags(report: CompareReport) -> tuple[str, ...]:
+    names = (report.gate.state, report.base.name, report.candidate.name)
+    return tuple(dict.fromkeys(printable(name)[:_LONGEST_TAG] for name in names if name))
+
+
+def _gate_alert(report: CompareReport) -> Alert | None:
+    if report.gate.state != "regressed":
+        return None
+    title = printable(f"{report.candidate.name} regressed against {report.base.name}")
+    return Alert(title=title, text=redacted_text(derive_meaning(report).sentence))
+
+
+def _files_to_send(report: CompareReport) -> dict[str, str]:
+    return {
+        name: str(path.absolute())
+        for name, path in _existing_files(report)
+        if path.stat().st_size <= LARGEST_FILE
+    }
+
+
+def _files_too_large(report: CompareReport) -> list[str]:
+    return [name for name, path in _existing_files(report) if path.stat().st_size > LARGEST_FILE]
+
+
+def _existing_files(report: CompareReport) -> list[tuple[str, Path]]:
+    if report.run_folder is None:
+        return []
+    folder = Path(report.run_folder)
+    paths = [path for pattern in _FILE_PATTERNS for path in sorted(folder.glob(pattern))]
+    return [(str(path.relative_to(folder)), path) for path in paths]

@@ -1,1 +1,0 @@
-"""What a finished comparison gives to publish: a section of a model card, metadata, a badge."""

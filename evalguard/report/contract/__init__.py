@@ -1,1 +1,0 @@
-"""The JSON contract evalguard.compare/1: a report as a document, and read back."""

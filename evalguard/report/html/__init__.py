@@ -1,1 +1,0 @@
-"""Self-contained HTML pages that load nothing and run no script but their own."""

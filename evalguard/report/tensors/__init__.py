@@ -1,1 +1,0 @@
-"""Compared tensors and measured noise: the terminal, the page, and the JSON contracts."""

@@ -1,1 +1,0 @@
-"""A finished trace: its words, its page for a terminal, and the JSON contract."""

@@ -1,1 +1,0 @@
-"""A comparison as rounded, harmless texts that every page only lays out."""

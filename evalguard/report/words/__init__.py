@@ -1,1 +1,0 @@
-"""Sentences, labels and rounded numbers that all views share."""

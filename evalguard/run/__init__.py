@@ -1,1 +1,0 @@
-"""What the commands do; ``compare.py`` is the main path."""

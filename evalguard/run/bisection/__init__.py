@@ -1,1 +1,0 @@
-"""From a drift to the settings that make it: subject, probes, search, repair."""

@@ -1,1 +1,0 @@
-"""The noise floor: what an unchanged model shows."""

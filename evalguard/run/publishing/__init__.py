@@ -1,1 +1,0 @@
-"""Finished comparisons shown elsewhere: trackers, GitHub, GitLab."""

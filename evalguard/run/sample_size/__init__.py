@@ -1,1 +1,0 @@
-"""How many documents: plans, pilots, and runs that stop early."""

@@ -1,1 +1,0 @@
-"""From loaded models to score tables: the score cache, lockstep, references."""

@@ -1,1 +1,0 @@
-"""``evalguard tensors``: two sets of stored tensors compared."""

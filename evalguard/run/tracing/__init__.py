@@ -1,1 +1,0 @@
-"""What `evalguard trace` does: two models, the documents that they read, the trace, its report."""

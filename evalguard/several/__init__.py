@@ -1,0 +1,1 @@
+"""Several candidates of one base: a chain, a ladder, a model card."""

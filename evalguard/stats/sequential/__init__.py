@@ -1,1 +1,0 @@
-"""Verdicts before all documents are scored, at a level that holds for every look."""

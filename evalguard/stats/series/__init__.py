@@ -1,1 +1,0 @@
-"""What follows each other: documents in their order, nights, and how alike neighbours are."""

@@ -1,0 +1,1 @@
+"""`evalguard tensors`: two sets of stored tensors compared."""

@@ -1,0 +1,1 @@
+"""`evalguard trace`: where in a model error begins."""

@@ -1,0 +1,1 @@
+"""Activations recorded and forced, floors of benign twins, suspects. It runs where a model is."""

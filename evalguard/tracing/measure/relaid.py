@@ -1,0 +1,766 @@
+"""A base laid out as its candidate is: with the same outputs, from other weights.
+
+A norm's weights multiplied into the matrices that read it, values in another basis that the next
+projection takes back, the rows of an MLP permuted and scaled, the whole residual stream permuted
+or rotated: every weight of it differs, rounded to 16 bits even from any that could be undone. A
+model's multipliers in its weights, values that are scaled before a norm, biases of keys: no other
+module's weights undo them. What was done is read off the candidate's weights and done to the
+base's. It is kept only where the base so laid out still computes what it did, in float32; then the
+candidate is traced beside that one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evalguard.core.trace_points import OUTPUT, ROOT, PointName
+from evalguard.core.weight_precision import EPSILON, relative_error, round_weights
+from evalguard.models.checkpoint_tensors import computing_dtype
+from evalguard.tracing.measure.benign_twins import CONFIG
+from evalguard.tracing.measure.module_hooks import run_pass
+from evalguard.tracing.measure.suspects import WEIGHTS_THRESHOLD
+from evalguard.tracing.measure.weight_rounding import (
+    HeldWeight,
+    pair_weights,
+    plain_weights,
+    role_of,
+    weights_beside,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from evalguard.core.trace_points import ModelInputs
+    from evalguard.tracing.measure.module_hooks import PointEvent
+
+if TYPE_CHECKING:
+    Array = NDArray[Any]
+Key = tuple[str, str]  # a module and its weight
+# A layout explains a weight where it leaves less than half of what it differs by.
+_EXPLAINED = 0.5
+# Of the relative error: what rounding to few bits leaves of a weight that was moved.
+_MOVED = 0.2
+# Rows or columns are the same ones, scaled, from this cosine on; a permutation has such entries.
+_ALIKE = 0.9
+_WORST_CONDITION = 1e4
+# In float32, of numbers that were computed in another order.
+_LAST_BITS = 4.0 * EPSILON["float32"]
+_ALONG = 0.1  # of a rounding's squared error: by chance one part in the number of its elements
+_MOST = 0.9  # of the columns: others may be damaged
+_SCALED = 1e-3  # factors nearer to 1 are none
+_SAME_FACTOR = 0.1  # of a factor that is read off weights, which may be wrong besides
+_OTHER_SIZE = 4.0  # times a shift: another one, that is to be taken away likewise
+_PROJECTIONS = 128
+_PIECE = 1024  # columns that are compared with all others at a time
+_ROWS = 4  # of an embedding, for each of its columns, that tell its basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relayout:
+    """A change of the base's weights that may leave its outputs as they are.
+
+    Attributes:
+        weights: in float32; of no axes for a number that a module holds beside its weights.
+        cancels_at: the point behind which nothing of it is left.
+        alike: other such weights, which have to change no output either. seen: weights which have
+            to change it: else nothing that these documents read shows what is made of them.
+    """
+
+    weights: Mapping[Key, Array]
+    cancels_at: str
+    alike: Mapping[Key, Array] = field(default_factory=dict)
+    seen: Mapping[Key, Array] = field(default_factory=dict)
+
+
+def find_relayouts(
+    base: torch.nn.Module,
+    candidate: torch.nn.Module,
+    names: Mapping[str, str],
+    differing: Collection[str],
+    inputs: ModelInputs,
+    are_harmless: Callable[[Mapping[Key, Array]], bool],
+) -> list[Relayout]:
+    """Find what lays the base's weights out as the candidate's are.
+
+    Args:
+        differing: modules whose weights are not the base's.
+        inputs: a sequence by which it is seen which modules read a norm.
+        are_harmless: whether the base with these weights still computes what it does.
+    """
+    weights = _Weights(base, candidate, names, differing)
+    found: list[Relayout] = []
+    readers = _find_readers(base, inputs)
+    for propose in (
+        _propose_residual,
+        _propose_norms,
+        _propose_hidden,
+        _propose_multipliers,
+        _propose_ignored,
+        partial(_propose_ignored, common=True),
+    ):
+        parts = [
+            replace(one, weights={key: _in_float32(own) for key, own in one.weights.items()})
+            for one in propose(weights, readers)
+            if not _hides_factor(weights, one.weights)
+        ]
+        kept = _keep_harmless(parts, weights.changed, are_harmless)
+        # what goes with a layout that is left out may do harm without it
+        while len(read := [one for one in kept if _is_read(one, weights, are_harmless)]) < len(
+            kept
+        ):
+            kept = _keep_harmless(read, weights.changed, are_harmless)
+        for one in kept:
+            weights.changed.update(one.weights)
+        found += kept
+    return [replace(one, weights=_take_last_bits(one.weights, weights)) for one in found]
+
+
+def weights_of_part(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str], part: str
+) -> Mapping[Key, Array]:
+    """Give the candidate's weights of a module and all that is in it; none that is not known."""
+    weights = _Weights(base, candidate, names, ())
+    inside = [key for key in weights.pairs if f"{key[0]}.".startswith(f"{part}.")]
+    held = {key: weights.theirs(key) for key in inside}
+    return {key: theirs for key, theirs in held.items() if theirs is not None}
+
+
+def _is_read(
+    one: Relayout, weights: _Weights, are_harmless: Callable[[Mapping[Key, Array]], bool]
+) -> bool:
+    """Whether the documents would show it if a layout of its kind did harm."""
+    if one.alike and not are_harmless({**weights.changed, **one.alike}):
+        return False
+    return not (one.seen and are_harmless({**weights.changed, **one.seen}))
+
+
+def _in_float32(values: Array) -> Array:
+    return np.asarray(values, np.float32) if values.ndim else values
+
+
+def _hides_factor(weights: _Weights, laid: Mapping[Key, Array]) -> bool:
+    """Whether one number is left of a weight that is as small as a rounding: values times 4 and
+    what reads them by 3.99. A rounding leaves next to nothing along the weight itself."""
+    dtype = computing_dtype(weights.candidate)
+    for key, own in laid.items():
+        theirs = weights.theirs(key)
+        if theirs is None or own.ndim < 2 or dtype not in EPSILON:
+            continue
+        expected = np.asarray(own, np.float32)
+        error = relative_error(expected, theirs)
+        allowed = relative_error(expected, round_weights(expected, dtype))
+        if not _LAST_BITS < error <= WEIGHTS_THRESHOLD * allowed:
+            continue
+        along = float(np.vdot(theirs - expected, expected)) / float(np.vdot(expected, expected))
+        if along**2 > _ALONG * error**2:
+            return True
+    return False
+
+
+def _take_last_bits(laid: Mapping[Key, Array], weights: _Weights) -> Mapping[Key, Array]:
+    """Take the candidate's own where it computed the same in float32 in another order."""
+    taken = {}
+    for key, own in laid.items():
+        theirs = weights.theirs(key)
+        near = theirs is not None and relative_error(own, theirs) <= _LAST_BITS
+        taken[key] = theirs if near and theirs is not None else own
+    return taken
+
+
+def _keep_harmless(
+    parts: Sequence[Relayout],
+    before: Mapping[Key, Array],
+    are_harmless: Callable[[Mapping[Key, Array]], bool],
+) -> list[Relayout]:
+    """Keep the largest groups of parts that change no output."""
+    if not parts:
+        return []
+    together = dict(before)
+    for part in parts:
+        together.update(part.weights)
+    if are_harmless(together):
+        return list(parts)
+    if len(parts) == 1:
+        return []
+    half = len(parts) // 2
+    first = _keep_harmless(parts[:half], before, are_harmless)
+    held = dict(before)
+    for part in first:
+        held.update(part.weights)
+    return [*first, *_keep_harmless(parts[half:], held, are_harmless)]
+
+
+_Readers = Mapping[str, Sequence[str]]  # by norm
+
+
+def _find_readers(base: torch.nn.Module, inputs: ModelInputs) -> _Readers:
+    """Find which modules read the very tensor that a norm makes."""
+    modules = {name or ROOT: module for name, module in base.named_modules()}
+    found: dict[str, list[str]] = {}
+    made: dict[int, tuple[str, torch.Tensor]] = {}  # held, so that no memory is used twice
+
+    def visit(event: PointEvent, value: torch.Tensor) -> None:
+        end, module = PointName.parse(event.name).end, modules[event.module]
+        if end == "out" and _is_norm(module):
+            made[value.data_ptr()] = (event.module, value)
+            found.setdefault(event.module, [])
+        elif end == "in" and value.data_ptr() in made and list(module.parameters(recurse=False)):
+            norm = made[value.data_ptr()][0]
+            if event.module not in found[norm]:
+                found[norm].append(event.module)
+
+    run_pass(base, inputs, visit)
+    return found
+
+
+def _is_norm(module: torch.nn.Module) -> bool:
+    """Whether a module multiplies each element by a weight of its own, and holds nothing else."""
+    own = {key: one for key, one in module._parameters.items() if one is not None}
+    alone = next(module.children(), None) is None
+    return alone and "weight" in own and all(one.ndim == 1 for one in own.values())
+
+
+@dataclass(slots=True)
+class _Weights:
+    """The weights of both sides by module; those of the base as they are laid out so far."""
+
+    base: torch.nn.Module
+    candidate: torch.nn.Module
+    names: Mapping[str, str]
+    differing: Collection[str]
+    changed: dict[Key, Array] = field(default_factory=dict)
+    pairs: dict[Key, tuple[torch.Tensor, HeldWeight]] = field(init=False)
+    modules: dict[str, torch.nn.Module] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = pair_weights(self.base, self.candidate, self.names)
+        self.pairs = {key: (ours, theirs) for key, ours, theirs in found}
+        self.modules = {name or ROOT: module for name, module in self.base.named_modules()}
+
+    def own(self, key: Key) -> Array | None:
+        if key in self.changed:
+            return self.changed[key]
+        return plain_weights(self.pairs[key][0]) if key in self.pairs else None
+
+    def theirs(self, key: Key) -> Array | None:
+        if key not in self.pairs:
+            return None
+        ours, held = self.pairs[key]
+        values = weights_beside(ours, held)
+        fits = values is not None and values.shape == tuple(ours.shape)
+        return values if fits and values is not None and np.isfinite(values).all() else None
+
+    def fits(self, key: Key, values: Array) -> bool:
+        """Whether the candidate's are these, rounded to its dtype."""
+        theirs, dtype = self.theirs(key), computing_dtype(self.candidate)
+        if theirs is None:
+            return False
+        rounded = round_weights(values.astype(np.float32), dtype) if dtype in EPSILON else values
+        allowed = WEIGHTS_THRESHOLD * relative_error(values, rounded)
+        return _error(values, theirs) <= max(allowed, _LAST_BITS)
+
+    def both(self, key: Key) -> tuple[Array, Array] | None:
+        own, theirs = self.own(key), self.theirs(key)
+        return None if own is None or theirs is None else (own, theirs)
+
+    def matrices(self, parent: str) -> Iterator[str]:
+        """Give the linear modules right below another one."""
+        for name in self.modules:
+            if name.rpartition(".")[0] == parent and self.is_linear(name):
+                yield name
+
+    def is_linear(self, name: str) -> bool:
+        return type(self.modules[name]).__name__ == "Linear" and (name, "weight") in self.pairs
+
+
+def _error(values: Array, theirs: Array) -> float:
+    return relative_error(theirs, values.astype(np.float32))
+
+
+# A norm's weights, multiplied into what reads it.
+
+
+def _propose_norms(weights: _Weights, readers: _Readers) -> Iterator[Relayout]:
+    for norm, reading in readers.items():
+        if norm in weights.differing and reading:
+            folded = _fold(weights, norm, reading)
+            if folded is not None and _supports(weights, folded, reading):
+                yield Relayout(weights=folded, cancels_at=str(PointName(reading[0], "out")))
+
+
+def _fold(
+    weights: _Weights, norm: str, readers: Collection[str], *, even: bool = False
+) -> dict[Key, Array] | None:
+    """Give the norm the candidate's weights, and its readers what makes up for it.
+
+    Args:
+        even: give it the middle one everywhere, which goes with any basis.
+    """
+    found = weights.both((norm, "weight"))
+    offset = _find_offset(weights.modules[norm])
+    if found is None or offset is None:
+        return None
+    held = np.full_like(found[1], np.median(found[1])) if even else found[1]
+    gain, theirs = (one.astype(np.float64) + offset for one in (found[0], held))
+    if not theirs.all() or theirs.ndim != 1:
+        return None
+    factors = gain / theirs
+    changed: dict[Key, Array] = {(norm, "weight"): held}
+    shift: Array | None = None
+    if (norm, "bias") in weights.pairs:
+        biases = weights.both((norm, "bias"))
+        if biases is None:
+            return None
+        changed[norm, "bias"] = biases[1]
+        shift = biases[0].astype(np.float64) - factors * biases[1]
+    for reader in readers:
+        keys = [key for key in weights.pairs if key[0] == reader and key[1] != "bias"]
+        for key in keys:
+            own = weights.own(key)
+            turned = type(weights.modules[reader]).__name__ == "Conv1D"
+            if own is None or own.ndim < 2 or own.shape[0 if turned else -1] != len(factors):
+                continue
+            changed[key] = own * (factors[:, None] if turned else factors)
+            if shift is not None and shift.any():
+                bias = weights.own((reader, "bias"))
+                if bias is None or own.ndim != 2:
+                    return None
+                changed[reader, "bias"] = bias + (shift @ own if turned else own @ shift)
+    return changed
+
+
+def _find_offset(norm: torch.nn.Module) -> float | None:
+    """Give what a norm adds to its weights before it multiplies: 1 in Gemma; None: not known."""
+    import torch
+
+    own = dict(norm.named_parameters(recurse=False))
+    zeros = {key: torch.zeros_like(one) for key, one in own.items()}
+    like = own["weight"]
+    try:
+        with torch.no_grad():
+            some = torch.linspace(-1.0, 2.0, like.numel()).to(like).reshape(1, 1, -1)
+            made = torch.func.functional_call(norm, zeros, (some,))
+    except Exception:  # noqa: BLE001  no norm of one input: nothing is folded into it
+        return None
+    return float(bool(made.any())) if isinstance(made, torch.Tensor) else None
+
+
+def _supports(weights: _Weights, changed: Mapping[Key, Array], modules: Collection[str]) -> bool:
+    """Whether some weight of these modules is the candidate's once it is changed."""
+    for key, values in changed.items():
+        found = weights.both(key) if key[0] in modules else None
+        if found is not None and values.ndim > 1:
+            own, theirs = found
+            if _error(values, theirs) < _EXPLAINED * _error(own, theirs):
+                return True
+    return False
+
+
+# What two matrices pass on between them, in another basis.
+
+
+def _propose_hidden(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]:
+    for consumer in weights.modules:
+        if not weights.is_linear(consumer) or consumer not in weights.differing:
+            continue
+        found = weights.both((consumer, "weight"))
+        producers = [
+            name
+            for name in weights.matrices(consumer.rpartition(".")[0])
+            if name != consumer and name in weights.differing
+        ]
+        if found is None or not producers:
+            continue
+        changed = _reorder(weights, consumer, producers) or _rebase(weights, consumer, producers)
+        if changed is not None and _supports(weights, changed, [consumer]):
+            yield Relayout(weights=changed, cancels_at=str(PointName(consumer, "out")))
+
+
+def _reorder(weights: _Weights, consumer: str, producers: Sequence[str]) -> dict[Key, Array] | None:
+    """Permute and scale the columns of a matrix, and the rows that make what they read."""
+    found = weights.both((consumer, "weight"))
+    if found is None:
+        return None
+    matched = _match_columns(*found)
+    if matched is None:
+        return None
+    order, factors = matched
+    made: dict[str, tuple[Array, Array]] = {}
+    for name in producers:
+        pair = weights.both((name, "weight"))
+        if pair is not None and len(pair[0]) == len(order):
+            made[name] = (pair[0][order], pair[1])
+    if not made:
+        return None
+    by = np.where(np.isnan(factors), 1.0, factors)
+    gains = {
+        name: _error(own, theirs) - _error(own / by[:, None], theirs)
+        for name, (own, theirs) in made.items()
+    }
+    scaled = max(gains, key=lambda name: gains[name])
+    own, theirs = made[scaled]
+    with np.errstate(all="ignore"):
+        inverse = np.einsum("ij,ij->i", own, own) / np.einsum("ij,ij->i", own, theirs)
+    factors = np.where(np.isnan(factors), inverse, factors)
+    if not (np.isfinite(factors) & (factors != 0)).all():
+        return None
+    changed: dict[Key, Array] = {(consumer, "weight"): found[0][:, order] * factors}
+    for name in made:
+        by = factors if name == scaled else np.ones(len(order))
+        for key in ("weight", "bias"):
+            values = weights.own((name, key))
+            if values is not None:
+                changed[name, key] = (values[order].T / by).T
+    return changed
+
+
+def _match_columns(own: Array, theirs: Array) -> tuple[Array, Array] | None:
+    """Find which column of ours each of theirs is, and by which factor; None: they are others.
+
+    A factor is nan where a column is like none, and stands for one that is left.
+    """
+    ours = own.astype(np.float64)
+    lengths = np.linalg.norm(ours, axis=0)
+    if not lengths.all():
+        return None
+    # a few random projections tell columns apart (Johnson-Lindenstrauss)
+    drawn = np.random.default_rng(0).standard_normal((min(len(ours), _PROJECTIONS), len(ours)))
+    seen = drawn @ (ours / lengths)
+    seen /= np.linalg.norm(seen, axis=0)
+    order = np.full(theirs.shape[1], -1)
+    factors = np.full(theirs.shape[1], np.nan)
+    for start in range(0, theirs.shape[1], _PIECE):
+        piece = theirs[:, start : start + _PIECE].astype(np.float64)
+        best = np.abs(seen.T @ (drawn @ piece)).argmax(axis=0)
+        products = np.einsum("ij,ij->j", ours[:, best], piece)
+        sizes = np.linalg.norm(piece, axis=0) * lengths[best]
+        alike = np.abs(products) >= _ALIKE * np.where(sizes, sizes, np.inf)
+        if not start and np.mean(alike) < _MOST:
+            return None
+        order[start : start + _PIECE][alike] = best[alike]
+        factors[start : start + _PIECE][alike] = (products / lengths[best] ** 2)[alike]
+    known = order[order >= 0]
+    if len(known) < _MOST * len(order) or len(np.unique(known)) < len(known):
+        return None
+    order[order < 0] = np.setdiff1d(np.arange(len(order)), known)
+    return order, factors
+
+
+def _rebase(weights: _Weights, consumer: str, producers: Sequence[str]) -> dict[Key, Array] | None:
+    """Bring the values of each head into another basis, and what reads them."""
+    found = weights.both((consumer, "weight"))
+    config = getattr(weights.base, "config", None)
+    heads = int(getattr(config, "num_attention_heads", None) or 0)
+    if found is None or not heads or found[0].shape[1] % heads:
+        return None
+    width = found[0].shape[1] // heads
+    for name in producers:
+        pair = weights.both((name, "weight"))
+        if pair is None or len(pair[0]) % width or heads * width % len(pair[0]):
+            continue
+        bias = weights.own((name, "bias"))
+        shared = heads * width // len(pair[0])
+        rows, columns = pair[0].copy(), found[0].copy()
+        shifted = None if bias is None else bias.copy()
+        for group in range(len(pair[0]) // width):
+            block = slice(group * width, (group + 1) * width)
+            heads_read = slice(group * shared * width, (group + 1) * shared * width)
+            basis = _find_basis(pair[0][block], pair[1][block])
+            if basis is None:  # what is made may be damaged: then by what reads it
+                inverted = _find_basis(*(_by_place(one[:, heads_read], width) for one in found))
+                basis = None if inverted is None else np.linalg.inv(inverted).T
+            if basis is None:
+                break
+            rows[block] = basis @ pair[0][block]
+            if bias is not None and shifted is not None:
+                shifted[block] = basis @ bias[block]
+            inverse = np.linalg.inv(basis)
+            for head in range(group * shared, (group + 1) * shared):
+                read = slice(head * width, (head + 1) * width)
+                columns[:, read] = found[0][:, read] @ inverse
+        else:
+            changed: dict[Key, Array] = {(name, "weight"): rows, (consumer, "weight"): columns}
+            if shifted is not None:
+                changed[name, "bias"] = shifted
+            if all(_supports(weights, changed, [one]) for one in (name, consumer)):
+                return changed
+    return None
+
+
+def _by_place(columns: Array, width: int) -> Array:
+    """Give for each place in a head all that reads it, in all heads."""
+    return np.concatenate(np.split(columns, columns.shape[1] // width, axis=1)).T
+
+
+def _find_basis(own: Array, theirs: Array) -> Array | None:
+    """Find the matrix by which rows become others of the same space; None where they do not."""
+    ours = own.astype(np.float64)
+    basis: Array = theirs @ np.linalg.pinv(ours)
+    if _error(basis @ ours, theirs) > _MOVED or np.linalg.cond(basis) > _WORST_CONDITION:
+        return None
+    return basis
+
+
+# The whole residual stream, in another basis.
+
+
+def _propose_residual(weights: _Weights, readers: _Readers) -> Iterator[Relayout]:
+    basis = _find_residual_basis(weights)
+    if basis is None:
+        return
+    width, mixes = len(basis), bool((np.abs(basis) < _ALIKE).all(axis=0).any())
+    folded: dict[Key, Array] = {}
+    for norm, reading in readers.items() if mixes else ():
+        folded.update(_fold(weights, norm, reading, even=True) or {})
+    roles: dict[str, dict[Key, Array]] = {}
+    for key in weights.pairs:
+        own = weights.own(key)
+        if own is not None and width in own.shape:
+            roles.setdefault(role_of(key), {})[key] = folded.get(key, own)
+    changed: dict[Key, Array] = dict(folded)
+    for members in roles.values():
+        errors = [0.0 for _ in _list_bases(next(iter(members.values())).shape, basis, mixes=mixes)]
+        for key, own in members.items():
+            theirs = weights.theirs(key)
+            if theirs is None:
+                continue
+            for number, lay in enumerate(_list_bases(own.shape, basis, mixes=mixes)):
+                errors[number] += _error(lay(own), theirs)
+        best = int(np.argmin(errors))
+        for key, own in members.items():
+            changed[key] = _list_bases(own.shape, basis, mixes=mixes)[best](own)
+    yield Relayout(weights=changed, cancels_at=OUTPUT)
+
+
+def _list_bases(
+    shape: Sequence[int], basis: Array, *, mixes: bool
+) -> Sequence[Callable[[Array], Array]]:
+    """Give the ways in which a weight may lie to a residual stream in this basis."""
+    width = len(basis)
+
+    def keep(own: Array) -> Array:
+        return own
+
+    def read(own: Array) -> Array:
+        return own @ basis
+
+    def write(own: Array) -> Array:
+        return np.moveaxis(np.moveaxis(own, -2, -1) @ basis, -1, -2)
+
+    if len(shape) == 1:  # of a norm, by which elements are multiplied, or of a bias
+        return (keep, read) if mixes else (keep, read, lambda own: own @ np.abs(basis))
+    ways = [keep]
+    if shape[-1] == width:
+        ways.append(read)
+    if shape[-2] == width:
+        ways.append(write)
+    if shape[-1] == shape[-2] == width:
+        ways.append(lambda own: read(write(own)))
+    return ways
+
+
+def _find_residual_basis(weights: _Weights) -> Array | None:
+    """Find the orthogonal matrix that brings the base's embedding to the candidate's."""
+    name = next((n for n in weights.modules if _is_embedding(weights, n)), "")
+    found = weights.both((name, "weight")) if name in weights.differing else None
+    if found is None or found[0].shape[0] < found[0].shape[1]:
+        return None
+    count, width = found[0].shape
+    places = np.linspace(0, count - 1, min(count, _ROWS * width)).astype(np.intp)
+    own, theirs = (one[places].astype(np.float64) for one in found)
+    if _error(own, theirs) < _MOVED:
+        return None
+    kept = np.ones(len(own), dtype=bool)
+    for _ in range(2):  # without rows that are damaged beside
+        left, _, right = np.linalg.svd(own[kept].T @ theirs[kept])
+        basis: Array = left @ right
+        apart = np.linalg.norm(own @ basis - theirs, axis=1)
+        kept = apart <= 3.0 * np.median(apart)
+    if _error(own[kept] @ basis, theirs[kept]) > _MOVED:
+        return None
+    if (np.abs(basis).max(axis=0) >= _ALIKE).all():
+        basis = np.round(basis)
+    return basis
+
+
+def _is_embedding(weights: _Weights, name: str) -> bool:
+    return (
+        type(weights.modules[name]).__name__.endswith("Embedding")
+        and (
+            name,
+            "weight",
+        )
+        in weights.pairs
+    )
+
+
+# Numbers by which a model multiplies, in its weights.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Number:
+    """A factor that a module of the base holds, and which the candidate's holds not, or another."""
+
+    key: Key
+    ours: float
+    theirs: float
+
+
+def _propose_multipliers(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]:
+    """Take numbers as the candidate has them, with the weights of the roles that make up for it."""
+    numbers: dict[str, list[_Number]] = {}
+    for number in _find_numbers(weights):
+        numbers.setdefault(number.key[1], []).append(number)
+    ratios = {name: held[0].ours / held[0].theirs for name, held in numbers.items()}
+    joined: list[tuple[set[str], dict[Key, Array]]] = []
+    for members in _find_factors(weights).values() if numbers else ():
+        factor = float(np.median([*members.values()]))
+        used, exact = _compose(factor, ratios)
+        if not used:
+            continue
+        changed: dict[Key, Array] = {}
+        for key in members:
+            own = weights.own(key)
+            if own is not None:
+                changed[key] = own * exact
+        apart = []
+        for names, held in joined:
+            if names & used:
+                used, changed = used | names, {**changed, **held}
+            else:
+                apart.append((names, held))
+        joined = [*apart, (used, changed)]
+    for names, changed in joined:
+        held_numbers = {one.key: np.asarray(one.theirs) for name in names for one in numbers[name]}
+        yield Relayout(weights={**changed, **held_numbers}, cancels_at=OUTPUT)
+
+
+def _find_numbers(weights: _Weights) -> Iterator[_Number]:
+    """Find factors that modules, or their configuration, hold otherwise in the candidate.
+
+    One by whose name it is a factor, and which the candidate does not hold, is 1 there.
+    """
+    theirs = {ours: name for name, ours in weights.names.items()}
+    others = {name or ROOT: module for name, module in weights.candidate.named_modules()}
+    for name, module in weights.modules.items():
+        other = others.get(theirs.get(name, ""))
+        if other is None:
+            continue
+        held: list[tuple[str, Any, Any]] = [("", module, other)]
+        if name == ROOT and hasattr(module, "config"):
+            held.append((CONFIG, module.config, getattr(other, "config", None)))
+        for prefix, one, beside in held:
+            for attribute in (*vars(one), *getattr(one, "_buffers", ())):
+                ours, own = _read_number(one, attribute), _read_number(beside, attribute)
+                unused = own is None or (prefix and own == ours)  # what is written need not be read
+                if unused and ("scal" in attribute or "multipl" in attribute):
+                    own = 1.0
+                if ours and own and ours != own:
+                    yield _Number(key=(name, prefix + attribute), ours=ours, theirs=own)
+
+
+def _read_number(holder: Any, attribute: str) -> float | None:
+    held: Any = getattr(holder, attribute, None)
+    if getattr(held, "ndim", None) == 0:
+        return float(held) if held.is_floating_point() else None
+    return float(held) if isinstance(held, (int, float)) and held is not True else None
+
+
+def _find_factors(weights: _Weights) -> Mapping[str, Mapping[Key, float]]:
+    """Find by which factor weights of a role are the base's, where they are in most layers."""
+    roles: dict[str, dict[Key, float]] = {}
+    fitting: Counter[str] = Counter()
+    for key in weights.pairs:
+        found = weights.both(key)
+        if found is None or not found[0].any():
+            continue
+        own, theirs = (one.astype(np.float64) for one in found)
+        factor, role = float(np.vdot(own, theirs) / np.vdot(own, own)), role_of(key)
+        roles.setdefault(role, {})[key] = factor
+        scaled = factor > 0.0 and abs(factor - 1.0) > _SCALED
+        fitting[role] += scaled and weights.fits(key, own * factor)
+    return {role: held for role, held in roles.items() if 2 * fitting[role] > len(held)}
+
+
+def _compose(factor: float, ratios: Mapping[str, float]) -> tuple[set[str], float]:
+    """Give a factor as one of these ratios, or two of them multiplied, either way up."""
+    ways = [({name}, by) for name, one in ratios.items() for by in (one, 1.0 / one)]
+    for some in (ways, [(a | b, x * y) for a, x in ways for b, y in ways if a != b]):
+        near = {by: abs(factor / by - 1.0) for _, by in some}
+        best = min(near, key=lambda by: near[by], default=0.0)
+        if best and near[best] <= _SAME_FACTOR:
+            alike = [names for names, by in some if abs(by / best - 1.0) <= EPSILON["float32"]]
+            return set[str]().union(*alike), best
+    return set(), 1.0
+
+
+# What every reader takes away.
+
+
+def _propose_ignored(
+    weights: _Weights, _readers: _Readers, *, common: bool = False
+) -> Iterator[Relayout]:
+    """Scale what a norm behind it brings to its size, and shift what a softmax or a norm centres.
+
+    As it is in most layers at once. That nothing is left of it on these documents could be chance
+    where little of a weight is read: the rows of a neuron that no token wakes. So weights that are
+    zero have to be seen, and another shift must not be.
+
+    Args:
+        common: take one factor in all layers; else each layer's own, where that is all that it is.
+    """
+    for members in _find_factors(weights).values():
+        middle, changed = float(np.median([*members.values()])), {}
+        for key, factor in members.items():
+            own = weights.own(key)
+            if own is not None and not common and weights.fits(key, own * factor):
+                changed[key] = own * factor
+            elif own is not None:
+                changed[key] = own * middle
+        if changed:
+            zeros = {key: np.zeros_like(own) for key, own in changed.items()}
+            yield Relayout(weights=changed, seen=zeros, cancels_at=OUTPUT)
+    shifted: dict[tuple[str, Sequence[int]], dict[Key, tuple[Array, Array]]] = {}
+    for key in weights.pairs:
+        found = weights.both(key) if key[0] in weights.differing else None
+        shift = None if found is None else _find_shift(weights, key, *found)
+        if shift is not None and found is not None:
+            shifted.setdefault((role_of(key), shift.shape), {})[key] = found[0], shift
+    drawn = np.random.default_rng(0)
+    for members_shifted in shifted.values():
+        laid, alike = {}, {}
+        places = [one != 0 for _, one in members_shifted.values()]
+        often = np.mean(places, axis=0) > _EXPLAINED if common else True
+        for key, (own, found_shift) in members_shifted.items():
+            shift = np.where(often, found_shift, 0.0)
+            laid[key] = own + shift
+            size = _OTHER_SIZE * max(float(np.abs(shift).max()), float(np.abs(own).mean()))
+            alike[key] = own + size * (shift != 0) * drawn.choice([-1.0, 1.0], size=shift.shape)
+        if np.any(often):
+            yield Relayout(weights=laid, alike=alike, cancels_at=OUTPUT)
+
+
+def _find_shift(weights: _Weights, key: Key, own: Array, theirs: Array) -> Array | None:
+    """Find what was added to a bias, or for every input to all outputs; None: something else.
+
+    Returns:
+        It, in a shape that goes with the weight's.
+    """
+    difference = theirs.astype(np.float64) - own
+    kind = type(weights.modules[key[0]]).__name__
+    last = own.ndim == 1 or kind == "Conv1D" or kind.endswith("Embedding")
+    shift: Array = difference.mean(axis=-1 if last else -2, keepdims=True)
+    if shift.any() and weights.fits(key, own + shift):
+        return shift
+    if key[1] != "bias" or own.ndim > 1:
+        return None
+    dtype = computing_dtype(weights.candidate)
+    rounding = _OTHER_SIZE * EPSILON.get(dtype, EPSILON["float32"]) * np.abs(own)
+    return np.where(np.abs(difference) > rounding, difference, 0.0)

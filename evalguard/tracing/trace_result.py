@@ -1,0 +1,156 @@
+"""TraceResult: what ``trace`` returns, and the files that it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from evalguard.comparison.report_files import write_run_page
+from evalguard.comparison.stored_run import TRACE_FILE
+from evalguard.core.settings import Value
+from evalguard.core.trace_record import SuspectModule
+from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions
+from evalguard.errors import EvalguardError, StoreError, UsageError, error_text
+from evalguard.store.atomic_files import check_output, write_output
+from evalguard.store.run_folder import RunFolder, write_document, write_text
+from evalguard.tracing.trace_page import render_trace
+from evalguard.tracing.trace_report import (
+    TraceReport,
+    read_run_trace,
+    render_trace_json,
+    trace_document,
+)
+
+TRACE_PAGE = "trace.html"
+_SUFFIXES = (".html", ".htm", ".json", ".txt")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceResult:
+    """A finished trace. ``report`` holds everything.
+
+    ``problems`` say what could not be written; they change no exit code.
+    """
+
+    report: TraceReport
+    problems: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> SuspectModule | None:
+        """The first module beyond the floor; None: nothing is."""
+        return self.report.trace.first
+
+    @property
+    def suspects(self) -> tuple[SuspectModule, ...]:
+        """Modules beyond the floor, the largest local ratio first."""
+        return self.report.trace.suspects
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing beyond the floor, 1 a location is named, 3 nothing known."""
+        return self.report.exit_code
+
+    def to_dict(self) -> dict[str, Value]:
+        """Return the JSON contract (schema ``evalguard.trace/1``) as plain data."""
+        return trace_document(self.report)
+
+    def to_json(self) -> str:
+        """Return the JSON contract as text."""
+        return render_trace_json(self.report)
+
+    def to_html(self) -> str:
+        """Return the trace as one self-contained page."""
+        from evalguard.tracing.trace_page import render_trace_page
+
+        return render_trace_page(self.report)
+
+    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
+        """Return the screen that the command line prints; with ``verbose`` all of the trace."""
+        return render_trace(self.report, width=width, color=color, verbose=verbose)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace to a file, in the format that its suffix says.
+
+        Raises:
+            UsageError: no format is known by that suffix, or the file's folder is not there.
+            StoreError: it cannot be written.
+        """
+        (file,) = requested_trace_files([Path(path)])
+        texts: dict[str, Callable[[], str]] = {
+            ".json": lambda: self.to_json() + "\n",
+            ".txt": lambda: self.render(width=80, verbose=True) + "\n",
+        }
+        write_output(file, texts.get(file.suffix.lower(), self.to_html)())
+
+
+def requested_trace_files(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files that a trace is to be written to.
+
+    Raises:
+        UsageError: a suffix says no format, or the file cannot be written.
+    """
+    for path in paths:
+        if path.suffix.lower() not in _SUFFIXES:
+            raise UsageError(
+                f"{path}: the suffix {path.suffix!r} says no format of a trace",
+                hint=f"one of {', '.join(_SUFFIXES)}",
+            )
+        check_output(path.expanduser())
+    return tuple(path.expanduser() for path in paths)
+
+
+def read_trace_folder(folder: Path) -> TraceResult | None:
+    """Read the trace in a folder of its own; None where it is none, or a comparison's.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    folder = folder.expanduser()
+    if (folder / "result.json").exists():
+        return None
+    report = read_run_trace(folder)
+    return None if report is None else TraceResult(report)
+
+
+def finish_trace(
+    report: TraceReport, options: CompareOptions, files: Sequence[Path]
+) -> TraceResult:
+    problems: list[str] = []
+    if options.write:
+        try:
+            report = _write_folder(report, options.output_path or DEFAULT_OUTPUT)
+        except StoreError as error:
+            problems.append(f"no folder was written: {error_text(error)}")
+        problems += _write_beside(report)
+    for path in files:
+        try:
+            TraceResult(report).save(path)
+        except StoreError as error:
+            problems.append(f"{path} was not written: {error_text(error)}")
+    return TraceResult(report, tuple(problems))
+
+
+def _write_folder(report: TraceReport, root: Path) -> TraceReport:
+    created = datetime.fromisoformat(report.created)
+    name = f"{report.candidate.name}-trace"
+    with RunFolder.create(root, report.base.name, name, created) as folder:
+        report = dataclasses.replace(report, folder=str(folder.path))
+        write_document(folder.partial, TRACE_FILE, trace_document(report))
+        write_text(folder.partial, TRACE_PAGE, TraceResult(report).to_html())
+        folder.commit()
+    return report
+
+
+def _write_beside(report: TraceReport) -> list[str]:
+    """Put the trace into the run folder of the comparison that its documents come from."""
+    if report.run is None:
+        return []
+    try:
+        write_document(Path(report.run), TRACE_FILE, trace_document(report))
+        write_run_page(Path(report.run))
+    except EvalguardError as error:  # the run is damaged, or gone
+        return [f"the page of {report.run} does not show this trace: {error_text(error)}"]
+    return []
