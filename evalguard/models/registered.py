@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-import lm_eval.models  # noqa: F401
+import lm_eval.models  # noqa: F401  fills the registry with lm-eval's own
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry, register_model
 
