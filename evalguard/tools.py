@@ -45,6 +45,8 @@ _GIVEN = {
     "trace_models": "tracing.measure.forced_trace",
     # from tool to tool
     "measure_swap_effects": "bisect.swap_effect",
+    "compare_tensors": "tensors.compare_tensors",
+    "TensorOptions": "tensors.compare_tensors",
 }
 
 

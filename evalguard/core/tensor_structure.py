@@ -55,6 +55,34 @@ _LARGEST_EXPONENT = 80.0  # of which float32 holds the exponential
 _BEND = 4.0  # times what storing loses: a curve is that far from a line
 _EXACT = 1e-5  # of the base's norm: below are float32's own roundings
 _BENT = 1 << 13  # elements by which a curve is known
+LikenessKind = Literal["precision", "structure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """What a difference looks like.
+
+    Attributes:
+        kind: "precision": the rounding itself was recognised, or the values lie on its grid;
+            "structure": a fault of layout, or of rows and blocks.
+        name: "bf16", "transposed".
+        fault: of a structure, the same as its name.
+        detail: "groups of 32", "by 1.02".
+        rule: keys of a name map's rule that undo it, in YAML; "" where there are none.
+        left: relative L2 error that is left once a structure is undone.
+    """
+
+    kind: LikenessKind
+    name: str
+    detail: str = ""
+    fault: Fault | None = None
+    rule: str = ""
+    left: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Name and detail."""
+        return f"{self.name} ({self.detail})" if self.detail else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from rich.text import Text
 
 import evalguard
+from evalguard import tools
 from evalguard.core.compare_report import CompareReport, Format
 from evalguard.core.findings import without_quotes
 from evalguard.core.gate_state import GateState
@@ -32,9 +33,6 @@ from evalguard.page.terminal import (
     render_page,
     wrap_prose,
 )
-from evalguard.publish.annotations import annotation_command
-from evalguard.publish.annotations import render_annotations as annotated
-from evalguard.publish.junit import render_junit
 from evalguard.report.compare_document import compare_document as comparison_document
 from evalguard.report.compare_terminal import render_terminal as render_one
 from evalguard.report.compare_view import build_report_view
@@ -470,7 +468,7 @@ def _junit(report: SeveralReport) -> str:
             )
             ElementTree.SubElement(case, "error", message=printable(one.reason), type="failed")
             continue
-        for suite in ElementTree.fromstring(render_junit(build_report_view(one))):
+        for suite in ElementTree.fromstring(tools.fetch("render_junit")(build_report_view(one))):
             suite.set("name", f"{candidate_name(one)}: {suite.get('name')}")
             root.append(suite)
     for count in ("tests", "failures", "errors"):
@@ -483,9 +481,9 @@ def _junit(report: SeveralReport) -> str:
 def _annotations(report: SeveralReport) -> str:
     report = without_quotes(report)
     return "".join(
-        annotated(build_report_view(one))
+        tools.fetch("render_annotations")(build_report_view(one))
         if isinstance(one, CompareReport)
-        else annotation_command(
+        else tools.fetch("annotation_command")(
             "error", f"{candidate_name(one)}: no verdict", printable(one.reason)
         )
         + "\n"

@@ -11,13 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from evalguard.core.name_map import NameAlignment, NameMap, NamePair
-from evalguard.core.tensor_structure import Fault
+from evalguard.core.tensor_structure import Fault, Likeness
 from evalguard.errors import EvaluationError
 from evalguard.tensor_files.opening import TensorFiles
 from evalguard.tensor_files.packed.activation_scales import scale_key, scale_use
 from evalguard.tensor_files.stored_tensor import StoredTensor
 from evalguard.tensors.streamed_sums import StoredPair
-from evalguard.tensors.tensors_report import Likeness, ScaleFault, ScaleFaultKind, TensorDelta
+from evalguard.tensors.tensors_report import ScaleFault, ScaleFaultKind, TensorDelta
 
 _MOST_READ = 1 << 16  # elements; a scale of each channel is shorter
 _NOT_MEASURED = (".prob_scale", ".scale_ub")  # probabilities end at 1; a bound is no measured scale

@@ -17,7 +17,7 @@ from evalguard.config.inline_models import is_address, split_model_type
 from evalguard.core.hyperparameters import HeldValue, HyperparameterDelta, compare_hyperparameters
 from evalguard.core.name_map import Layout, NameAlignment
 from evalguard.core.settings import Value
-from evalguard.core.tensor_structure import UNKNOWN_DAMAGE, Fault
+from evalguard.core.tensor_structure import UNKNOWN_DAMAGE, Fault, Likeness
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.checkpoint_files import checkpoint_folder, find_model_type, split_revision
 from evalguard.models.config_overrides import is_computed_with, to_json_value
@@ -72,7 +72,6 @@ from evalguard.tensors.tensors_report import (
     DuplicateTensors,
     GreatestDifference,
     InvariantResult,
-    Likeness,
     Role,
     SideCounts,
     TensorDelta,

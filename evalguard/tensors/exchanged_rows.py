@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evalguard.core.tensor_structure import LARGEST_SEARCHED, Fault
+from evalguard.core.tensor_structure import LARGEST_SEARCHED, Fault, Likeness
 from evalguard.tensors.damaged_rows import PairRows, RowScan, fill_scan, find_sources, shape_rows
 from evalguard.tensors.streamed_sums import StoredPair
-from evalguard.tensors.tensors_report import Likeness
 
 _NEARLY_ALL = 0.9  # of the rows that differ
 _NAME: Fault = "rows permuted"

@@ -25,6 +25,7 @@ from evalguard.core.tensor_structure import (
     UNKNOWN_DAMAGE,
     ZEROED,
     Fault,
+    Likeness,
     StructureFault,
     find_exact,
     find_factor,
@@ -45,7 +46,6 @@ from evalguard.tensors.damaged_rows import (
 )
 from evalguard.tensors.rescaled_weights import ChannelFactors, find_rescaling, name_rescaling
 from evalguard.tensors.streamed_sums import StoredPair, SummedPair, load_bounded, load_candidate
-from evalguard.tensors.tensors_report import Likeness
 
 Array = NDArray[Any]
 _SAMPLE = 1 << 13  # elements of a sample: a correlation is known to 0.01 then

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.precision_vote import BFLOAT16_BITS, round_float16, round_mantissa
-from evalguard.core.tensor_structure import Fault
+from evalguard.core.tensor_structure import Fault, Likeness
 from evalguard.errors import EvaluationError
 from evalguard.tensor_files.lora_adapters import FoldedRows, Scaling, scale_update
 from evalguard.tensor_files.stored_tensor import StoredTensor
 from evalguard.tensors.streamed_sums import StoredPair, forget_bytes
-from evalguard.tensors.tensors_report import Likeness, TensorDelta
+from evalguard.tensors.tensors_report import TensorDelta
 
 Array = NDArray[Any]
 _SAMPLE = 1 << 20  # elements of whole rows, spread over the weight

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.tensor_structure import UNKNOWN_DAMAGE
+from evalguard.core.tensor_structure import UNKNOWN_DAMAGE, Likeness
 from evalguard.tensor_files.packed.row_codec import RowBytes
 from evalguard.tensor_files.stored_tensor import StoredTensor
 from evalguard.tensors.streamed_sums import StoredPair
-from evalguard.tensors.tensors_report import Likeness, TensorDelta
+from evalguard.tensors.tensors_report import TensorDelta
 
 Array = NDArray[Any]
 _ROUNDS = 4

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.row_counts import RowCounts, find_row_counts
+from evalguard.core.tensor_structure import Likeness
 from evalguard.tensor_files.stored_tensor import StoredTensor
 from evalguard.tensors.damaged_rows import draw_directions
 from evalguard.tensors.streamed_sums import StoredPair
 from evalguard.tensors.tensor_pairs import is_of_vocabulary
-from evalguard.tensors.tensors_report import Likeness, TensorDelta
+from evalguard.tensors.tensors_report import TensorDelta
 
 Array = NDArray[Any]
 _PIECE = 1 << 20  # elements that are read at a time

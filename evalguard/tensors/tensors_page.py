@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.text import Text
 
 from evalguard.core.amounts import size_text
-from evalguard.core.tensor_structure import Fault
+from evalguard.core.tensor_structure import Fault, Likeness
 from evalguard.errors import StoreError, UsageError
 from evalguard.page.html_page import html_page
 from evalguard.page.rounding import format_count
@@ -24,7 +24,6 @@ from evalguard.tensors.tensors_report import (
     STATES,
     GreatestDifference,
     InvariantResult,
-    Likeness,
     ScaleFaultKind,
     SideCounts,
     TensorDelta,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from evalguard.core.hyperparameters import HyperparameterDelta
 from evalguard.core.settings import Value
 from evalguard.core.split_files import FileKind
-from evalguard.core.tensor_structure import Fault
+from evalguard.core.tensor_structure import Fault, Likeness
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED
 from evalguard.report.record_documents import nulls_told, write_record
 from evalguard.report.record_schema import LOST, add_keys, contract_schema
@@ -21,7 +21,6 @@ from evalguard.tensors.tolerances import Tolerance
 TensorState = Literal[
     "identical", "equal", "within", "rescaled", "rotated", "beyond", "shape", "unreadable"
 ]
-LikenessKind = Literal["precision", "structure"]
 Role = Literal["tensor", "scale", "zero point"]
 ScaleFaultKind = Literal["missing", "not finite", "negative", "zero", "never calibrated"]
 # The gravest first.
@@ -83,33 +82,6 @@ class GreatestDifference:
 
     value: float
     index: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Likeness:
-    """What a difference looks like.
-
-    Attributes:
-        kind: "precision": the rounding itself was recognised, or the values lie on its grid;
-            "structure": a fault of layout, or of rows and blocks.
-        name: "bf16", "transposed".
-        fault: of a structure, the same as its name.
-        detail: "groups of 32", "by 1.02".
-        rule: keys of a name map's rule that undo it, in YAML; "" where there are none.
-        left: relative L2 error that is left once a structure is undone.
-    """
-
-    kind: LikenessKind
-    name: str
-    detail: str = ""
-    fault: Fault | None = None
-    rule: str = ""
-    left: float | None = None
-
-    @property
-    def words(self) -> str:
-        """Name and detail."""
-        return f"{self.name} ({self.detail})" if self.detail else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

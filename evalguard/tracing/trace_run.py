@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from evalguard import tools
 from evalguard.bisect.settings.module_settings import note_mixed_code
-from evalguard.bisect.swap_effect import SwapEffect, measure_swap_effects
+from evalguard.bisect.swap_effect import SwapEffect
 from evalguard.comparison.compare import compare_sides
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.stored_run import StoredRun, read_stored_run
@@ -80,7 +81,7 @@ def with_swap_effects(
     try:
         with_tasks = dataclasses.replace(options, **_comparison_options(last))
         finished = compare_sides(*named, with_tasks, cwd=Path.cwd())
-        effects = measure_swap_effects(finished, modules, say=say)
+        effects = tools.fetch("measure_swap_effects")(finished, modules, say=say)
         mixed = _note_mixed(finished)
     except EvalguardError as error:  # Ctrl-C, too: what was traced is shown
         note = f"what a module is worth on the task was not measured: {error_text(error)}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evalguard import tools
 from evalguard.bisect.settings.stored_names import StoredNames
 from evalguard.bisect.settings.undone_weights import find_undone
 from evalguard.bisect.settings.weight_cause import (
@@ -23,12 +24,10 @@ from evalguard.bisect.settings.weight_cause import (
     cut_by_module,
     name_tensor,
 )
-from evalguard.core.tensor_structure import UNKNOWN_DAMAGE
+from evalguard.core.tensor_structure import UNKNOWN_DAMAGE, Likeness
 from evalguard.errors import EvalguardError
 from evalguard.models.checkpoint_files import CheckpointFiles, open_stored_tensors, shape_of
 from evalguard.models.unloaded_models import WeightKind, WeightPlace, locate_weights
-from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
-from evalguard.tensors.tensors_report import Likeness
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -50,8 +49,11 @@ def describe_differences(
     Args:
         base, candidate: paths, of which the candidate's may be a GGUF file.
     """
+    if not tools.has("compare_tensors"):
+        return {}
+    options = tools.fetch("TensorOptions")(processes=0)
     try:
-        report = compare_tensors(base, candidate, TensorOptions(processes=0))
+        report = tools.fetch("compare_tensors")(base, candidate, options)
     except EvalguardError:
         return {}  # a form that only loading reads: they are searched without it
     deltas = {delta.name: delta for delta in report.deltas}
