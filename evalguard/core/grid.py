@@ -124,14 +124,14 @@ def explain_by_grid(base: Array, candidate: Array) -> Grid | None:
     if np.linalg.norm(difference) >= _FAR_OFF * np.linalg.norm(ours):
         return None
     # a permuted or shifted matrix lies on its grid too, and one with the scales of others
-    steps = measure_steps(grid, ours, theirs)
+    steps, seen = _measure_steps(grid, ours, theirs)
     if np.median(difference - steps) > 0 or _measure_shifts(grid, ours, theirs, steps).any():
         return None
     if _find_rolled_scales(grid, ours, theirs) is not None:
         return None
     # zeros where the base is far from it were made by no rounding
     lost = np.mean((theirs == 0) & (difference > _FAR_FROM_ZERO * steps))
-    if lost >= LEAST_PRUNED or _find_pruned_before(grid, ours, theirs) is not None:
+    if lost >= LEAST_PRUNED or find_pruned(ours, theirs, seen) is not None:
         return None
     nearest = grid.even and bool(np.mean(difference <= _NEAREST * steps) > 0.99)
     return Grid(
@@ -154,10 +154,10 @@ def find_grid_fault(base: Array, candidate: Array) -> StructureFault | None:
     grid = find_grid(theirs)
     if grid is None:
         return None
-    steps = measure_steps(grid, ours, theirs)
+    steps, seen = _measure_steps(grid, ours, theirs)
     shifts = _measure_shifts(grid, ours, theirs, steps)
     if not shifts.any():
-        pruned = _find_pruned_before(grid, ours, theirs)
+        pruned = find_pruned(ours, theirs, seen)
         if pruned is not None:
             return replace(pruned, detail=f"{pruned.detail}, otherwise {grid}")
         return _find_rolled_scales(grid, ours, theirs)
@@ -274,30 +274,30 @@ def _measure_shifts(grid: Grid, base: Array, candidate: Array, steps: Array) -> 
     return shifts.T if turn else shifts
 
 
-def _find_pruned_before(grid: Grid, base: Array, candidate: Array) -> StructureFault | None:
-    """Say how a tensor was pruned before it was rounded; groups of too few numbers show nothing."""
-    return find_pruned(base, candidate, measure_steps(grid, base, candidate, unmeasured=np.inf))
-
-
-def measure_steps(
-    grid: Grid, base: Array, candidate: Array, *, unmeasured: float | None = None
-) -> Array:
+def measure_steps(grid: Grid, base: Array, candidate: Array) -> Array:
     """Return how far apart the levels are at each element of whole rows of a tensor.
 
-    Args:
-        unmeasured: step of a group of too few numbers; None: the one that the base's would have.
+    A group of too few numbers has the step that the base's would have.
     """
+    return _measure_steps(grid, base, candidate)[0]
+
+
+def _measure_steps(grid: Grid, base: Array, candidate: Array) -> tuple[Array, Array]:
+    """Return the steps, and the same but infinite in groups of too few numbers."""
     if grid.shared == "mantissa":
         sizes: Array = np.abs(candidate) * np.float32(grid.steps[0])
-        return sizes
+        return sizes, sizes
     if grid.shared in ("tensor", "column"):
-        return np.broadcast_to(grid.steps.astype(np.float32), base.shape)
+        whole = np.broadcast_to(grid.steps.astype(np.float32), base.shape)
+        return whole, whole
     width = grid.group or base.shape[1]
     steps, levels, _ = fit_levels(candidate.reshape(-1, width))
     spread = 1.1 * np.ptp(base.reshape(-1, width), axis=1) / max(2**grid.bits - 1, 1)
-    steps = np.where(levels > 0, steps, spread if unmeasured is None else unmeasured)
-    steps = steps.astype(np.float32)
-    return np.repeat(steps, width).reshape(base.shape)
+    filled, seen = (
+        np.repeat(np.where(levels > 0, steps, other).astype(np.float32), width).reshape(base.shape)
+        for other in (spread, np.inf)
+    )
+    return filled, seen
 
 
 def fit_levels(groups: Array) -> tuple[Array, Array, Array]:

@@ -63,7 +63,7 @@ def compare_configs(base: Any, candidate: Any) -> tuple[ConfigDifference, ...]:
     Dictionaries with the same keys (rope parameters) and inner configs are compared inside; others
     as a whole. A key that only one of them has is None in the other one.
     """
-    known = _config_attributes(_compared_default(candidate))
+    known = _config_attributes(_default_like(candidate))
     found = _find_differences(_config_attributes(base), _config_attributes(candidate), "")
     return tuple(
         ConfigDifference(
@@ -71,13 +71,6 @@ def compare_configs(base: Any, candidate: Any) -> tuple[ConfigDifference, ...]:
         )
         for path, one, other in found
     )
-
-
-def _compared_default(config: Any) -> Any:
-    try:
-        return type(config)()
-    except Exception:  # noqa: BLE001 - a remote config may demand arguments
-        return config
 
 
 def _config_attributes(config: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from evalguard.store.atomic_files import HalfFile
 
 # filelock takes every error of flock for "another process holds it", and would wait for ever on a
 # file system without locks; and it leaves a file behind for every block.
-_MOST_LOCK_TRIES = 100
+_MOST_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class FileLock:
         Raises:
             OSError: there are no locks here, or the disk takes no file.
         """
-        for _ in range(_MOST_LOCK_TRIES):
+        for _ in range(_MOST_TRIES):
             descriptor = open_lock(path)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,7 +101,6 @@ def is_still(path: Path, descriptor: int) -> bool:
 BEAT_SECONDS = 20.0
 # An NFS client may believe attributes for a minute, and a busy server may take one to answer.
 STALE_AFTER = 180.0
-_MOST_TRIES = 100
 _MOST_BYTES = 4096
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

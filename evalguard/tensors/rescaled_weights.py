@@ -162,7 +162,7 @@ def _mixes(ours: Array, theirs: Array) -> bool:
 
 
 _SAMPLE = 1 << 21  # elements by which factors of columns are known to about 1%
-_FACTOR_PIECE = 1 << 20
+_PIECE = 1 << 20  # elements that are read at a time
 _LARGEST = 1 << 24  # elements of a plain tensor that is read whole
 _PART = 0.25  # of what a ratio has to explain
 _LAYER = re.compile(r"(.*?\.\d+\.)")
@@ -178,7 +178,7 @@ def find_rescaling(pair: StoredPair) -> ChannelFactors | None:
     found = find_channel_factors(*_sample(pair))
     if found is None or found.rows is None:
         return found
-    height = max(_FACTOR_PIECE // columns, 1)
+    height = max(_PIECE // columns, 1)
     rows = [
         solve_rows(
             _read(pair.base, first, min(first + height, count)),
@@ -288,7 +288,6 @@ def _rescaled_likeness(detail: str) -> Likeness:
 
 _UNLIKE = 0.5  # of the norm: a rotation leaves nothing alike
 _LEAST_OFF, _MOST_OFF = 0.01, 0.4
-_PIECE = 1 << 20  # elements that are read at a time
 
 
 def find_rotated(

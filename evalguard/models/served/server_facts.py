@@ -18,7 +18,7 @@ from evalguard.models.scored_tokens import generated_length, refuse_without_room
 from evalguard.models.served.answer_checks import method_module
 from evalguard.models.served.exchange import ask_server
 
-_CACHE_PATIENCE = 5.0  # seconds, for a page of counters
+_PATIENCE = 5.0  # seconds, for a page that only describes the server, or counts
 # vLLM's counter at /metrics, in tokens, one line per engine; before 0.9 with "gpu_" in its name.
 _HITS = re.compile(
     r"^vllm:(?:gpu_)?prefix_cache_hits(?:_total)?(?:\{[^}]*\})?\s+([0-9.eE+]+)\s*$", re.MULTILINE
@@ -55,7 +55,7 @@ def read_hit_counter(lm: Any) -> int | None:
     if root == url or not url.startswith(("http://", "https://")):
         return None
     try:
-        answer = ask_server(lm, f"{root}/metrics", seconds=_CACHE_PATIENCE)
+        answer = ask_server(lm, f"{root}/metrics", seconds=_PATIENCE)
     except Exception:  # noqa: BLE001 - a page that need not be there
         return None
     hits = _HITS.findall(answer.text) if answer.ok else []
@@ -149,7 +149,6 @@ def check_room(lm: Any, arguments: Iterable[tuple[Any, ...]], *, told: int | Non
             refuse_without_room(longest, lm.max_length, hint=_HINT)
 
 
-_PATIENCE = 5.0  # seconds, for a page that only describes the server
 _ENDPOINTS = ("/chat/completions", "/completions", "/generate", "/messages")
 # Of the entry of a model; vLLM and llama.cpp put the time of the question into others.
 _MODEL_KEYS = ("id", "root", "parent", "owned_by", "meta", *LENGTH_KEYS["/models"])
