@@ -26,7 +26,7 @@ _GIVEN = {
     "attach_bisection": "bisect.bisection",
     "track_run": "publish.tracking",
     # of a comparison's page
-    "read_run_trace": "tracing.trace_report",
+    "read_trace_file": "tracing.trace_report",
     "read_trace_folder": "tracing.trace_result",
     "build_trace_view": "tracing.trace_view",
     "TRACE_SCRIPTS": "tracing.trace_page",
@@ -37,12 +37,16 @@ _GIVEN = {
     "annotation_command": "publish.annotations",
     "floor_schema": "floors.floor_report",
     "night_schema": "nights.night_page",
-    "plan_schema": "planning.plan_document",
+    "plan_schema": "planning.plan_page",
     "tensors_schema": "tensors.tensors_report",
     "trace_schema": "tracing.trace_report",
     # where a model is
     "load_traced": "tracing.model_apart",
     "trace_models": "tracing.measure.forced_trace",
+    # names that options take
+    "INVARIANTS": "tensors.tensors_report",
+    "OPERATIONS": "tensors.tolerances",
+    "PLATFORMS": "tensors.tolerances",
     # from tool to tool
     "measure_swap_effects": "bisect.swap_effect",
     "compare_tensors": "tensors.compare_tensors",

@@ -45,6 +45,7 @@ from evalguard.cli.output import (
 )
 from evalguard.cli.plan_command import plan_command
 from evalguard.cli.report_command import report_command
+from evalguard.cli.tensors_command import tensors_command
 from evalguard.cli.trace_command import trace_command
 from evalguard.cli.track_command import track_command
 from evalguard.core.exit_code import EXIT_INTERRUPTED, EXIT_TERMINATED
@@ -156,24 +157,31 @@ _OF_TOOLS = {
     "card": "several", "plan": "planning", "floor": "floors", "nightly": "nights",
     "history": "nights", "github": "publish", "gitlab": "publish", "track": "publish",
 }  # fmt: skip
-if tools.is_there("tensors"):
-    from evalguard.cli.tensors_command import tensors_command
+
+
+def _keep_given(*commands: click.Command) -> tuple[click.Command, ...]:
+    """Leave out commands of tools that are not there."""
+    tool_of = ((one, _OF_TOOLS.get(one.name or "")) for one in commands)
+    return tuple(one for one, tool in tool_of if tool is None or tools.is_there(tool))
+
 
 # The commands as --help shows them.
-_ALL_COMMANDS = {
-    "Start here": (
+_COMMANDS = {
+    "Start here": _keep_given(
         demo_command,
         compare_command,
         bisect_command,
         trace_command,
-        *((tensors_command,) if tools.is_there("tensors") else ()),
+        tensors_command,
         dump_command,
         report_command,
         card_command,
     ),
-    "Prepare": (init_command, check_command, plan_command, floor_command),
-    "Run in CI and every night": (nightly_command, history_command, github_command, gitlab_command),
-    "Look up": (
+    "Prepare": _keep_given(init_command, check_command, plan_command, floor_command),
+    "Run in CI and every night": _keep_given(
+        nightly_command, history_command, github_command, gitlab_command
+    ),
+    "Look up": _keep_given(
         models_command,
         tasks_command,
         schema_command,
@@ -182,12 +190,6 @@ _ALL_COMMANDS = {
         track_command,
         skill_command,
     ),
-}
-_COMMANDS = {
-    heading: tuple(
-        one for one in commands if tools.is_there(_OF_TOOLS.get(one.name or "", "comparison"))
-    )
-    for heading, commands in _ALL_COMMANDS.items()
 }
 _EPILOG = """\b
 Exit: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided, 130/143 stopped

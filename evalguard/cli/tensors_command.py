@@ -21,10 +21,8 @@ from evalguard.cli.click_options import (
 )
 from evalguard.cli.option_groups import DEBUG, JSON, QUIET, VERBOSE
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
-from evalguard.cli.value_types import FiniteRange
+from evalguard.cli.value_types import FiniteRange, ToolChoice
 from evalguard.errors import UsageError
-from evalguard.tensors.tensors_report import INVARIANTS
-from evalguard.tensors.tolerances import OPERATIONS, PLATFORMS
 
 _tolerance_option = option_factory("Tolerance")
 _compare_option = option_factory("Comparison")
@@ -40,7 +38,7 @@ _COMPARING = (
     _compare_option(
         "--invariant",
         "invariants",
-        type=click.Choice(list(INVARIANTS)),
+        type=ToolChoice("INVARIANTS"),
         multiple=True,
         help="Check this instead of equality. Repeatable. sign-consensus: A is the model that B "
         "was fine-tuned from.",
@@ -67,13 +65,13 @@ _COMPARING = (
     ),
     _tolerance_option(
         "--operation",
-        type=click.Choice(OPERATIONS),
+        type=ToolChoice("OPERATIONS"),
         default=None,
         help="The tensors are results of this operation: its row of the table counts.",
     ),
     _tolerance_option(
         "--platform",
-        type=click.Choice(PLATFORMS),
+        type=ToolChoice("PLATFORMS"),
         default=None,
         help="The operation ran there: with --operation, its row of the table counts.",
     ),

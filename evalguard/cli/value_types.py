@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evalguard import tools
 from evalguard.core.amounts import parse_age
 from evalguard.core.settings import Value
 from evalguard.core.verdict import Margin
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
+    _Choice = click.Choice[str]
 else:  # click before 8.4 has no generic ParamType
     _Type = click.ParamType
+    _Choice = click.Choice
 NO_HISTORY = Path("none")
 
 
@@ -152,3 +155,16 @@ def parse_typed(text: str) -> Value:
     except json.JSONDecodeError:
         return text
     return parsed
+
+
+class ToolChoice(_Choice):
+    """One of the names that a tool has; they are loaded when they are needed."""
+
+    def __init__(self, names: str) -> None:
+        self._names = names
+        self.case_sensitive = True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What ``tools.py`` gives under the name of a table."""
+        return tuple(tools.fetch(self._names))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard import tools
-from evalguard.core import amounts as checksum
+from evalguard.core.amounts import CHECKSUM_KEY
 from evalguard.core.compare_report import CompareReport, RunDocuments
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
@@ -101,7 +101,7 @@ def read_stored_run(path: Path) -> StoredRun:
         report=_with_location(report, folder),
         folder=folder,
         files={task: there[task] for task in tasks},
-        sealed=checksum.KEY in document,
+        sealed=CHECKSUM_KEY in document,
     )
 
 
@@ -139,14 +139,15 @@ TRACE_FILE = "trace.json"  # of a trace of the two models, in a run folder or in
 
 
 def open_run_trace(folder: Path | str | None) -> Any:
-    """Return the ``TraceReport`` that lies in a run folder, for its pages; None: there is none.
+    """Return the ``TraceReport`` that lies in a folder; None where there is none, or no `trace`.
 
     Raises:
         StoreError: it is damaged.
     """
-    if folder is None or not (Path(folder) / TRACE_FILE).is_file():
+    file = None if folder is None else Path(folder) / TRACE_FILE
+    if file is None or not file.is_file() or not tools.has("read_trace_file"):
         return None
-    return tools.fetch("read_run_trace")(folder) if tools.has("read_run_trace") else None
+    return tools.fetch("read_trace_file")(file)
 
 
 def _read_documents(

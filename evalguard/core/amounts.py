@@ -65,7 +65,7 @@ def _parsed(text: str, units: dict[str, int], what: str) -> float:
     return float(found[1]) * unit
 
 
-KEY = "checksum"
+CHECKSUM_KEY = "checksum"
 ALGORITHM = "sha256"
 
 
@@ -75,8 +75,8 @@ def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         document: plain, finite JSON values.
     """
-    rest = {key: value for key, value in document.items() if key != KEY}
-    return {**rest, KEY: {"algorithm": ALGORITHM, "value": checksum(rest)}}
+    rest = {key: value for key, value in document.items() if key != CHECKSUM_KEY}
+    return {**rest, CHECKSUM_KEY: {"algorithm": ALGORITHM, "value": checksum(rest)}}
 
 
 def checksum_fault(document: Mapping[str, Any]) -> str:
@@ -85,9 +85,9 @@ def checksum_fault(document: Mapping[str, Any]) -> str:
     Raises:
         RecursionError: the document is nested too deeply.
     """
-    if KEY not in document:
+    if CHECKSUM_KEY not in document:
         return ""
-    told = document[KEY]
+    told = document[CHECKSUM_KEY]
     algorithm = told.get("algorithm") if isinstance(told, Mapping) else None
     value = told.get("value") if isinstance(told, Mapping) else None
     if not isinstance(algorithm, str) or not isinstance(value, str):
@@ -107,7 +107,7 @@ def checksum(document: Mapping[str, Any]) -> str:
     ASCII escaped, a number that is whole as an integer. Indents and the order of keys do not count,
     nor whether a program wrote 1.0 or 1.
     """
-    rest = {key: _canonical(value) for key, value in document.items() if key != KEY}
+    rest = {key: _canonical(value) for key, value in document.items() if key != CHECKSUM_KEY}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 

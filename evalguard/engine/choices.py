@@ -10,6 +10,7 @@ from typing import cast
 
 from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
 from evalguard.config.guard_search import embedded_tasks
+from evalguard.core.chat import ChatRequest
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.figures import FIGURES, figure_named, split_name
 from evalguard.core.gate import Gate
@@ -17,14 +18,12 @@ from evalguard.core.limits import KINDS, Limit
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.verdict import Margin
 from evalguard.engine.bisect_choice import BisectChoice, choose_bisect, why_not_derivable
-from evalguard.engine.chat_figures import gate_chat_figures
 from evalguard.engine.cluster_fields import ClusterChoice
 from evalguard.engine.distribution_choice import (
     DistributionChoice,
     choose_distributions,
     choose_memory,
 )
-from evalguard.engine.execution_place import choose_execution
 from evalguard.engine.history_location import choose_history_file
 from evalguard.engine.options import AskedMetrics, CompareOptions, MemoryUse, WorkerUse
 from evalguard.engine.pair_waivers import with_waivers
@@ -35,6 +34,7 @@ from evalguard.harness.task_options import ChatFile, TaskOptions, read_chat_file
 from evalguard.models.arguments import CHAT_TYPES, HF_TYPES
 from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
 from evalguard.store.cache_folder import cache_size_limit
+from evalguard.worker.ray_cluster import RayPlan
 
 DEFAULT_SEED = 1234
 DEFAULT_SEQUENTIAL_ALPHA = 0.05
@@ -481,3 +481,53 @@ def _guard_notes(
 
 def _first_given(*values: object) -> object:
     return next((value for value in values if value is not None), None)
+
+
+def choose_execution(run: RunOptions, options: CompareOptions) -> str:
+    """Settle where models run; of the guard file's amounts those count that nobody typed.
+
+    Raises:
+        UsageError: it is no place, or memory no size.
+    """
+    text = options.execution or run.execution or ""
+    if text in ("", "here"):
+        return ""
+    if "?" not in text:
+        memory = cache_size_limit(run.memory_each, environ={})
+        amounts = {
+            "actors": run.actors, "num_gpus": run.num_gpus, "num_cpus": run.num_cpus,
+            "memory": memory,
+        }  # fmt: skip
+        given = "&".join(f"{name}={value}" for name, value in amounts.items() if value is not None)
+        text = f"{text}?{given}" if given else text
+    RayPlan.parse(text)
+    return text
+
+
+# Of any answer, and more of them is a change for the worse.
+_OF_ALL = ("empty", "loops")
+# Likewise, where somebody says why an answer ended; and where both models show their tokens: else
+# only answers that are the same would count.
+_WHERE_SAID, _OF_TOKENS = ("cut",), ("first_difference_beyond_ties",)
+
+
+def gate_chat_figures(
+    gate: Gate, chats: Mapping[str, Sequence[ChatRequest]], *, tokens_shown: bool
+) -> Gate:
+    """Return a gate that is held to every figure that requests make known, of answers to them.
+
+    Args:
+        chats: requests by the name of the task that they are.
+        tokens_shown: whether both models show the tokens that they write.
+    """
+    known, perhaps = list(gate.figures), list(gate.figures_where_known)
+    for task, requests in chats.items():
+        asked = {name for one in requests for name in ExpectedAnswer.of_request(one).figures}
+        known += [f"{task}/{name}" for name in FIGURES if name in asked or name in _OF_ALL]
+        more = _OF_TOKENS if tokens_shown else ()
+        perhaps += [f"{task}/{name}" for name in (*_WHERE_SAID, *more)]
+    return replace(
+        gate,
+        figures=tuple(dict.fromkeys(known)),
+        figures_where_known=tuple(dict.fromkeys(perhaps)),
+    )

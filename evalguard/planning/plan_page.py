@@ -1,4 +1,4 @@
-"""What ``evalguard plan`` returns, shows and writes."""
+"""What ``evalguard plan`` returns, shows and writes; the JSON contract ``evalguard.plan/1``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -13,6 +14,7 @@ from rich.text import Text
 from evalguard.core.figures import is_figure
 from evalguard.core.repeat_command import planned_as_comparison
 from evalguard.core.settings import Value
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED
 from evalguard.page import rounding
 from evalguard.page.progress import clock_time
 from evalguard.page.safe_text import fit_text, printable, wrap_text
@@ -27,10 +29,11 @@ from evalguard.page.terminal import (
 )
 from evalguard.planning.limit_plan import LimitPlan
 from evalguard.planning.metric_plan import DocumentRange, MetricPlan
-from evalguard.planning.plan_document import plan_document
 from evalguard.planning.plan_report import ExpectedDrift, PlanReport, TaskCost
 from evalguard.report.compare_terminal import sides_lines
 from evalguard.report.metric_labels import format_percent, margin_text
+from evalguard.report.record_documents import nulls_told, write_record
+from evalguard.report.record_schema import LOST, contract_schema
 from evalguard.report.side_view import side_view
 
 
@@ -457,6 +460,29 @@ def _remarks(report: PlanReport) -> Iterator[str]:
         name = printable(f"{left.task} {left.metric}".strip())
         yield f"not planned: {name}: {printable(left.reason)}"
     yield from (printable(note) for note in report.notes)
+
+
+PLAN_SCHEMA = "evalguard.plan/1"
+
+
+def plan_document(report: PlanReport) -> dict[str, Any]:
+    """Return ``report`` as plain JSON values; a number that JSON cannot hold is null."""
+    return nulls_told({"schema": PLAN_SCHEMA, **write_record(report)}, "notes")
+
+
+def plan_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that every document satisfies."""
+    return contract_schema(
+        PLAN_SCHEMA,
+        PlanReport,
+        "A plan: what a comparison would show and cost",
+        load_seconds={
+            "type": "object",  # of the sides that are models
+            "additionalProperties": {"type": "number", "minimum": 0},
+        },
+        exit_code={"enum": [EXIT_PASSED, EXIT_FAILED]},
+        non_finite=LOST,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,12 +146,15 @@ def _html(report: CompareReport, documents: DocumentSource, trace: Any = None) -
     return page(build_report_view(report), there, tools.fetch("build_trace_view")(trace))
 
 
+_OF_PUBLISH: dict[Format, Rendering] = {
+    "junit": Rendering(render=_junit, suffixes=(".xml",), run_file="junit.xml"),
+    "annotations": Rendering(render=_annotations),
+}
 RENDERINGS: dict[Format, Rendering] = {
     "text": Rendering(render=_text, suffixes=(".txt",)),
     "json": Rendering(render=_json, suffixes=(".json",)),
     "markdown": Rendering(render=_markdown, suffixes=(".md",)),
-    "junit": Rendering(render=_junit, suffixes=(".xml",), run_file="junit.xml"),
-    "annotations": Rendering(render=_annotations),
+    **(_OF_PUBLISH if tools.is_there("publish") else {}),
     "html": Rendering(
         render=_html,
         suffixes=(".html", ".htm"),
@@ -159,5 +162,3 @@ RENDERINGS: dict[Format, Rendering] = {
         render_traced=_html,
     ),
 }
-if not tools.is_there("publish"):
-    del RENDERINGS["junit"], RENDERINGS["annotations"]

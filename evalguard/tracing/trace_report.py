@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evalguard.comparison.stored_run import TRACE_FILE
 from evalguard.core.amounts import with_checksum
 from evalguard.core.compare_report import RunIdentity
 from evalguard.core.hyperparameters import HyperparameterDelta
@@ -30,15 +29,12 @@ from evalguard.report.record_schema import CHECKSUM, LOST, add_keys, contract_sc
 from evalguard.store.run_folder import read_document
 
 
-def read_run_trace(folder: Path | str | None) -> TraceReport | None:
-    """Read the trace that lies in a folder; None where there is none.
+def read_trace_file(file: Path) -> TraceReport:
+    """Read the trace that a file holds.
 
     Raises:
         StoreError: it is damaged.
     """
-    if folder is None or not (Path(folder) / TRACE_FILE).is_file():
-        return None
-    file = Path(folder) / TRACE_FILE
     document = read_document(file, schemas=(TRACE_SCHEMA,), hint="trace again, or remove the file")
     try:
         return read_trace(document)

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from evalguard.comparison.report_files import write_run_page
-from evalguard.comparison.stored_run import TRACE_FILE
+from evalguard.comparison.stored_run import TRACE_FILE, open_run_trace
 from evalguard.core.settings import Value
 from evalguard.core.trace_record import SuspectModule
 from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions
@@ -19,7 +19,6 @@ from evalguard.store.run_folder import RunFolder, write_document, write_text
 from evalguard.tracing.trace_page import render_trace
 from evalguard.tracing.trace_report import (
     TraceReport,
-    read_run_trace,
     render_trace_json,
     trace_document,
 )
@@ -111,7 +110,7 @@ def read_trace_folder(folder: Path) -> TraceResult | None:
     folder = folder.expanduser()
     if (folder / "result.json").exists():
         return None
-    report = read_run_trace(folder)
+    report = open_run_trace(folder)
     return None if report is None else TraceResult(report)
 
 

@@ -13,8 +13,7 @@ from rich.cells import cell_len
 from evalguard.core.compare_report import RunIdentity
 from evalguard.planning.metric_plan import AimFacts, MetricPlan, plan_metric
 from evalguard.planning.pilot import Pilot
-from evalguard.planning.plan_document import plan_document, plan_schema
-from evalguard.planning.plan_page import render_plan
+from evalguard.planning.plan_page import plan_document, plan_schema, render_plan
 from evalguard.planning.plan_report import ExpectedDrift, PilotFacts, PlanReport, TaskCost
 
 SIDE = RunIdentity(name="orig", digest="3f2a9c0d11e2b4a7", description="hf, 1.2M parameters")

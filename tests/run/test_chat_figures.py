@@ -8,7 +8,7 @@ import pytest
 
 from evalguard.core.chat import ChatRequest
 from evalguard.core.gate import Gate
-from evalguard.engine.chat_figures import gate_chat_figures
+from evalguard.engine.choices import gate_chat_figures
 
 TOOL: Any = {"type": "function", "function": {"name": "f"}}
 SAY: Any = {"role": "user", "content": "hello"}
