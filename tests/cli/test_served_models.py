@@ -105,6 +105,11 @@ def fail_after(number: int, act: Callable[[], None] | None = None) -> Any:
     return hook
 
 
+# So that a server has not finished when a run ends by the other one: the run would have asked its
+# first prompts once more by then, and the next one does again.
+HELD = fail_after(100, act=lambda: None)
+
+
 def check_asked_once(servers: Sequence[CompletionServer]) -> None:
     """Only what a server had answered and nobody had read when the run ended was asked again."""
     totals = [len(server.answered) for server in servers]
@@ -387,12 +392,13 @@ def test_a_revision_of_a_model_that_is_not_served_is_a_usage_error(
 
 
 def test_an_interruption_says_how_many_answers_are_kept(servers, words, run) -> None:
+    servers[0].hook = HELD
     servers[1].hook = fail_after(100, act=lambda: os.kill(os.getpid(), signal.SIGINT))
     stopped = run(words(servers))
     assert stopped.code == 130
     said = f"{stopped.out} {stopped.err}"
     assert "answers of the server are kept; the same command goes on from there" in said
-    servers[1].hook = None
+    servers[0].hook = servers[1].hook = None
     assert run(words(servers)).code == 0
     check_asked_once(servers)
 
@@ -417,13 +423,14 @@ def test_no_key_is_written(servers, words, run, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_after_kill_9_no_finished_request_is_sent_twice(servers, words, run) -> None:
     running: list[subprocess.Popen[bytes]] = []
+    servers[0].hook = HELD
     servers[1].hook = fail_after(150, act=lambda: running[0].kill())
     listed = words(servers)
     with open("log", "wb") as log:
         command = [sys.executable, "-m", "evalguard", *listed]
         running.append(subprocess.Popen(command, stdout=log, stderr=log))
         assert running[0].wait(10 * LIMIT) == -signal.SIGKILL
-    servers[1].hook = None
+    servers[0].hook = servers[1].hook = None
     done = run(listed)
     assert done.code == 0, done.err
     check_asked_once(servers)
