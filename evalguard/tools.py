@@ -25,7 +25,19 @@ _GIVEN = {
     "store_in_history": "nights.history_runs",
     "attach_bisection": "bisect.bisection",
     "track_run": "publish.tracking",
-    # of a comparison's page
+    # of a comparison's page and document
+    "BisectReport": "bisect.bisect_report",
+    "bisect_fields": "bisect.bisect_report",
+    "bisection_view": "bisect.bisect_section",
+    "bisection_cause": "bisect.bisect_meaning",
+    "explain_bisection": "bisect.bisect_meaning",
+    "culprits_text": "bisect.bisect_meaning",
+    "bisection_lines": "bisect.bisect_pages",
+    "fix_lines": "bisect.bisect_pages",
+    "culprits_markdown": "bisect.bisect_pages",
+    "repair_markdown": "bisect.bisect_pages",
+    "bisection_folds": "bisect.bisect_pages",
+    "bisection_section": "bisect.bisect_charts",
     "read_trace_file": "tracing.trace_report",
     "read_trace_folder": "tracing.trace_result",
     "build_trace_view": "tracing.trace_view",
@@ -49,6 +61,10 @@ _GIVEN = {
     "PLATFORMS": "tensors.tolerances",
     # from tool to tool
     "measure_swap_effects": "bisect.swap_effect",
+    "note_mixed_code": "bisect.settings.module_settings",
+    "resume_bisection": "bisect.command",
+    "bisection_numbers": "bisect.bisect_tables",
+    "bisection_tables": "bisect.bisect_tables",
     "compare_tensors": "tensors.compare_tensors",
     "TensorOptions": "tensors.compare_tensors",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from sample_run import SAMPLE
 ROOT = Path(__file__).parent.parent
 # Folder of each tool, and a command that goes with it.
 TOOLS = {
+    "bisect": "bisect",
     "floors": "floor",
     "nights": "nightly",
     "planning": "plan",
@@ -61,3 +63,22 @@ def test_without_a_tools_folder_all_else_works(copy: Path, command: str) -> None
     compared = evalguard(copy, "compare", "--config", "demo", "--base", "orig", "--cand", "orig",
                          "--tasks", "evalguard_choice", "--limit", "4", "--quiet")  # fmt: skip
     assert compared.returncode in (0, 4), compared.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copy", ["bisect"], indirect=True)
+def test_without_bisect_a_stored_bisection_is_kept_as_it_was_and_not_shown(copy: Path) -> None:
+    shown = evalguard(copy, "report", SAMPLE)
+    assert "Bisection not shown: this evalguard has no bisect" in shown.stdout
+    for form in ("markdown", "html"):
+        page = evalguard(copy, "report", SAMPLE, "--format", form)
+        assert page.returncode == 0, page.stderr
+        assert "this evalguard has no bisect" in page.stdout
+    again = evalguard(copy, "report", SAMPLE, "--format", "json")
+    stored = json.loads((SAMPLE / "result.json").read_text())["bisect"]
+    assert stored["culprits"]
+    assert json.loads(again.stdout)["bisect"] == stored
+    asked = evalguard(copy, "compare", "--config", "demo", "--base", "orig", "--cand", "orig",
+                      "--bisect", "always")  # fmt: skip
+    assert asked.returncode == 2
+    assert "its folder evalguard/bisect is missing" in asked.stderr

@@ -121,9 +121,9 @@ class StorySection:
     culprits: Table
 
 
-def bisection_section(found: BisectionView | None) -> tuple[StorySection, ...]:
-    """Return the searches of each metric in order; () where there was none."""
-    return () if found is None else tuple(map(_story_section, group_by_metric(found.searches)))
+def bisection_section(found: BisectionView) -> tuple[StorySection, ...]:
+    """Return the searches of each metric in order."""
+    return tuple(map(_story_section, group_by_metric(found.searches)))
 
 
 def _story_section(searches: Sequence[SearchView]) -> StorySection:

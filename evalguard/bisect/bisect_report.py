@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
+from evalguard.bisect.search.components import Kind
+from evalguard.bisect.search.search_result import Outcome as ProbeOutcome
+from evalguard.bisect.search.search_result import Part, Status, Suspect
 from evalguard.core.comparison import Outcome
-from evalguard.core.question import Loads
+from evalguard.core.gate_state import GateState, Key
+from evalguard.core.limits import LimitVerdict
+from evalguard.core.question import Loads, Refusal
 from evalguard.core.settings import Value
 from evalguard.core.verdict import SIGMA
-
-if TYPE_CHECKING:
-    from evalguard.bisect.search.components import Kind
-    from evalguard.bisect.search.search_result import Outcome as ProbeOutcome
-    from evalguard.bisect.search.search_result import Part, Status, Suspect
-    from evalguard.core.gate_state import GateState, Key
-    from evalguard.core.limits import LimitVerdict
-    from evalguard.core.question import Refusal
+from evalguard.report.record_documents import damaged_error, read_entries, read_key, read_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,3 +540,36 @@ class BisectReport:
     def probes(self) -> int:
         """Measurements of all searches."""
         return sum(search.probes for search in self.searches)
+
+
+def bisect_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored bisection's fields; searches of before name the guilty settings alone.
+
+    Raises:
+        StoreError: something is not as evalguard writes it.
+    """
+    culprits = read_list(value.get("culprits", []), "bisect.culprits")
+    searches = enumerate(read_list(value.get("searches"), "bisect.searches"))
+    told = [_with_guilty(one, f"bisect.searches[{number}]", culprits) for number, one in searches]
+    if all(one.get("inside") is True for one in told):
+        raise damaged_error("bisect.searches", "has none of whole settings")
+    return {**value, "searches": told}
+
+
+def _with_guilty(value: Any, where: str, culprits: Sequence[Any]) -> dict[str, Any]:
+    """The figures of the guilty settings of a search stand above it where they are not in it."""
+    fields = read_entries(value, where)
+    if fields.get("guilty") is not None:
+        return fields
+    own = {
+        one["setting"]: {"alone_share": 0.0 if one.get("sigma_alone") is None else 1.0, **one}
+        for one in culprits
+        if isinstance(one, Mapping) and read_key(one, "bisect.culprits") == read_key(fields, where)
+    }
+    named = read_list(fields.get("culprits", []), f"{where}.culprits")
+    absent = [name for name in named if name not in own]
+    if absent:
+        raise damaged_error(
+            f"{where}.culprits", f"names {absent[0]!r}, of which no figures are there"
+        )
+    return {**fields, "guilty": [own[name] for name in named]}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_chec
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.bisect.bisect_report import BisectReport
 from evalguard.core.broken_documents import BrokenDocument
 from evalguard.core.comparison import Comparison, SequentialRun
 from evalguard.core.distribution_comparison import DistributionComparison
@@ -344,7 +343,8 @@ class CompareReport:
         generations: how their generated answers differ, one per task that generates and whose
             answers both sides show.
         sequential: where a run that may stop early did; None in an ordinary run.
-        bisect: which settings make the drift; None, with ``bisect_reason`` where one was to be
+        bisect: which settings make the drift, a BisectReport (plain JSON as it was read where
+            this evalguard has no bisect); None, with ``bisect_reason`` where one was to be
             expected, where there was no bisection.
         resources: what it took; None where nobody measured. No part of a report's equality.
         tracked: what became of the run at experiment trackers. No part of a report's equality.
@@ -376,7 +376,7 @@ class CompareReport:
     kl_estimates: tuple[KlEstimate, ...] = ()
     generations: tuple[GenerationComparison, ...] = ()
     sequential: SequentialRun | None = None
-    bisect: BisectReport | None = None
+    bisect: Any = None
     bisect_reason: str = ""
     bisect_ended: NotBisected = ""
     resources: Resources | None = field(default=None, compare=False)

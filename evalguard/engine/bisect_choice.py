@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evalguard import tools
 from evalguard.config.guard import RunOptions
 from evalguard.core.settings import Variant
 from evalguard.engine.options import BisectOver, BisectUse, CompareOptions
@@ -52,8 +53,13 @@ def choose_bisect(run: RunOptions, options: CompareOptions) -> BisectChoice:
 
     ``git bisect run`` asks for a verdict on every commit, and bisects by itself: there "auto" is
     "never".
+
+    Raises:
+        UsageError: one is asked for, and the tool is missing.
     """
     use = options.bisect or run.bisect or "auto"
+    if use == "always" and not tools.has("attach_bisection"):
+        raise tools.missing("bisect")
     thorough = run.bisect_thorough if options.bisect_thorough is None else options.bisect_thorough
     return BisectChoice(
         use="never" if use == "auto" and options.git_bisect else use,

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, cast
 
-from evalguard.bisect.command import resume_bisection
+from evalguard import tools
 from evalguard.comparison.asked_comparison import StoredRequest
 from evalguard.comparison.compare import RecurringBase, compare_pair_of
 from evalguard.core.redaction import redacted_text
@@ -77,7 +77,7 @@ def bisect_pair(pair: PairNight, options: CompareOptions, cwd: Path) -> PairNigh
     try:
         if not request.write(folder):
             return replace(pair, bisection="not possible: the options hold a secret")
-        report = resume_bisection(folder, quiet=options.quiet).report
+        report = tools.fetch("resume_bisection")(folder, quiet=options.quiet).report
     except (KeyboardInterrupt, Interrupted):
         raise
     except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from evalguard.bisect.bisect_report import BisectReport
+from evalguard import tools
 from evalguard.comparison.stored_run import open_documents
 from evalguard.core.compare_report import CompareReport, RunDocuments, Side
 from evalguard.core.comparison import Comparison, InfluentialDocument
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.findings import without_quotes
 from evalguard.core.redaction import redact_value, redacted_text
-from evalguard.core.settings import Value
 from evalguard.core.tracked_run import Alert, JobType, TrackedRun, TrackedTable
-from evalguard.core.verdict import SIGMA
 from evalguard.errors import StoreError
 from evalguard.page.safe_text import printable
 from evalguard.report.compare_document import compare_document
@@ -162,11 +160,13 @@ def _report_numbers(report: CompareReport) -> Iterator[tuple[str, TrackedNumber]
     yield "gate/exit_code", report.exit_code
     if report.resources is not None:
         yield "resources/wall_seconds", report.resources.wall_seconds
-    if report.bisect is not None:
-        yield "bisect/evaluations", report.bisect.evaluations
-        yield "bisect/probes", report.bisect.probes
-        if report.bisect.unit == SIGMA:
-            yield "bisect/unexplained_sigma", report.bisect.unexplained_sigma
+    if _has_bisection(report):
+        yield from tools.fetch("bisection_numbers")(report.bisect).items()
+
+
+def _has_bisection(report: CompareReport) -> bool:
+    """Whether there is one, and the tool that reads it."""
+    return report.bisect is not None and tools.has("bisection_tables")
 
 
 _METRIC_COLUMNS = (
@@ -176,15 +176,6 @@ _METRIC_COLUMNS = (
 _DISTRIBUTION_COLUMNS = (
     "task", "documents", "positions", "kl_mean", "kl_low", "kl_high", "kl_p99", "kl_max", "dp_rms",
     "same_top1", "exact",
-)  # fmt: skip
-_PROBE_COLUMNS = (
-    "search", "probe", "at candidate value", "documents", "documents so far", "sigma", "error",
-    "outcome", "reason", "cost", "drift", "drift error", "unit",
-)  # fmt: skip
-_CULPRIT_COLUMNS = (
-    "setting", "reference", "candidate", "target", "task", "metric", "sigma_alone",
-    "sigma_in_context", "shapley_sigma", "role", "alone", "in_context",
-    "shapley", "unit",
 )  # fmt: skip
 
 
@@ -200,9 +191,8 @@ def build_tables(report: CompareReport, *, documents: bool) -> dict[str, Tracked
         "distributions": _distributions_table(report),
         "moved_documents": moved,
     }
-    if report.bisect is not None:
-        found["bisect/probes"] = _probes_table(report.bisect)
-        found["bisect/culprits"] = _culprits_table(report.bisect)
+    if _has_bisection(report):
+        found |= tools.fetch("bisection_tables")(report.bisect)
     return {name: table for name, table in found.items() if table.rows}
 
 
@@ -232,63 +222,9 @@ def _distributions_table(report: CompareReport) -> TrackedTable:
     return TrackedTable(columns=_DISTRIBUTION_COLUMNS, rows=tuple(rows))
 
 
-def _probes_table(bisect: BisectReport) -> TrackedTable:
-    return TrackedTable(columns=_PROBE_COLUMNS, rows=tuple(_probe_rows(bisect)))
-
-
-def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
-    for search in bisect.searches:
-        name = f"{search.task} {search.metric}"
-        for number, probe in enumerate(search.measured, 1):
-            yield (
-                name,
-                number,
-                ", ".join(probe.settings) or "none",
-                probe.documents,
-                probe.documents_so_far,
-                *_sigma_columns(search.unit, probe.drift_sigma, probe.error_sigma),
-                probe.outcome,
-                probe.reason,
-                probe.cost,
-                finite_or_none(probe.drift_sigma),
-                finite_or_none(probe.error_sigma),
-                search.unit,
-            )
-
-
-def _culprits_table(bisect: BisectReport) -> TrackedTable:
-    rows = [
-        (
-            one.setting,
-            _setting_text(one.reference),
-            _setting_text(one.candidate),
-            one.target,
-            one.task,
-            one.metric,
-            *_sigma_columns(one.unit, one.sigma_alone, one.sigma_in_context, one.shapley_sigma),
-            one.role,
-            finite_or_none(one.sigma_alone),
-            finite_or_none(one.sigma_in_context),
-            finite_or_none(one.shapley_sigma),
-            one.unit,
-        )
-        for one in bisect.culprits
-    ]
-    return TrackedTable(columns=_CULPRIT_COLUMNS, rows=tuple(rows))
-
-
-def _sigma_columns(unit: str, *drifts: float | None) -> tuple[float | None, ...]:
-    """Drifts for columns that are called sigma: None in any other unit."""
-    return tuple(finite_or_none(drift) if unit == SIGMA else None for drift in drifts)
-
-
 def finite_or_none(value: float | None) -> float | None:
     """A number that JSON can hold; None for any other."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def _setting_text(value: Value) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 _DOCUMENT_COLUMNS = (
@@ -409,12 +345,12 @@ def build_tracked_run(
         "state": report.gate.state,
         "sentence": redacted_text(derive_meaning(report).sentence),
         **({"notes": notes} if notes else {}),
-        **({"bisect/status": report.bisect.status} if report.bisect else {}),
+        **({"bisect/status": report.bisect.status} if _has_bisection(report) else {}),
         **({"files left out": ", ".join(left_out)} if left_out else {}),
     }
     return TrackedRun(
         name=printable(f"{report.base.name} vs {report.candidate.name}"),
-        job_type=job_type or ("bisect" if report.bisect else "compare"),
+        job_type=job_type or ("bisect" if report.bisect is not None else "compare"),
         group=read_origin(os.environ).group if group is None else group,
         tags=_run_tags(report),
         config=_run_config(report),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
+from evalguard import tools
 from evalguard.core.amounts import with_checksum
 from evalguard.core.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.compare_report import CompareReport
@@ -35,7 +36,6 @@ from evalguard.report.record_documents import (
     null_texts,
     nulls_told,
     read_entries,
-    read_key,
     read_list,
     read_non_finite,
     read_record,
@@ -506,35 +506,6 @@ def restore_states(report: CompareReport, gated: Sequence[Mapping[str, Any]]) ->
     )
 
 
-def bisect_fields(value: Any) -> Any:
-    """Return a bisection's fields; searches of before name the guilty settings alone."""
-    if not isinstance(value, Mapping):
-        return value
-    culprits = read_list(value.get("culprits", []), "bisect.culprits")
-    searches = enumerate(read_list(value.get("searches"), "bisect.searches"))
-    told = [_with_guilty(one, f"bisect.searches[{number}]", culprits) for number, one in searches]
-    return {**value, "searches": told}
-
-
-def _with_guilty(value: Any, where: str, culprits: Sequence[Any]) -> dict[str, Any]:
-    """The figures of the guilty settings of a search stand above it where they are not in it."""
-    fields = read_entries(value, where)
-    if fields.get("guilty") is not None:
-        return fields
-    own = {
-        one["setting"]: {"alone_share": 0.0 if one.get("sigma_alone") is None else 1.0, **one}
-        for one in culprits
-        if isinstance(one, Mapping) and read_key(one, "bisect.culprits") == read_key(fields, where)
-    }
-    named = read_list(fields.get("culprits", []), f"{where}.culprits")
-    absent = [name for name in named if name not in own]
-    if absent:
-        raise damaged_error(
-            f"{where}.culprits", f"names {absent[0]!r}, of which no figures are there"
-        )
-    return {**fields, "guilty": [own[name] for name in named]}
-
-
 def read_report(document: Mapping[str, Any]) -> CompareReport:
     """Return the report that a stored document was made of.
 
@@ -581,12 +552,17 @@ def _read_document(document: Mapping[str, Any]) -> CompareReport:
             "base": side_fields(fields.get("base"), "base"),
             "candidate": side_fields(fields.get("candidate"), "candidate"),
             "gate": gate_fields(fields["gate"], gated),
-            "bisect": bisect_fields(fields.get("bisect")),
+            "bisect": _bisect_fields(fields.get("bisect")),
         },
     )
-    if report.bisect and all(search.inside for search in report.bisect.searches):
-        raise damaged_error("bisect.searches", "has none of whole settings")
     return replace(report, gate=restore_states(report, gated))
+
+
+def _bisect_fields(value: Any) -> Any:
+    """A bisection's fields as its tool reads them; as they are where the tool is missing."""
+    if isinstance(value, Mapping) and tools.has("bisect_fields"):
+        return tools.fetch("bisect_fields")(value)
+    return value
 
 
 def _restore(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import numpy as np
 from markupsafe import Markup
 
 from evalguard import tools
-from evalguard.bisect.bisect_charts import bisection_section
 from evalguard.core.compare_report import CompareReport, RunDocuments
 from evalguard.page.charts import (
     LETTER_WIDTH,
@@ -377,7 +376,9 @@ def render_html(view: ReportView, documents: Sequence[RunDocuments] = (), trace:
         distributions=distribution_table(view.distributions),
         influence=drift.influence,
         shapes=drift.shapes,
-        stories=bisection_section(view.bisection),
+        stories=(
+            () if view.bisection is None else tools.fetch("bisection_section")(view.bisection)
+        ),
         tables=bool(tables.blocks),
         cuts=tables.cuts,
         blocks=tables.blocks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from evalguard.bisect.bisect_section import BisectionView, PricesView, culprit_table
+from evalguard import tools
 from evalguard.core.gate_state import GateState
 from evalguard.page.safe_text import inline
 from evalguard.page.table import Table
@@ -27,7 +27,7 @@ def open_sections(view: ReportView, room: int) -> Iterator[MarkdownSection]:
     if decisive or view.accepted:
         yield "limits", "\n".join(f"- {inline(line)}" for line in (*decisive, *view.accepted))
     if view.bisection is not None:
-        yield "culprits", _culprit_tables(view.bisection)
+        yield "culprits", tools.fetch("culprits_markdown")(view.bisection)
     elif view.bisection_reason:
         yield "why no setting was searched for", inline(view.bisection_reason)
     if view.floor:
@@ -49,14 +49,8 @@ def folded_sections(view: ReportView) -> Iterator[MarkdownSection]:
 
 def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
     found = view.bisection
-    if found is not None and found.fix is not None:
-        fix = found.fix
-        yield (
-            "the repair",
-            join_paragraphs(
-                inline(fix.head), *([code_block(fix.lines, "yaml")] if fix.lines else [])
-            ),
-        )
+    if found is not None:
+        yield "the repair", tools.fetch("repair_markdown")(found)
     yield "caveats", "\n".join(f"{one.number}. {inline(one.line)}" for one in view.caveats)
     yield "distributions", _distribution_table(view.distributions, view.distributions_legend)
     if view.generations:
@@ -70,24 +64,11 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
     more = (*view.kl_estimates, *view.answers, *view.stopping, view.influence)
     yield "more about the drift", join_paragraphs(*map(inline, more))
     if found is not None:
-        beside = [text for search in found.searches for text in (search.cleared, search.beside)]
-        if found.prices is not None:
-            yield found.prices.title, _price_table(found.prices)
-        yield "more about the bisection", join_paragraphs(*map(inline, (*beside, *found.sentences)))
+        yield from tools.fetch("bisection_folds")(found)
     lines = [line for limit in view.limits for line in (limit.line, *limit.documents)]
     yield "all limits", "\n".join(f"- {inline(line)}" for line in lines)
     yield "what was not compared", "\n".join(f"- {inline(line)}" for line in view.left_out)
     yield "how this was made", _provenance(view)
-
-
-def _price_table(prices: PricesView) -> str:
-    options = [line for name, option in prices.options for line in (f"# {name}", option)]
-    return join_paragraphs(
-        inline(prices.lead),
-        prices.table.markdown(),
-        code_block(options) if options else "",
-        *map(inline, prices.notes),
-    )
 
 
 def _metric_table(view: ReportView, room: int) -> str:
@@ -113,14 +94,6 @@ def _metric_row(metric: MetricView) -> tuple[str, ...]:
     sigma = f"{metric.sigma} {metric.interval}".strip()
     values = (metric.base, metric.candidate, sigma, metric.p)
     return (metric.task, metric.label, *values, f"{metric.said}{caveats}")
-
-
-def _culprit_tables(found: BisectionView) -> str:
-    parts = []
-    for search in found.searches:
-        parts += [f"**{inline(search.title)}**", inline(search.answer)]
-        parts.append(culprit_table(search.culprits).markdown())
-    return join_paragraphs(*parts, inline(found.legend))
 
 
 def _distribution_table(all_of_them: tuple[DistributionView, ...], legend: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from evalguard.bisect.bisect_terminal import bisection_lines, fix_lines
+from evalguard import tools
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.gate_state import GateState
 from evalguard.page.safe_text import (
@@ -318,10 +318,15 @@ def _long_form(view: ReportView, width: int) -> list[list[Text]]:
         _paragraph_lines([view.influence], width),
         _caveats(view, width),
         _paragraph_lines(view.left_out, width, rest="  ", style="dim"),
-        bisection_lines(view, width),
-        fix_lines(view, width),
+        *_bisection(view, width),
         _paragraph_lines([view.resources], width, rest="  ", style="dim"),
     ]
+
+
+def _bisection(view: ReportView, width: int) -> Iterator[list[Text]]:
+    if view.bisection is not None:
+        for given in ("bisection_lines", "fix_lines"):
+            yield tools.fetch(given)(view.bisection, width)
 
 
 def sides_lines(base: SideView, candidate: SideView, width: int) -> list[Text]:
@@ -377,9 +382,8 @@ def _verdict(view: ReportView, width: int) -> list[Text]:
     lines = [Text(line, style="bold") for line in wrap_keeping_intervals(view.first, width)]
     lines[0].stylize(STATE_STYLE[view.state], 0, len(view.state) + 1)
     lines += [Text(line) for line in wrap_text(view.cause, width, rest="  ") if view.cause]
-    prices = None if view.bisection is None else view.bisection.prices
-    if prices is not None and prices.first:
-        lines += [Text(line) for line in wrap_text(prices.first, width, rest="  ")]
+    if view.bisection is not None and view.bisection.best_buy:
+        lines += [Text(line) for line in wrap_text(view.bisection.best_buy, width, rest="  ")]
     for text in view.findings:
         lines += [Text(line) for line in wrap_text(f"Note: {text}", width, rest="  ")]
     for text in view.accepted:

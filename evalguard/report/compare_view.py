@@ -6,13 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from evalguard.bisect.bisect_section import (
-    BisectionView,
-    bisection_view,
-    culprits_text,
-    meaning_with_bisection,
-)
+from evalguard import tools
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison
 from evalguard.core.findings import quotes_text
@@ -29,6 +25,7 @@ from evalguard.report.distribution_section import (
 from evalguard.report.distribution_texts import kl_estimate_text
 from evalguard.report.first_screen import (
     Caveat,
+    bisection_reason,
     cause_line,
     distributions_line,
     finding_lines,
@@ -53,7 +50,7 @@ from evalguard.report.limit_texts import (
     limit_line,
     limit_tally,
 )
-from evalguard.report.meaning import accepted_lines
+from evalguard.report.meaning import Meaning, accepted_lines, derive_meaning
 from evalguard.report.metric_labels import (
     GLOSSARY,
     SIGMA_UNIT,
@@ -118,7 +115,8 @@ class ReportView:
         limits: absolute limits. ``accepted``: what waivers let through.
         caveats: numbered, notes about the whole run last; ``notes`` are these alone.
         left_out: what was not compared, and why.
-        bisection: None where there was none, with ``bisection_reason`` where one was expected.
+        bisection: a BisectionView; None where none is shown, with ``bisection_reason`` where one
+            was expected.
         environment: (name, value). ``resources``: what it took. ``tracked``: what became of it
             at experiment trackers.
     """
@@ -166,7 +164,7 @@ class ReportView:
     caveats: tuple[Caveat, ...]
     notes: tuple[str, ...]
     left_out: tuple[str, ...]
-    bisection: BisectionView | None
+    bisection: Any
     bisection_reason: str
     environment: tuple[tuple[str, str], ...]
     command: str
@@ -207,7 +205,7 @@ def build_report_view(report: CompareReport) -> ReportView:
     """
     visible, hidden = select_shown(report.comparisons)
     numbered = number_caveats(visible, report.notes)
-    said, gate = meaning_with_bisection(report), report.gate
+    said, gate = explain_report(report), report.gate
     worst, decisive = decisive_comparison(report), decisive_limit(report)
     measured = any(not one.failure for one in report.distributions)
     return ReportView(
@@ -219,7 +217,7 @@ def build_report_view(report: CompareReport) -> ReportView:
         headline=_headline(report),
         gate=_gate_text(report),
         verdict=(
-            f"{_headline(report)}; exit code {report.exit_code}{culprits_text(report)}. "
+            f"{_headline(report)}; exit code {report.exit_code}{_culprits_text(report)}. "
             f"Gate: {_gate_text(report)}."
         ),
         first=verdict_line(report),
@@ -267,8 +265,8 @@ def build_report_view(report: CompareReport) -> ReportView:
         caveats=numbered,
         notes=tuple(map(printable, report.notes)),
         left_out=tuple(_left_out_lines(report)),
-        bisection=bisection_view(report.bisect),
-        bisection_reason=printable(report.bisect_reason),
+        bisection=_bisection_view(report),
+        bisection_reason=bisection_reason(report),
         environment=flatten_entries(report.environment),
         command=printable(report.command),
         created=printable(report.created),
@@ -277,6 +275,28 @@ def build_report_view(report: CompareReport) -> ReportView:
         resources=resources_text(report.resources),
         tracked=tracked_views(report),
     )
+
+
+def explain_report(report: CompareReport) -> Meaning:
+    """Say what a comparison means, together with its bisection where one is shown."""
+    said = derive_meaning(report)
+    if not _shows_bisection(report):
+        return said
+    explained: Meaning = tools.fetch("explain_bisection")(report, said)
+    return explained
+
+
+def _shows_bisection(report: CompareReport) -> bool:
+    return report.bisect is not None and tools.has("bisection_view")
+
+
+def _bisection_view(report: CompareReport) -> Any:
+    return tools.fetch("bisection_view")(report.bisect) if _shows_bisection(report) else None
+
+
+def _culprits_text(report: CompareReport) -> str:
+    """Of the line with the exit code, "" where none is named."""
+    return tools.fetch("culprits_text")(report.bisect) if _shows_bisection(report) else ""
 
 
 # A rule that fails so many unchanged candidates says little by itself, however large sigma is.

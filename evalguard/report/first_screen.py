@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evalguard.bisect.bisect_report import WHOLE_MODEL, BisectReport, MetricSearch
-from evalguard.bisect.bisect_words import (
-    list_answers,
-    search_drift_phrase,
-    search_subject,
-    shares_text,
-)
+from evalguard import tools
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison, SequentialTask, Stopping
 from evalguard.core.gate_state import GateState
-from evalguard.core.verdict import SIGMA
 from evalguard.page import rounding
 from evalguard.page.safe_text import printable
 from evalguard.report.distribution_texts import share_text
 from evalguard.report.limit_texts import decisive_limit, limit_found
 from evalguard.report.meaning import (
     differing_answers,
-    other_classes,
-    own_code,
     same_answers_text,
     undecided_text,
 )
@@ -200,72 +191,20 @@ def cause_line(report: CompareReport, step: str = "") -> str:
     Args:
         step: of a chain of models, where the report is of one.
     """
-    head = f"Cause in {step}:" if step else "Cause:"
-    found = report.bisect
-    if found is None:
+    if report.bisect is None:
         reason = printable(report.bisect_reason)
         return f"Not bisected: {reason}." if reason else ""
-    whole = [search for search in found.answers if not search.inside]
-    settled = all(search.status in ("minimal", "masked") for search in whole)
-    if not found.culprits or not settled:
-        if all(search.status == "stopped" for search in whole):  # that it ended early is no cause
-            head = f"Bisection of {step}:" if step else "Bisection:"
-        return f"{head} {' '.join(list_answers(report))}"
-    classes = other_classes(report)
-    of_model = all(one.target == WHOLE_MODEL for one in found.culprits)
-    if of_model and classes is None and own_code(report):
-        left = _remaining_text(found, whole[-1]) + _left_of(report, whole[-1])
-        return (
-            f"{head} the candidate as a whole, its own code ({own_code(report)}) or its weights"
-            f"{_traced_text(found)}; with the base in its place, {left}{_still_text(found)}"
-        )
-    if of_model and classes is not None:
-        left = _remaining_text(found, whole[-1]) + _left_of(report, whole[-1])
-        return (
-            f"{head} another class of model, {classes[1]} where the base is {classes[0]}; read as "
-            f"the base, {left}{_still_text(found)}"
-        )
-    keys = list(dict.fromkeys((search.key, search.unit) for search in whole))
-    told = []
-    for key in keys:
-        searches = [search for search in whole if (search.key, search.unit) == key]
-        of = f"{search_subject(searches[0])}: " if len(keys) > 1 else ""
-        left = _remaining_text(found, searches[-1]) + ("" if of else _left_of(report, searches[-1]))
-        told.append(f"{of}{shares_text(found, searches)}; {left}")
-    return f"{head} {'. '.join(told)}{_still_text(found)}"
+    if not tools.has("bisection_cause"):
+        return f"Bisection not shown: {bisection_reason(report)}."
+    cause: str = tools.fetch("bisection_cause")(report, step)
+    return cause
 
 
-def _traced_text(found: BisectReport) -> str:
-    """Where in a whole model a trace finds the error, which is then what to repair."""
-    place = found.traced
-    if place is None:
-        return ""
-    where = f"{printable(place.module)}, {printable(place.operation)}"
-    return f" (by the trace in {printable(place.folder)} it begins at {where}: repair that)"
-
-
-def _remaining_text(found: BisectReport, last: MetricSearch) -> str:
-    """What is left of one metric's drift without the culprits."""
-    repaired, left = found.repaired, last.unexplained_sigma
-    if repaired is not None and not repaired.failure and last.unit == SIGMA:
-        key = (last.task, last.filter, last.metric)
-        known = (m.sigma for m in repaired.metrics if (m.task, m.filter, m.metric) == key)
-        left = next((sigma for sigma in known if sigma is not None), left)
-    return f"{search_drift_phrase(left, last, sigmas='')} left"
-
-
-def _left_of(report: CompareReport, search: MetricSearch) -> str:
-    """The metric that a rest is of, where distributions beside it may keep a rest of theirs."""
-    apart = any(not one.failure and not one.bit_identical for one in report.distributions)
-    return f" of {printable(search.metric)}" if apart and search.unit == SIGMA else ""
-
-
-def _still_text(found: BisectReport) -> str:
-    """What the gate says of the candidate without its culprits, where it does not pass."""
-    repaired = found.repaired
-    if repaired is None or repaired.failure or repaired.passed:
-        return ""
-    return f", still {repaired.state}"
+def bisection_reason(report: CompareReport) -> str:
+    """Why no bisection is shown; "" where one is, or where none was expected."""
+    if report.bisect is None:
+        return printable(report.bisect_reason)
+    return "" if tools.has("bisection_view") else str(tools.missing("bisect"))
 
 
 def finding_lines(report: CompareReport) -> tuple[str, ...]:

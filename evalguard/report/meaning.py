@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from evalguard import tools
 from evalguard.core.amounts import shell_words
 from evalguard.core.compare_report import CompareReport, RunIdentity
 from evalguard.core.comparison import Comparison
@@ -684,6 +685,8 @@ def _with_setting(report: CompareReport, name: str) -> str:
 
 def _bisection(report: CompareReport) -> str:
     """Return the command that searches the settings, likewise; "" for the demo's."""
+    if not tools.has("attach_bisection"):
+        return ""
     if report.command:
         return printable(as_bisection(as_comparison(report.command)))
     return _command_by_names(report, "bisect")
@@ -691,6 +694,8 @@ def _bisection(report: CompareReport) -> str:
 
 def _tokenizer_search(report: CompareReport) -> str:
     """Return the command that searches the tokenizer; "" where no task is known to ask."""
+    if not tools.has("attach_bisection"):
+        return ""
     if report.command:
         return printable(as_tokenizer_search(report.command))
     search = _command_by_names(report, "bisect")
@@ -718,6 +723,8 @@ def trace_command(report: CompareReport) -> str:
     if reads_other_tokens(report):  # it would be refused
         return ""
     if any(side.kind != "model" or side.model_type not in kinds for side, kinds in sides):
+        return ""
+    if not tools.is_there("tracing"):
         return ""
     return printable(as_trace(report.command)) or _command_by_names(report, "trace")
 

@@ -15,6 +15,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from evalguard import tools
 from evalguard.core.verdict import SIGMA
 from evalguard.errors import StoreError
 
@@ -28,6 +29,8 @@ class Form:
         leave_out: fields that are not written, or are by other means.
         inline: fields whose own fields stand in their place; of a metric's key its parts.
         add: key to the property that is written under it, after the fields.
+        given: fields that a tool's record stands in, to what tools.py calls it; of a tool that is
+            missing they are kept as they are.
         in_any_unit: drifts are written in the record's unit, or that of the record that it is in,
             and once more under the names of sigma alone, where they are null in any other unit.
     """
@@ -36,6 +39,7 @@ class Form:
     leave_out: tuple[str, ...] = ()
     inline: tuple[str, ...] = ()
     add: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
     in_any_unit: bool = False
 
 
@@ -50,7 +54,7 @@ PEAKS = {
 _VERSION = {"version": "evalguard"}
 # Records by the names of their types, so that a document needs no other's records.
 FORMS: Mapping[str, Form] = {
-    "CompareReport": Form(names=_VERSION),
+    "CompareReport": Form(names=_VERSION, given={"bisect": "BisectReport"}),
     "CheckpointSize": Form(add=_added("bits_per_weight")),
     "GateResult": Form(
         leave_out=("gated", "holm_p_values", "regressed", "undecided", "failed"),
@@ -217,20 +221,20 @@ def annotations_of(kind: Any) -> dict[str, Any]:
     ``Value`` is any: what it holds may hold it again.
     """
     # What core names for its annotations alone, so that it imports nothing for them.
-    from evalguard.bisect.search.components import Kind
-    from evalguard.bisect.search.search_result import Outcome, Part, Status, Suspect
     from evalguard.core.gate import GateResult
     from evalguard.core.gate_state import GateState, Key
     from evalguard.core.limits import LimitVerdict
     from evalguard.core.question import Refusal
 
     names = {
-        "Kind": Kind, "ProbeOutcome": Outcome, "Refusal": Refusal, "Part": Part, "Status": Status,
-        "Suspect": Suspect, "GateResult": GateResult, "GateState": GateState, "Key": Key,
+        "Refusal": Refusal, "GateResult": GateResult, "GateState": GateState, "Key": Key,
         "LimitVerdict": LimitVerdict, **vars(sys.modules[kind.__module__]), "Value": Any,
     }  # fmt: skip
     hints = get_type_hints(kind, localns=names)
-    for name in form_of(kind).add.values():
+    form = form_of(kind)
+    for name, record in form.given.items():
+        hints[name] = tools.fetch(record) | None if tools.has(record) else Any
+    for name in form.add.values():
         hints[name] = get_type_hints(getattr(kind, name).fget, localns=names)["return"]
     return hints
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from evalguard import tools
-from evalguard.bisect.settings.module_settings import note_mixed_code
-from evalguard.bisect.swap_effect import SwapEffect
 from evalguard.comparison.compare import compare_sides
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.stored_run import StoredRun, read_stored_run
@@ -94,7 +92,8 @@ def _note_mixed(finished: FinishedComparison) -> tuple[str, ...]:
     base, candidate = finished.sources[0], finished.candidate
     if candidate is None or not isinstance(base, ModelSource):
         return ()
-    return note_mixed_code(base.variant, candidate.variant)
+    notes: tuple[str, ...] = tools.fetch("note_mixed_code")(base.variant, candidate.variant)
+    return notes
 
 
 def _modules(report: TraceReport) -> list[str]:
@@ -122,7 +121,8 @@ def _comparison_options(last: StoredRun | None) -> dict[str, Any]:
     return found
 
 
-def _with_effects(report: TraceReport, effects: tuple[SwapEffect, ...]) -> TraceReport:
+def _with_effects(report: TraceReport, effects: Sequence[Any]) -> TraceReport:
+    """The effects are bisect's ``SwapEffect``."""
     by_module = {one.module: one for one in effects}
     notes = [
         f"{one.module} could not be taken from the base: {one.failure}"

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from evalguard.bisect.bisect_report import BisectReport
-from evalguard.bisect.bisect_section import meaning_with_bisection
 from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
+from evalguard.report.compare_view import explain_report
 from evalguard.report.formats import render_report
 
 VALIDATOR = jsonschema.Draft202012Validator(compare_schema())
@@ -266,9 +266,9 @@ def test_an_answer_after_which_nothing_more_was_asked_says_so() -> None:
 
 def test_where_hardly_any_assignment_runs_the_next_step_is_to_see_why() -> None:
     found = BY_STATUS["unexplained"]
-    usual = meaning_with_bisection(report(bisect=found))
+    usual = explain_report(report(bisect=found))
     assert usual.next_step.startswith("search longer")
     refused = search().untestable
     stuck = dataclasses.replace(found.searches[0], untestable=refused, probes=1)
-    rarely = meaning_with_bisection(report(bisect=dataclasses.replace(found, searches=(stuck,))))
+    rarely = explain_report(report(bisect=dataclasses.replace(found, searches=(stuck,))))
     assert rarely.next_step.startswith("see why assignments could not run")

@@ -259,7 +259,6 @@ def test_what_is_no_share_of_the_drift_is_told_by_two_drifts(
     assert cause_of(found) == f"Cause: {said}"
     whole = report(comparison(), bisect=bisection(found))
     view = bisection_view(whole.bisect)
-    assert view is not None
     assert {one.share for one in view.searches[0].culprits} == {"-"}
     told = compare_document(whole)["bisect"]["culprits"]
     shares = [one.shapley_sigma for one in found.culprits]
@@ -275,7 +274,6 @@ def test_what_divides_by_as_much_as_the_rest_multiplies_with_is_told_as_a_factor
         ),
     )  # fmt: skip
     view = bisection_view(bisection(found))
-    assert view is not None
     rows = [(one.alone, one.beside, one.share) for one in view.searches[0].culprits]
     assert rows == [("x0.4", "x3.6e-14", "-"), ("x8e+20", "x2.9e+07", "-")]
     for form in ("text", "markdown", "html"):

@@ -10,11 +10,11 @@ from example_bisections import bisection, culprit, search
 from example_reports import comparison, report
 
 from evalguard.bisect.bisect_report import BisectReport, TracedPlace
-from evalguard.bisect.bisect_section import meaning_with_bisection
 from evalguard.core.broken_documents import BrokenDocument
 from evalguard.core.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.findings import Finding, FindingValue
 from evalguard.core.repeat_command import as_tokenizer_search
+from evalguard.report.compare_view import explain_report
 from evalguard.report.first_screen import cause_line
 from evalguard.report.meaning import Meaning, derive_meaning, margin_below
 
@@ -55,7 +55,7 @@ def steps(said: Meaning) -> tuple[str, str]:
 
 @pytest.mark.parametrize("kind", ["not a number", "infinity", "minus infinity"])
 def test_scores_that_are_no_numbers_lead_to_the_weights_and_to_a_trace(kind: str) -> None:
-    said = meaning_with_bisection(lost(broken_documents=(broken(kind),)))
+    said = explain_report(lost(broken_documents=(broken(kind),)))
     assert "nan or infinite" in said.next_step
     assert steps(said) == ("evalguard tensors --invariant finite /m/orig /m/port", TRACE)
 
@@ -80,7 +80,7 @@ CLASSES = differ(code__class=("GraniteForCausalLM", "LlamaForCausalLM"))
 
 
 def test_another_class_of_model_leads_to_its_layers_and_to_a_trace() -> None:
-    said = meaning_with_bisection(lost(CLASSES))
+    said = explain_report(lost(CLASSES))
     assert "another class costs (LlamaForCausalLM where the base is Granite" in said.next_step
     layers = COMMAND.replace("compare", "bisect") + " --over layers"
     assert steps(said) == (layers, TRACE)
@@ -92,7 +92,7 @@ def test_the_whole_model_is_no_cause_where_its_class_is_another_one() -> None:
     assert shown.startswith(
         "Cause: another class of model, LlamaForCausalLM where the base is GraniteForCausalLM"
     )
-    said = meaning_with_bisection(lost(CLASSES, bisect=found))
+    said = explain_report(lost(CLASSES, bisect=found))
     assert said.next_step.startswith("read the candidate as GraniteForCausalLM (architectures")
     assert steps(said) == ("", TRACE)
 
@@ -107,7 +107,7 @@ def test_the_whole_model_is_no_cause_where_its_class_is_another_one() -> None:
     ],
 )
 def test_nothing_else_is_taken_for_another_class(finding: Finding) -> None:
-    said = meaning_with_bisection(lost(finding))
+    said = explain_report(lost(finding))
     assert said.next_step == "to see where in the model it comes from"
     assert "another class" not in cause_line(lost(finding, bisect=WHOLE))
 
@@ -125,7 +125,7 @@ def test_nothing_else_is_taken_for_another_class(finding: Finding) -> None:
 )
 def test_own_code_leads_to_its_layers_and_to_a_trace(bisect: BisectReport, command: str) -> None:
     own = differ(code__remote_class=("LlamaForCausalLM", "MyLlama"))
-    said = meaning_with_bisection(lost(own, bisect=bisect, command=command))
+    said = explain_report(lost(own, bisect=bisect, command=command))
     assert said.next_step == "to see which layers of the candidate's own code it comes from"
     assert steps(said) == (COMMAND.replace("compare", "bisect") + " --over layers", TRACE)
 
@@ -151,7 +151,7 @@ CONFIGS = differ(configs__rope_theta=(1e4, 5e4))
 
 
 def test_configs_that_differ_lead_to_a_search_before_a_trace() -> None:
-    said = meaning_with_bisection(lost(CONFIGS))
+    said = explain_report(lost(CONFIGS))
     assert said.next_step == "to name the culprits (the configs of the two models differ)"
     assert steps(said) == (COMMAND.replace("compare", "bisect"), TRACE)
     undeclared = lost(CONFIGS, bisect_reason="no settings", bisect_ended="undeclared")
@@ -164,7 +164,7 @@ def test_configs_that_differ_lead_to_a_search_before_a_trace() -> None:
 
 
 def test_tokenizers_that_differ_lead_to_their_search_and_to_no_trace() -> None:
-    said = meaning_with_bisection(lost(differ(tokenizer__rules=("1", "2"))))
+    said = explain_report(lost(differ(tokenizer__rules=("1", "2"))))
     assert said.next_step == "to see what the tokenizer costs"
     search = COMMAND.replace("compare", "bisect") + " --allow-differing tokens"
     assert steps(said) == (search, "")

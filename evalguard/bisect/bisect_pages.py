@@ -1,36 +1,36 @@
-"""The bisection in a terminal: a table of culprits, what is cleared, the cost, and the repair."""
+"""A bisection on a page of a terminal or in Markdown: culprits, what is cleared, cost, repair."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rich.text import Text
 
 from evalguard.bisect.bisect_section import (
+    BisectionView,
     CulpritView,
     PricesView,
     SearchView,
     culprit_table,
     group_by_metric,
 )
-from evalguard.page.safe_text import fit_text, pack_lines, wrap_text
-from evalguard.page.terminal import command_lines, prose_width, wrap_prose
-from evalguard.report.compare_view import ReportView
+from evalguard.page.safe_text import fit_text, inline, pack_lines, wrap_text
+from evalguard.page.terminal import (
+    code_block,
+    command_lines,
+    join_paragraphs,
+    prose_width,
+    wrap_prose,
+)
 
 _WIDEST_SETTING = 20
 _NUMBER_WIDTH, _WIDEST_NUMBER = 8, 11
 _NARROWEST_VALUES = 9
 
 
-def bisection_lines(view: ReportView, width: int) -> list[Text]:
-    """Return the block of a bisection, none where there was none.
-
-    Searches of one metric share one table.
-    """
-    found = view.bisection
-    if found is None:
-        return []
+def bisection_lines(found: BisectionView, width: int) -> list[Text]:
+    """Return the block of a bisection; searches of one metric share one table."""
     told = group_by_metric(found.searches)
     with_table = [story for story in told if _culprits_of_story(story)]
     lines: list[Text] = []
@@ -56,13 +56,12 @@ def _price_lines(prices: PricesView, width: int) -> list[Text]:
     return lines
 
 
-def fix_lines(view: ReportView, width: int) -> list[Text]:
+def fix_lines(found: BisectionView, width: int) -> list[Text]:
     """Return the lines of a guard file that put the culprits right."""
-    fix = None if view.bisection is None else view.bisection.fix
-    if fix is None:
+    if found.fix is None:
         return []
-    body = [Text(f"  {line}", style="cyan") for line in fix.lines]
-    return [*wrap_prose(fix.head, width), *body]
+    body = [Text(f"  {line}", style="cyan") for line in found.fix.lines]
+    return [*wrap_prose(found.fix.head, width), *body]
 
 
 def _culprits_of_story(story: Sequence[SearchView]) -> list[CulpritView]:
@@ -115,3 +114,38 @@ def _stacked_culprits(culprits: Sequence[CulpritView], width: int) -> list[Text]
         cells += [culprit.role] if culprit.role else []
         lines += pack_lines(cells, width, gap="  ", indent="    ")
     return [Text(line) for line in lines]
+
+
+def culprits_markdown(found: BisectionView) -> str:
+    """Return the table of culprits of each search, below its answer."""
+    parts = []
+    for search in found.searches:
+        parts += [f"**{inline(search.title)}**", inline(search.answer)]
+        parts.append(culprit_table(search.culprits).markdown())
+    return join_paragraphs(*parts, inline(found.legend))
+
+
+def repair_markdown(found: BisectionView) -> str:
+    """Return the lines of a guard file that put the culprits right; "" for none."""
+    if found.fix is None:
+        return ""
+    lines = [code_block(found.fix.lines, "yaml")] if found.fix.lines else []
+    return join_paragraphs(inline(found.fix.head), *lines)
+
+
+def bisection_folds(found: BisectionView) -> Iterator[tuple[str, str]]:
+    """What opens at a click, each with its title: prices, what is cleared, cost."""
+    if found.prices is not None:
+        yield found.prices.title, _price_markdown(found.prices)
+    beside = [text for search in found.searches for text in (search.cleared, search.beside)]
+    yield "more about the bisection", join_paragraphs(*map(inline, (*beside, *found.sentences)))
+
+
+def _price_markdown(prices: PricesView) -> str:
+    options = [line for name, option in prices.options for line in (f"# {name}", option)]
+    return join_paragraphs(
+        inline(prices.lead),
+        prices.table.markdown(),
+        code_block(options) if options else "",
+        *map(inline, prices.notes),
+    )

@@ -1,0 +1,92 @@
+"""A bisection for experiment trackers: its numbers, and tables of probes and culprits."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from evalguard.bisect.bisect_report import BisectReport
+from evalguard.core.settings import Value
+from evalguard.core.tracked_run import TrackedTable
+from evalguard.core.verdict import SIGMA
+
+_PROBE_COLUMNS = (
+    "search", "probe", "at candidate value", "documents", "documents so far", "sigma", "error",
+    "outcome", "reason", "cost", "drift", "drift error", "unit",
+)  # fmt: skip
+_CULPRIT_COLUMNS = (
+    "setting", "reference", "candidate", "target", "task", "metric", "sigma_alone",
+    "sigma_in_context", "shapley_sigma", "role", "alone", "in_context",
+    "shapley", "unit",
+)  # fmt: skip
+
+
+def bisection_numbers(found: BisectReport) -> dict[str, float | int | None]:
+    """Return what trends over runs."""
+    left = {"bisect/unexplained_sigma": found.unexplained_sigma} if found.unit == SIGMA else {}
+    return {"bisect/evaluations": found.evaluations, "bisect/probes": found.probes, **left}
+
+
+def bisection_tables(found: BisectReport) -> dict[str, TrackedTable]:
+    """Return the tables by name."""
+    return {"bisect/probes": _probes_table(found), "bisect/culprits": _culprits_table(found)}
+
+
+def _probes_table(bisect: BisectReport) -> TrackedTable:
+    return TrackedTable(columns=_PROBE_COLUMNS, rows=tuple(_probe_rows(bisect)))
+
+
+def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
+    for search in bisect.searches:
+        name = f"{search.task} {search.metric}"
+        for number, probe in enumerate(search.measured, 1):
+            yield (
+                name,
+                number,
+                ", ".join(probe.settings) or "none",
+                probe.documents,
+                probe.documents_so_far,
+                *_sigma_columns(search.unit, probe.drift_sigma, probe.error_sigma),
+                probe.outcome,
+                probe.reason,
+                probe.cost,
+                _finite_or_none(probe.drift_sigma),
+                _finite_or_none(probe.error_sigma),
+                search.unit,
+            )
+
+
+def _culprits_table(bisect: BisectReport) -> TrackedTable:
+    rows = [
+        (
+            one.setting,
+            _setting_text(one.reference),
+            _setting_text(one.candidate),
+            one.target,
+            one.task,
+            one.metric,
+            *_sigma_columns(one.unit, one.sigma_alone, one.sigma_in_context, one.shapley_sigma),
+            one.role,
+            _finite_or_none(one.sigma_alone),
+            _finite_or_none(one.sigma_in_context),
+            _finite_or_none(one.shapley_sigma),
+            one.unit,
+        )
+        for one in bisect.culprits
+    ]
+    return TrackedTable(columns=_CULPRIT_COLUMNS, rows=tuple(rows))
+
+
+def _sigma_columns(unit: str, *drifts: float | None) -> tuple[float | None, ...]:
+    """Drifts for columns that are called sigma: None in any other unit."""
+    return tuple(_finite_or_none(drift) if unit == SIGMA else None for drift in drifts)
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _setting_text(value: Value) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
