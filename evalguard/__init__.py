@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from evalguard.nights.night import nightly
     from evalguard.nights.night_page import NightlyResult
     from evalguard.planning.plan_page import PlanResult
-    from evalguard.planning.sample_size import plan
+    from evalguard.planning.plan_run import plan
     from evalguard.several.several_run import SeveralResult, compare_several
     from evalguard.tracing.trace_result import TraceResult
     from evalguard.tracing.trace_run import trace
@@ -58,7 +58,7 @@ _HOMES = {
     "NightlyResult": "evalguard.nights.night_page",
     "nightly": "evalguard.nights.night",
     "PlanResult": "evalguard.planning.plan_page",
-    "plan": "evalguard.planning.sample_size",
+    "plan": "evalguard.planning.plan_run",
     "CompareOptions": "evalguard.engine.options",
     "CompareResult": "evalguard.comparison.result",
     "compare_several": "evalguard.several.several_run",

@@ -23,7 +23,7 @@ _GIVEN = {
     "compare_with_floors": "floors.known_floors",
     # after the verdict, in this order
     "store_in_history": "nights.history_runs",
-    "attach_bisection": "bisect.bisection",
+    "attach_bisection": "bisect.attach_bisection",
     "track_run": "publish.tracking",
     # of a comparison's page and document
     "BisectReport": "bisect.bisect_report",

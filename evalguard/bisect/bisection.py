@@ -1,334 +1,504 @@
-"""After the verdict: bisect where that was asked for, and write what was found beside it.
-
-The run folder is complete before a bisection begins. Whatever happens in it, the verdict, the exit
-code and the files stay what they were.
-"""
+"""Rounds of a bisection: search the worst failing metric, repair, judge again, go on."""
 
 from __future__ import annotations
 
-import json
-import logging
+import math
 import shlex
-import shutil
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 
-from evalguard.bisect.bisect_report import BisectReport
-from evalguard.bisect.metric_search import KEPT_FOLDER
-from evalguard.bisect.oracle.oracle_opening import open_model_oracle
-from evalguard.bisect.oracle.settings_oracle import OpenOracle
-from evalguard.bisect.rounds import BisectFindings, Bisection
-from evalguard.bisect.settings.derived_settings import SearchableCandidate, why_unsearchable
-from evalguard.bisect.subject import Subject, choose_subject, explain_chance
-from evalguard.comparison.asked_comparison import StoredRequest
-from evalguard.comparison.finished_comparison import FinishedComparison
-from evalguard.comparison.judge import build_report
-from evalguard.core.amounts import with_checksum
-from evalguard.core.compare_report import CompareReport, NotBisected
-from evalguard.core.gate_state import Key
-from evalguard.core.pairing import finite_rows
-from evalguard.engine.bisect_choice import why_not_derivable
-from evalguard.engine.score_models import score_sides
-from evalguard.engine.servers import keep_servers
-from evalguard.engine.sources import ModelSource
-from evalguard.errors import EvalguardError, Interrupted, MisalignedRunsError, error_text
-from evalguard.page.progress import ProgressLine
-from evalguard.report.compare_document import COMPARE_SCHEMA, compare_document
-from evalguard.report.record_documents import NON_FINITE, null_texts
-from evalguard.store.run_folder import read_result, write_document
-
-_LOG = logging.getLogger(__name__)
-
-
-def attach_bisection(
-    finished: FinishedComparison,
-    request: StoredRequest,
-    *,
-    open_oracle: OpenOracle = open_model_oracle,
-) -> CompareReport:
-    """Return a finished comparison's report with its bisection, or with why there is none.
-
-    No exception but one of the interpreter's own leaves this: a verdict is not lost any more.
-
-    Args:
-        request: what was asked for; kept in the run folder, so that the bisection can go on.
-        open_oracle: asks the candidate under other assignments, in place of the real one.
-    """
-    report = finished.report
-    found: BisectReport | str
-    ended: NotBisected = ""
-    try:
-        against = _reason_against(finished)
-        found, ended = against or (_bisect_or_reason(finished, request, open_oracle), "")
-    except (KeyboardInterrupt, Interrupted):
-        found, ended = _interrupted_reason(finished), "interrupted"
-    except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is
-        _LOG.info("the bisection failed", exc_info=True)  # shown under --debug
-        found, ended = error_text(error), "failed"
-    if isinstance(found, str):
-        with_it = replace(report, bisect_reason=found, bisect_ended=ended)
-    else:
-        with_it = replace(report, bisect=found)
-    return with_it if with_it == report else _store_bisection(with_it)
-
-
-def _interrupted_reason(finished: FinishedComparison) -> str:
-    """Nothing was found out by then; how to go on, if the run folder knows what was asked for."""
-    said, folder = "interrupted before anything was found out", finished.folder
-    if folder is None or not StoredRequest.is_in(folder):
-        return said
-    return f"{said}; evalguard bisect --resume {shlex.quote(str(folder))} goes on"
-
-
-def _bisect_or_reason(
-    finished: FinishedComparison, request: StoredRequest, open_oracle: OpenOracle
-) -> BisectReport | str:
-    finished = _with_finite_scores(_score_in_full(finished))
-    searchable = SearchableCandidate.of(finished)
-    if isinstance(searchable, str):
-        return searchable
-    subject = choose_subject(
-        finished.report.comparisons,
-        finished.report.gate,
-        finished.scored[0].tables,
-        failing_only=finished.choices.bisect.use == "auto",
-        divergences=finished.scored[1].divergences,
-        candidate=finished.scored[1].tables,
-    )
-    if not isinstance(subject, Subject):
-        return subject
-    stored = finished.folder is not None and request.write(finished.folder)
-    with keep_servers(), ProgressLine(quiet=finished.options.quiet) as progress:
-        bisection = Bisection(
-            findings=BisectFindings(finished=finished, searchable=searchable),
-            open_oracle=open_oracle,
-            progress=progress,
-        )
-        found = bisection.run(subject, resumable=stored)
-    if finished.folder is not None and found.status != "stopped":
-        shutil.rmtree(finished.folder / KEPT_FOLDER, ignore_errors=True)
-    return found
-
-
-def _with_finite_scores(finished: FinishedComparison) -> FinishedComparison:
-    """The comparison of the documents that have a finite score on both sides, as it was judged.
-
-    An assignment is asked about the others too, and what it answers there decides nothing.
-    """
-    base, candidate = finished.scored
-    theirs = {table.key: table for table in candidate.tables}
-    pairs = [
-        finite_rows(table, theirs[table.key]) if table.key in theirs else (table, None)
-        for table in base.tables
-    ]
-    others = {other.key: other for _, other in pairs if other is not None}
-    return replace(
-        finished,
-        scored=(
-            replace(base, tables=tuple(ours for ours, _ in pairs)),
-            replace(candidate, tables=tuple(others.get(t.key, t) for t in candidate.tables)),
-        ),
-    )
-
-
-def _score_in_full(finished: FinishedComparison) -> FinishedComparison:
-    """The comparison of all documents, where that was stopped early."""
-    run = finished.report.sequential
-    if run is None or not run.early:
-        return finished
-    choices = replace(finished.choices, sequential_alpha=None)
-    scored = score_sides(finished.sources, choices, finished.options)
-    report = build_report(scored, choices, finished.options)
-    kept = replace(report, run_folder=finished.report.run_folder, command=finished.report.command)
-    return replace(finished, scored=scored, choices=choices, report=kept)
-
-
-def _reason_against(finished: FinishedComparison) -> tuple[str, NotBisected] | None:
-    """Why there is nothing to bisect, with how that ended; "" where nobody expects it, None where
-    there is."""
-    use, candidate = finished.choices.bisect.use, finished.candidate
-    if finished.choices.bisect.instead:
-        return finished.choices.bisect.instead, ""
-    gate = finished.report.gate
-    if use == "never" or (use == "auto" and gate.state != "regressed"):
-        declared = candidate is not None and candidate.variant.settings
-        if use == "never" or gate.state != "undecided" or not declared:
-            return "", ""
-        return next(iter(explain_chance(finished.report.comparisons, gate)), ""), ""
-    over = finished.choices.bisect.over
-    refusal = why_unsearchable(*finished.sources, over=over)
-    if refusal is not None:
-        return error_text(refusal) if use == "always" or candidate is not None else "", ""
-    if (
-        over == "settings"
-        and use == "auto"
-        and candidate is not None
-        and not candidate.variant.settings
-    ):
-        models = (one.variant for one in finished.sources if isinstance(one, ModelSource))
-        why = next(filter(None, map(why_not_derivable, models)), "")
-        return (
-            f"the candidate declares no settings, and none can be derived: {why}"
-            if why
-            else "the candidate declares no settings (evalguard bisect derives them from the two "
-            "models)",
-            "undeclared",
-        )
-    return None
-
-
-def _store_bisection(report: CompareReport) -> CompareReport:
-    """Put the bisection into the run folder's result; a disk that refuses costs only that."""
-    if report.run_folder is None:
-        return report
-    folder = Path(report.run_folder)
-    try:
-        write_document(folder, "result.json", _result_with_bisection(folder, report))
-    except (EvalguardError, OSError, ValueError) as error:
-        where = folder / "result.json"
-        return report.with_unstored(f"the bisection is not in {where}: {error_text(error)}")
-    return report
-
-
-def _result_with_bisection(folder: Path, report: CompareReport) -> dict[str, object]:
-    """The document that is there, with the bisection in it: everything else stays as it was."""
-    there = read_result(
-        folder, schema=COMPARE_SCHEMA
-    )  # refused, not sealed anew, if it was changed
-    new = compare_document(report)
-    lost = {at: kind for at, kind in new[NON_FINITE].items() if at.startswith("bisect.")}
-    notes = [*there["notes"], *null_texts(lost)]
-    told = {NON_FINITE: {**there[NON_FINITE], **lost}} if NON_FINITE in there else {}
-    return with_checksum(
-        {
-            **there,
-            "bisect": new["bisect"],
-            "bisect_reason": new["bisect_reason"],
-            "bisect_ended": new["bisect_ended"],
-            "notes": list(dict.fromkeys(notes)),
-            **told,
-        }
-    )
-
-
-_THEN = "when this bisection began"
-_START_ANEW = (
-    "give the same evalguard bisect command anew; scores in the cache are not computed twice"
+import evalguard
+from evalguard.bisect.bisect_report import (
+    WHOLE_MODEL,
+    BisectReport,
+    ModulePrices,
+    Recommended,
+    Repaired,
 )
-_GATE = ("margin", "fail_on", "confidence", "state")
-_LIMIT = ("task", "filter", "of", "metric", "limit")
-_SETTING = ("target", "reference", "value")
-_Document = Mapping[str, Any]
+from evalguard.bisect.metric_search import (
+    KEPT_FOLDER,
+    SearchedMetric,
+    SearchPlan,
+    foresee_evaluations,
+    search_model,
+)
+from evalguard.bisect.module_prices import PricedModules, measure_prices
+from evalguard.bisect.oracle.settings_oracle import OpenOracle
+from evalguard.bisect.repair import (
+    JudgedRepair,
+    build_repair,
+    judge_repaired,
+    reset_settings,
+    shown_assignment,
+)
+from evalguard.bisect.scales import LimitScale
+from evalguard.bisect.settings.derived_settings import SearchableCandidate
+from evalguard.bisect.settings.module_settings import FoundTrace, find_trace, weigh_settings
+from evalguard.bisect.subject import Subject, choose_subject, drift_of, unsearchable_failures
+from evalguard.comparison.finished_comparison import FinishedComparison
+from evalguard.comparison.judge import GateJudgement
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.gate_state import Key
+from evalguard.core.redaction import shown_value
+from evalguard.core.settings import Setting, Value
+from evalguard.engine.distribution_choice import DistributionChoice
+from evalguard.engine.score_models import score_models
+from evalguard.engine.scored_side import ScoredSide, side_of_model
+from evalguard.engine.side_figures import with_named_figures
+from evalguard.engine.sources import ModelSource
+from evalguard.errors import Interrupted, error_text
+from evalguard.page.progress import ProgressLine
+from evalguard.report.metric_labels import key_label
+from evalguard.run_token import keeps_for_itself
+
+_LEAST_INSIDE = 1.0  # full evaluations, with which a search inside a culprit can begin
 
 
-def check_unchanged(there: _Document, report: CompareReport) -> None:
-    """Refuse to go on about other models, settings or gates, or other scores of the same.
+@dataclass(slots=True, kw_only=True)
+class BisectFindings:
+    """What is known by now, and stays known whatever happens.
+
+    Attributes:
+        candidate: what is searched next: the candidate with the culprits so far put right.
+        values: of the settings that were put right.
+        judged: the repaired candidate as the gate last judged it; ``repaired`` as it is reported.
+        unfinished: whether something that was still to be asked was not.
+        prices: what modules of a quantised candidate would win back; None: not measured.
+        trace: of the two models, where runs are written to; None: nobody traced them.
+    """
+
+    finished: FinishedComparison
+    searchable: SearchableCandidate
+    searches: list[SearchedMetric] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    candidate: ModelSource = field(init=False)
+    judged: JudgedRepair | None = None
+    repaired: Repaired | None = None
+    unfinished: bool = False
+    notes: list[str] = field(default_factory=list)
+    prices: ModulePrices | None = None
+    trace: FoundTrace | None = field(init=False)
+    _ratios: Mapping[str, float] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin with the candidate as it was scored, and with what a trace has shown of it."""
+        self.candidate = self.searchable.candidate
+        self.notes += self.searchable.notes
+        report, folder = self.finished.report, self.finished.folder
+        root = self.finished.options.output_path if folder is None else folder.parent
+        names = report.base.name, report.candidate.name
+        self.trace = None if root is None else find_trace(root, *names)
+        settings = self.candidate.variant.settings
+        if self.trace is not None and weigh_settings(self.trace.ratios, settings):
+            self._ratios = self.trace.ratios
+            self.notes.append(f"what the trace in {self.trace.folder} suspects was measured first")
+
+    @property
+    def announced(self) -> float | None:
+        """Full evaluations that all of it was said to take; None before the first search."""
+        return self.searches[0].announced if self.searches else None
+
+    def may_look_inside(self, names: tuple[str, ...]) -> bool:
+        """Whether enough is left of what was announced; else it is noted that nobody looked."""
+        if self.announced is None or self.announced - self._spent >= _LEAST_INSIDE:
+            return True
+        self.notes.append(
+            f"inside {', '.join(names)} nothing was searched: {self._spent:.1f} of the "
+            f"{self.announced:.1f} evaluations that were announced are spent"
+        )
+        return False
+
+    @property
+    def passes(self) -> bool:
+        """Whether the gate was seen to pass without the culprits."""
+        return self.judged is not None and self.judged.judgement.gate.state != "regressed"
+
+    @property
+    def scored(self) -> tuple[ScoredSide, ScoredSide]:
+        """The base, and the candidate as it was last scored on all tasks."""
+        return self.finished.scored if self.judged is None else self.judged.scored
+
+    def plan(
+        self,
+        subject: Subject,
+        candidate: ModelSource,
+        scored: tuple[ScoredSide, ScoredSide],
+        inside: tuple[str, ...] = (),
+    ) -> SearchPlan:
+        """A search with what is left of the budget."""
+        choices = self.finished.choices
+        return SearchPlan(
+            subject=subject,
+            candidate=candidate,
+            scored=scored,
+            seed=choices.task_options.seed,
+            budget=self.budget_left,
+            thorough=choices.bisect.thorough,
+            repaired_before=tuple(self.values),
+            inside=inside,
+            groups=self.searchable.groups,
+            announced=self.announced,
+            spent=self._spent,
+            ratios=self._ratios,
+            level=choices.gate.level,
+        )
+
+    def put_right(self, reset: tuple[str, ...], values: Mapping[str, Value] | None) -> None:
+        """Put settings at reference, or at these values."""
+        self.candidate = reset_settings(self.candidate, reset, values)
+        assignment = self.candidate.variant.assignment
+        self.values |= {name: assignment[name] for name in reset}
+
+    def judge(self) -> None:
+        """Judge the repaired candidate on all tasks.
+
+        Raises:
+            UsageError, EvaluationError, Interrupted: as scoring does.
+        """
+        self.judged = judge_repaired(self.finished, self.candidate, tuple(self.values))
+        self.repaired = self.judged.repaired
+
+    def break_off(self, error: BaseException) -> None:
+        """Ask nothing more; of what was put right by now, the gate's answer is not known."""
+        self.unfinished = True
+        if self.values:
+            self.repaired = Repaired(
+                assignment=shown_assignment(self.candidate),
+                reset=tuple(self.values),
+                passed=None,
+                state=None,
+                failure=error_text(error),
+            )
+        else:
+            self.notes.append(f"the search did not go on: {error_text(error)}")
+
+    def settled(self, subject: Subject, *, found: bool) -> set[Key]:
+        """What not to search again: this; of a metric without a culprit, all of its task."""
+        if found or subject.limit is not None:
+            return {subject.key}
+        keys = (c.key for c in self.finished.report.comparisons)
+        return {key for key in keys if key[0] == subject.key[0]}
+
+    def failing(self, done: set[Key]) -> Subject | str:
+        """What still fails and is not done; or why there is none."""
+        return choose_subject(
+            self._current.comparisons,
+            self._current.gate,
+            self.finished.scored[0].tables,
+            failing_only=True,
+            without=done,
+            divergences=self.scored[1].divergences,
+            candidate=self.scored[1].tables,
+        )
+
+    def note_unsearched(self) -> None:
+        """Say of what still fails why it could not be searched."""
+        reasons = unsearchable_failures(
+            self._current.comparisons,
+            self._current.gate,
+            self.finished.scored[0].tables,
+            self.scored[1].divergences,
+            self.scored[1].tables,
+        )
+        self.notes += [f"not searched: {reason}" for reason in reasons]
+
+    @property
+    def _current(self) -> CompareReport | GateJudgement:
+        """What the gate last judged."""
+        return self.finished.report if self.judged is None else self.judged.judgement
+
+    @property
+    def budget_left(self) -> float | None:
+        """Full evaluations that may still be spent; None: no limit."""
+        budget = self.finished.choices.bisect.budget
+        return None if budget is None else max(budget - self._spent, 0.0)
+
+    @property
+    def _spent(self) -> float:
+        return sum(one.search.evaluations for one in self.searches)
+
+
+def build_bisect_report(
+    findings: BisectFindings, *, seconds: float, resumable: bool
+) -> BisectReport:
+    """Return what was found; there is at least one search.
 
     Args:
-        there: the document of the comparison that the bisection began with.
-        report: the same comparison, made now.
+        seconds: that it took.
+        resumable: whether the run folder knows what was asked for.
+    """
+    choices = findings.finished.choices.bisect
+    searches = tuple(one.search for one in findings.searches)
+    repair = build_repair(findings.finished, findings.values, findings.candidate)
+    guilty = {str(one.target) for search in searches for one in search.culprits}
+    of_model, trace = guilty == {WHOLE_MODEL}, findings.trace
+    return BisectReport(
+        searches=searches,
+        repaired=findings.repaired,
+        recommended=_recommended_values(findings),
+        derived=findings.searchable.derived,
+        fix=repair.text,
+        fix_where=repair.where,
+        proof=repair.command,
+        resume=_resume_command(findings) if resumable else "",
+        seconds=seconds,
+        expected=foresee_evaluations(len(searches[0].settings)),
+        announced_evaluations=findings.announced,
+        budget=choices.budget,
+        thorough=choices.thorough,
+        jobs=choices.jobs,
+        notes=tuple(findings.notes),
+        prices=findings.prices,
+        traced=trace.first if of_model and trace is not None else None,
+        versions={"evalguard": evalguard.__version__, "numpy": version("numpy")},
+    )
+
+
+def _recommended_values(findings: BisectFindings) -> Recommended | None:
+    with_values = [one for one in findings.searches if one.recommendation is not None]
+    found = [one.recommendation for one in with_values if one.recommendation is not None]
+    if not found:
+        return None
+    settings = {setting.name: setting for setting in findings.candidate.variant.settings}
+    values = {
+        name: shown_value(findings.values[name], settings[name])
+        for one in found
+        for name in one.values
+        if name in findings.values  # else it ended before they were put right
+    }
+    if not values:
+        return None
+    unit = with_values[-1].search.unit
+    return Recommended(values=values, drift_sigma=found[-1].drift_sigma, unit=unit)
+
+
+def _resume_command(findings: BisectFindings) -> str:
+    """The command that goes on where this ended too early; "" where it did not."""
+    ended = {one.search.ended for one in findings.searches} - {""}
+    folder = findings.finished.report.run_folder
+    if not folder or not (ended or findings.unfinished):
+        return ""
+    budget = findings.finished.choices.bisect.budget
+    more = f" --budget {2 * budget:g}" if "budget" in ended and budget else ""
+    kept = keeps_for_itself()
+    more += f" --unchanged-since {kept}" if kept else ""
+    return f"evalguard bisect --resume {shlex.quote(folder)}{more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefinedCandidate:
+    """A candidate with finer settings in place of some.
+
+    Attributes:
+        whole: the candidate itself.
+        alone: with the finer settings at candidate, and every other at reference.
+    """
+
+    whole: ModelSource
+    alone: ModelSource
+
+    @classmethod
+    def of(
+        cls,
+        candidate: ModelSource,
+        groups: Mapping[str, tuple[Setting, ...]],
+        names: Collection[str],
+    ) -> RefinedCandidate:
+        """Replace settings by their finer ones."""
+        variant = candidate.variant
+        finer = [one for name in names for one in groups[name]]
+        settings = tuple(
+            part
+            for one in variant.settings
+            for part in (groups[one.name] if one.name in names else (one,))
+        )
+        kept = {n: value for n, value in variant.assignment.items() if n not in names}
+        values = {**kept, **{one.name: one.candidate for one in finer}}
+        whole = replace(variant, settings=settings, assignment=values)
+        references = {one.name: one.reference for one in settings if one.name in kept}
+        alone = replace(whole, assignment={**values, **references})
+        return cls(
+            whole=replace(candidate, variant=whole),
+            alone=replace(candidate, name=f"{candidate.name} (guilty parts)", variant=alone),
+        )
+
+
+def score_candidate_alone(
+    finished: FinishedComparison, source: ModelSource, subject: Subject
+) -> tuple[ScoredSide, ScoredSide]:
+    """The base, and this model's scores of the subject's task; of a limit, beside the base.
 
     Raises:
-        MisalignedRunsError: naming what changed.
+        UsageError, EvaluationError, Interrupted: as scoring does.
     """
-    now = json.loads(
-        json.dumps(compare_document(report))
-    )  # lists for tuples, as in what was stored
-    for role in ("base", "candidate"):
-        where = [_computed_with(one, role) for one in (there, now)]
-        _check_side(role, there[role], now[role], _differing(*where))
-    before = {_key(one): one for one in there["comparisons"]}
-    _check_gate(before.keys(), there["gate"], now)
-    for one in now["comparisons"]:
-        old = before.get(_key(one))
-        if old is None or any(old[name] != one[name] for name in ("n_used", "base", "candidate")):
-            raise _changed_error(
-                f"{one['task']} {one['metric']} is not what it was {_THEN}: "
-                f"{_values(old)} then, {_values(one)} now"
-            )
+    choices, base = replace(finished.choices, tasks=(subject.key[0],)), finished.sources[0]
+    if isinstance(subject.limit, LimitScale) and isinstance(base, ModelSource):
+        _, evaluation = score_models([base, source], choices, finished.options)
+    else:
+        off = DistributionChoice(mode="off")
+        alone = replace(choices, distributions=off, memory="auto")
+        (evaluation,) = score_models([source], alone, finished.options)
+    sides = finished.scored[0], side_of_model(source, evaluation)
+    return with_named_figures(sides, choices.gate, choices.answers)
 
 
-def _check_side(role: str, then: _Document, now: _Document, elsewhere: str) -> None:
-    if then["digest"] != now["digest"]:
-        raise _changed_error(
-            f"the {role} {now['name']} is not what it was {_THEN}: its digest was "
-            f"{then['digest']}, and is {now['digest']}: "
-            f"{elsewhere or 'weights, settings or code changed'}"
+_UNPRICED = "what modules would win back at the base's precision was not measured"
+
+
+@dataclass(slots=True, kw_only=True)
+class Bisection:
+    """A bisection; ``findings`` hold what it knows at any moment."""
+
+    findings: BisectFindings
+    open_oracle: OpenOracle
+    progress: ProgressLine
+
+    def run(self, subject: Subject, *, resumable: bool) -> BisectReport:
+        """Search metric after metric, until the gate passes or nothing more is to be found.
+
+        Args:
+            resumable: whether the run folder knows what was asked for.
+
+        Raises:
+            EvalguardError, KeyboardInterrupt: the first search could not begin.
+        """
+        began = time.monotonic()
+        try:
+            self._all(subject)
+            self._price(subject)
+        except (Exception, KeyboardInterrupt) as error:
+            if not self.findings.searches:
+                raise
+            self.findings.break_off(error)
+        self.findings.note_unsearched()
+        return build_bisect_report(
+            self.findings, seconds=time.monotonic() - began, resumable=resumable
         )
-    before, after = (_by_name(one["settings"]) for one in (then, now))
-    for name in (*before, *after):
-        if before.get(name) != after.get(name):
-            raise _changed_error(
-                f"setting '{name}' of the {role} {now['name']} is not what it was {_THEN}: "
-                f"{_setting_text(before.get(name))} then, {_setting_text(after.get(name))} now"
+
+    def _all(self, subject: Subject) -> None:
+        known, done = self.findings, set[Key]()
+        wanted: Subject | str = subject
+        while isinstance(wanted, Subject):
+            before = len(known.values)
+            if not self._settle(wanted):
+                return
+            found = len(known.values) > before
+            done |= known.settled(wanted, found=found)
+            if found:
+                known.judge()
+            if known.passes:
+                return
+            wanted = known.failing(done)
+
+    def _price(self, subject: Subject) -> None:
+        """Measure what modules of a quantised candidate would win back, where they are searched."""
+        known, over = self.findings, self.findings.finished.choices.bisect.over
+        if over == "settings" or any(one.search.ended for one in known.searches):
+            return
+        finished, folder = known.finished, known.finished.folder
+        try:
+            priced = PricedModules.of(finished, over)
+            if priced is not None:
+                known.prices = measure_prices(
+                    priced,
+                    finished,
+                    subject,
+                    announced=known.announced or math.inf,
+                    budget=known.budget_left,
+                    say=self.progress.note,
+                    kept=None if folder is None else folder / KEPT_FOLDER,
+                    open_oracle=self.open_oracle,
+                )
+        except (KeyboardInterrupt, Interrupted):
+            known.unfinished = True
+            known.notes.append(f"{_UNPRICED}: it was interrupted")
+        except Exception as error:  # noqa: BLE001 - what was searched stands, whatever it is
+            known.notes.append(f"{_UNPRICED}: {error_text(error)}")
+
+    def _settle(self, subject: Subject) -> bool:
+        """Search one metric, the largest causes first; False if that ended early.
+
+        Where drift is far above the margin, so is the jitter of whatever makes it, and hides small
+        causes. They are searched when the large ones are put right.
+        """
+        known, wanted, scored = self.findings, subject.coarse(), self.findings.scored
+        while True:
+            searched = self._searched(known.plan(wanted, known.candidate, scored))
+            if searched is None or searched.search.ended:
+                return False
+            if not searched.search.culprits:
+                if not wanted.is_coarse:
+                    return True
+                wanted = replace(wanted, margin=subject.margin, gate_margin=None)
+                continue
+            if not self._put_right(searched, subject, coarse=wanted.is_coarse):
+                return False
+            if not wanted.is_coarse:
+                return True
+            scored = score_candidate_alone(known.finished, known.candidate, subject)
+            left = drift_of(scored, subject)
+            if left <= subject.margin:
+                return True
+            wanted = replace(subject, sigma=left).coarse()
+
+    def _searched(self, plan: SearchPlan) -> SearchedMetric | None:
+        """Search one metric; None where a later one cannot be searched, which is noted."""
+        known = self.findings
+        try:
+            found = search_model(
+                plan, known.finished, open_oracle=self.open_oracle, progress=self.progress
             )
+        except (KeyboardInterrupt, Interrupted):
+            raise
+        except Exception as error:
+            if not known.searches:
+                raise
+            known.notes.append(
+                f"{key_label(*plan.subject.key)} was not searched: {error_text(error)}"
+            )
+            return None
+        known.searches.append(found)
+        return found
 
+    def _put_right(self, searched: SearchedMetric, subject: Subject, *, coarse: bool) -> bool:
+        """Put the culprits right; False if the search inside them ended early."""
+        reset = self._refined(searched, subject, coarse=coarse)
+        if self.findings.searches[-1].search.ended:
+            return False
+        found = searched.recommendation
+        self.findings.put_right(reset, found.values if found else None)
+        return True
 
-def _computed_with(there: _Document, role: str) -> dict[str, Any]:
-    """What of a side's environment its digest depends on; {} where that is not known."""
-    found = (there.get("environment") or {}).get(role) or {}
-    own = {name: found[name] for name in ("device", "threads") if name in found}
-    return own | dict(found.get("packages") or {})
+    def _refined(
+        self, searched: SearchedMetric, subject: Subject, *, coarse: bool
+    ) -> tuple[str, ...]:
+        """The settings to put right; of a guilty group the guilty parts, as fine as can be told.
 
+        A kind of weights is searched for the layer, and that for the module. Where every part of a
+        group turned out guilty, what is wrong is no single tensor, and nobody looks further.
+        """
+        known, reset = self.findings, searched.reset
+        inner: SearchedMetric | None = searched
+        while inner is not None and (names := self._parted(inner)):
+            if not known.may_look_inside(names):
+                break
+            refined = RefinedCandidate.of(known.candidate, known.searchable.groups, names)
+            scored = score_candidate_alone(known.finished, refined.alone, subject)
+            alone = replace(subject, sigma=drift_of(scored, subject))  # less than beside others
+            within = alone.coarse() if coarse else alone
+            inner = self._searched(known.plan(within, refined.alone, scored, names))
+            if inner is None or inner.search.status not in ("minimal", "masked"):
+                break
+            known.candidate = refined.whole
+            reset = (*(name for name in reset if name not in names), *inner.reset)
+            if inner.search.ended or len(inner.reset) == len(inner.search.settings):
+                break
+        return reset
 
-def _differing(then: _Document, now: _Document) -> str:
-    """What is known of both times, and differs, in one line."""
-    return "; ".join(
-        f"{name} {then[name]} then, {now[name]} now"
-        for name in then
-        if name in now and then[name] != now[name]
-    )
-
-
-def _by_name(settings: Sequence[_Document]) -> dict[str, dict[str, Any]]:
-    return {one["name"]: {what: one[what] for what in _SETTING} for one in settings}
-
-
-def _setting_text(setting: _Document | None) -> str:
-    if setting is None:
-        return "not declared"
-    return f"{setting['target']} {setting['reference']} -> {setting['value']}"
-
-
-def _check_gate(before: Set[Key], then: _Document, found: _Document) -> None:
-    """Refuse where a guard file asks for other metrics now, or for another gate."""
-    gone = before - {_key(one) for one in found["comparisons"]}
-    if gone:
-        raise _changed_error(f"{' '.join(min(gone)[::2])} was compared {_THEN}, and is not now")
-    now = found["gate"]
-    if [_key(one) for one in then["gated"]] != [_key(one) for one in now["gated"]]:
-        raise _changed_error(f"the gate judges other metrics than {_THEN}")
-    for name in _GATE:
-        if then[name] != now[name]:
-            raise _other_gate_error(f"{name} {then[name]} then, {now[name]} now")
-    limits = [_limits_text(one) for one in (then, now)]
-    if limits[0] != limits[1]:
-        raise _other_gate_error(f"{limits[0]} then, {limits[1]} now")
-    if [_key(one) for one in then["accepted"]] != [_key(one) for one in now["accepted"]]:
-        raise _other_gate_error("waivers let other metrics through")
-
-
-def _limits_text(gate: _Document) -> str:
-    """The limits of a gate in one line."""
-    limits = [" ".join(str(one[what]) for what in _LIMIT if one[what]) for one in gate["limits"]]
-    return "; ".join(limits) or "no limits"
-
-
-def _other_gate_error(what: str) -> MisalignedRunsError:
-    return _changed_error(f"the gate is not what it was {_THEN}: {what}")
-
-
-def _changed_error(what: str) -> MisalignedRunsError:
-    return MisalignedRunsError(what, hint=_START_ANEW)
-
-
-def _key(comparison: _Document) -> Key:
-    return comparison["task"], comparison["filter"], comparison["metric"]
-
-
-def _values(comparison: _Document | None) -> str:
-    if comparison is None:
-        return "not there"
-    return f"{comparison['base']} and {comparison['candidate']} on {comparison['n_used']} documents"
+    def _parted(self, searched: SearchedMetric) -> tuple[str, ...]:
+        """The culprits that stand for several finer settings."""
+        guilty = {culprit.setting for culprit in searched.search.culprits}
+        groups = self.findings.searchable.groups
+        return tuple(name for name in searched.reset if name in guilty and name in groups)

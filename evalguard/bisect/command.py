@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evalguard.bisect.bisection import check_unchanged
+from evalguard.bisect.attach_bisection import check_unchanged
 from evalguard.bisect.settings.derived_settings import why_unsearchable
 from evalguard.comparison.asked_comparison import StoredRequest
 from evalguard.comparison.compare import compare_sides

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import click
 
 from evalguard.cli.output import wants_color, write_result
+from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
 from evalguard.core.findings import quotes_text
-from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
 from evalguard.core.redaction import redacted_text, redacted_traceback
 from evalguard.errors import (
     EXIT_PASSED,

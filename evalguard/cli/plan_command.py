@@ -128,7 +128,7 @@ def _refuse_without_effect(context: click.Context) -> None:
 
 
 def _plan(base: str, cand: str, *, as_json: bool, verbose: bool, **given: Any) -> CommandResult:
-    from evalguard.planning.sample_size import plan
+    from evalguard.planning.plan_run import plan
 
     return _plan_result(plan(base, cand, **read_compare_options(given)), as_json, verbose)
 
@@ -136,7 +136,7 @@ def _plan(base: str, cand: str, *, as_json: bool, verbose: bool, **given: Any) -
 def _from_run(
     run: Path, *, as_json: bool, verbose: bool, pilot: int, **given: Any
 ) -> CommandResult:
-    from evalguard.planning.sample_size import plan_from_run
+    from evalguard.planning.plan_run import plan_from_run
 
     del pilot  # a stored run is its own pilot
     return _plan_result(plan_from_run(run, **read_compare_options(given)), as_json, verbose)

@@ -62,9 +62,10 @@ from evalguard.core.broken_documents import BrokenDocument, broken_findings
 from evalguard.core.compare_report import CompareReport, list_asked_tasks
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
+from evalguard.core.exit_code import decide_exit_code
 from evalguard.core.figures import FigureShare, figure_named, split_name
 from evalguard.core.findings import Finding
-from evalguard.core.gate import Gate, GateResult, exit_code, metric_names
+from evalguard.core.gate import Gate, GateResult, metric_names
 from evalguard.core.gate_state import Key
 from evalguard.core.generation_comparison import GenerationComparison
 from evalguard.core.limits import KINDS
@@ -357,7 +358,7 @@ def build_report(
         sequential=None if stops is None else stops.run,
         distributions=judgement.distributions,
         kl_estimates=judgement.kl_estimates,
-        exit_code=exit_code(gate, strict=options.strict, git_bisect=options.git_bisect),
+        exit_code=decide_exit_code(gate, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         tasks=list_asked_tasks(base.tables, candidate.tables),
         environment=read_environments(base.environment, candidate.environment),

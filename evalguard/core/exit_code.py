@@ -1,11 +1,12 @@
-"""What each exit code means: for the end of ``--help`` and the page of exit codes."""
+"""Exit codes: which one a verdict ends with, and what each means."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
+from evalguard.core.gate import GateResult
 from evalguard.errors import (
     EXIT_FAILED,
     EXIT_PASSED,
@@ -15,6 +16,8 @@ from evalguard.errors import (
     Interrupted,
 )
 
+# `git bisect run` reads 125 as "this commit cannot be judged, skip it".
+EXIT_GIT_BISECT_SKIP = 125
 EXIT_INTERRUPTED = Interrupted.exit_code
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -63,3 +66,34 @@ EXIT_CODES = {
     EXIT_INTERRUPTED: ExitCode(name="interrupted", meaning="Ctrl-C", next=_GOES_ON),
     EXIT_TERMINATED: ExitCode(name="terminated", meaning="SIGTERM", next=_GOES_ON),
 }
+
+
+def decide_exit_code(result: GateResult, *, strict: bool, git_bisect: bool) -> int:
+    """The process's exit code: 0 passed, 1 regressed, 3 failed, 4 undecided.
+
+    4 only under ``strict`` or where the gate's own policy fails undecided metrics; else undecided
+    is 0. A known regression stays 1 even if another metric failed: it is a fact whatever the other
+    metric would have said, and `git bisect run` must read such a commit as bad, not skip it. With
+    ``git_bisect``, 3 and 4 become 125 ("skip this commit").
+    """
+    if result.state == "regressed":
+        return EXIT_REGRESSED
+    if result.state == "failed":
+        code = EXIT_FAILED
+    elif result.state == "undecided" and (strict or not result.passed):
+        code = EXIT_UNDECIDED
+    else:
+        return EXIT_PASSED
+    return EXIT_GIT_BISECT_SKIP if git_bisect else code
+
+
+def gravest_exit_code(codes: Iterable[int]) -> int:
+    """Return the exit code over several comparisons: 1 if any is, else 3, else 4, else 0.
+
+    As within one comparison, a regression that is known outweighs what is not known: whoever tries
+    again on 3 must not overlook it. With ``--git-bisect`` 125 stands for 3 and 4.
+    """
+    found = set(codes)
+    gravest = (EXIT_REGRESSED, EXIT_FAILED, EXIT_UNDECIDED, EXIT_GIT_BISECT_SKIP)
+    unknown = EXIT_FAILED if found - {EXIT_PASSED} else EXIT_PASSED
+    return next((code for code in gravest if code in found), unknown)

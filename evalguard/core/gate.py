@@ -1,4 +1,4 @@
-"""GateResult: the gate's answer, as plain data."""
+"""The gate: its rule and waivers, and what it says of metrics and limits (``GateResult``)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ from evalguard.core.moments import family_false_alarm, holm
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.core.verdict import Margin, decide_comparison, one_sided_level
 from evalguard.errors import (
-    EXIT_FAILED,
-    EXIT_PASSED,
-    EXIT_REGRESSED,
-    EXIT_UNDECIDED,
     UsageError,
     nearest,
 )
@@ -270,8 +266,6 @@ class GateResult:
 
 
 FAIL_ON: tuple[str, ...] = get_args(FailOn)
-# `git bisect run` reads 125 as "this commit cannot be judged, skip it".
-EXIT_GIT_BISECT_SKIP = 125
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -716,25 +710,6 @@ def below_groups(comparisons: Iterable[Comparison]) -> set[str]:
     return {name for c in comparisons for name in (*c.subtasks, *c.subgroups)}
 
 
-def exit_code(result: GateResult, *, strict: bool, git_bisect: bool) -> int:
-    """The process's exit code: 0 passed, 1 regressed, 3 failed, 4 undecided.
-
-    4 only under ``strict`` or where the gate's own policy fails undecided metrics; else undecided
-    is 0. A known regression stays 1 even if another metric failed: it is a fact whatever the other
-    metric would have said, and `git bisect run` must read such a commit as bad, not skip it. With
-    ``git_bisect``, 3 and 4 become 125 ("skip this commit").
-    """
-    if result.state == "regressed":
-        return EXIT_REGRESSED
-    if result.state == "failed":
-        code = EXIT_FAILED
-    elif result.state == "undecided" and (strict or not result.passed):
-        code = EXIT_UNDECIDED
-    else:
-        return EXIT_PASSED
-    return EXIT_GIT_BISECT_SKIP if git_bisect else code
-
-
 def _without(
     by_state: Mapping[GateState, tuple[Key, ...]], let_through: Collection[Key]
 ) -> dict[GateState, tuple[Key, ...]]:
@@ -746,15 +721,3 @@ def _without(
 def _holm_p_values(comparisons: Sequence[Comparison]) -> tuple[float | None, ...]:
     adjusted = iter(holm([c.p_value for c in comparisons if c.p_value is not None]))
     return tuple(None if c.p_value is None else next(adjusted) for c in comparisons)
-
-
-def gravest_exit_code(codes: Iterable[int]) -> int:
-    """Return the exit code over several comparisons: 1 if any is, else 3, else 4, else 0.
-
-    As within one comparison, a regression that is known outweighs what is not known: whoever tries
-    again on 3 must not overlook it. With ``--git-bisect`` 125 stands for 3 and 4.
-    """
-    found = set(codes)
-    gravest = (EXIT_REGRESSED, EXIT_FAILED, EXIT_UNDECIDED, EXIT_GIT_BISECT_SKIP)
-    unknown = EXIT_FAILED if found - {EXIT_PASSED} else EXIT_PASSED
-    return next((code for code in gravest if code in found), unknown)

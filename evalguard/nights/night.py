@@ -18,7 +18,7 @@ from typing import Any
 import evalguard
 from evalguard.comparison.stored_run import read_stored_run
 from evalguard.config.guard import GuardSet
-from evalguard.core.gate import gravest_exit_code
+from evalguard.core.exit_code import gravest_exit_code
 from evalguard.core.redaction import redacted_text
 from evalguard.core.settings import digest_of
 from evalguard.engine.history_location import shared_history_file

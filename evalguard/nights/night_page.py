@@ -18,8 +18,8 @@ from typing import Any
 from rich.text import Text
 
 from evalguard.core.compare_report import Format
+from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
 from evalguard.core.findings import Finding, without_quotes
-from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
 from evalguard.core.gate_state import GateState, Key
 from evalguard.engine.options import CompareOptions
 from evalguard.errors import (

@@ -20,8 +20,9 @@ from evalguard.core.broken_documents import BROKEN_DOCUMENTS
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.distribution_comparison import DistributionComparison
+from evalguard.core.exit_code import decide_exit_code
 from evalguard.core.findings import Finding
-from evalguard.core.gate import GateResult, exit_code, gated_state, settle_outcome
+from evalguard.core.gate import GateResult, gated_state, settle_outcome
 from evalguard.core.gate_state import GateState, Key, overall
 from evalguard.core.limits import KINDS, LimitVerdict
 from evalguard.core.moments import benjamini_hochberg, holm
@@ -80,7 +81,7 @@ def report_faults(report: CompareReport) -> Iterator[Fault]:
     yield from _q_values(report)
     yield from _gate(gate, {c.key: c for c in report.comparisons})
     codes = {
-        exit_code(gate, strict=strict, git_bisect=git_bisect)
+        decide_exit_code(gate, strict=strict, git_bisect=git_bisect)
         for strict in (False, True)
         for git_bisect in (False, True)
     }

@@ -10,7 +10,7 @@ from typing import Literal
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import Figure
-from evalguard.core.gate import gravest_exit_code
+from evalguard.core.exit_code import gravest_exit_code
 from evalguard.core.gate_state import GateState, Key
 from evalguard.errors import EXIT_FAILED
 

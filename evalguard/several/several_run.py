@@ -17,7 +17,7 @@ from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.judge import build_report
 from evalguard.comparison.result import CompareResult
 from evalguard.core.compare_report import CompareReport, Format
-from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
+from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
 from evalguard.core.redaction import redacted_text
 from evalguard.core.repeat_command import as_bisection, as_one_pair
 from evalguard.engine.bisect_choice import names_off_reference

@@ -17,8 +17,9 @@ from evalguard.core.broken_documents import (
     broken_findings,
     judge_broken,
 )
+from evalguard.core.exit_code import decide_exit_code
 from evalguard.core.findings import quotes_text
-from evalguard.core.gate import Gate, exit_code
+from evalguard.core.gate import Gate
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
@@ -143,8 +144,8 @@ def test_none_is_allowed_by_default_whatever_the_metrics_say() -> None:
     result = Gate().judge([UNCHANGED], (), [broken(5), broken(9)])
     assert result.state == "regressed"
     assert not result.passed
-    assert exit_code(result, strict=False, git_bisect=False) == 1
-    assert exit_code(result, strict=False, git_bisect=True) == 1
+    assert decide_exit_code(result, strict=False, git_bisect=False) == 1
+    assert decide_exit_code(result, strict=False, git_bisect=True) == 1
     (verdict,) = result.limits
     assert (verdict.metric, verdict.value, verdict.limit) == ("broken_documents", 2.0, 0.0)
     assert "lambada 5, 9" in verdict.reason
@@ -167,7 +168,7 @@ def test_of_documents_broken_on_both_sides_nothing_is_known() -> None:
     both = broken(3, -math.inf, -math.inf)
     result = Gate().judge([UNCHANGED], (), [both])
     assert result.state == "failed"
-    assert exit_code(result, strict=False, git_bisect=False) == 3
+    assert decide_exit_code(result, strict=False, git_bisect=False) == 3
     assert Gate(broken_documents=1).judge([UNCHANGED], (), [both]).state == "passed"
     assert Gate(broken_documents=1).judge([UNCHANGED], (), [both, broken(5)]).state == "failed"
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.gate import Gate, GateResult, exit_code
+from evalguard.core.exit_code import decide_exit_code
+from evalguard.core.gate import Gate, GateResult
 from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
 from evalguard.core.verdict import Margin, decide
@@ -157,13 +158,13 @@ def result_with(state: str, *, passed: bool | None = None) -> GateResult:
     ],
 )
 def test_each_state_has_its_exit_code(state, strict, git_bisect, code):
-    assert exit_code(result_with(state), strict=strict, git_bisect=git_bisect) == code
+    assert decide_exit_code(result_with(state), strict=strict, git_bisect=git_bisect) == code
 
 
 def test_undecided_metrics_that_the_policy_fails_exit_with_4_without_strict():
     result = result_with("undecided", passed=False)
-    assert exit_code(result, strict=False, git_bisect=False) == 4
-    assert exit_code(result, strict=False, git_bisect=True) == 125
+    assert decide_exit_code(result, strict=False, git_bisect=False) == 4
+    assert decide_exit_code(result, strict=False, git_bisect=True) == 125
 
 
 def test_holm_decides_any_degradation_over_the_gated_metrics():
@@ -249,7 +250,9 @@ def test_what_becomes_of_an_undecided_run_is_the_policys(policy):
     weak = comparison(1.5, -0.3, 3.3, metric="acc", p_value=0.06)
     result = Gate(undecided=policy).judge([weak])
     assert (result.state, result.when_undecided) == ("undecided", policy)
-    assert exit_code(result, strict=False, git_bisect=False) == (4 if policy == "fail" else 0)
+    assert decide_exit_code(result, strict=False, git_bisect=False) == (
+        4 if policy == "fail" else 0
+    )
 
 
 def test_any_degradation_adds_its_holm_level_to_the_bound():

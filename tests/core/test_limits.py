@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure, Percentile
-from evalguard.core.gate import Gate, exit_code
+from evalguard.core.exit_code import decide_exit_code
+from evalguard.core.gate import Gate
 from evalguard.core.limits import KINDS, Limit, LimitState, LimitVerdict, figure_of, judge_limits
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.distributions.kl import KL_PERCENTS
@@ -242,7 +243,7 @@ def test_a_broken_limit_fails_the_gate_whatever_the_margin_says():
     assert result.state == "regressed"
     assert not result.passed
     assert result.regressed == ()
-    assert exit_code(result, strict=False, git_bisect=True) == 1
+    assert decide_exit_code(result, strict=False, git_bisect=True) == 1
     assert result.reason == "1 of 1 limits regressed (t kl_mean)"
 
 
@@ -257,8 +258,8 @@ def test_certain_asks_for_the_whole_interval():
 def test_an_unmeasured_limit_fails_with_its_own_exit_code():
     result = gate(kl_mean=0.01).judge([FINE])
     assert result.state == "failed"
-    assert exit_code(result, strict=False, git_bisect=False) == 3
-    assert exit_code(result, strict=False, git_bisect=True) == 125
+    assert decide_exit_code(result, strict=False, git_bisect=False) == 3
+    assert decide_exit_code(result, strict=False, git_bisect=True) == 125
 
 
 def test_kept_limits_pass_and_are_said():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.gate import gravest_exit_code
+from evalguard.core.exit_code import gravest_exit_code
 from evalguard.core.gate_state import GateState
 from evalguard.nights.night_changes import changed_since, gone_since, other_bases
 from evalguard.nights.night_report import GonePair, NightlyMetric, PairNight

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.core.comparison import Comparison
-from evalguard.core.gate import Gate, GateResult, Waiver, exit_code
+from evalguard.core.exit_code import decide_exit_code
+from evalguard.core.gate import Gate, GateResult, Waiver
 from evalguard.core.limits import Limit
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
@@ -60,7 +61,7 @@ def test_an_accepted_metric_stays_regressed_and_does_not_fail_the_gate() -> None
         (("lastword", "none", "acc"), WAIVER)
     ]
     assert result.reason == "1 of 1 gated metrics regressed and accepted by waivers"
-    assert exit_code(result, strict=True, git_bisect=False) == 0
+    assert decide_exit_code(result, strict=True, git_bisect=False) == 0
     assert notes == ""
 
 

@@ -75,8 +75,7 @@ def test_every_key_of_a_document_is_there(name: str) -> None:
 
 def test_every_exit_code_is_on_its_page() -> None:
     from evalguard import errors
-    from evalguard.core.exit_code import EXIT_INTERRUPTED, EXIT_TERMINATED
-    from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
+    from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP, EXIT_INTERRUPTED, EXIT_TERMINATED
 
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     codes |= {EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_GIT_BISECT_SKIP}

@@ -172,7 +172,7 @@ def test_an_edit_of_any_file_that_scoring_imports_changes_the_digest(copy: Path)
 
 
 @pytest.mark.parametrize("file", [
-    "__init__.py", "bisect/search/culprit_search.py", "bisect/bisection.py",
+    "__init__.py", "bisect/search/culprit_search.py", "bisect/attach_bisection.py",
     "cli/compare_command.py", "comparison/compare.py", "comparison/judge.py",
     "config/guard_shape.py", "core/compare_report.py", "core/comparison.py", "core/findings.py",
     "core/gate.py", "engine/evaluate.py", "harness/finished_runs/lmeval_run.py",

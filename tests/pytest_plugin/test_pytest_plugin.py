@@ -15,7 +15,8 @@ import evalguard
 from evalguard.comparison.result import CompareResult
 from evalguard.core.compare_report import CompareReport, RunIdentity
 from evalguard.core.comparison import Comparison
-from evalguard.core.gate import Gate, exit_code
+from evalguard.core.exit_code import decide_exit_code
+from evalguard.core.gate import Gate
 from evalguard.errors import EvaluationError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -53,7 +54,7 @@ def compared(base: str, candidate: str, **options: Any) -> CompareResult:
             comparisons=(one,),
             gate=gate,
             created="2026-11-20T11:00:00Z",
-            exit_code=exit_code(gate, strict=options.get("strict", False), git_bisect=False),
+            exit_code=decide_exit_code(gate, strict=options.get("strict", False), git_bisect=False),
         )
     )
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from evalguard.core.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.core.comparison import Comparison
-from evalguard.core.gate import Gate, exit_code
+from evalguard.core.exit_code import decide_exit_code
+from evalguard.core.gate import Gate
 from evalguard.core.scores import NotCompared
 
 INF = float("inf")
@@ -107,7 +108,7 @@ def report(*comparisons: Comparison, gate: Gate | None = None, **changes: Any) -
         ),
         "comparisons": comparisons,
         "gate": judged,
-        "exit_code": exit_code(judged, strict=False, git_bisect=False),
+        "exit_code": decide_exit_code(judged, strict=False, git_bisect=False),
         "created": "2026-11-20T11:00:00Z",
         "environment": {"python": "3.11.9", "packages": {"torch": "2.13.0"}},
         "command": "evalguard compare --base orig --cand fla-port",

@@ -12,8 +12,9 @@ from example_reports import DEMO, comparison, report
 
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
+from evalguard.core.exit_code import decide_exit_code
 from evalguard.core.figures import FigureShare
-from evalguard.core.gate import Gate, exit_code
+from evalguard.core.gate import Gate
 from evalguard.core.limits import Limit
 from evalguard.report.compare_document import compare_document, compare_schema
 from evalguard.report.compare_terminal import render_terminal
@@ -36,7 +37,7 @@ def limited(
         report(FINE),
         gate=judged,
         distributions=distributions,
-        exit_code=exit_code(judged, strict=False, git_bisect=False),
+        exit_code=decide_exit_code(judged, strict=False, git_bisect=False),
     )
 
 

@@ -16,7 +16,7 @@ from direct_oracle import Opened
 from fake_models import FakeScorer
 
 import evalguard
-from evalguard.bisect.bisection import attach_bisection, check_unchanged
+from evalguard.bisect.attach_bisection import attach_bisection, check_unchanged
 from evalguard.bisect.command import resume_bisection
 from evalguard.bisect.oracle.settings_oracle import OracleContext, OracleRequest
 from evalguard.bisect.settings.derived_settings import SearchableCandidate
@@ -99,7 +99,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         monkeypatch.setattr("evalguard.engine.run_context.open_scorer", opened_scorer)
         monkeypatch.setattr("evalguard.comparison.compare.check_models", lambda sources: None)
         own = partial(attach_bisection, open_oracle=opened)
-        monkeypatch.setattr("evalguard.bisect.bisection.attach_bisection", own)
+        monkeypatch.setattr("evalguard.bisect.attach_bisection.attach_bisection", own)
         fields = {
             "config": guard,
             "output_path": tmp_path / "reports",
@@ -559,7 +559,7 @@ def test_ctrl_c_while_the_repaired_candidate_is_judged_says_how_to_go_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        where = "evalguard.bisect.rounds.judge_repaired"
+        where = "evalguard.bisect.bisection.judge_repaired"
         patched.setattr(where, interrupted)
         result = run(Opened())
     found = result.report.bisect

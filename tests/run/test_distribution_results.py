@@ -21,7 +21,7 @@ from evalguard.distributions.task_distributions import (
     compare_task_distributions,
 )
 from evalguard.errors import UsageError
-from evalguard.planning.sample_size import plan
+from evalguard.planning.plan_run import plan
 
 Compare = Callable[..., CompareResult]
 

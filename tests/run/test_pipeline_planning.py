@@ -18,7 +18,7 @@ from evalguard.core.gate import Gate
 from evalguard.engine.meter import TaskPace
 from evalguard.errors import EvaluationError, StoreError, UsageError
 from evalguard.planning.metric_plans import PlanAim
-from evalguard.planning.sample_size import expected_cost, plan, plan_from_run
+from evalguard.planning.plan_run import expected_cost, plan, plan_from_run
 
 Plan = Callable[..., Any]
 

@@ -23,7 +23,7 @@ from evalguard.engine.score_models import score_sides
 from evalguard.engine.sources import ModelSource, RunSource, Source
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
-from evalguard.planning.sample_size import plan_from_run
+from evalguard.planning.plan_run import plan_from_run
 from evalguard.stats.sequential_looks import document_order
 
 Run = Callable[..., Any]

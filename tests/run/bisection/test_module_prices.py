@@ -15,7 +15,6 @@ from small_world import SmallWorld, make_world
 from tiny_models import save_llama
 
 import evalguard
-from evalguard.bisect import rounds
 from evalguard.bisect.bisect_report import ModulePrice, ModulePrices
 from evalguard.bisect.module_prices import PricedModules, measure_prices
 from evalguard.bisect.oracle.oracle_opening import open_model_oracle
@@ -202,7 +201,7 @@ def test_what_was_searched_stands_where_prices_cannot_be_measured(
     def fails(*_: Any, **__: Any) -> ModulePrices:
         raise error
 
-    monkeypatch.setattr(rounds, "measure_prices", fails)
+    monkeypatch.setattr("evalguard.bisect.bisection.measure_prices", fails)
     found = bisected(small).report.bisect
     assert found is not None
     assert found.prices is None
