@@ -20,6 +20,7 @@ _GIVEN = {
     "prepare_history": "nights.history_runs",
     "read_base_of_history": "nights.history_runs",
     # beside the drifts
+    "read_declared_hyperparameters": "tracing.recordings",
     "compare_with_floors": "floors.known_floors",
     # after the verdict, in this order
     "store_in_history": "nights.history_runs",

@@ -17,7 +17,6 @@ from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Assignment, Value
 from evalguard.engine.tracker_choice import check_track
 from evalguard.errors import UsageError, nearest
-from evalguard.report.formats import choose_format
 from evalguard.worker.ray_cluster import RayPlan
 
 WorkerUse = Literal["auto", "always"]
@@ -242,8 +241,6 @@ class CompareOptions:
         self._check_bisect()
         if self.today and not _is_day(self.today):
             raise _refuse("today", self.today, "a day, YYYY-MM-DD")
-        for path in self.output:
-            choose_format(path, self.output_format)
         check_track(self.track)
         if self.reference_top_k is not None and not _is_count(self.reference_top_k, 1):
             raise _refuse("reference_top_k", self.reference_top_k, "a number of tokens")

@@ -6,9 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from evalguard.answers.figure_tables import answers_by_document, figure_tables
 from evalguard.core.chat import take_apart
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.scorer import ModelDescription, Request, Response
@@ -74,8 +76,7 @@ class TaskScoring:
             asked,
             told,
             source=model,
-            figures=self.figures,
-            expected=self.expected.get(asked.task),
+            tables_of_answers=self._figure_tables if self.figures else None,
         )
         scores = drop_unsound_scores(made, asked.requests, told)
         if description is None:
@@ -83,6 +84,12 @@ class TaskScoring:
         template = describe_used_template(description, asked)
         tables = tuple(_with_reading(table, description, template) for table in scores.tables)
         return replace(scores, tables=tables)
+
+    def _figure_tables(
+        self, blank: ScoreTable, samples: Sequence[Mapping[str, Any]]
+    ) -> Sequence[ScoreTable]:
+        answers = answers_by_document(blank.task, samples)
+        return figure_tables(blank, answers, self.figures, self.expected.get(blank.task))
 
 
 def collect_shown_tokens(requests: Sequence[Request], responses: Sequence[Response]) -> ShownTokens:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.answers.figure_tables import answers_by_document, figure_tables
 from evalguard.core.document_columns import DocumentFields, Rows
 from evalguard.core.document_statistics import (
     DocumentStatistics,
@@ -18,7 +17,6 @@ from evalguard.core.document_statistics import (
     has_closed_form,
     read_items,
 )
-from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.generation_comparison import GeneratedDocument
 from evalguard.core.scorer import Response
 from evalguard.core.scores import NotCompared, Rescoring, ScoreTable, Uninformative, rescoring
@@ -192,13 +190,16 @@ class TaskScores:
     longest: int = 0
 
 
+# From a table of a task without values, and the task's samples.
+TablesOfAnswers = Callable[[ScoreTable, Sequence[Mapping[str, Any]]], Sequence[ScoreTable]]
+
+
 def score_tables(
     task_requests: TaskRequests,
     responses: Sequence[Response],
     *,
     source: str = "",
-    figures: Sequence[str] = (),
-    expected: ExpectedAnswer | None = None,
+    tables_of_answers: TablesOfAnswers | None = None,
 ) -> TaskScores:
     """Score a model's responses with the task's own filters and process_results.
 
@@ -206,8 +207,7 @@ def score_tables(
         task_requests: as built for this model.
         responses: one per request, in the order of ``task_requests.requests``.
         source: whose scores these are, for messages.
-        figures: of generated answers that have tables, too (``figure_tables``).
-        expected: structure that all of the answers must have; None where nobody says.
+        tables_of_answers: makes more tables of what was generated, beside the task's own metrics.
 
     Raises:
         ValueError: if there is not one response per request.
@@ -241,11 +241,9 @@ def score_tables(
         | generated_answers(task_requests.lm_eval_task, answers, one)
         for one in answers.documents
     )
-    if figures and answers.alone:
-        shown = answers_by_document(task_requests.task, samples)
+    if tables_of_answers is not None and answers.alone:
         asked = sorted(answers.documents, key=lambda document: document.doc_id)
-        blank = _blank_table(task_requests, asked, source)
-        tables += figure_tables(blank, shown, figures, expected)
+        tables += tables_of_answers(_blank_table(task_requests, asked, source), samples)
     return TaskScores(
         task=task_requests.task,
         tables=tuple(tables),

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evalguard import tools
 from evalguard.core.compare_report import RunIdentity, SettingState
 from evalguard.core.findings import Finding, FindingValue
 from evalguard.core.hyperparameters import HeldValue, compare_hyperparameters
@@ -47,10 +48,10 @@ def _read(source: Source, side: ScoredSide, cache_dir: Path) -> tuple[HeldValue,
         return ()
     if side.description.configuration or not is_runtime(source.variant):
         return ()
-    from evalguard.tracing.recordings import read_declared_hyperparameters
-
+    if not tools.has("read_declared_hyperparameters"):
+        return ()
     try:
-        return tuple(read_declared_hyperparameters(source.variant, cache_dir))
+        return tuple(tools.fetch("read_declared_hyperparameters")(source.variant, cache_dir))
     except EvalguardError:
         _LOG.info("what the files of %s declare is not known", source.name, exc_info=True)
         return ()
