@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.differences import Array
 from benchmarks.gate_populations import Cell, Metric, follow_ups
 from benchmarks.tally import Share, seed_of
-from evalguard.comparison.judge import judge_comparisons
+from evalguard.comparison.gate_judgement import judge_comparisons
 from evalguard.core.comparison import Comparison, Undecided
 from evalguard.core.gate import Gate
 from evalguard.core.verdict import Margin

@@ -38,7 +38,7 @@ from evalguard.bisect.settings.derived_settings import SearchableCandidate
 from evalguard.bisect.settings.module_settings import FoundTrace, find_trace, weigh_settings
 from evalguard.bisect.subject import Subject, choose_subject, drift_of, unsearchable_failures
 from evalguard.comparison.finished_comparison import FinishedComparison
-from evalguard.comparison.judge import GateJudgement
+from evalguard.comparison.gate_judgement import GateJudgement
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.gate_state import Key
 from evalguard.core.redaction import shown_value

@@ -11,7 +11,8 @@ from pathlib import Path
 from evalguard.bisect.bisect_report import WHOLE_MODEL, Repaired, RepairedMetric
 from evalguard.bisect.settings.module_settings import drop_idle_modules
 from evalguard.comparison.finished_comparison import FinishedComparison
-from evalguard.comparison.judge import GateJudgement, judge_scores
+from evalguard.comparison.gate_judgement import GateJudgement
+from evalguard.comparison.judge import judge_scores
 from evalguard.comparison.typed_command import option_words, typed_comparison, typed_text
 from evalguard.config.guard_writing import as_yaml, guard_text, settings_excerpt
 from evalguard.core.gate import Gate
@@ -93,7 +94,7 @@ def judge_repaired(
         (evaluation,) = score_models([named], alone, options)
     sides = finished.scored[0], side_of_model(named, evaluation)
     scored = with_named_figures(sides, choices.gate, choices.answers)
-    judgement, _ = judge_scores(scored, choices, options)
+    judgement = judge_scores(scored, choices, options).judgement
     return JudgedRepair(source=source, scored=scored, judgement=judgement, reset=tuple(reset))
 
 

@@ -9,7 +9,7 @@ import pytest
 from fake_models import table
 from scipy import stats
 
-from evalguard.comparison.judge import GateJudgement, judge_comparisons
+from evalguard.comparison.gate_judgement import GateJudgement, judge_comparisons
 from evalguard.comparison.table_comparisons import add_aggregates, compare_by_document
 from evalguard.core.gate import Gate
 from evalguard.core.scores import GroupMetric, NotCompared, TaskGroup

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_models import table
 
-from evalguard.comparison.judge import GateJudgement, judge_comparisons
+from evalguard.comparison.gate_judgement import GateJudgement, judge_comparisons
 from evalguard.comparison.table_comparisons import compare_by_document
 from evalguard.core.gate import Gate
 from evalguard.core.scores import UNDIRECTED

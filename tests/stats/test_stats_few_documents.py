@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from paired_tables import paired
 
-from evalguard.comparison.judge import judge_comparisons
+from evalguard.comparison.gate_judgement import judge_comparisons
 from evalguard.core.gate import Gate
 from evalguard.stats.compare_scores import compare_documents
 

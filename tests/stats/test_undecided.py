@@ -10,7 +10,7 @@ import pytest
 from paired_tables import paired
 from scipy import stats as scipy_stats
 
-from evalguard.comparison.judge import judge_comparisons
+from evalguard.comparison.gate_judgement import judge_comparisons
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.pairing import PairedScores
