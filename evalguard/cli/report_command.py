@@ -24,7 +24,7 @@ from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
     from evalguard.core.compare_report import Format
-    from evalguard.tracing.trace_result import TraceResult
+    from evalguard.tracing.trace_result import TraceFormat, TraceResult
 
 
 @click.command("report", cls=Command, epilog=EPILOG, short_help="Show a finished run again.")
@@ -79,7 +79,7 @@ def _report(
             raise UsageError(
                 f"a trace has no format '{output_format}'", hint="-o FILE.html, FILE.json, FILE.txt"
             )
-        return _report_trace(trace, output, as_json=as_json, width=width)
+        return _report_trace(trace, output, output_format, as_json=as_json, width=width)
     result = CompareResult(read_stored_run(run).report)
     write_files(result.report, output, output_format)
     if output and not as_json:
@@ -91,12 +91,20 @@ def _report(
 
 
 def _report_trace(
-    trace: TraceResult, output: tuple[Path, ...], *, as_json: bool, width: int | None
+    trace: TraceResult,
+    output: tuple[Path, ...],
+    chosen: TraceFormat | None,
+    *,
+    as_json: bool,
+    width: int | None,
 ) -> CommandResult:
     for path in output:
-        trace.save(path)
+        trace.save(path, chosen)
     if as_json:
         return CommandResult(trace.to_json)
+    if output:
+        return CommandResult(str)
+    if chosen not in (None, "text"):
+        return CommandResult(lambda: trace.rendered(chosen).removesuffix("\n"))
     columns, color = width or terminal_width(), wants_color(sys.stdout)
-    shown = partial(trace.render, width=columns, color=color, verbose=True)
-    return CommandResult(str if output else shown)
+    return CommandResult(partial(trace.render, width=columns, color=color, verbose=True))

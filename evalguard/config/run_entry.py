@@ -237,8 +237,8 @@ class RunEntry(GuardEntry):
     )
     history: Text | None = Field(
         default=None,
-        description="sqlite file that every comparison is added to (evalguard history shows it); "
-        "relative paths start at this file.",
+        description="sqlite file that every comparison is added to (evalguard history shows it), "
+        "or none; relative paths start at this file.",
     )
     track: Track = Field(
         default=None,

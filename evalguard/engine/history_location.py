@@ -8,6 +8,8 @@ from evalguard.config.guard import Guard, GuardSet
 from evalguard.engine.options import CompareOptions
 from evalguard.errors import UsageError
 
+NO_HISTORY = "none"  # in place of a file's name
+
 
 def choose_history_file(guard: Guard | None, options: CompareOptions) -> Path | None:
     """The file that a comparison adds its run to; None for none.
@@ -38,13 +40,13 @@ def shared_history_file(guards: GuardSet) -> Path | None:
 
 
 def guard_history_file(guard: Guard) -> Path | None:
-    """The history that a guard file names, from its own folder on.
+    """The history that a guard file names, from its own folder on; None for none.
 
     Raises:
         UsageError: it lies elsewhere, and the file was only found: no stranger's guard file writes
             into another folder than its own.
     """
-    if guard.run.history is None:
+    if guard.run.history in (None, NO_HISTORY):
         return None
     folder = guard.file.parent
     path = (folder / Path(guard.run.history).expanduser()).absolute()

@@ -21,7 +21,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.exit_code import gravest_exit_code
 from evalguard.core.redaction import redacted_text
 from evalguard.core.settings import digest_of
-from evalguard.engine.history_location import shared_history_file
+from evalguard.engine.history_location import NO_HISTORY, shared_history_file
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.errors import EvalguardError, EvaluationError, StoreError, WorkerError, error_text
@@ -349,7 +349,10 @@ def _history_file(guards: GuardSet, options: CompareOptions, root: Path) -> Path
         return None
     if options.history is not None:
         return options.history.expanduser().absolute()
-    return (shared_history_file(guards) or root / "history.sqlite").absolute()
+    found = shared_history_file(guards)
+    if found is None and any(guard.run.history == NO_HISTORY for guard in guards.guards):
+        return None
+    return (found or root / "history.sqlite").absolute()
 
 
 def _journal_head(

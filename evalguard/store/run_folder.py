@@ -34,6 +34,7 @@ _RESULT_NAME = "result.json"
 _RESULT_HINT = (
     "give the run folder of an `evalguard compare`, such as reports/<time>-<base>-vs-<cand>"
 )
+_LATER_HINT = "it was written by a later evalguard: update evalguard"
 # Far above what evalguard writes: a thousand tasks have some megabytes.
 MOST_BYTES = 256 * 2**20
 
@@ -73,9 +74,19 @@ def read_document(
     found = content.get("schema") if isinstance(content, dict) else None
     if found not in schemas:
         named = " or ".join(schemas)
-        raise UsageError(f"{file} is not an {named} document (schema: {found!r})", hint=hint)
+        raise UsageError(
+            f"{file} is not an {named} document (schema: {found!r})",
+            hint=_LATER_HINT if _is_later(found, schemas) else hint,
+        )
     _check_unchanged(file, content)
     return dict(content)
+
+
+def _is_later(found: object, schemas: tuple[str, ...]) -> bool:
+    """Whether it is one of these contracts, with a higher number."""
+    name, _, number = str(found).rpartition("/")
+    known = [int(one.rpartition("/")[2]) for one in schemas if one.rpartition("/")[0] == name]
+    return bool(known) and number.isdecimal() and int(number) > max(known)
 
 
 def _check_unchanged(file: Path, content: dict[str, Any]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal, get_args
 
 from evalguard.comparison.report_files import write_run_page
 from evalguard.comparison.stored_run import TRACE_FILE, open_run_trace
@@ -24,7 +25,11 @@ from evalguard.tracing.trace_report import (
 )
 
 TRACE_PAGE = "trace.html"
-_SUFFIXES = (".html", ".htm", ".json", ".txt")
+TraceFormat = Literal["text", "json", "html"]
+TRACE_FORMATS: tuple[TraceFormat, ...] = get_args(TraceFormat)
+_SUFFIXES: dict[str, TraceFormat] = {
+    ".html": "html", ".htm": "html", ".json": "json", ".txt": "text",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +75,39 @@ class TraceResult:
         """Return the screen that the command line prints; with ``verbose`` all of the trace."""
         return render_trace(self.report, width=width, color=color, verbose=verbose)
 
-    def save(self, path: str | Path) -> None:
-        """Write the trace to a file, in the format that its suffix says.
+    def rendered(self, format: TraceFormat) -> str:
+        """Return the whole trace in a format, as a file holds it."""
+        if format == "html":
+            return self.to_html()
+        return (self.to_json() if format == "json" else self.render(verbose=True)) + "\n"
+
+    def save(self, path: str | Path, format: TraceFormat | None = None) -> None:
+        """Write the trace to a file.
+
+        Args:
+            format: None: the one that the suffix says.
 
         Raises:
             UsageError: no format is known by that suffix, or the file's folder is not there.
             StoreError: it cannot be written.
         """
-        (file,) = requested_trace_files([Path(path)])
-        texts: dict[str, Callable[[], str]] = {
-            ".json": lambda: self.to_json() + "\n",
-            ".txt": lambda: self.render(width=80, verbose=True) + "\n",
-        }
-        write_output(file, texts.get(file.suffix.lower(), self.to_html)())
+        (file,) = requested_trace_files([Path(path)], format)
+        write_output(file, self.rendered(format or _SUFFIXES[file.suffix.lower()]))
 
 
-def requested_trace_files(paths: Sequence[Path]) -> tuple[Path, ...]:
+def requested_trace_files(
+    paths: Sequence[Path], format: TraceFormat | None = None
+) -> tuple[Path, ...]:
     """Return the files that a trace is to be written to.
+
+    Args:
+        format: of all of them, whatever their suffixes say.
 
     Raises:
         UsageError: a suffix says no format, or the file cannot be written.
     """
     for path in paths:
-        if path.suffix.lower() not in _SUFFIXES:
+        if format is None and path.suffix.lower() not in _SUFFIXES:
             raise UsageError(
                 f"{path}: the suffix {path.suffix!r} says no format of a trace",
                 hint=f"one of {', '.join(_SUFFIXES)}",

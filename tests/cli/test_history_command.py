@@ -65,6 +65,16 @@ def test_the_guard_file_may_name_the_history(run: Run, world: SmallWorld, tmp_pa
     assert (tmp_path / "kept" / "nightly.sqlite").exists()
 
 
+def test_the_guard_file_may_say_that_there_is_none(
+    run: Run, world: SmallWorld, tmp_path: Path
+) -> None:
+    (tmp_path / "evalguard.yaml").write_text(with_history(world, "none"))
+    pair = ("--base", "orig", "--cand", "same")
+    assert run("compare", "--allow-code", *pair).code == 0
+    assert not (tmp_path / "none").exists()
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
 def test_a_guard_file_that_was_only_found_writes_into_its_own_folder_only(
     refused: Run, run: Run, world: SmallWorld, tmp_path: Path
 ) -> None:

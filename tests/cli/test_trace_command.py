@@ -71,6 +71,22 @@ def test_the_guilty_weight_is_named_in_a_text_of_ones_own(
     assert {one.name for one in folder.iterdir()} == {"trace.json", "trace.html"}
 
 
+def test_a_trace_is_shown_again_in_every_format_and_no_other(
+    run: Any, world: SmallWorld, text: Path
+) -> None:
+    told = trace(run, world, "other", "--text", text, "--json").document
+    folder = told["folder"]
+    assert json.loads(run("report", folder, "--format", "json").out) == told
+    page = run("report", folder, "--format", "html").out
+    assert page.lower().startswith("<!doctype html>")
+    shown = run("report", folder).out
+    assert shown.startswith("LOCATED")
+    assert run("report", folder, "--format", "text").out == shown
+    assert run("report", folder, "-o", "trace.dat", "--format", "json").out == ""
+    assert json.loads(Path("trace.dat").read_text()) == told
+    assert run("report", folder, "--format", "junit").code == 2
+
+
 def test_two_models_that_do_not_fit_side_by_side_are_loaded_in_turn(
     run: Any, world: SmallWorld, text: Path
 ) -> None:
