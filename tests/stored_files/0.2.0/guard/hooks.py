@@ -1,0 +1,1 @@
+"""The guard file names it; no test runs it."""
