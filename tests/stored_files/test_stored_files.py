@@ -29,6 +29,7 @@ from evalguard.config.guard_search import load_guards
 from evalguard.config.guard_writing import build_guard_schema
 from evalguard.core.scorer import Response
 from evalguard.distributions.reference_file import ReferenceFile
+from evalguard.errors import UsageError
 from evalguard.floors.known_floors import FloorStore, read_floor
 from evalguard.nights.night_folders import NightJournal, read_last_night, read_pair
 from evalguard.report.schemas import SCHEMAS
@@ -87,6 +88,8 @@ def read(file: Path) -> dict[str, Any]:
     return document
 
 
+# Where a folder lies now, and a checksum that has it.
+OF_PLACE = ("run_folder", "folder", "checksum")
 # Run folders: how the screen begins, and what stands further down.
 RUNS = {
     "bisected/*": ("REGRESSED: sw_word perplexity +284 sigma [26, 3099]", "Cause: gain +284"),
@@ -114,9 +117,8 @@ def test_a_run_is_shown_with_the_verdict_and_the_numbers_of_then(run: Run, folde
 def test_a_run_as_json_is_the_document_that_was_kept(run: Run, written: Path, folder: str) -> None:
     kept = read(one(written, f"{folder}/result.json"))
     again = run("report", folder, "--format", "json").document
-    of_place = ("run_folder", "checksum")
-    assert {key: again[key] for key in kept if key not in of_place} == {
-        key: value for key, value in kept.items() if key not in of_place
+    assert {key: again[key] for key in kept if key not in OF_PLACE} == {
+        key: value for key, value in kept.items() if key not in OF_PLACE
     }
     assert Path(again["run_folder"]).samefile(one(written, folder))
 
@@ -139,6 +141,7 @@ def test_a_bisection_names_its_culprit_and_what_it_cleared(run: Run) -> None:
     found = run("report", "bisected/*", "--format", "json").document["bisect"]
     assert found["status"] == "minimal"
     assert [culprit["setting"] for culprit in found["culprits"]] == ["gain"]
+    assert found["searches"][0]["cleared"] == ["eps"]
 
 
 def test_what_was_asked_for_is_known_to_a_bisection_that_goes_on(written: Path) -> None:
@@ -165,11 +168,16 @@ def test_a_run_and_an_error_are_shown_to_a_forge(run: Run) -> None:
     assert "no model 'shrap' in evalguard.yaml" in run("gitlab", "error.json").out
 
 
-def test_a_trace_is_shown_with_the_module_that_it_named(run: Run) -> None:
+def test_a_trace_is_shown_with_the_module_that_it_named(run: Run, written: Path) -> None:
     shown = run("report", "traced/*")
     assert shown.code == 0
     assert shown.out.startswith("LOCATED: model.layers.1.mlp.down_proj is the first module beyond")
     assert "relative L2 1.4, cosine -0.037801" in shown.out
+    again = run("report", "traced/*", "--json").document
+    kept = read(one(written, "traced/*/trace.json"))
+    assert {key: again[key] for key in kept if key not in OF_PLACE} == {
+        key: value for key, value in kept.items() if key not in OF_PLACE
+    }
 
 
 DOCUMENTS = {
@@ -268,7 +276,7 @@ def test_every_block_of_a_cache_is_whole_and_says_what_was_answered(written: Pat
     assert sorted(map(len, scores)) == [12] * 10 + [48, 48]
     assert {type(answer) for block in scores for answer in block} == {Response}
     compared = list(blocks(DivergenceCache(cache / "divergences")))
-    assert [len(block.divergences) for block in compared if block.reason] == []
+    assert {(block.reason, len(block.divergences)) for block in compared} == {("", 12), ("", 48)}
     (references,) = blocks(ReferenceCache(cache / "references"))
     assert len(references) == 12
 
@@ -330,6 +338,27 @@ def test_activations_that_were_dumped_then_are_those_of_the_model_today(
     assert (traced.code, traced.document["tokens"], traced.document["suspects"]) == (0, 19, [])
 
 
+@pytest.mark.slow
+def test_a_night_of_today_follows_the_nights_of_then(
+    written: Path, models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = models.parent
+    shutil.copytree(written / "nights", place / "nights")
+    shutil.copy(written / "nights.sqlite", place)
+    monkeypatch.chdir(place)
+    night = run_here(["nightly", *NIGHTS, "--output-path", "nights", "--json"], capfd).document
+    assert night["previous"] == "2026-11-29T03:00:00+00:00"
+    (change,) = night["changes"]
+    assert (change["was"], change["problem"]) == ("regressed", "")
+    assert [metric["metric"] for metric in change["recovered"]] == ["perplexity"]
+    listed = run_here(["history", "list", *NIGHTS, "--json"], capfd).document["runs"]
+    assert [one["state"] for one in listed] == [
+        "undecided",
+        "regressed",
+        night["pairs"][0]["state"],
+    ]
+
+
 LATER = {
     "bisected/*": ("result.json", ("report", "{}"), "evalguard.compare/2"),
     "traced/*": ("trace.json", ("report", "{}"), "evalguard.trace/2"),
@@ -349,6 +378,18 @@ def test_a_document_of_a_later_contract_is_refused_by_its_name(
     refused = run(*(word.format(place) for word in words))
     assert refused.code == 2
     assert f"(schema: '{later}')" in refused.err
+
+
+def test_what_was_asked_for_and_a_floor_of_a_later_contract_are_refused(
+    written: Path, copied: Callable[[str], Path]
+) -> None:
+    run_folder = copied("bisected/*")
+    asked = run_folder / "bisection.json"
+    asked.write_text(json.dumps({**read(asked), "schema": "evalguard.bisection/2"}))
+    with pytest.raises(UsageError, match=r"is not an evalguard\.bisection/1 document"):
+        StoredRequest.read(run_folder)
+    with pytest.raises(UsageError, match=r"'evalguard\.floor/2' is not evalguard\.floor/1"):
+        read_floor({**read(written / "floor.json"), "schema": "evalguard.floor/2"}, "floor.json")
 
 
 def test_a_history_of_a_later_version_is_refused_and_left_as_it_is(
