@@ -27,7 +27,8 @@ from evalguard.engine.work import FailedWork, ReferencesGoneError, Unit, Work
 from evalguard.engine.worker_pool import WorkerPool
 from evalguard.engine.worker_slot import SwitchableModel
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.worker.ray_cluster import RayPlan, check_ray, open_cluster
+from evalguard.worker.ray_cluster import check_ray, open_cluster
+from evalguard.worker.ray_plan import RayPlan
 
 
 def with_execution(options: CompareOptions, choices: Choices) -> CompareOptions:

@@ -34,7 +34,7 @@ from evalguard.harness.task_options import ChatFile, TaskOptions, read_chat_file
 from evalguard.models.arguments import CHAT_TYPES, HF_TYPES
 from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
 from evalguard.store.cache_folder import cache_size_limit
-from evalguard.worker.ray_cluster import RayPlan
+from evalguard.worker.ray_plan import RayPlan
 
 DEFAULT_SEED = 1234
 DEFAULT_SEQUENTIAL_ALPHA = 0.05

@@ -17,7 +17,7 @@ from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Assignment, Value
 from evalguard.engine.tracker_choice import check_track
 from evalguard.errors import UsageError, nearest
-from evalguard.worker.ray_cluster import RayPlan
+from evalguard.worker.ray_plan import RayPlan
 
 WorkerUse = Literal["auto", "always"]
 DistributionMode = Literal["auto", "lockstep", "reference", "off"]

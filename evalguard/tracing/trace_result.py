@@ -17,7 +17,6 @@ from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions
 from evalguard.errors import EvalguardError, StoreError, UsageError, error_text
 from evalguard.store.atomic_files import check_output, write_output
 from evalguard.store.run_folder import RunFolder, write_document, write_text
-from evalguard.tracing.trace_page import render_trace
 from evalguard.tracing.trace_report import (
     TraceReport,
     render_trace_json,
@@ -73,6 +72,8 @@ class TraceResult:
 
     def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
         """Return the screen that the command line prints; with ``verbose`` all of the trace."""
+        from evalguard.tracing.trace_page import render_trace
+
         return render_trace(self.report, width=width, color=color, verbose=verbose)
 
     def rendered(self, format: TraceFormat) -> str:

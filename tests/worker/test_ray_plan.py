@@ -9,7 +9,8 @@ import pytest
 
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.installation import extra_command
-from evalguard.worker.ray_cluster import RayPlan, check_ray, open_cluster
+from evalguard.worker.ray_cluster import check_ray, open_cluster
+from evalguard.worker.ray_plan import RayPlan
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.stats.sequential_looks import FACTOR, document_order, planned_looks
 from evalguard.store.cache_folder import limit_cache
-from evalguard.worker.ray_cluster import RayPlan, open_cluster
+from evalguard.worker.ray_cluster import open_cluster
+from evalguard.worker.ray_plan import RayPlan
 
 
 def collect_base_references(

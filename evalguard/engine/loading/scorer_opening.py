@@ -17,7 +17,8 @@ from evalguard.errors import WorkerError
 from evalguard.store.atomic_files import safe_name
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.worker.client import StartWorker, WorkerScorer, start_here
-from evalguard.worker.ray_cluster import RayPlan, open_cluster
+from evalguard.worker.ray_cluster import open_cluster
+from evalguard.worker.ray_plan import RayPlan
 
 if TYPE_CHECKING:
     from evalguard.engine.options import CompareOptions
