@@ -8,9 +8,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+
+from evalguard.cli.main import cli
 
 ROOT = Path(__file__).parent.parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
@@ -98,6 +101,53 @@ def test_inputs_become_the_words_of_the_command(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert job.outputs["compare"]["exit-code"] == "0"
     assert Path(job.outputs["compare"]["result"]).read_text() == "{}"
+
+
+def test_what_the_action_types_is_what_evalguard_takes(tmp_path: Path) -> None:
+    """With the inputs of the example for pull requests, each of which the action has."""
+    workflow = yaml.safe_load((ROOT / "ci/github/pull-request.yml").read_text("utf-8"))
+    (used,) = [
+        one["with"]
+        for one in workflow["jobs"]["compare"]["steps"]
+        if "OWNER" in one.get("uses", "")
+    ]
+    assert used.keys() <= ACTION["inputs"].keys()
+    job = Job(tmp_path, **used)
+    assert job.run("Compare").returncode == 0
+    given = taken("compare", job.calls()[:-1])
+    assert (given["base"], given["cand"], given["sequential"]) == ("orig", ("port",), True)
+    assert (str(given["config"]), given["as_json"]) == (used["config"], True)
+    said = len(job.calls())
+    assert job.run("Show the result").returncode == 0
+    shown = taken("github", job.calls()[said:])
+    assert (shown["comment"], shown["name"]) == ("always", "port against orig")
+
+
+def test_what_the_gitlab_template_types_is_what_evalguard_takes(tmp_path: Path) -> None:
+    """With the variables of the job in its comment, each of which the template has."""
+    text = (ROOT / "ci/gitlab/evalguard.yml").read_text("utf-8")
+    comment = "".join(line[2:] for line in text.splitlines(keepends=True) if line[:2] == "# ")
+    example = yaml.safe_load(comment[comment.index("  port:") : comment.index("The merge")])
+    variables = example["port"]["variables"]
+    assert variables.keys() <= GITLAB[".evalguard"]["variables"].keys()
+    job = Job(tmp_path)
+    more = {"EVALGUARD_TASKS": "a,b", "EVALGUARD_ARGUMENTS": "--strict", "CI_JOB_NAME": "port"}
+    assert gitlab_run(job, **variables, **more).returncode == 0
+    calls = job.calls()
+    end = next(at for at, one in enumerate(calls) if one.startswith("cache "))
+    given = taken("compare", calls[:end])
+    assert (given["base"], given["cand"]) == ("orig", ("port",))
+    assert [str(one) for one in given["output"]] == ["evalguard.xml", "evalguard.md"]
+    assert taken("gitlab", calls[end + 1 :])["name"] == "port"
+
+
+def taken(command: str, words: list[str]) -> dict[str, Any]:
+    """What evalguard's command line makes of words.
+
+    Raises:
+        click.UsageError: it does not take them.
+    """
+    return cli.commands[command].make_context(command, list(words), obj="").params
 
 
 @pytest.mark.parametrize(
