@@ -160,6 +160,28 @@ def test_these_load_neither_torch_nor_lm_eval(statement: str) -> None:
     assert_not_loaded(statement, HEAVY)
 
 
+@pytest.mark.parametrize(
+    ("command", "candidates"),
+    [
+        ("compare", ["./modle"]),
+        ("compare", ["modle"]),
+        ("compare", ["./modle.gguf"]),
+        ("compare", ["vllm:./modle"]),
+        ("compare", [str(PACKAGE.parent / "demo" / "model"), "./modle"]),
+        ("bisect", ["./modle"]),
+        ("trace", ["./modle"]),
+    ],
+)
+def test_a_mistyped_model_is_refused_before_anything_heavy_is_loaded(
+    command: str, candidates: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    words = [command, "--base", str(PACKAGE.parent / "demo" / "model")]
+    words += [word for one in candidates for word in ("--cand", one)]
+    code = f"import evalguard.cli\ntry: evalguard.cli.main({words!r})\nexcept SystemExit as end: "
+    assert_not_loaded(f"{code}assert end.code == 2, end", HEAVY)
+
+
 def test_finished_runs_are_shown_without_what_scores_and_compares() -> None:
     most = (*HEAVY, "scipy", "evalguard.comparison.ending", "evalguard.models.lm_scorer")
     assert_not_loaded(RUN.format(f"'report', {str(SAMPLE)!r}"), (*most, "pydantic"))
