@@ -71,7 +71,8 @@ def check_command(files: tuple[Path, ...]) -> Job:
 def _check(files: tuple[Path, ...]) -> CommandResult:
     from evalguard.comparison.listing import check_guards
 
-    return CommandResult(partial("\n".join, check_guards(files)))
+    lines = check_guards(files, note=lambda told: click.echo(f"note: {told}", err=True))
+    return CommandResult(partial("\n".join, lines))
 
 
 @click.command("schema", short_help="Print the JSON Schema of guard files or of a report.")

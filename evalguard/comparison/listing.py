@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from evalguard.comparison.needed_guards import find_guards
@@ -35,8 +36,11 @@ def find_demo_guard() -> Path:
     return embedded_folder() / "configs" / "demo.yaml"
 
 
-def check_guards(files: Sequence[Path]) -> list[str]:
+def check_guards(files: Sequence[Path], *, note: Callable[[str], None]) -> list[str]:
     """Return a line for each file: what it defines. Without files, those that are found are read.
+
+    Args:
+        note: takes what could not be checked, with its line.
 
     Raises:
         UsageError: no file is named, and there is none here.
@@ -48,7 +52,7 @@ def check_guards(files: Sequence[Path]) -> list[str]:
     for file in dict.fromkeys(files) or (None,):
         try:
             found = load_guards(
-                file, cwd=Path.cwd(), allow_code=False, check=_find_problems
+                file, cwd=Path.cwd(), allow_code=False, check=partial(_find_problems, note=note)
             ).require_own()
         except GuardFileError as error:
             errors.append(error)
@@ -59,14 +63,16 @@ def check_guards(files: Sequence[Path]) -> list[str]:
     return lines
 
 
-def _find_problems(file: ValidatedFile, models: Mapping[str, Inherited]) -> Iterator[Problem]:
+def _find_problems(
+    file: ValidatedFile, models: Mapping[str, Inherited], *, note: Callable[[str], None]
+) -> Iterator[Problem]:
     """Yield what is wrong with a guard file beyond its form: what it names is not to be had so."""
     assert file.file is not None
     document = file.document
     yield from absent_paths(file, models.values())
     for model in models.values():
         if not file.lacks(model.name, "model"):
-            yield from find_model_problems(model, file)
+            yield from find_model_problems(model, file, note=note)
     if file.file.run.device is not None:
         try:
             read_device(file.file.run.device)
@@ -76,8 +82,14 @@ def _find_problems(file: ValidatedFile, models: Mapping[str, Inherited]) -> Iter
     yield from _check_requests(file)
 
 
-def find_model_problems(model: Inherited, file: ValidatedFile) -> Iterator[Problem]:
-    """Yield an unknown model type, arguments that it does not take, and values they cannot have."""
+def find_model_problems(
+    model: Inherited, file: ValidatedFile, *, note: Callable[[str], None]
+) -> Iterator[Problem]:
+    """Yield an unknown model type, arguments that it does not take, and values they cannot have.
+
+    Args:
+        note: takes what could not be checked, with its line.
+    """
     entry, document = model.entry, file.document
     try:
         check_model_type(entry.model)
@@ -87,13 +99,16 @@ def find_model_problems(model: Inherited, file: ValidatedFile) -> Iterator[Probl
     built = entry.build is not None or file.lacks(model.name, "build")
     for loc, name, value in _arguments(model):
         try:
-            check_argument(
+            unchecked = check_argument(
                 _type_there(model),
                 name,
                 value,
                 folder=None if built else _model_folder(model, document.folder),
                 code_allowed=entry.trust_remote_code,
+                runs_here=not _own_environment(model),
             )
+            if unchecked:
+                note(f"{document.problem(loc, '').where}: {unchecked}")
         except UsageError as error:
             yield document.problem(loc, str(error), error.hint)
 
@@ -114,9 +129,13 @@ def _arguments(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:
 
 def _type_there(model: Inherited) -> str:
     """The model type, as the environment has it in which the model runs."""
+    named = model.entry.model
+    return "transformers" if _own_environment(model) and named in HF_TYPES else named
+
+
+def _own_environment(model: Inherited) -> bool:
     entry = model.entry
-    own = bool(entry.python or entry.requirements) and entry.serve is None
-    return "transformers" if own and entry.model in HF_TYPES else entry.model
+    return bool(entry.python or entry.requirements) and entry.serve is None
 
 
 def _model_folder(model: Inherited, folder: Path) -> Path | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalguard.errors import UsageError, nearest
+from evalguard.models.annotations import check_annotated
 from evalguard.models.arguments import (
     CLIENT_TYPES,
     HF_TYPES,
@@ -19,6 +21,7 @@ from evalguard.models.arguments import (
     check_arguments,
     check_attention,
     check_dtypes,
+    check_experts,
     check_known,
     check_type,
     check_types,
@@ -26,6 +29,7 @@ from evalguard.models.arguments import (
     read_device,
     unknown_argument,
 )
+from evalguard.models.config_overrides import override_config
 from evalguard.models.runtimes.runtime import RuntimeArguments
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 
@@ -83,19 +87,31 @@ def find_loader(model_type: str) -> type[LM]:
 
 
 def check_argument(
-    model_type: str, name: str, value: Value, *, folder: Path | None, code_allowed: bool
-) -> None:
+    model_type: str,
+    name: str,
+    value: Value,
+    *,
+    folder: Path | None,
+    code_allowed: bool,
+    runs_here: bool,
+) -> str:
     """Refuse an argument that a model type does not take, or a value that it cannot have.
 
     Args:
         model_type: a key of ``RUNTIME_TYPES`` where the model runs in an environment of its own.
         folder: of a Hugging Face model, where it is here; its config's fields are arguments, too.
         code_allowed: whether code that comes with the model may run, and take what it likes.
+        runs_here: whether it is this environment's library that takes it.
+
+    Returns:
+        What could not be checked, "" where nothing.
 
     Raises:
         UsageError: naming the argument.
     """
     check_arguments(model_type, {name: value}, trust_remote_code=True)
+    if model_type in RUNTIME_TYPES and RUNTIME_TYPES[model_type].others:
+        return _check_engine_argument(model_type, name, value, runs_here=runs_here)
     taken = _taken_names(model_type, name)
     if taken is not None and name not in taken:
         of_transformers = model_type in HF_TYPES and (
@@ -103,6 +119,8 @@ def check_argument(
         )
         if not of_transformers:
             raise unknown_argument(model_type, name, taken)
+        if folder is not None and not code_allowed:
+            _check_field(folder, name, value)
     check_types({name: value})
     _check_value(model_type, name, value)
     if name == "mixed_precision_dtype" or (name == "dtype" and value not in _USUAL_DTYPES):
@@ -111,10 +129,13 @@ def check_argument(
         read_device(value)
     if name == "attn_implementation" and not code_allowed and value not in ("eager", "sdpa"):
         check_attention(value)
+    if name == "experts_implementation" and not code_allowed:
+        check_experts(value)
     if name == "device_map" and isinstance(value, str) and not _USUAL_DEVICE.fullmatch(value):
         check_known("device_map", value, _DEVICE_MAPS)
-    if name == "quantization_config" and value is not None and model_type in HF_TYPES:
-        _check_quantisation(value)
+    if name == "quantization_config" and value is not None:
+        _check_quantisation(value, whole=model_type in HF_TYPES)
+    return ""
 
 
 def _check_value(model_type: str, name: str, value: Value) -> None:
@@ -132,47 +153,88 @@ def _check_value(model_type: str, name: str, value: Value) -> None:
         taken.take_whole(name, least=allowed)
     elif isinstance(allowed, tuple):
         taken.choose(name, allowed, "")
-    elif model_type == "rwkv" and name == "strategy":
-        from evalguard.models.runtimes.rwkv import check_strategy
+    elif allowed is str:
+        taken.take_text(name)
+        if model_type == "rwkv" and name == "strategy":
+            from evalguard.models.runtimes.rwkv import check_strategy
 
-        check_strategy(str(value), check=read_device)
-    elif model_type in CLIENT_TYPES and isinstance(value, str):
-        if name == "base_url" and not value.startswith(("http://", "https://")):
+            check_strategy(str(value), check=read_device)
+    elif model_type == "openvino" and name == "target":
+        from evalguard.models.runtimes.graphs import check_target
+
+        check_target(value)
+    elif model_type not in RUNTIME_TYPES and name not in _USUAL_ARGS:
+        parameter = _loader_parameters(model_type).get(name)
+        if parameter is not None and value != parameter.default:
+            check_annotated(name, value, parameter.annotation)
+        address = model_type in CLIENT_TYPES and name == "base_url"
+        if address and not str(value).startswith(("http://", "https://")):
             raise UsageError(
                 f"model_args.base_url: {value!r} does not begin with http:// or https://",
                 target="model_args.base_url",
             )
-        if name in _numbers_of_client(model_type):
-            taken.take_number(name)
 
 
 @cache
-def _numbers_of_client(model_type: str) -> frozenset[str]:
-    """Arguments of a client whose default is a number, and which take no text."""
+def _loader_parameters(model_type: str) -> Mapping[str, inspect.Parameter]:
+    """Arguments of an lm-eval class; {} where its packages are not here."""
+    from evalguard.models.hf.model import GuardedHFLM
+
     try:
-        parameters = constructor_parameters(find_loader(model_type))
+        loader = GuardedHFLM if model_type in HF_TYPES else find_loader(model_type)
     except UsageError:
         raise
     except Exception:  # noqa: BLE001 - its packages are not here, and any value may be right
-        return frozenset()
-    return frozenset(
-        name
-        for name, one in parameters.items()
-        if type(one.default) in (int, float) and "str" not in str(one.annotation)
-    )
+        return {}
+    return constructor_parameters(loader)
 
 
-def _check_quantisation(value: Value) -> None:
-    from evalguard.models.runtimes.hf import read_quantisation
+def _check_engine_argument(model_type: str, name: str, value: Value, *, runs_here: bool) -> str:
+    """As ``check_argument``, of a library that takes arguments beyond those that are known here."""
+    from evalguard.models.runtimes.vllm import engine_annotations, refuse_engine_argument
+
+    refuse_engine_argument(name, value)
+    known = RUNTIME_TYPES[model_type].arguments or {}
+    check_types({name: value})
+    _check_value(model_type, name, value)
+    if name in known:
+        return ""
+    try:
+        taken = engine_annotations() if runs_here else None
+    except Exception:  # noqa: BLE001 - it is not here, or does not start on this machine
+        taken = None
+    if taken is None:
+        return (
+            f"model_args.{name} is not checked: '{model_type}' is not in this environment"
+            f"{nearest(name, known)}"
+        )
+    if name not in taken:
+        raise unknown_argument(model_type, name, {*taken, *known})
+    check_annotated(name, value, taken[name])
+    return ""
+
+
+def _check_field(folder: Path, name: str, value: Value) -> None:
+    """Refuse a value that a field of the model's config cannot have."""
+    from transformers import AutoConfig
 
     try:
-        read_quantisation(value)
-    except ImportError:  # its package is not here: a comparison says which
-        return
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"model_args.quantization_config: {error}", target="model_args.quantization_config"
-        ) from error
+        config = AutoConfig.from_pretrained(folder)
+        override_config(config, {name: value})
+    except UsageError:
+        raise
+    except Exception:  # noqa: BLE001 - no field of its class; what is wrong with the folder is
+        return  # told elsewhere
+
+
+def _check_quantisation(value: Value, *, whole: bool) -> None:
+    """``whole``: by this environment's transformers, which may know other keys than another's."""
+    from evalguard.models.runtimes.hf import check_quantisation_words, read_quantisation
+
+    check_quantisation_words(value)
+    if whole:
+        with contextlib.suppress(ImportError):  # its package is not here: a comparison says which
+            read_quantisation(value)
 
 
 def refuse_unknown_arguments(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import UsageError, nearest
+from evalguard.models.annotations import ANYTHING, read_annotation
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +54,10 @@ _POLICY_ARGS = ("batch_size", "max_batch_size")
 _TYPES: dict[str, tuple[type, int | str, str]] = {
     "pretrained": (str, "", "a path or a hub id"),
     "revision": (str, "", "the name of a revision (in quotes, where it is a number)"),
+    "tokenizer": (str, "", "a path or a hub id"),
+    "peft": (str, "", "a path or a hub id"),
+    "subfolder": (str, "", "the name of a folder"),
+    "gguf_file": (str, "", "the name of a file"),
     "parallelize": (bool, 0, "true or false"),
     "max_length": (int, 1, "a number of tokens"),
     "prefix_token_id": (int, 0, "a token id"),
@@ -174,6 +179,20 @@ def check_attention(asked: object) -> None:
         check_known("attn_implementation", asked, sorted({"eager", *functions.keys()}))
 
 
+def check_experts(asked: object) -> None:
+    """Refuse an implementation of experts that transformers does not know; a hub's may be one.
+
+    Raises:
+        UsageError: naming those that it knows.
+    """
+    try:
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS as functions
+    except ImportError:  # before transformers 5
+        return
+    if asked is not None and not isinstance(asked, dict) and "/" not in str(asked):
+        check_known("experts_implementation", asked, sorted({"eager", *functions.keys()}))
+
+
 def check_known(argument: str, asked: object, known: Collection[str]) -> None:
     """Refuse what is none of some words, which are named in their order.
 
@@ -287,15 +306,23 @@ def check_loaded_device(asked: Any, found: Any) -> None:
 
 
 def constructor_parameters(loader: type[LM]) -> dict[str, inspect.Parameter]:
-    """A constructor's parameters by name, those of its bases where it passes them on."""
+    """A constructor's parameters by name, those of its bases where it passes them on.
+
+    Annotations are types: those of a base where a class has none, ``ANYTHING`` where none is read.
+    """
     found: dict[str, inspect.Parameter] = {}
     for kind in loader.__mro__:
         constructor = vars(kind).get("__init__")
         if constructor is None or kind is object:
             continue
         parameters = inspect.signature(constructor).parameters.values()
-        named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-        found = {p.name: p for p in named} | found
+        for one in parameters:
+            if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+                kept = found.get(one.name, one)
+                if kept.annotation is ANYTHING or kept is one:
+                    known = read_annotation(one.annotation, constructor.__globals__)
+                    kept = kept.replace(annotation=known)
+                found[one.name] = kept
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     found.pop("self", None)

@@ -212,20 +212,46 @@ def test_check_names_mistakes_of_all_kinds_at_once(
 
 def test_check_holds_values_to_what_their_type_takes(refused: Any, world: Any) -> None:
     llama = world.models["llama"]
+    four_bits = "quant_method: bitsandbytes, load_in_4bit: true"
     wrong = {
         "hf": (
             "dtype: int8", "parallelize: 2", "revision: 12", "subfolder: gone", "gguf_file: gone",
             "device_map: balancd", "quantization_config: {quant_method: bitsnbytes}",
+            "quantization_config: bitsandbytes", "quantization_config: {quant_method: torchao}",
+            f"quantization_config: {{{four_bits}, bnb_4bit_quant_type: nf5}}",
+            f"quantization_config: {{{four_bits}, bnb_4bit_quant_typ: nf4}}",
+            f"quantization_config: {{{four_bits}, bnb_4bit_compute_dtype: flaot16}}",
+            "quantization_config: {quant_method: quanto, weight: int8}",
+            "quantization_config: {quant_method: hqq, nbits: four}",
+            "backend: causl", "use_fast_tokenizer: maybe", "enable_thinking: 1", "peft: 3",
+            "chat_template_args: thinking", "experts_implementation: grouped", "tokenizer: 3",
+            "rms_norm_eps: tiny", "rms_norm_eps: -1", "max_memory_per_gpu: [1]",
         ),
         "llama_cpp": (
             "type_v: q8", "flash_attn: maybe", "n_ctx: big", "n_ubatch: 0", "threads: 1.5",
         ),
-        "onnx": ("optimization: full", "threads: -1", "file: gone.onnx"),
-        "openvino": ("precision: fp16", "max_length: 0"),
+        "onnx": (
+            "optimization: full", "threads: -1", "file: gone.onnx", "file: 3",
+            "provider: CPUExecutionProvder", "provider: CUDA",
+        ),
+        "openvino": (
+            "precision: fp16", "max_length: 0", "target: GPPU", "target: cpu", "target: 1",
+        ),
+        "vllm": (
+            "dtype: flaot16", "max_num_seqs: many", "max_num_seqs: 0", "enforce_eager: 'no'",
+            "gpu_memory_utilization: most", "kv_cache_dtype: 8", "tensor_parallel_size: 1.5",
+            "worker_cls: x.Y", "lora_local_path: adapter", "data_parallel_size: 2",
+        ),
         "rwkv": ("strategy: cpu fp33", "add_bos_token: 1"),
-        "transformer_lens": ("api: bridged", "eps: tiny", "use_attn_scale: 0", "window_size: 0"),
+        "transformer_lens": (
+            "act_fn: 1", "api: bridged", "eps: tiny", "use_attn_scale: 0", "window_size: 0",
+        ),
         "fla": ("prefill: chunks", "state_layout: kvk", "fuse_norm: 'no'"),
-        "local-completions": ("base_url: '127.0.0.1:1'", "num_concurrent: four"),
+        "local-completions": (
+            "base_url: '127.0.0.1:1'", "num_concurrent: four", "tokenizer_backend: tokenizers",
+            "tokenized_requests: maybe", "verify_certificate: 'no'", "header: text",
+            "timeout: .inf",
+        ),
     }  # fmt: skip
     lines = [
         f"  m{number}: {{model: {kind}, model_args: {{pretrained: {llama}, {argument}}}}}\n"
@@ -254,24 +280,53 @@ def test_check_accepts_what_a_library_takes_beyond_its_named_arguments(
         "  in_bits:\n"
         "    model_args:\n"
         f"      pretrained: {llama}\n"
-        "      quantization_config: {quant_method: bitsandbytes, load_in_4bit: true}\n"
+        "      quantization_config: {quant_method: bitsandbytes, load_in_4bit: true, "
+        "bnb_4bit_quant_type: nf4, bnb_4bit_compute_dtype: bfloat16, llm_int8_threshold: 6.0}\n"
         "      device_map: auto\n"
         "  a_gguf:\n"
         "    model: llama_cpp\n"
         f"    model_args: {{pretrained: {llama}, type_k: q8_0, flash_attn: 'on', n_ctx: 64}}\n"
-        f"  a_graph: {{model: onnx, model_args: {{pretrained: {llama}, threads: 0}}}}\n"
+        f"  a_graph: {{model: onnx, model_args: {{pretrained: {llama}, threads: 0, "
+        "provider: CUDAExecutionProvider}}\n"
+        "  devices: {model: openvino, model_args: {pretrained: own/er, target: 'HETERO:GPU.1,CPU'}}"
+        "\n"
+        "  written_by_a_tool:\n"
+        "    model_args:\n"
+        "      pretrained: own/er\n"
+        "      quantization_config: {quant_method: gptq, bits: 4, static_groups: false}\n"
+        "      max_memory_per_gpu: 20GiB\n"
+        "      think_end_token: 7\n"
         f"  rwkv: {{model: rwkv, model_args: {{pretrained: {llama}, strategy: 'cuda:1 bf16'}}}}\n"
         "  an_engine: {model: vllm, model_args: {pretrained: own/er, kv_cache_dtype: fp8}}\n"
         "  a_server:\n"
         "    model: local-completions\n"
         "    model_args: {model: m, base_url: 'http://127.0.0.1:1/v1', top_logprobs: 5, "
-        "timeout: 2.5}\n"
+        "timeout: 2.5, tokenizer_backend: auto, verify_certificate: false}\n"
         "  elsewhere: {requirements: [torch], model_args: {pretrained: own/er, dtype: auto}}\n"
         "tasks: ['sw_*', sw_word]\n"
         f"include_path: {world.tasks}\n"
         "run: {device: 'cuda:3'}\n"
     )
     assert run("check").code == 0
+
+
+def test_check_says_which_arguments_only_an_absent_library_knows(run: Any) -> None:
+    Path("evalguard.yaml").write_text(
+        "models:\n"
+        "  a: {model: vllm, model_args: {pretrained: own/er, max_num_seq: 3}}\n"
+        "  b:\n"
+        "    model: vllm\n"
+        "    requirements: [vllm]\n"
+        "    model_args: {pretrained: own/er, max_num_seqs: 3, hf_overrides: {}}\n"
+    )
+    ran = run("check")
+    assert (ran.code, ran.out) == (0, "evalguard.yaml: 2 models, 0 pairs, 0 settings\n")
+    assert ran.err == (
+        "note: evalguard.yaml:2: model_args.max_num_seq is not checked: 'vllm' is not in this "
+        "environment; did you mean 'max_num_seqs'?\n"
+        "note: evalguard.yaml:6: model_args.hf_overrides is not checked: 'vllm' is not in this "
+        "environment\n"
+    )
 
 
 def test_check_names_what_is_not_there_with_its_line(refused: Any) -> None:

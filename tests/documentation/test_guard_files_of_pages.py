@@ -42,7 +42,7 @@ def loaded(text: str, folder: Path) -> Guard:
 
 def _model_problems(file: ValidatedFile, models: Mapping[str, Inherited]) -> Iterator[Problem]:
     for model in models.values():
-        yield from find_model_problems(model, file)
+        yield from find_model_problems(model, file, note=lambda _: None)
 
 
 @pytest.mark.parametrize(("page", "text", "commands"), FILES, ids=lambda part: part[:40])

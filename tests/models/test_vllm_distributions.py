@@ -5,6 +5,7 @@ Here a stand-in has vLLM's interfaces; ``tests/systems/test_vllm_engine.py`` ask
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -27,6 +28,7 @@ from evalguard.core.scorer import (
     count_cached_tokens,
 )
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.argument_checks import check_argument
 from evalguard.models.position_reduction import (
     CompareReferences,
     KeepReference,
@@ -271,6 +273,28 @@ def test_arguments_that_vllm_does_not_know_or_evalguard_gives_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         open_vllm(**given)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"disable_log_stat": True}, "takes no argument 'disable_log_stat'.*disable_log_stats"),
+        ({"tokens_ahead": "many"}, "model_args.tokens_ahead: 'many' is not a number"),
+        ({"kind": "fast"}, "model_args.kind: 'fast' is not one of quick, slow"),
+        ({"tokens_ahead": 2}, ""),
+        ({"kind": "quick"}, ""),
+        ({"kind": None}, ""),
+    ],
+)
+def test_check_holds_engine_arguments_to_the_vllm_that_is_here(
+    argument: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    ((name, value),) = argument.items()
+    ends = pytest.raises(UsageError, match=said) if said else contextlib.nullcontext()
+    with ends:
+        told = check_argument("vllm", name, value, folder=None, code_allowed=False, runs_here=True)
+        assert told == ""
 
 
 def test_a_device_that_this_build_does_not_run_on_is_refused(

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -40,6 +40,8 @@ class EngineArgs:
     data_parallel_size: int = 1
     logits_processors: Any = None
     disable_log_stats: bool = False
+    tokens_ahead: int | None = None
+    kind: Literal["quick", "slow"] = "slow"
 
 
 @dataclass(kw_only=True)

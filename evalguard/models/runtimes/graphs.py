@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -518,6 +519,7 @@ class _OpenVINORuntime(_GraphRuntime):
         told: dict[str, Any] = {} if precision is None else {"INFERENCE_PRECISION_HINT": precision}
         if threads:
             told["INFERENCE_NUM_THREADS"] = threads
+        check_target(target)
         try:
             core = openvino.Core()
             model = core.read_model(str(graph))
@@ -567,6 +569,25 @@ class _OpenVINORuntime(_GraphRuntime):
     def close(self) -> None:
         """Let go of the model."""
         self._compiled = None
+
+
+# Devices of OpenVINO's plugins, one of several by its number, and what shares the work among them.
+_DEVICE = r"(CPU|GPU|NPU|NVIDIA|TEMPLATE)(\.\w+)*(\(\d+\))?"
+_TARGET = re.compile(rf"{_DEVICE}|(AUTO|MULTI|HETERO|BATCH)(:-?{_DEVICE}(,-?{_DEVICE})*)?")
+
+
+def check_target(target: object) -> None:
+    """Refuse what is no device of OpenVINO's, whether or not it is here.
+
+    Raises:
+        UsageError: saying how one is written.
+    """
+    if not isinstance(target, str) or not _TARGET.fullmatch(target):
+        raise UsageError(
+            f"model_args.target: {target!r} is not a device of OpenVINO's",
+            hint="e.g. CPU, GPU, GPU.1, NPU, AUTO, HETERO:GPU,CPU",
+            target="model_args.target",
+        )
 
 
 _DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
+from evalguard.models.annotations import ANYTHING, check_annotated, read_annotation
 from evalguard.models.arguments import check_attention
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenizer import FolderTokenizer
@@ -72,11 +74,13 @@ def read_quantisation(told: Any) -> Any:
     # transformers has two entries for bitsandbytes and finds the right one by the number of bits.
     known = sorted({name.partition("_")[0] if "bitsandbytes" in name else name
                     for name in AUTO_QUANTIZATION_CONFIG_MAPPING})  # fmt: skip
-    method = told.get("quant_method") if isinstance(told, Mapping) else told
+    method = told.get("quant_method") if isinstance(told, Mapping) else None
     if method not in known:
         raise UsageError(
             f"model_args.quantization_config: quant_method {method!r} is not known"
-            f"{nearest(str(method), known)}",
+            f"{nearest(str(method), known)}"
+            if isinstance(told, Mapping)
+            else f"model_args.quantization_config: {told!r} is not a mapping",
             hint=f"{{quant_method: NAME, ...}} with NAME one of: {', '.join(known)}",
             target="model_args.quantization_config",
         )
@@ -86,7 +90,68 @@ def read_quantisation(told: Any) -> Any:
             hint="load_in_8bit: true, or load_in_4bit: true",
             target="model_args.quantization_config",
         )
-    return AutoQuantizationConfig.from_dict(dict(told))
+    bits = {"_4bit": "load_in_4bit", "_8bit": "load_in_8bit"}
+    names = [f"{method}{end}" for end, asked in bits.items() if told.get(asked)]
+    kind = AUTO_QUANTIZATION_CONFIG_MAPPING[names[0] if method == "bitsandbytes" else method]
+    check_quantisation_words(told)
+    _check_quantisation_keys(kind, told)
+    try:
+        return AutoQuantizationConfig.from_dict(dict(told))
+    except (TypeError, ValueError, AttributeError, KeyError, AssertionError) as error:
+        raise UsageError(
+            f"model_args.quantization_config: transformers' {kind.__name__} cannot be made of it: "
+            f"{type(error).__name__}: {error}",
+            target="model_args.quantization_config",
+        ) from error
+
+
+# Whose configurations hold what transformers reads, and nothing of a tool that wrote them.
+_OWN_METHODS = ("bitsandbytes", "eetq", "higgs", "hqq", "quanto", "torchao")
+# Where its class takes any text, and another layer fails on most.
+_QUANTISATION_WORDS = {"bnb_4bit_quant_type": Literal["fp4", "nf4"]}
+
+
+def check_quantisation_words(told: Any) -> None:
+    """Refuse what no version of transformers takes for a quantisation.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    for key, wanted in _QUANTISATION_WORDS.items() if isinstance(told, Mapping) else ():
+        check_annotated(f"quantization_config.{key}", told.get(key), wanted)
+
+
+def _check_quantisation_keys(kind: type, told: Mapping[str, Any]) -> None:
+    """Refuse keys that a configuration's class would leave out without a word, and wrong values.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    classes = [one for one in kind.__mro__ if one is not object]
+    constructors = [vars(one)["__init__"] for one in classes if "__init__" in vars(one)]
+    annotations: dict[str, Any] = {}
+    for one in constructors:
+        parameters = inspect.signature(one).parameters.values()
+        named = {p.name: read_annotation(p.annotation, one.__globals__) for p in parameters}
+        annotations = {**named, **annotations}
+    own = told.get("quant_method") in _OWN_METHODS
+    for needed in inspect.signature(kind).parameters.values():
+        optional = needed.default is not ANYTHING or needed.kind is needed.VAR_KEYWORD
+        if own and not optional and needed.name not in told:
+            raise UsageError(
+                f"model_args.quantization_config: {kind.__name__} needs '{needed.name}'",
+                target="model_args.quantization_config",
+            )
+    source = "".join(inspect.getsource(one) for one in classes)
+    for key, value in told.items():
+        read = key in annotations or f'"{key.removeprefix("_")}"' in source or key == "quant_method"
+        if own and not read:
+            raise UsageError(
+                f"model_args.quantization_config: {kind.__name__} reads no '{key}'"
+                f"{nearest(key, annotations)}",
+                target="model_args.quantization_config",
+            )
+        check_annotated(f"quantization_config.{key}", value, annotations.get(key, ANYTHING))
 
 
 def _takes_dtype() -> bool:

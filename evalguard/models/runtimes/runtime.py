@@ -304,6 +304,19 @@ class RuntimeArguments:
             )
         return found
 
+    def take_text(self, name: str) -> str | None:
+        """Return an argument that is a text, None where it is not given.
+
+        Raises:
+            UsageError: it is none.
+        """
+        found: Value = self.take(name)
+        if found is not None and not isinstance(found, str):
+            raise UsageError(
+                f"model_args.{name}: {found!r} is no text", target=f"model_args.{name}"
+            )
+        return found
+
     def choose(self, name: str, choices: Sequence[str], default: str) -> str:
         """Return an argument that has to be one of some words.
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 
-# A whole number from this one on; true or false; a number; one of some words; None: what others
-# check, or only the library knows.
-AllowedValues = int | type[bool] | type[float] | tuple[str, ...] | None
+# A whole number from this one on; true or false; a number; a text; one of some words; None: what
+# others check, or only the library knows.
+AllowedValues = int | type[bool] | type[float] | type[str] | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class RuntimeType:
         purpose: one line for people.
         arguments: its model_args, each with the values that it can have; None: whatever its
             library takes.
+        others: whether its library takes others beside them.
     """
 
     module: str
@@ -33,6 +34,7 @@ class RuntimeType:
     requirements: tuple[str, ...]
     purpose: str
     arguments: Mapping[str, AllowedValues] | None
+    others: bool = False
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -46,11 +48,31 @@ class RuntimeType:
 
 
 _TEXTS: Mapping[str, AllowedValues] = {
-    "pretrained": None, "revision": None, "tokenizer": None, "add_bos_token": bool,
+    "pretrained": str, "revision": str, "tokenizer": str, "add_bos_token": bool,
     "prefix_token_id": 0,
 }  # fmt: skip
 _OF_TORCH: Mapping[str, AllowedValues] = {**_TEXTS, "dtype": None, "device": None, "max_length": 1}
 _KV_TYPES = ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "bf16")
+# All that ONNX Runtime is built with somewhere; which this machine's has, it says itself.
+_PROVIDERS = tuple(
+    f"{name}ExecutionProvider"
+    for name in (
+        "CPU", "CUDA", "Tensorrt", "NvTensorRTRTX", "ROCM", "MIGraphX", "OpenVINO", "Dnnl", "Dml",
+        "CoreML", "QNN", "SNPE", "Xnnpack", "Nnapi", "WebGpu", "WebNN", "JS", "Azure", "VitisAI",
+        "ACL", "ArmNN", "Rknpu", "CANN", "Tvm", "VSINPU",
+    )
+)  # fmt: skip
+# Engine arguments that vLLM has had for years, for an environment that it is not in.
+_ENGINE: Mapping[str, AllowedValues] = {
+    "tokenizer_mode": str, "tokenizer_revision": str, "load_format": str, "download_dir": str,
+    "dtype": ("auto", "half", "float16", "bfloat16", "float", "float32"),
+    "kv_cache_dtype": str, "quantization": str, "enforce_eager": bool, "max_model_len": -1,
+    "max_num_seqs": 1, "max_num_batched_tokens": 1, "gpu_memory_utilization": float,
+    "enable_prefix_caching": bool, "enable_chunked_prefill": bool, "block_size": 1,
+    "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "enable_expert_parallel": bool,
+    "disable_custom_all_reduce": bool, "cpu_offload_gb": float, "max_logprobs": -1, "seed": 0,
+    "enable_lora": bool, "disable_log_stats": bool,
+}  # fmt: skip
 # "transformers" is what model: hf becomes in an environment of its own.
 RUNTIME_TYPES: Mapping[str, RuntimeType] = {
     "transformers": RuntimeType(
@@ -78,7 +100,7 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
             "use_attn_scale": bool,
             "use_local_attn": bool,
             "window_size": 1,
-            "act_fn": None,
+            "act_fn": str,
             "attn_types": None,
         },
     ),
@@ -120,9 +142,9 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         arguments={
             **_TEXTS,
             "max_length": 1,
-            "file": None,
+            "file": str,
             "threads": 0,
-            "provider": None,
+            "provider": _PROVIDERS,
             "optimization": ("disabled", "basic", "extended", "all"),
         },
     ),
@@ -134,7 +156,7 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         arguments={
             **_TEXTS,
             "max_length": 1,
-            "file": None,
+            "file": str,
             "threads": 0,
             "target": None,
             "precision": ("f32", "bf16", "f16"),
@@ -145,14 +167,15 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         imports=("vllm",),
         requirements=("vllm",),
         purpose="vLLM in this process, any engine argument; exact distributions",
-        arguments=None,
+        arguments={**_TEXTS, **_ENGINE, "max_length": 1},
+        others=True,
     ),
     "rwkv": RuntimeType(
         module="rwkv",
         imports=("torch", "rwkv"),
         requirements=("torch", "rwkv"),
         purpose="RWKV-7 by rwkv-pip, one sequence at a time",
-        arguments={**_TEXTS, "strategy": None, "max_length": 1},
+        arguments={**_TEXTS, "strategy": str, "max_length": 1},
     ),
 }
 

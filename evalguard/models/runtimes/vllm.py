@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
+from evalguard.models.annotations import read_annotation
 from evalguard.models.failures import quote_error
 from evalguard.models.position_reduction import Reduced, Wanted
 from evalguard.models.runtimes.engine import (
@@ -144,28 +146,44 @@ def _engine_arguments(arguments: RuntimeArguments) -> dict[str, Any]:
     Raises:
         UsageError: one that is unknown, or not the user's to give.
     """
-    from vllm.engine.arg_utils import EngineArgs
-
-    for name, reason in _REFUSED.items():
-        if arguments.given.get(name) is not None:
-            raise UsageError(
-                f"model_args.{name} cannot be given to model type 'vllm' here: {reason}",
-                hint=f"leave out {name}",
-                target=f"model_args.{name}",
-            )
-        arguments.take(name)
-    for name, (reason, hint) in _ELSEWHERE.items():
-        if arguments.take(name) not in (None, 1):
-            raise UsageError(
-                f"model type 'vllm' takes no {name} here: {reason}",
-                hint=hint,
-                target=f"model_args.{name}",
-            )
-    others = {*_REFUSED, *_ELSEWHERE}
-    names = [one.name for one in dataclasses.fields(EngineArgs) if one.name not in others]
-    told = {name: arguments.take(name) for name in names if name != "tokenizer"}
+    for name in (*_REFUSED, *_ELSEWHERE):
+        refuse_engine_argument(name, arguments.take(name))
+    told = {name: arguments.take(name) for name in engine_annotations() if name != "tokenizer"}
     arguments.check_all_taken()
     return {name: value for name, value in told.items() if value is not None}
+
+
+def refuse_engine_argument(name: str, value: Value) -> None:
+    """Refuse an argument that vLLM has, and that nobody gives it here.
+
+    Raises:
+        UsageError: saying why, and what to do.
+    """
+    if value is not None and name in _REFUSED:
+        raise UsageError(
+            f"model_args.{name} cannot be given to model type 'vllm' here: {_REFUSED[name]}",
+            hint=f"leave out {name}",
+            target=f"model_args.{name}",
+        )
+    if value not in (None, 1) and name in _ELSEWHERE:
+        reason, hint = _ELSEWHERE[name]
+        raise UsageError(
+            f"model type 'vllm' takes no {name} here: {reason}",
+            hint=hint,
+            target=f"model_args.{name}",
+        )
+
+
+def engine_annotations() -> dict[str, Any]:
+    """Engine arguments of this environment's vLLM that a user may give, with their types."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    names = vars(sys.modules[EngineArgs.__module__])
+    return {
+        one.name: read_annotation(one.type, names)
+        for one in dataclasses.fields(EngineArgs)
+        if one.name not in {*_REFUSED, *_ELSEWHERE}
+    }
 
 
 def _positions(folder: Path, code_allowed: bool) -> int | None:
