@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+from small_world import run_here
 
 import evalguard
 from evalguard.comparison.listing import find_demo_guard
@@ -53,6 +56,29 @@ def test_the_port_is_worse_by_one_to_three_sigma_on_the_last_word(
     assert 1 < perplexity.sigma < 3
     assert perplexity.significant
     assert len(searched.report.candidate.settings) >= 8
+
+
+def test_the_readme_shows_the_screen_of_the_demo_in_an_empty_folder(
+    searched: evalguard.CompareResult,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    page = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    line, _, screen = re.findall(r"```console\n\$ (.*?)```", page, re.DOTALL)[0].partition("\n")
+    screen, _, code = screen.partition("$ echo $?\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(cache))
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = run_here(shlex.split(line)[1:], capfd)
+    assert of_any_time(ran.out) == of_any_time(screen)
+    assert ran.code == int(code)
+
+
+def of_any_time(screen: str) -> str:
+    """A screen, whenever its run began."""
+    return re.sub(r"reports/\w+-", "reports/TIME-", screen)
 
 
 @pytest.mark.nightly
