@@ -21,6 +21,7 @@ from evalguard.regular_file import read_regular_text
 from evalguard.report.record_documents import read_record, replace_non_finite, write_record
 from evalguard.store.atomic_files import disk_error, make_folder
 from evalguard.store.leases import FileLock
+from evalguard.store.run_folder import NIGHT_RESULT
 from evalguard.store.sealed_files import decode_line, encode_line
 
 
@@ -166,7 +167,6 @@ def _open_safely(path: str, flags: int) -> int:
 
 
 JOURNAL_SCHEMA = "evalguard.night-journal/1"
-NIGHT_RESULT = "night.json"
 _FOLDER_TIME = "%Y%m%dT%H%M%SZ"
 
 

@@ -35,7 +35,6 @@ from evalguard.nights.history_page import TrendFigure, trend_figure
 from evalguard.nights.history_questions import HistorySelection
 from evalguard.nights.history_report import TrendReport
 from evalguard.nights.night_changes import read_night_trends
-from evalguard.nights.night_folders import NIGHT_RESULT
 from evalguard.nights.night_report import (
     GRAVEST_FIRST,
     SCHEMA,
@@ -57,7 +56,7 @@ from evalguard.report.metric_labels import format_percent, outcome_name
 from evalguard.report.record_documents import replace_non_finite, write_record
 from evalguard.report.record_schema import FINDING_KIND, TEXT, add_keys, contract_schema
 from evalguard.store.atomic_files import check_output, write_output
-from evalguard.store.run_folder import write_text
+from evalguard.store.run_folder import NIGHT_RESULT, write_text
 
 
 def render_night_index(report: NightReport) -> str:

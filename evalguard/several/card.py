@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from evalguard.comparison.stored_run import rebuild_report
+from evalguard.comparison.stored_run import TRACE_FILE, rebuild_report
 from evalguard.core.amounts import checksum_fault
 from evalguard.core.compare_report import CheckpointSize, CompareReport
 from evalguard.core.comparison import Comparison
@@ -62,7 +62,7 @@ from evalguard.several.several_words import (
 )
 from evalguard.several.size_plot import draw_kl_plot, draw_recovery_plot, size_plot_file
 from evalguard.store.atomic_files import check_output, safe_name, write_output
-from evalguard.store.run_folder import read_document
+from evalguard.store.run_folder import NIGHT_RESULT, holds_result, read_document
 
 _NONE = "–"
 _MOST_METRICS = 6
@@ -428,15 +428,19 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
     """Read finished runs, in the order given; of a candidate that was compared again the last.
 
     Args:
-        paths: run folders of ``compare``, their result.json, or JSON of several candidates.
+        paths: run folders of ``compare``, their result.json, or JSON of several candidates. A
+            folder of traces or nights, which lie beside them, is left out, with a note.
 
     Raises:
         UsageError: one is none of these; no candidate has a verdict; or two do not fit into one
             table: another base, other tasks or documents, two candidates of one name.
         StoreError: one is damaged.
     """
-    read = [(path, one) for path in paths for one in _read_outcomes(path.expanduser())]
+    beside = [path for path in paths if _is_of_another_command(path.expanduser())]
+    runs = [path for path in paths if path not in beside]
+    read = [(path, one) for path in runs for one in _read_outcomes(path.expanduser())]
     found, notes = _without_earlier(read)
+    notes += tuple(printable(f"{path} is left out: it holds no comparison") for path in beside)
     reports = [(path, one) for path, one in found if isinstance(one, CompareReport)]
     if not reports:
         raise UsageError("no candidate of these runs has a verdict", hint=_HINT)
@@ -455,6 +459,13 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
     candidates = tuple(without_quotes(one) for _, one in found)  # a card is published
     report = SeveralReport(base=of_first.base.name, candidates=candidates)
     return ModelCard(report=report, notes=notes)
+
+
+def _is_of_another_command(path: Path) -> bool:
+    """Whether a folder is that of a trace alone, or one of nights: what ``reports/*`` holds too."""
+    nights = (NIGHT_RESULT, f"*/{NIGHT_RESULT}")
+    others = any(next(path.glob(one), None) is not None for one in (TRACE_FILE, *nights))
+    return path.is_dir() and not holds_result(path) and others
 
 
 _Outcome = tuple[Path, CompareReport | NoVerdict]

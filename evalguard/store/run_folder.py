@@ -31,12 +31,18 @@ from evalguard.store.cache_folder import remove_unfinished_runs
 from evalguard.store.run_tables import tokens_to_parquet, write_sample_table
 
 _RESULT_NAME = "result.json"
+NIGHT_RESULT = "night.json"  # of a night's folder, below which its pairs' run folders lie
 _RESULT_HINT = (
     "give the run folder of an `evalguard compare`, such as reports/<time>-<base>-vs-<cand>"
 )
 _LATER_HINT = "it was written by a later evalguard: update evalguard"
 # Far above what evalguard writes: a thousand tasks have some megabytes.
 MOST_BYTES = 256 * 2**20
+
+
+def holds_result(path: Path) -> bool:
+    """Whether a folder is that of a run that wrote its result."""
+    return (path / _RESULT_NAME).exists()
 
 
 def read_result(path: Path, *, schema: str, hint: str = _RESULT_HINT) -> dict[str, Any]:

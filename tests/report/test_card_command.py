@@ -196,6 +196,20 @@ def write_once() -> Path:
     return path if path.exists() else write(Q8)
 
 
+def test_traces_and_nights_beside_the_runs_are_left_out_and_said(run: Run, refused: Run) -> None:
+    for file in ("nightly/20261130T/night.json", "20261130T-trace/trace.json"):
+        path = Path("reports", file)
+        path.parent.mkdir(parents=True)
+        path.write_text("{}", encoding="utf-8")
+    beside = [Path("reports/20261130T-trace"), Path("reports/nightly")]
+    found = run("card", write(Q8), *beside)
+    assert (found.code, "| Q8\\_0 " in found.out) == (0, True)
+    assert found.err == "".join(
+        f"note: {path} is left out: it holds no comparison\n" for path in beside
+    )
+    assert "no candidate of these runs has a verdict" in refused(2, "card", *beside).err
+
+
 def test_a_changed_result_is_refused(refused: Run) -> None:
     folder = write(Q8)
     file = folder / "result.json"
