@@ -361,6 +361,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(text)
             return
+        if self.path == "/v1/models" and "model" in self.stub.notes:
+            body = json.dumps({"data": [{"id": self.stub.notes["model"]}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
         self.send_error(404)
 
     def log_message(self, *_: Any) -> None:

@@ -13,10 +13,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from served_stubs import ModelStub, serving
 from small_world import Ran, run_here
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,15 +29,13 @@ _FEW = 400
 _HERE = {
     "tasks: [lambada_openai]": f"tasks: [evalguard_lastword]\nrun: {{limit: {_FEW}}}",
     "--tasks lambada_openai": f"--tasks evalguard_lastword --limit {_FEW}",
-    "http://127.0.0.1:8000": "http://127.0.0.1:9",  # where nothing answers
     "reference: 0.0625, candidate: 0.0668": "reference: 0.22360679774997896, candidate: 0.2391",
 }
 _JUDGES = ("compare", "bisect", "nightly", "trace", "tensors")
-# What a test has not: llama.cpp, vLLM, and a server. The command gets as far as that.
+# What a test has not: llama.cpp and vLLM. The command gets as far as that.
 _LACKING = {
     ".gguf": (2, "pip install xllamacpp"),
     "vllm:": (2, "pip install vllm"),
-    "http://": (3, "no server answers"),
 }
 
 
@@ -98,13 +97,22 @@ def python(folder: Path, words: str) -> None:
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of a server of completions, of the demo's model."""
+    stub = ModelStub(tokenizer=ROOT / "demo/model", shape="vllm", notes={"model": "served"})
+    with serving(stub) as address:
+        yield address.removesuffix("/v1/completions")
+
+
 @pytest.fixture
 def evalguard(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], server: str
 ) -> Callable[[Path, str], Ran]:
     """Runs a command line of a page in a folder: in this process, which has imported torch."""
 
     def run(folder: Path, line: str) -> Ran:
+        line = line.replace("http://127.0.0.1:8000", server)
         monkeypatch.chdir(folder)
         monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(folder / "cache"))
         program, job, *words = shlex.split(line, comments=True)
