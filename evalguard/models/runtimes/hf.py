@@ -135,6 +135,8 @@ def _check_quantisation_keys(kind: type, told: Mapping[str, Any]) -> None:
         named = {p.name: read_annotation(p.annotation, one.__globals__) for p in parameters}
         annotations = {**named, **annotations}
     own = told.get("quant_method") in _OWN_METHODS
+    # Earlier transformers hand what stands beside torchao's name of a scheme on to it.
+    own = own and not isinstance(told.get("quant_type"), str)
     for needed in inspect.signature(kind).parameters.values():
         optional = needed.default is not ANYTHING or needed.kind is needed.VAR_KEYWORD
         if own and not optional and needed.name not in told:
